@@ -1,6 +1,6 @@
 # The image: two static programs and nothing else.
 #
-# RUST_IMAGE is rust:1.95-bookworm by digest (docs/install.md#an-image-of-your-own): a tag can come to mean another compiler. There is no
+# RUST_IMAGE is rust:1.95-bookworm by digest (docs/how-to/install.md): a tag can come to mean another compiler. There is no
 # default: the digest is learnt from the registry that the image is pulled from.
 ARG RUST_IMAGE
 FROM ${RUST_IMAGE} AS build

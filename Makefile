@@ -173,13 +173,13 @@ NRH = "$$(realpath "$${CARGO_TARGET_DIR:-target}")/debug/nrh"
 .PHONY: crds
 crds: protoc ## Writes crds/ from the types
 	@$(CARGO) test --quiet --workspace --no-run --test repository
-	$(NRH) crd --out crds
+	$(NRH) generate crds --out crds
 
 .PHONY: crds-check
 crds-check: protoc
 	@$(CARGO) test --quiet --workspace --no-run --test repository
 	out="$$(mktemp -d)"; trap 'rm -r "$$out"' EXIT
-	$(NRH) crd --out "$$out"
+	$(NRH) generate crds --out "$$out"
 	diff -r --exclude=kustomization.yaml crds "$$out" || { echo "crds/ differs from the types: run make crds" >&2; exit 1; }
 
 # Files for whoever wants to know what is in the image.

@@ -119,7 +119,7 @@ fn measured(bed: &Bed, node: &Node, pods: usize, (kind, _, inject): Kind) -> Res
         standing = still;
         std::thread::sleep(Duration::from_millis(500));
     }
-    let least = Thresholds::default().hung_container.grace;
+    let least = Thresholds::default().hung_container.grace_period;
     Ok([("suspected", suspected), ("confirmed", confirmed)]
         .into_iter()
         .flat_map(|(what, mut times)| {

@@ -175,12 +175,12 @@ async fn report(api: &Api<NodeRuntimeHealth>, node: &str, sequence: u64, sick: b
         "id": format!("leakedshim-{node}"), "type": "LeakedShim", "severity": "Medium", "state": "Confirmed",
         "subject": {"kind": "Shim", "id": "0".repeat(64)},
         "target": {"process": {"role": "Shim", "pid": 4711, "startTicks": 1, "state": "T", "command": "containerd-shim"}, "sandboxId": "0".repeat(64)},
-        "message": "a shim is left over", "firstSeen": now, "forSeconds": 90, "confirmations": 3, "lookAgeSeconds": 0,
+        "message": "a shim is left over", "firstSeen": now, "durationSeconds": 90, "confirmations": 3, "checkAgeSeconds": 0,
     });
     let status = json!({
         "apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
         "status": {
-            "probe": {"version": "bench", "mode": "Pod", "bootId": "b", "sequence": sequence, "heartbeatAt": now, "intervalSeconds": 300, "canAct": true},
+            "probe": {"version": "bench", "mode": "Pod", "bootId": "b", "sequence": sequence, "heartbeatAt": now, "intervalSeconds": 300, "actionsEnabled": true},
             "kubelet": {"started": true},
             "faults": if sick { vec![fault] } else { Vec::new() },
         },

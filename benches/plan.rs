@@ -65,7 +65,7 @@ fn fleet(nodes: usize, policies: usize) -> Snapshot {
             interval: Duration::from_secs(15),
             sequence: 7,
             boot_id: "b".into(),
-            can_act: true,
+            actions_enabled: true,
             kubelet_works: Tri::True,
         }),
         faults: if n % SICK == 0 { vec![leaked_shim(name)] } else { Vec::new() },
@@ -96,9 +96,9 @@ fn leaked_shim(node: &str) -> ReportedFault {
         message: "a shim is left over".into(),
         impact: String::new(),
         first_seen: jiff::Timestamp::UNIX_EPOCH,
-        for_seconds: 90,
+        duration_seconds: 90,
         confirmations: 3,
-        look_age_seconds: 2,
+        check_age_seconds: 2,
         evidence: Vec::new(),
         evidence_bundle: None,
     };
@@ -107,7 +107,7 @@ fn leaked_shim(node: &str) -> ReportedFault {
 
 /// The one with the least priority is for the faults that there are: all others are asked first.
 fn policy(number: usize) -> Policy {
-    let kind = if number == 0 { FaultType::LeakedShim } else { FaultType::DeafShim };
+    let kind = if number == 0 { FaultType::LeakedShim } else { FaultType::UnresponsiveShim };
     let rule = samples::rule("leftovers", &[kind], &[samples::step(Action::CleanupOrphans)]);
     Policy {
         limits: Limits {

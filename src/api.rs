@@ -17,7 +17,7 @@ pub use duration::HumanDuration;
 pub use flap::WrittenFlap;
 pub use health::{NodeRuntimeHealth, NodeRuntimeHealthSpec, NodeRuntimeHealthStatus};
 pub use policy::{RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus};
-pub use remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, WishSpec};
+pub use remediation::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 
 /// API group of all kinds.
 pub const GROUP: &str = "runtimehealth.io";
@@ -33,29 +33,29 @@ pub const LOOKS_MANAGER: &str = "nrh-controller-looks";
 pub const SYSTEM_NAMESPACE: &str = "nrh-system";
 /// Namespace of the probe and the Jobs (Pod Security: privileged).
 pub const NODE_NAMESPACE: &str = "nrh-node";
-/// Annotation on a Node that we cordoned: the name of the episode. Only a cordon with it is ours to undo.
+/// Annotation on a Node that we cordoned: the name of the remediation. Only a cordon with it is ours to undo.
 pub const CORDON_ANNOTATION: &str = "runtimehealth.io/cordoned-by";
-/// Annotation on a Node that carries our taint: the name of the episode, a colon and the effect of the taint. Only that taint is
+/// Annotation on a Node that carries our taint: the name of the remediation, a colon and the effect of the taint. Only that taint is
 /// ours to take off.
 pub const TAINT_ANNOTATION: &str = "runtimehealth.io/tainted-by";
 /// Label on a Node that keeps the probe away when its value is `disabled`.
 pub const PROBE_LABEL: &str = "runtimehealth.io/probe";
-/// Label on Jobs, pods and episodes: the operation they belong to.
+/// Label on Jobs, pods and remediations: the operation they belong to.
 pub const OPERATION_LABEL: &str = "runtimehealth.io/operation";
-/// Label on Jobs and episodes: the node (shortened by hash where it is longer than a label may be).
+/// Label on Jobs and remediations: the node (shortened by hash where it is longer than a label may be).
 pub const NODE_LABEL: &str = "runtimehealth.io/node";
-/// Label on episodes: the policy.
+/// Label on remediations: the policy.
 pub const POLICY_LABEL: &str = "runtimehealth.io/policy";
-/// Annotation on a remediator's object that we made: the name of the episode. The label of operations stands there too.
-pub const EPISODE_ANNOTATION: &str = "runtimehealth.io/episode";
+/// Annotation on a remediator's object that we made: the name of the remediation. The label of operations stands there too.
+pub const REMEDIATION_ANNOTATION: &str = "runtimehealth.io/remediation";
 /// Label of a `ClusterRole` whose rules become those of the controller, for hand-offs.
 pub const HAND_OFF_LABEL: &str = "runtimehealth.io/aggregate-to-hand-off";
 /// Annotation by which the medik8s contract tells a remediator that its time is over: when that was.
 pub const TIMED_OUT_ANNOTATION: &str = "remediation.medik8s.io/nhc-timed-out";
 /// Annotation by which the same contract names the node of an object, whatever the object is called.
 pub const NODE_NAME_ANNOTATION: &str = "remediation.medik8s.io/node-name";
-/// Finalizer of an episode while it holds a slot or owes an undo.
-pub const FINALIZER: &str = "runtimehealth.io/episode";
+/// Finalizer of a remediation while it holds a slot or owes an undo.
+pub const FINALIZER: &str = "runtimehealth.io/remediation";
 /// Label by which medik8s users leave a node out of remediation.
 pub const EXCLUDE_LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";
 /// Name of the ledger's ConfigMap.

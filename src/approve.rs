@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::api::{NodeRemediation, convert};
 use crate::caller::{client, whoami, within};
 use crate::cli::ApproveArgs;
-use crate::core::episode::{Approval, Episode, clock};
+use crate::core::remediation::{Approval, Remediation, clock};
 use crate::core::text::bounded;
 use crate::terminal::print;
 
@@ -27,65 +27,66 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     let client = client().await?;
     let api: Api<NodeRemediation> = Api::all(client.clone());
     let listed = within(api.list(&ListParams::default())).await.context("cannot list noderemediations")?;
-    let episodes: Vec<Episode> = listed.items.iter().map(convert::episode).collect();
-    let waiting = waiting(&episodes, args.what.as_deref())?;
+    let remediations: Vec<Remediation> = listed.items.iter().map(convert::remediation).collect();
+    let waiting = waiting(&remediations, args.what.as_deref())?;
     let Some(operation) = args.operation else {
         return print(&told(&waiting));
     };
-    let Some(episode) = waiting.iter().find(|episode| episode.unanswered() == Some(operation.as_str())) else {
+    let Some(remediation) = waiting.iter().find(|remediation| remediation.unanswered() == Some(operation.as_str()))
+    else {
         bail!("operation {operation} does not wait for approval (any more); what does:\n{}", told(&waiting));
     };
     let by = whoami(client).await?;
-    let approval = Approval { by, operation_id: operation };
+    let approval = Approval { approved_by: by, operation_id: operation };
     let patch = Patch::Merge(json!({"spec": {"approval": approval}}));
-    within(api.patch(&episode.name, &PatchParams::default(), &patch)).await.with_context(|| {
+    within(api.patch(&remediation.name, &PatchParams::default(), &patch)).await.with_context(|| {
         format!(
-            "cannot approve {} in episode {} (it takes the verbs patch and approve on noderemediations: ClusterRole nrh:approver)",
-            approval.operation_id, episode.name
+            "cannot approve {} in remediation {} (it takes the verbs patch and approve on noderemediations: ClusterRole nrh:approver)",
+            approval.operation_id, remediation.name
         )
     })?;
     print(&format!(
         "approved by {}: {}; `kubectl get nrem {}` shows what comes of it\n",
-        approval.by,
-        line(episode),
-        episode.name
+        approval.approved_by,
+        line(remediation),
+        remediation.name
     ))
 }
 
-/// Episodes with a step that waits, of this node or of this name.
-fn waiting<'e>(episodes: &'e [Episode], what: Option<&str>) -> anyhow::Result<Vec<&'e Episode>> {
-    let all: Vec<&Episode> = episodes.iter().filter(|episode| episode.unanswered().is_some()).collect();
+/// Remediations with a step that waits, of this node or of this name.
+fn waiting<'e>(remediations: &'e [Remediation], what: Option<&str>) -> anyhow::Result<Vec<&'e Remediation>> {
+    let all: Vec<&Remediation> = remediations.iter().filter(|remediation| remediation.unanswered().is_some()).collect();
     let Some(what) = what else { return Ok(all) };
-    let its = all.iter().copied().filter(|episode| episode.node == what || episode.name == what);
-    let its: Vec<&Episode> = its.collect();
+    let its = all.iter().copied().filter(|remediation| remediation.node == what || remediation.name == what);
+    let its: Vec<&Remediation> = its.collect();
     if its.is_empty() {
         let others = if all.is_empty() { "nothing else does".to_owned() } else { told(&all) };
-        bail!("no step on node (or in episode) {what} waits for approval; {others}");
+        bail!("no step on node (or in remediation) {what} waits for approval; {others}");
     }
     Ok(its)
 }
 
 /// What is done to what, in one sentence.
-fn line(episode: &Episode) -> String {
-    let Some(step) = episode.current_step() else { return String::new() };
-    let fault = episode.fault(&step.fault_id);
+fn line(remediation: &Remediation) -> String {
+    let Some(step) = remediation.current_step() else { return String::new() };
+    let fault = remediation.fault(&step.fault_id);
     let about = fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
-    let text = format!("{}{about} on node {}, policy {}", step.phrase(), episode.node, episode.policy);
+    let text = format!("{}{about} on node {}, policy {}", step.phrase(), remediation.node, remediation.policy);
     // Names come from the node: they must not move the cursor of who decides on them.
     bounded(&text, MAX_LINE)
 }
 
 /// What waits, with how to say yes.
-fn told(waiting: &[&Episode]) -> String {
+fn told(waiting: &[&Remediation]) -> String {
     let mut text = String::new();
-    for episode in waiting {
-        let Some(step) = episode.current_step() else { continue };
+    for remediation in waiting {
+        let Some(step) = remediation.current_step() else { continue };
         let touches = bounded(&serde_json::to_string(&step.target).unwrap_or_default(), MAX_LINE);
         // Writing to a text does not fail.
-        let _ = writeln!(text, "{}", line(episode));
-        let _ = writeln!(text, "  waits since {}, would touch {touches}", clock(step.reserved_at));
-        let yes = episode.approve_command(&step.operation_id);
-        let _ = writeln!(text, "  why: kubectl describe nrh {}; yes: {yes}", episode.node);
+        let _ = writeln!(text, "{}", line(remediation));
+        let _ = writeln!(text, "  waits since {}, would touch {touches}", clock(step.scheduled_at));
+        let yes = remediation.approve_command(&step.operation_id);
+        let _ = writeln!(text, "  why: kubectl describe nrh {}; yes: {yes}", remediation.node);
     }
     if text.is_empty() { "no step waits for approval\n".to_owned() } else { text }
 }
@@ -94,24 +95,24 @@ fn told(waiting: &[&Episode]) -> String {
 mod tests {
     use super::*;
 
-    fn episode(node: &str, state: &str, approved: &str) -> Episode {
+    fn remediation(node: &str, state: &str, approved: &str) -> Remediation {
         let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": format!("{node}-e")},
             "spec": {"nodeName": node, "nodeUid": "u", "policy": "p", "mode": "Enforce",
-                "approval": {"by": "ann", "operationId": approved}},
-            "status": {"phase": "AwaitingApproval", "openedAt": "2025-01-01T00:00:00Z",
-                "faults": [{"id": "f", "type": "OrphanContainer", "subject": {"kind": "Container", "name": "c"}, "rule": "r", "rung": 0,
+                "approval": {"approvedBy": "ann", "operationId": approved}},
+            "status": {"phase": "AwaitingApproval", "startedAt": "2025-01-01T00:00:00Z",
+                "faults": [{"id": "f", "type": "OrphanContainer", "subject": {"kind": "Container", "name": "c"}, "rule": "r", "stepIndex": 0,
                     "state": "Open"}],
-                "steps": [{"operationId": format!("{node}-op"), "faultId": "f", "action": "CleanupOrphans", "rung": 0, "lane": "Job",
-                    "target": {"containerId": "abc"}, "state": state, "reservedAt": "2025-01-01T00:00:00Z"}]}});
-        convert::episode(&serde_json::from_value(object).unwrap())
+                "attempts": [{"operationId": format!("{node}-op"), "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job",
+                    "target": {"containerId": "abc"}, "state": state, "scheduledAt": "2025-01-01T00:00:00Z"}]}});
+        convert::remediation(&serde_json::from_value(object).unwrap())
     }
 
     #[test]
     fn what_waits_is_told_with_what_a_yes_would_touch() {
         let all = [
-            episode("w1", "AwaitingApproval", "another"),
-            episode("w2", "Reserved", "w2-op"),
-            episode("w3", "AwaitingApproval", "w3-op"),
+            remediation("w1", "AwaitingApproval", "another"),
+            remediation("w2", "Scheduled", "w2-op"),
+            remediation("w3", "AwaitingApproval", "w3-op"),
         ];
         let text = told(&waiting(&all, None).unwrap());
         for part in
@@ -122,7 +123,7 @@ mod tests {
         assert!(!text.contains("w2") && !text.contains("w3"), "{text}");
         assert_eq!(waiting(&all, Some("w1-e")).unwrap().len(), 1);
         let error = waiting(&all, Some("w2")).unwrap_err().to_string();
-        assert!(error.contains("node (or in episode) w2") && error.contains("w1-op"), "{error}");
+        assert!(error.contains("node (or in remediation) w2") && error.contains("w1-op"), "{error}");
         assert_eq!(told(&[]), "no step waits for approval\n");
     }
 }

@@ -1,4 +1,4 @@
-//! `nrh cancel`: a person's no to an episode, or to a start by hand that has not begun.
+//! `nrh cancel`: a person's no to a remediation, or to a start by hand that has not begun.
 
 use anyhow::{Context, bail};
 use kube::Api;
@@ -8,11 +8,11 @@ use serde_json::json;
 use crate::api::{NodeRemediation, convert};
 use crate::caller::{client, whoami, within};
 use crate::cli::CancelArgs;
-use crate::core::episode::Cancel;
+use crate::core::remediation::Cancel;
 use crate::core::text::bounded;
 use crate::terminal::print;
 
-/// Longest line about an episode, in bytes.
+/// Longest line about a remediation, in bytes.
 const MAX_LINE: usize = 512;
 
 /// Something that can be cancelled.
@@ -33,7 +33,7 @@ pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
     let listed = within(api.list(&ListParams::default())).await.context("cannot list noderemediations")?;
     let live: Vec<Live> = listed.items.iter().filter_map(live).collect();
     let one = meant(&live, &args.what)?;
-    let cancel = Cancel { by: whoami(client).await?, reason: args.reason };
+    let cancel = Cancel { cancelled_by: whoami(client).await?, reason: args.reason };
     let patch = Patch::Merge(json!({"spec": {"cancel": cancel}}));
     within(api.patch(&one.name, &PatchParams::default(), &patch)).await.with_context(|| {
         format!(
@@ -55,14 +55,14 @@ fn live(object: &NodeRemediation) -> Option<Live> {
     if object.spec.cancel.is_some() {
         return None;
     }
-    let line = if let Some(wish) = convert::wish(object) {
-        format!("{}, start by hand ({}): {}", wish.name, wish.phrase(), wish.message)
+    let line = if let Some(manual) = convert::manual(object) {
+        format!("{}, start by hand ({}): {}", manual.name, manual.phrase(), manual.message)
     } else {
-        let episode = convert::episode(object);
-        if episode.phase.is_final() && !episode.is_contained() {
+        let remediation = convert::remediation(object);
+        if remediation.phase.is_final() && !remediation.is_quarantined() {
             return None;
         }
-        format!("{}, {}: {}", episode.name, episode.phase.as_str(), episode.message)
+        format!("{}, {}: {}", remediation.name, remediation.phase.as_str(), remediation.message)
     };
     let name = object.metadata.name.clone()?;
     // Names and messages come from the cluster: they must not move the cursor of who reads them.
@@ -78,7 +78,7 @@ fn meant<'l>(live: &'l [Live], what: &str) -> anyhow::Result<&'l Live> {
     let its: Vec<&Live> = live.iter().filter(|one| one.node == what).collect();
     match its.as_slice() {
         [one] => Ok(one),
-        [] => bail!("no episode of that name, and none on node {what}, is under way, waits or keeps a cordon"),
+        [] => bail!("no remediation of that name, and none on node {what}, is under way, waits or keeps a cordon"),
         several => bail!("there are several on node {what}: say which\n{}", told(several)),
     }
 }
@@ -94,7 +94,7 @@ mod tests {
         let status = if phase.is_empty() {
             Value::Null
         } else {
-            json!({"phase": phase, "message": "m", "openedAt": "2026-01-01T00:00:00Z"})
+            json!({"phase": phase, "message": "m", "startedAt": "2026-01-01T00:00:00Z"})
         };
         let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": name},
             "spec": spec, "status": status});
@@ -103,14 +103,14 @@ mod tests {
 
     #[test]
     fn what_is_not_at_its_end_is_found_by_its_name_or_its_node() {
-        let wish = json!({"wish": {"by": "ann", "fault": "OrphanContainer", "action": "CleanupOrphans"}});
+        let manual = json!({"manual": {"requestedBy": "ann", "fault": "OrphanContainer", "action": "CleanupOrphans"}});
         let none = json!({});
         let all = [
             object("a", "w1", "Running", &none),
             object("b", "w1", "Succeeded", &none),
-            object("c", "w2", "Contained", &none),
-            object("d", "w2", "", &wish),
-            object("e", "w3", "Pending", &json!({"cancel": {"by": "bob"}})),
+            object("c", "w2", "Quarantined", &none),
+            object("d", "w2", "", &manual),
+            object("e", "w3", "Pending", &json!({"cancel": {"cancelledBy": "bob"}})),
         ];
         let live: Vec<Live> = all.iter().filter_map(live).collect();
         assert_eq!(meant(&live, "w1").unwrap().name, "a");

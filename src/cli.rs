@@ -42,7 +42,8 @@ pub enum Command {
     /// The controller: decides what is done in the whole cluster.
     Controller(ControllerArgs),
     /// Carries out one order on this node, then ends (runs inside a Job).
-    Act(ActArgs),
+    #[command(hide = true)]
+    RunCommand(RunCommandArgs),
     /// Says why a node is healed, held or left alone.
     Explain(ExplainArgs),
     /// Says what the probe of this node sees; asks no API server.
@@ -52,8 +53,8 @@ pub enum Command {
     /// Says which steps wait for a person, and approves one of them.
     Approve(ApproveArgs),
     /// Says which steps could be started by hand on a node, and has one of them done.
-    Start(StartArgs),
-    /// Ends an episode, or a start by hand that has not begun.
+    Remediate(RemediateArgs),
+    /// Ends a remediation, or a start by hand that has not begun.
     Cancel(CancelArgs),
     /// Has nothing done to a node, until somebody lifts that.
     Suspend(SuspendArgs),
@@ -63,10 +64,31 @@ pub enum Command {
     RestartSafe(RestartSafeArgs),
     /// Says what policies would do in the course of a timeline.
     Simulate(SimulateArgs),
+    /// Rewrites policy files of older versions to the names of this version.
+    Migrate(MigrateArgs),
+    /// Prints what belongs to this version: custom resource definitions, thresholds.
+    #[command(subcommand)]
+    Generate(Generate),
+}
+
+/// What `nrh generate` prints.
+#[derive(Debug, Subcommand)]
+pub enum Generate {
     /// Prints the custom resource definitions, or writes them to a folder.
-    Crd(CrdArgs),
+    Crds(CrdsArgs),
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
     Thresholds(ThresholdsArgs),
+}
+
+/// Flags of `nrh migrate`.
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// Files with policies.
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Write the files anew. Without it the result is printed.
+    #[arg(long)]
+    pub in_place: bool,
 }
 
 /// Flags of `nrh controller`.
@@ -88,7 +110,7 @@ pub struct ControllerArgs {
     /// Where `/livez` and `/readyz` are served: apart, so that nobody who floods the metrics ends the checks.
     #[arg(long, env = "NRH_HEALTH_LISTEN", default_value = "0.0.0.0:8081")]
     pub health_listen: SocketAddr,
-    /// Most episodes in flight in the whole cluster, over all policies (0 to 1000; with 0 nothing starts).
+    /// Most remediations in flight in the whole cluster, over all policies (0 to 1000; with 0 nothing starts).
     #[arg(long, env = "NRH_MAX_IN_FLIGHT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub max_in_flight: u32,
     /// Conditions to write to Node objects for other tools: `all`, or names with commas between them; none by default.
@@ -143,7 +165,7 @@ pub struct ProbeArgs {
     pub state_dir: PathBuf,
 }
 
-/// Flags of `nrh thresholds`.
+/// Flags of `nrh generate thresholds`.
 #[derive(Debug, Args)]
 pub struct ThresholdsArgs {
     /// Those that a probe with this configuration has; a file that a probe would refuse is refused here too.
@@ -151,12 +173,12 @@ pub struct ThresholdsArgs {
     pub config: Option<PathBuf>,
 }
 
-/// Flags of `nrh act`.
+/// Flags of `nrh run-command`.
 #[derive(Debug, Args)]
-pub struct ActArgs {
+pub struct RunCommandArgs {
     /// The order, as JSON.
-    #[arg(long, env = "NRH_ORDER")]
-    pub order: String,
+    #[arg(long, env = "NRH_COMMAND")]
+    pub command: String,
     /// Name of this node; an order for another one is refused.
     #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
@@ -178,16 +200,16 @@ pub struct ExplainArgs {
 /// Flags of `nrh approve`.
 #[derive(Debug, Args)]
 pub struct ApproveArgs {
-    /// A node, or the name of an episode; by default everything that waits.
+    /// A node, or the name of a remediation; by default everything that waits.
     pub what: Option<String>,
     /// Approve this operation. Without it, what waits is printed.
     #[arg(long)]
     pub operation: Option<String>,
 }
 
-/// Flags of `nrh start`.
+/// Flags of `nrh remediate`.
 #[derive(Debug, Args)]
-pub struct StartArgs {
+pub struct RemediateArgs {
     /// The node.
     pub node: String,
     /// Do this, such as `CleanupOrphans` or `RestartKubelet`: a step that a policy has for the fault. Without it, what could be
@@ -200,7 +222,7 @@ pub struct StartArgs {
     /// As this policy has it.
     #[arg(long)]
     pub policy: Option<String>,
-    /// Why, in one sentence; it stands in the episode.
+    /// Why, in one sentence; it stands in the remediation.
     #[arg(long)]
     pub reason: Option<String>,
     /// Give it up when it could not begin within this time (1m to 24h); 1h by default.
@@ -218,9 +240,9 @@ fn action(text: &str) -> Result<ActionType, String> {
 /// Flags of `nrh cancel`.
 #[derive(Debug, Args)]
 pub struct CancelArgs {
-    /// A node, or the name of an episode.
+    /// A node, or the name of a remediation.
     pub what: String,
-    /// Why, in one sentence; it stands in the episode.
+    /// Why, in one sentence; it stands in the remediation.
     #[arg(long)]
     pub reason: Option<String>,
 }
@@ -235,7 +257,7 @@ pub struct SuspendArgs {
     pub reason: Option<String>,
     /// Put your own veto in the place of another person's.
     #[arg(long)]
-    pub take_over: bool,
+    pub force: bool,
 }
 
 /// Flags of `nrh resume`.
@@ -245,7 +267,7 @@ pub struct ResumeArgs {
     pub node: String,
     /// Lift another person's veto, too.
     #[arg(long)]
-    pub take_over: bool,
+    pub force: bool,
 }
 
 /// Flags of `nrh restart-safe`.
@@ -295,9 +317,9 @@ pub struct SimulateArgs {
     /// File with what happens, and with what is expected of the policies.
     #[arg(long, short, required_unless_present = "record")]
     pub timeline: Option<PathBuf>,
-    /// Print a timeline instead: what the cluster of the current kubeconfig tells of its last episodes, and of the faults that
+    /// Print a timeline instead: what the cluster of the current kubeconfig tells of its last remediations, and of the faults that
     /// stand there now.
-    #[arg(long, conflicts_with_all = ["timeline", "policies", "enforce", "output"])]
+    #[arg(long, conflicts_with_all = ["timeline", "policies", "assume_enforce", "output"])]
     pub record: bool,
     /// With `--record`: out of a file instead, as `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` prints it.
     #[arg(long, short, requires = "record")]
@@ -307,7 +329,7 @@ pub struct SimulateArgs {
     pub policies: Vec<PathBuf>,
     /// Take dry-run policies for enforcing ones.
     #[arg(long)]
-    pub enforce: bool,
+    pub assume_enforce: bool,
     /// Form of the account.
     #[arg(long, short, value_enum, default_value_t)]
     pub output: SimulateOutput,
@@ -324,9 +346,9 @@ pub enum SimulateOutput {
     Json,
 }
 
-/// Flags of `nrh crd`.
+/// Flags of `nrh generate crds`.
 #[derive(Debug, Args)]
-pub struct CrdArgs {
+pub struct CrdsArgs {
     /// Folder to write one file per definition to; printed when absent.
     #[arg(long)]
     pub out: Option<PathBuf>,

@@ -90,9 +90,9 @@ mod tests {
                 HOSTILE,
             );
             let saved = saved.replace("command: containerd-shim", &format!("command: {HOSTILE}"));
-            let lane =
-                format!("lanes: [{{name: lists, state: Failed, message: {HOSTILE}}}], missing: [{HOSTILE}], version");
-            saved.replace("probe: {version", &format!("probe: {{{lane}"))
+            let collector =
+                format!("collectors: [{{name: lists, state: Failed, message: {HOSTILE}}}], missingCapabilities: [{HOSTILE}], version");
+            saved.replace("probe: {version", &format!("probe: {{{collector}"))
         })
         .unwrap();
         assert!(text.matches("forged").count() >= 5, "{text}");
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_broken_policy_is_named_with_its_error() {
-        let text = explained(|saved| saved.replace("signal: Cont", "signal: Hup")).unwrap();
+        let text = explained(|saved| saved.replace("signal: SIGCONT", "signal: Hup")).unwrap();
         assert!(text.contains("policy default cannot be used"), "{text}");
     }
 
@@ -158,7 +158,7 @@ mod tests {
     clusterFaults:
     - {id: stuckdaemonsetpod-1, type: StuckDaemonSetPod, severity: Medium, state: Confirmed, subject: {kind: Pod, name: agent},
        message: pod x of DaemonSet agent waits, firstSeen: '2026-03-01T02:58:50Z'}
-    remediation: {held: ['TooYoung: rule pod waits']}
+    remediation: {blocked: ['MinDurationNotReached: rule pod waits']}
     conditions: []";
         let text = explained(|saved| {
             let (start, rest) = saved.split_once("    faults:\n").unwrap();
@@ -166,7 +166,12 @@ mod tests {
             format!("{start}    faults: []{found}{end}")
         })
         .unwrap();
-        for part in ["StuckDaemonSetPod", "pod x of DaemonSet agent waits", "TooYoung: rule pod waits", "Unhealthy"] {
+        for part in [
+            "StuckDaemonSetPod",
+            "pod x of DaemonSet agent waits",
+            "MinDurationNotReached: rule pod waits",
+            "Unhealthy",
+        ] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");
         }
         assert!(!text.contains("no fault is suspected"), "{text}");
@@ -174,23 +179,23 @@ mod tests {
 
     #[test]
     fn a_probe_that_cannot_look_everywhere_calls_nothing_clean() {
-        let blind = "canAct: false, missing: [the kernel's log cannot be opened], lanes: [
+        let blind = "actionsEnabled: false, missingCapabilities: [the kernel's log cannot be opened], collectors: [
       {name: port, state: Blind, message: no right}, {name: lists, state: Ok, ageSeconds: 3, message: ''}]}";
         let text = explained(|saved| {
             let (start, rest) = saved.split_once("    faults:\n").unwrap();
             let (_, end) = rest.split_once("\n    conditions: []").unwrap();
-            format!("{start}    faults: []\n    conditions: []{end}").replace("canAct: true}", blind)
+            format!("{start}    faults: []\n    conditions: []{end}").replace("actionsEnabled: true}", blind)
         })
         .unwrap();
         for part in [
             "only looks",
             "missing: the kernel's log cannot be opened",
-            "lane port       Blind     looked never     no right",
+            "collector port       Blind     looked never     no right",
             "no fault is suspected, as far as the probe can look",
         ] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");
         }
-        assert!(!text.contains("lane lists"), "{text}");
+        assert!(!text.contains("collector lists"), "{text}");
     }
 
     #[test]
@@ -212,25 +217,27 @@ mod tests {
     #[test]
     fn a_node_that_flaps_is_told_by_what_the_controller_has_written() {
         let with = |flap: &str| {
-            let flap = format!("    conditions: []\n    flap: {flap}\n");
+            let flap = format!("    conditions: []\n    flapping: {flap}\n");
             explained(|saved| saved.replacen("    conditions: []\n", &flap, 1)).unwrap()
         };
-        let record = "{readyChanges: 20, faultReturns: 0, since: '2026-03-01T02:00:00Z', last: '2026-03-01T02:58:00Z', \
+        let record = "{readyTransitions: 20, recurrences: 0, trackedSince: '2026-03-01T02:00:00Z', lastChangeAt: '2026-03-01T02:58:00Z', \
             penalty: 9000, flappingSince: '2026-03-01T02:10:00Z', ready: 'True', readySince: '2026-02-01T03:00:00Z'}";
         let text = with(record);
-        for part in
-            ["the node flaps: Ready changed 20 times in 58m", "fault NodeFlapping (Confirmed, medium)", "TooYoung"]
-        {
+        for part in [
+            "the node flaps: Ready changed 20 times in 58m",
+            "fault NodeFlapping (Confirmed, medium)",
+            "MinDurationNotReached",
+        ] {
             assert!(text.to_lowercase().contains(&part.to_lowercase()), "{part:?} is missing in:\n{text}");
         }
         for bad in [
             "often",
-            "{readyChanges: -1}",
+            "{readyTransitions: -1}",
             &record.replace("9000", "99000"),
             &record.replace("2026-03-01T02:58", "2031-03-01T02:58"),
         ] {
             let text = with(bad);
-            let said = "status.flap of NodeRuntimeHealth worker-1 is not used: expected ";
+            let said = "status.flapping of NodeRuntimeHealth worker-1 is not used: expected ";
             assert!(text.contains(said) && text.contains("HungContainer"), "{bad}: {text}");
             assert!(!text.contains("the node flaps"), "{text}");
         }

@@ -18,12 +18,13 @@ pub mod explain;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+pub mod migrate;
 pub mod node;
 pub mod process;
+pub mod remediate;
 pub mod restart_safe;
 mod server;
 pub mod simulate;
-pub mod start;
 pub mod suspend;
 pub mod telemetry;
 pub mod terminal;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use nrh::cli::{Cli, Command, CrdArgs, ThresholdsArgs};
+use nrh::cli::{Cli, Command, CrdsArgs, Generate, ThresholdsArgs};
 use nrh::terminal;
 
 /// Exit code of what was asked for in a way, or of things, that cannot be used; that of a command line that is none.
@@ -29,24 +29,25 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     nrh::process::run(&cli.log, async {
         match cli.command {
             Command::Controller(args) => Box::pin(nrh::controller::run::run(args)).await,
-            Command::Act(args) => Box::pin(nrh::node::agent::run(args)).await,
+            Command::RunCommand(args) => Box::pin(nrh::node::agent::run(args)).await,
             Command::Explain(args) => Box::pin(nrh::explain::run(args)).await,
             Command::Status(args) => Box::pin(nrh::explain::local::run(args)).await,
             Command::Evidence(args) => Box::pin(nrh::explain::evidence::run(args)).await,
             Command::Approve(args) => Box::pin(nrh::approve::run(args)).await,
-            Command::Start(args) => Box::pin(nrh::start::run(args)).await,
+            Command::Remediate(args) => Box::pin(nrh::remediate::run(args)).await,
             Command::Cancel(args) => Box::pin(nrh::cancel::run(args)).await,
             Command::Suspend(args) => Box::pin(nrh::suspend::suspend(args)).await,
             Command::Resume(args) => Box::pin(nrh::suspend::resume(args)).await,
             Command::RestartSafe(args) => Box::pin(nrh::restart_safe::run(args)).await,
             Command::Simulate(args) => Box::pin(nrh::simulate::run(args)).await,
-            Command::Crd(args) => print_crds(&args),
-            Command::Thresholds(args) => print_thresholds(&args),
+            Command::Migrate(args) => nrh::migrate::run(&args),
+            Command::Generate(Generate::Crds(args)) => print_crds(&args),
+            Command::Generate(Generate::Thresholds(args)) => print_thresholds(&args),
         }
     })
 }
 
-fn print_crds(args: &CrdArgs) -> anyhow::Result<()> {
+fn print_crds(args: &CrdsArgs) -> anyhow::Result<()> {
     for (file, crd) in nrh::api::crds::all() {
         let yaml = nrh::api::crds::yaml(&crd).with_context(|| format!("cannot write {file} as YAML"))?;
         match &args.out {

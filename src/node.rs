@@ -1,7 +1,7 @@
-//! The shell on the node side: lanes look, the core judges, one report is written; the agent acts on orders.
+//! The shell on the node side: collectors look, the core judges, one report is written; the agent acts on orders.
 //!
 //! ```text
-//! lanes (cri or docker · tasks · processes · kubelet · host · disks · port · bus) ─► Observations ─► core::diagnose ─► core::tracker
+//! collectors (cri or docker · tasks · processes · kubelet · host · disks · port · bus) ─► Observations ─► core::diagnose ─► core::tracker
 //!            ─► report; a fault is confirmed ─► evidence: one bundle, kept on the node
 //! order (a NodeCommand's, or a Job's variable) ─► agent: claim ─► look again ─► act on one object ─► outcome
 //! ```
@@ -9,6 +9,7 @@
 pub mod agent;
 pub mod bus;
 pub mod collect;
+pub mod collectors;
 pub mod config;
 pub mod cri;
 pub mod docker;
@@ -17,7 +18,6 @@ pub mod evidence;
 pub(crate) mod fuzz;
 mod http;
 pub mod kmsg;
-pub mod lanes;
 pub mod local;
 pub(in crate::node) mod misread;
 mod patience;

@@ -60,7 +60,7 @@ async fn print_record(file: Option<&Path>) -> anyhow::Result<()> {
 }
 
 fn simulate(path: &Path, args: &SimulateArgs) -> anyhow::Result<()> {
-    let (timeline, account) = of_files(path, &args.policies, args.enforce)?;
+    let (timeline, account) = of_files(path, &args.policies, args.assume_enforce)?;
     let unmet = expect::unmet(&timeline.expect, &account);
     match args.output {
         SimulateOutput::Table => {
@@ -107,7 +107,7 @@ pub struct Unmet {
 ///
 /// # Errors
 /// A file cannot be read or used; the message names it.
-pub fn of_files(path: &Path, policies: &[PathBuf], enforce: bool) -> anyhow::Result<(Timeline, Account)> {
+pub fn of_files(path: &Path, policies: &[PathBuf], assume_enforce: bool) -> anyhow::Result<(Timeline, Account)> {
     let cannot_use = || format!("cannot use timeline {}", path.display());
     let timeline = Timeline::parse(&read(path)?).with_context(cannot_use)?;
     let beside = path.parent().unwrap_or_else(|| Path::new(""));
@@ -121,7 +121,7 @@ pub fn of_files(path: &Path, policies: &[PathBuf], enforce: bool) -> anyhow::Res
     if let Some(name) = twice(found.iter().map(|policy| policy.name.as_str())) {
         bail!("there are two policies of the name {name}");
     }
-    let found = if enforce { enforced(found) } else { found };
+    let found = if assume_enforce { enforced(found) } else { found };
     for (number, event) in timeline.events.iter().enumerate() {
         let Some(change) = &event.policy else { continue };
         let is_there = found.iter().any(|policy| policy.name == change.name);

@@ -18,13 +18,13 @@ const TRIES: u32 = 5;
 /// # Errors
 /// The cluster does not answer, the node has no object, another person has suspended it, or the API server says no.
 pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
-    let SuspendArgs { node, reason, take_over } = args;
+    let SuspendArgs { node, reason, force } = args;
     let client = client().await?;
     let by = whoami(client.clone()).await?;
     change(client, &node, |spec| {
-        if let Some(other) = of_another(spec, &by).filter(|_| !take_over) {
+        if let Some(other) = of_another(spec, &by).filter(|_| !force) {
             bail!(
-                "node {node} is suspended already, {other}; nothing was changed. `nrh suspend {node} --take-over` puts yours in its place"
+                "node {node} is suspended already, {other}; nothing was changed. `nrh suspend {node} --force` puts yours in its place"
             );
         }
         Ok(Some(suspended(&by, reason.as_deref())))
@@ -38,12 +38,12 @@ pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`suspend`].
 pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
-    let ResumeArgs { node, take_over } = args;
+    let ResumeArgs { node, force } = args;
     let client = client().await?;
     let by = whoami(client.clone()).await?;
     let before = change(client, &node, |spec| {
-        if let Some(other) = of_another(spec, &by).filter(|_| !take_over) {
-            bail!("node {node} is suspended {other}; nothing was changed. `nrh resume {node} --take-over` lifts it all the same");
+        if let Some(other) = of_another(spec, &by).filter(|_| !force) {
+            bail!("node {node} is suspended {other}; nothing was changed. `nrh resume {node} --force` lifts it all the same");
         }
         Ok(spec.suspend.then(resumed))
     })

@@ -66,7 +66,7 @@ fn jobs_created(calls: &[Call]) -> BTreeSet<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hung_container_is_healed_ledger_first_then_episode_then_job() {
+async fn a_hung_container_is_healed_ledger_first_then_remediation_then_job() {
     let world = World::new(3);
     world.policy("hung", "Enforce", &World::release());
     world.kubelets();
@@ -87,9 +87,9 @@ async fn a_hung_container_is_healed_ledger_first_then_episode_then_job() {
     let writes = world.api.writes();
     // The first one, at the start, holds no slot.
     let ledger = position(&writes, "patch configmaps/nrh-ledger");
-    let episode = position(&writes, "create noderemediations/");
+    let remediation = position(&writes, "create noderemediations/");
     let job = position(&writes, "create jobs/");
-    assert!(ledger < episode && episode < job, "{writes:#?}");
+    assert!(ledger < remediation && remediation < job, "{writes:#?}");
     world
         .until("the slot is given back", || {
             world.api.get("configmaps", "nrh-ledger").is_some_and(|map| map["data"]["ledger.json"] == "{\"slots\":{}}")
@@ -186,12 +186,12 @@ async fn a_crash_after_any_write_is_healed_by_the_next_process_with_one_job_in_a
         crashed += 1;
         assert!(crashed < 60, "a healing takes fewer writes");
     }
-    assert!(crashed >= 6, "ledger, episode, its status, cordon, job, …: {crashed}");
+    assert!(crashed >= 6, "ledger, remediation, its status, cordon, job, …: {crashed}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mark_that_names_no_episode_is_taken_off_whatever_it_says() {
-    let marks = ["an-episode-that-is-gone", "", "no/name", "../nodes/w1", "Not A Name"];
+async fn a_mark_that_names_no_remediation_is_taken_off_whatever_it_says() {
+    let marks = ["an-remediation-that-is-gone", "", "no/name", "../nodes/w1", "Not A Name"];
     let world = World::new(marks.len());
     world.policy("hung", "Enforce", &World::release());
     let node = |at: usize| format!("w{}", at + 1);
@@ -232,8 +232,8 @@ async fn a_conflict_on_the_ledger_opens_nothing() {
     replica.crash().await;
 }
 
-/// A leader opens an episode, cannot make its Job, and dies.
-async fn die_with_an_episode_open(world: &World) {
+/// A leader opens a remediation, cannot make its Job, and dies.
+async fn die_with_a_remediation_open(world: &World) {
     world.api.hook(|call| (call.is_write() && call.target.plural == "jobs").then_some(Fault::Stall));
     let first = world.controller("a");
     world.until("opened", || !world.api.list("noderemediations").is_empty()).await;
@@ -247,7 +247,7 @@ async fn a_new_leader_spends_nothing_from_a_ledger_that_it_has_only_read() {
     world.kubelets();
     world.set_sick("w1", true);
     world.probe("w1");
-    die_with_an_episode_open(&world).await;
+    die_with_a_remediation_open(&world).await;
     let written = || world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["written"].to_string();
     let by_first = written();
     // What the first has sent could arrive now, and the second would not see it: its slot stands in what it has read.
@@ -268,14 +268,14 @@ async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
     world.kubelets();
     world.set_sick("w1", true);
     world.probe("w1");
-    die_with_an_episode_open(&world).await;
+    die_with_a_remediation_open(&world).await;
     world.api.hook(|call| (call.verb == "patch" && call.target.plural == "configmaps").then_some(Fault::Code(403)));
     let second = world.controller("b");
     sleep(Duration::from_mins(20)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
     world.api.unhook();
     world.until("healed", || world.phases() == ["Succeeded"]).await;
-    let steps = world.api.list("noderemediations")[0]["status"]["steps"].clone();
+    let steps = world.api.list("noderemediations")[0]["status"]["attempts"].clone();
     let did: Vec<(&Value, &Value)> =
         steps.as_array().unwrap().iter().map(|step| (&step["signal"], &step["state"])).collect();
     assert!(did.iter().all(|(signal, _)| *signal == "Cont"), "nothing harsher: {did:?}");
@@ -283,7 +283,7 @@ async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_slot_of_an_episode_that_no_watch_shows_is_not_given_back() {
+async fn the_slot_of_a_remediation_that_no_watch_shows_is_not_given_back() {
     let world = World::new(4);
     world.policy("hung", "Enforce", &World::release());
     world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["maxInFlight"] = json!(1));
@@ -291,15 +291,15 @@ async fn the_slot_of_an_episode_that_no_watch_shows_is_not_given_back() {
     for node in ["w1", "w2", "w3", "w4"] {
         world.probe(node);
     }
-    die_with_an_episode_open(&world).await;
-    // The second reads everything, and of episodes an answer from before the first one.
+    die_with_a_remediation_open(&world).await;
+    // The second reads everything, and of remediations an answer from before the first one.
     world.api.hook(|call| (call.verb == "list" && call.target.plural == "noderemediations").then_some(Fault::Empty));
     let second = world.controller("b");
     world.set_sick("w2", true);
     sleep(Duration::from_secs(150)).await;
     let asked = world.api.calls().iter().any(|call| call.verb == "get" && call.target.plural == "noderemediations");
-    let episodes = world.api.list("noderemediations");
-    let nodes: Vec<&Value> = episodes.iter().map(|episode| &episode["spec"]["nodeName"]).collect();
+    let remediations = world.api.list("noderemediations");
+    let nodes: Vec<&Value> = remediations.iter().map(|remediation| &remediation["spec"]["nodeName"]).collect();
     assert_eq!((nodes, asked), (vec![&json!("w1")], true), "one at a time, and that one is there");
     second.crash().await;
 }
@@ -319,15 +319,18 @@ async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
     sleep(Duration::from_mins(10)).await;
     assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.writes());
-    let episode = world.api.list("noderemediations").remove(0);
-    let (name, operation) = (&episode["metadata"]["name"], &episode["status"]["steps"][0]["operationId"]);
-    let told: Vec<Value> = world.api.list("events").into_iter().filter(|e| e["reason"] == "NeedsPerson").collect();
+    let remediation = world.api.list("noderemediations").remove(0);
+    let (name, operation) = (&remediation["metadata"]["name"], &remediation["status"]["attempts"][0]["operationId"]);
+    let told: Vec<Value> =
+        world.api.list("events").into_iter().filter(|e| e["reason"] == "ManualActionRequired").collect();
     assert_eq!(told.len(), 1, "{told:#?}");
     let yes = format!("nrh approve w1 --operation {}", operation.as_str().unwrap());
     assert!(told[0]["note"].as_str().unwrap().contains(&yes), "{told:#?}");
     let approve = |operation: &Value| {
         let approval = json!({"by": "ann", "operationId": operation});
-        world.api.change("noderemediations", name.as_str().unwrap(), |episode| episode["spec"]["approval"] = approval);
+        world.api.change("noderemediations", name.as_str().unwrap(), |remediation| {
+            remediation["spec"]["approval"] = approval
+        });
     };
     approve(&json!("another"));
     sleep(Duration::from_mins(2)).await;
@@ -335,7 +338,7 @@ async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
     approve(operation);
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1);
-    assert_eq!(world.api.list("noderemediations")[0]["status"]["steps"][0]["approvedBy"], "ann");
+    assert_eq!(world.api.list("noderemediations")[0]["status"]["attempts"][0]["approvedBy"], "ann");
     replica.crash().await;
 }
 
@@ -367,7 +370,7 @@ async fn two_leaders_act_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_episode_that_somebody_else_wrote_meanwhile_is_not_written_over() {
+async fn a_remediation_that_somebody_else_wrote_meanwhile_is_not_written_over() {
     let world = World::new(3);
     world.policy("hung", "Enforce", &World::release());
     world.kubelets();
@@ -383,9 +386,9 @@ async fn an_episode_that_somebody_else_wrote_meanwhile_is_not_written_over() {
         }
         let name = call.target.name.clone().unwrap();
         Some(Fault::Meanwhile(Box::new(move |api| {
-            api.change("noderemediations", &name, |episode| {
-                episode["status"] = json!({"phase": "Cancelled", "message": "the successor's word",
-                    "openedAt": "2025-06-01T12:00:00Z", "finishedAt": "2025-06-01T12:00:00Z"});
+            api.change("noderemediations", &name, |remediation| {
+                remediation["status"] = json!({"phase": "Cancelled", "message": "the successor's word",
+                    "startedAt": "2025-06-01T12:00:00Z", "finishedAt": "2025-06-01T12:00:00Z"});
             });
         })))
     });
@@ -523,11 +526,15 @@ async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once()
     sleep(Duration::from_secs(50)).await;
     assert_eq!(jobs_created(&world.api.calls()).len(), 1, "it waits for its cool-down");
     let report = world.api.get("noderuntimehealths", "w1").unwrap();
-    let held = report["status"]["remediation"]["held"][0].as_str().unwrap();
-    assert!(held.starts_with("CallRefused: ReleaseHungProcess(Cont)") && held.contains("(403)"), "{held}");
+    let blocked = report["status"]["remediation"]["blocked"][0].as_str().unwrap();
+    assert!(
+        blocked.starts_with("RequestRejected: ReleaseHungProcess(SIGCONT)") && blocked.contains("(403)"),
+        "{blocked}"
+    );
     let condition = report["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "SelfHealing");
     assert_eq!(condition.unwrap()["status"], "False", "{report}");
-    let told = world.api.list("events").iter().any(|e| e["reason"] == "NotActed" && e.to_string().contains("(403)"));
+    let told =
+        world.api.list("events").iter().any(|e| e["reason"] == "ActionNotExecuted" && e.to_string().contains("(403)"));
     assert!(told, "{:#?}", world.api.list("events"));
     world.api.unhook();
     world.until("healed when it is allowed", || world.phases() == ["Succeeded"]).await;
@@ -558,7 +565,7 @@ async fn each_last_no_is_heard() {
         for i in 1..=3 {
             world.probe(&format!("w{i}"));
         }
-        // The no comes at the last moment: when the episode is open already, between plan and act.
+        // The no comes at the last moment: when the remediation is open already, between plan and act.
         let (other, said) = (world.clone(), Arc::new(Mutex::new(false)));
         let seen = said.clone();
         world.api.hook(move |call| {
@@ -571,7 +578,7 @@ async fn each_last_no_is_heard() {
         });
         let replica = world.controller("a");
         world.set_sick("w1", true);
-        world.until("an episode was opened", || *said.lock().unwrap()).await;
+        world.until("a remediation was opened", || *said.lock().unwrap()).await;
         sleep(Duration::from_mins(1)).await;
         assert!(world.api.list("jobs").is_empty(), "{name}: {:#?}", world.api.writes());
         replica.crash().await;
@@ -658,7 +665,7 @@ async fn a_condition_that_a_policy_asks_for_is_told_and_its_heartbeats_write_not
     world.policy("kernel", "Enforce", &World::release());
     world.api.change("remediationpolicies", "kernel", |policy| {
         let asked = json!({"type": "KernelDeadlock", "status": "True", "reasons": ["DockerHung"]});
-        policy["spec"]["rules"] = json!([{"name": "kernel", "match": {"nodeConditions": [asked], "for": "2m"},
+        policy["spec"]["rules"] = json!([{"name": "kernel", "match": {"nodeConditions": [asked], "minDuration": "2m"},
             "steps": [{"action": "Notify"}]}]);
     });
     let replica = world.controller("a");

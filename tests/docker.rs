@@ -1,4 +1,4 @@
-//! The probe's lanes and the executor against a real Docker Engine: a container whose `inspect` hangs while `docker ps`
+//! The probe's collectors and the executor against a real Docker Engine: a container whose `inspect` hangs while `docker ps`
 //! answers is named and freed, and nothing that people have started by hand is taken for a leftover.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -17,8 +17,8 @@ use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::thresholds::Thresholds;
 use nrh::core::tracker::Tracker;
 use nrh::node::collect::HostPaths;
+use nrh::node::collectors::{CollectorSettings, Collectors};
 use nrh::node::cri::endpoint::Flags;
-use nrh::node::lanes::{LaneSettings, Lanes};
 use nrh_testbed::docker::{Client, Docker, Kind, SOCKET};
 use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::packages;
@@ -47,9 +47,9 @@ fn engine() -> (Docker, String, String) {
     (docker, sandbox, app)
 }
 
-/// Lanes, diagnosis and tracker, as the probe has them.
+/// Collectors, diagnosis and tracker, as the probe has them.
 struct Probe {
-    lanes: Lanes,
+    collectors: Collectors,
     tracker: Tracker,
     faults: Vec<Fault>,
     began: Instant,
@@ -60,21 +60,22 @@ impl Probe {
     fn start(docker: &Docker) -> Self {
         let host = HostPaths { root: docker.root_path("/"), proc: docker.root_path("/proc") };
         let sockets = Flags { runtime: None, docker: Some(docker.root_path(SOCKET)) };
-        let lanes = Lanes::start(LaneSettings { sockets, host, ..LaneSettings::default() });
-        Self { lanes, tracker: Tracker::default(), faults: Vec::new(), began: Instant::now() }
+        let collectors = Collectors::start(CollectorSettings { sockets, host, ..CollectorSettings::default() });
+        Self { collectors, tracker: Tracker::default(), faults: Vec::new(), began: Instant::now() }
     }
 
     fn look(&mut self) {
         let thresholds = Thresholds::default();
-        let seen = self.lanes.observations(Duration::from_secs(1000) + self.began.elapsed(), Instant::now().into());
+        let seen =
+            self.collectors.observations(Duration::from_secs(1000) + self.began.elapsed(), Instant::now().into());
         let findings = diagnose(&seen, self.tracker.known(), &thresholds);
         self.faults = self.tracker.step(seen.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
         // There is no kubelet in this test, to look at or to look through.
-        self.faults.retain(|fault| !matches!(fault.kind, FaultType::KubeletDown | FaultType::ProbeBlind));
+        self.faults.retain(|fault| !matches!(fault.kind, FaultType::KubeletDown | FaultType::ProbeDegraded));
         let mut ids = findings.ask;
         ids.extend(self.faults.iter().filter_map(|fault| fault.target.container_id.clone()));
-        self.lanes.suspects(ids);
-        self.lanes.set_urgent(!self.faults.is_empty());
+        self.collectors.suspects(ids);
+        self.collectors.set_urgent(!self.faults.is_empty());
     }
 
     async fn until(&mut self, what: &str, limit: Duration, mut done: impl FnMut(&Self) -> bool) {
@@ -118,12 +119,12 @@ fn act(docker: &Docker, name: &str, action: NodeAction, kind: FaultType, target:
         target,
         restart: None,
         boot_id: None,
-        mark: None,
+        reboot_marker: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     };
     let mut command = docker.command(env!("CARGO_BIN_EXE_nrh"));
-    command.args(["act", "--node-name=n1", "--outcome=/run/outcome", "--order"]);
+    command.args(["run-command", "--node-name=n1", "--outcome=/run/outcome", "--command"]);
     let output = command.arg(serde_json::to_string(&order).unwrap()).output().unwrap();
     let text = std::fs::read(docker.root_path("/run/outcome"));
     serde_json::from_slice(&text.unwrap_or_else(|error| panic!("{error}: {output:?}"))).unwrap()
@@ -174,7 +175,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
 
     // Healthy: all of the kubelet's are asked, nobody else is, and nothing is wrong.
     let asked = |probe: &Probe| {
-        let seen = probe.lanes.observations(Duration::ZERO, Instant::now().into());
+        let seen = probe.collectors.observations(Duration::ZERO, Instant::now().into());
         let answered: BTreeMap<_, _> =
             seen.tasks.iter().filter(|(_, look)| matches!(look, Look::Done { .. })).collect();
         seen.kind == RuntimeKind::Docker && answered.len() == 3 && !seen.tasks.contains_key(&by_hand)
@@ -224,7 +225,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
 
     // Resumed: the stop that waited ends, and the fault goes.
     let outcome = act(&docker, "resume", NodeAction::ReleaseCont, hung, fault.target.clone());
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{outcome:?}");
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     assert!(ended(&mut stop).await.success());
     probe.until("all well", NAMED, |probe| probe.faults.is_empty()).await;
     assert!(state(&docker, &app).starts_with("exited"));
@@ -237,7 +238,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     let target = probe.fault(FaultType::HungContainer).unwrap().target.clone();
     assert_eq!(target.container_id.as_deref(), Some(sidecar.as_str()));
     let outcome = act(&docker, "kill", NodeAction::ReleaseKill, hung, target);
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{outcome:?}");
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     ended(&mut stop).await;
     probe.until("all well again", NAMED, |probe| probe.faults.is_empty()).await;
     assert!(state(&docker, &sidecar).starts_with("exited"));
@@ -260,7 +261,7 @@ async fn what_a_restart_and_a_failed_removal_leave_behind_is_named() {
     let (docker, sandbox, app) = engine();
     let dead = docker.run(Kind::Work(&sandbox), "dead", "web-0").unwrap();
     let by_hand = docker.run(Kind::Foreign, "ci-job", "").unwrap();
-    let _undo = fail_removal(&docker, &dead);
+    let _cleanup = fail_removal(&docker, &dead);
     assert!(docker.docker(&["rm", "-f", &dead]).is_err(), "an immutable file cannot be removed");
 
     let (mut probe, failed) = (Probe::start(&docker), Instant::now());
@@ -314,7 +315,7 @@ async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(how: Cli
     assert_eq!(docker.clients(&stuck).len(), 1);
 
     let outcome = act(&docker, "end", NodeAction::ReleaseKill, kind, fault.target);
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{outcome:?}");
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     assert!(!ended(&mut start).await.success());
     probe.until("no client that hangs", NAMED, |probe| probe.fault(kind).is_none()).await;
     assert_eq!(state(&docker, &app), "running");

@@ -62,11 +62,11 @@ pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result
             event = commands.try_next() => match event?.context("the watch of commands ended")? {
                 // What was asked before is not known to be open.
                 Event::InitApply(command) => {
-                    looks.insert(command.name_any(), command.spec.look_requested);
+                    looks.insert(command.name_any(), command.spec.check_sequence);
                     ordered(&command).into_iter().collect()
                 }
                 Event::Apply(command) => {
-                    let asked = command.spec.look_requested;
+                    let asked = command.spec.check_sequence;
                     let before = looks.insert(command.name_any(), asked).flatten();
                     let is_asked = asked.is_some() && asked != before;
                     let asks = is_asked.then(|| Task::Look { node: command.name_any() });
@@ -92,7 +92,7 @@ pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result
 }
 
 fn ordered(command: &NodeCommand) -> Option<Task> {
-    let order = command.spec.order.as_ref()?;
+    let order = command.spec.command.as_ref()?;
     Some(Task::Order { node: command.name_any(), operation: order.operation_id.clone() })
 }
 
@@ -125,7 +125,7 @@ async fn carry_out(client: &Client, fleet: &Fleet, task: Task) -> Result<()> {
 /// The kubelet's last word on the pod of a Job.
 async fn end(client: &Client, pod: &str, outcome: &Value) -> Result<()> {
     let at = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "",
+    let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "command", "image": "", "imageID": "",
         "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
             "message": outcome.to_string(), "startedAt": at, "finishedAt": at}}}]}});
     let pods: Api<Pod> = Api::namespaced(client.clone(), "nrh-node");

@@ -69,7 +69,7 @@ pub async fn rate(client: &Client, bed: &Bed, kinds: &[String], nodes: &[String]
     Ok(bare)
 }
 
-/// Milliseconds of `act` with what has to stand before it, each asked for after the answer to the one before: a slot, an episode with its
+/// Milliseconds of `act` with what has to stand before it, each asked for after the answer to the one before: a slot, a remediation with its
 /// reserved step, a look. Whoever keeps that order is not quicker.
 pub async fn chains(client: &Client, bed: &Bed, act: &str, nodes: &[String], times: usize) -> Result<Vec<f64>> {
     let kinds =
@@ -101,8 +101,8 @@ fn clean(bed: &Bed) -> Result<()> {
 
 /// What the requests are made from: objects that the controller has made.
 struct Templates {
-    episode: Value,
-    episodes: Vec<String>,
+    remediation: Value,
+    remediations: Vec<String>,
     policy: String,
     job: Option<Value>,
     /// The controller's part of a report, by node.
@@ -117,11 +117,11 @@ impl Templates {
             Ok(list["items"].take().as_array().cloned().unwrap_or_default())
         };
         let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let episodes = list(&["noderemediations"])?;
+        let remediations = list(&["noderemediations"])?;
         let jobs = list(&["jobs", "--namespace=nrh-node"])?;
         Ok(Self {
-            episode: episodes.first().cloned().context("an episode as a template")?,
-            episodes: episodes.iter().map(name).collect(),
+            remediation: remediations.first().cloned().context("a remediation as a template")?,
+            remediations: remediations.iter().map(name).collect(),
             policy: "bench".to_owned(),
             job: jobs.into_iter().next(),
             reports: list(&["noderuntimehealths"])?.into_iter().map(|report| (name(&report), report)).collect(),
@@ -130,32 +130,32 @@ impl Templates {
 
     /// A request of this kind; none where there is no way to ask the same.
     fn request(&self, kind: &str, index: usize, node: &str) -> Result<Option<Request<Vec<u8>>>> {
-        let episode = self.episodes.get(index % self.episodes.len().max(1)).context("an episode")?;
+        let remediation = self.remediations.get(index % self.remediations.len().max(1)).context("a remediation")?;
         let merge = "application/merge-patch+json";
         let made = match kind {
             "get nodes" => get(&format!("/api/v1/nodes/{node}")),
             "get noderuntimehealths" => get(&format!("{GROUP}/noderuntimehealths/{node}")),
             "get remediationpolicies" => get(&format!("{GROUP}/remediationpolicies/{}", self.policy)),
-            "get noderemediations" => get(&format!("{GROUP}/noderemediations/{episode}")),
+            "get noderemediations" => get(&format!("{GROUP}/noderemediations/{remediation}")),
             "list pods" => get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit=500")),
             "create noderemediations" => {
                 let body = json!({
-                    "apiVersion": self.episode["apiVersion"], "kind": self.episode["kind"], "spec": self.episode["spec"],
+                    "apiVersion": self.remediation["apiVersion"], "kind": self.remediation["kind"], "spec": self.remediation["spec"],
                     "metadata": {"name": format!("bare-{index}-{}", stamp()), "labels": {MARK: "yes"}},
                 });
-                // Nobody but the controller opens episodes: the client has its token.
+                // Nobody but the controller opens remediations: the client has its token.
                 send("POST", &format!("{GROUP}/noderemediations"), "application/json", &body)
             }
             "patch noderemediations/status" => {
                 let body = json!({"status": {"message": format!("written by a bare client: {index}")}});
-                send("PATCH", &format!("{GROUP}/noderemediations/{episode}/status"), merge, &body)
+                send("PATCH", &format!("{GROUP}/noderemediations/{remediation}/status"), merge, &body)
             }
             "get nodecommands" => get(&format!("{GROUP}/nodecommands/{node}")),
             "create nodecommands" | "patch nodecommands" => {
                 let report = self.reports.get(node).context("a report")?;
                 // An order would be one to somebody: a check is asked for, which nobody answers here.
                 let body = json!({
-                    "apiVersion": report["apiVersion"], "kind": "NodeCommand", "spec": {"lookRequested": index},
+                    "apiVersion": report["apiVersion"], "kind": "NodeCommand", "spec": {"checkSequence": index},
                     "metadata": {"name": node, "labels": {MARK: "yes"}, "ownerReferences": report["metadata"]["ownerReferences"]},
                 });
                 let path = format!("{GROUP}/nodecommands/{node}?fieldManager=nrh-controller&force=true");
@@ -174,7 +174,7 @@ impl Templates {
             }
             "create events" => {
                 let body = json!({
-                    "apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Normal", "reason": "Acted", "action": "RunJob",
+                    "apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Normal", "reason": "Executed", "action": "RunJob",
                     "metadata": {"name": format!("bare-{index}-{}", stamp()), "namespace": "default"},
                     "note": "written by a bare client", "reportingController": "nrh-controller", "reportingInstance": "bare",
                     "eventTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
@@ -205,7 +205,7 @@ fn apply(report: &Value, index: usize) -> Value {
         conditions.into_iter().filter(|c| c["type"].as_str().is_some_and(|kind| owned.contains(&kind))).collect();
     let mut status = json!({"conditions": own, "remediation": report["status"]["remediation"], "summary": report["status"]["summary"]});
     if let Some(summary) = status["summary"].as_object_mut() {
-        summary.insert("doing".to_owned(), json!(format!("bare {index}")));
+        summary.insert("activity".to_owned(), json!(format!("bare {index}")));
     }
     json!({"apiVersion": report["apiVersion"], "kind": report["kind"], "status": status})
 }

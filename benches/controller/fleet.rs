@@ -24,7 +24,7 @@ const PARALLEL: usize = 32;
 
 /// What is done about a fault, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Executor {
     /// A Job: the kubelet starts pods.
     Job,
     /// An order to the probe: it does not.
@@ -36,7 +36,7 @@ pub enum Lane {
 /// A fault as a probe sees it.
 #[derive(Clone, Debug)]
 pub struct Sick {
-    lane: Lane,
+    executor: Executor,
     state: &'static str,
     round: u64,
     since: Timestamp,
@@ -85,7 +85,7 @@ impl Fleet {
     }
 
     /// These nodes have a fault from now on, which their next report tells: another one than ever before.
-    pub fn sicken(&self, names: &[String], lane: Lane, state: &'static str) {
+    pub fn sicken(&self, names: &[String], executor: Executor, state: &'static str) {
         let round = {
             let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
             cursor.2 += 1;
@@ -93,7 +93,7 @@ impl Fleet {
         };
         let mut probes = self.probes();
         for name in names {
-            let sick = Sick { lane, state, round, since: Timestamp::now() };
+            let sick = Sick { executor, state, round, since: Timestamp::now() };
             probes.entry(name.clone()).or_default().sick = Some(sick);
         }
     }
@@ -151,7 +151,7 @@ impl Fleet {
         if !self.done.lock().unwrap_or_else(PoisonError::into_inner).insert(operation.to_owned()) {
             return None;
         }
-        let outcome = json!({"operationId": operation, "state": "Done", "reason": "Acted", "message": "removed",
+        let outcome = json!({"operationId": operation, "state": "Done", "reason": "Executed", "message": "removed",
             "at": Timestamp::now()});
         if let Some(probe) = self.probes().get_mut(node) {
             probe.sick = None;
@@ -171,7 +171,7 @@ impl Fleet {
         probe.sequence += 1;
         let now = Timestamp::now();
         let confirmed = probe.sick.as_ref().is_some_and(|sick| sick.state == "Confirmed");
-        let starts_pods = probe.sick.as_ref().is_none_or(|sick| sick.lane != Lane::Order);
+        let starts_pods = probe.sick.as_ref().is_none_or(|sick| sick.executor != Executor::Order);
         let conditions: Vec<Value> = looked_at()
             .map(|kind| {
                 let is_bad = match kind {
@@ -184,18 +184,18 @@ impl Fleet {
                     "message": "what was looked at is as it should be", "lastTransitionTime": "2026-01-01T00:00:00Z"})
             })
             .collect();
-        let lanes = ["runtime", "lists", "status", "tasks", "processes", "kubelet", "host", "disks"]
+        let executors = ["runtime", "lists", "status", "tasks", "processes", "kubelet", "host", "disks"]
             .map(|name| json!({"name": name, "state": "Ok", "ageSeconds": 1}));
         let mut status = json!({
             "probe": {"version": "0.1.0", "mode": "Pod", "bootId": "5ab1a3f2-7a0c-4f6e-9b43-2f5c5d1e9a10",
-                "sequence": probe.sequence, "heartbeatAt": now, "intervalSeconds": BEAT.as_secs(), "canAct": true, "lanes": lanes},
+                "sequence": probe.sequence, "heartbeatAt": now, "intervalSeconds": BEAT.as_secs(), "actionsEnabled": true, "collectors": executors},
             "runtime": {"version": "containerd://1.6.20", "endpoint": "/run/containerd/containerd.sock", "sandboxes": 30, "containers": 60},
             "kubelet": {"started": starts_pods},
             "faults": probe.sick.iter().map(|sick| fault(node, sick)).collect::<Vec<_>>(),
             "conditions": conditions,
         });
         if let (Some(outcome), Some(fields)) = (&probe.outcome, status.as_object_mut()) {
-            fields.insert("agent".to_owned(), outcome.clone());
+            fields.insert("commandResult".to_owned(), outcome.clone());
         }
         json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "status": status})
     }
@@ -204,19 +204,19 @@ impl Fleet {
 fn fault(node: &str, sick: &Sick) -> Value {
     let id = format!("{:064x}", sick.round);
     let process = json!({"role": "Shim", "pid": 4711, "startTicks": 1, "state": "T", "command": "containerd-shim"});
-    let (kind, subject) = match sick.lane {
+    let (kind, subject) = match sick.executor {
         // Something else than what is healed: its rule cordons.
-        Lane::Cordon => ("OrphanContainer", json!({"kind": "Container", "id": id})),
-        Lane::Job | Lane::Order => ("LeakedShim", json!({"kind": "Shim", "id": id})),
+        Executor::Cordon => ("OrphanContainer", json!({"kind": "Container", "id": id})),
+        Executor::Job | Executor::Order => ("LeakedShim", json!({"kind": "Shim", "id": id})),
     };
-    let target = if sick.lane == Lane::Cordon {
+    let target = if sick.executor == Executor::Cordon {
         json!({"containerId": id, "sandboxId": id})
     } else {
         json!({"process": process, "sandboxId": id})
     };
     json!({"id": format!("{}-{node}-{}", kind.to_lowercase(), sick.round), "type": kind, "severity": "Medium", "state": sick.state,
-        "subject": subject, "target": target, "message": "something is left over", "firstSeen": sick.since, "forSeconds": 90,
-        "confirmations": 3, "lookAgeSeconds": 0})
+        "subject": subject, "target": target, "message": "something is left over", "firstSeen": sick.since, "durationSeconds": 90,
+        "confirmations": 3, "checkAgeSeconds": 0})
 }
 
 /// A fleet that several tasks share.

@@ -32,7 +32,7 @@ use nrh_testbed::{Bed, BedOptions, operator};
 
 use crate::answers::Answers;
 use crate::engine::{Engine, Program};
-use crate::fleet::{Fleet, Lane};
+use crate::fleet::{Executor, Fleet};
 use crate::stage::{POLICY, Stage, objects, until};
 
 /// The controllers' ports: two run side by side for a while.
@@ -107,10 +107,10 @@ fn measure_part(stage: &mut Stage<'_>, mut engine: Engine, part: &str, reported:
     match part {
         "rest" => rest::measure(stage, &engine, reported, Duration::from_secs(setting("NRH_BENCH_REST", 120)?))?,
         "single" => single::measure(stage, setting("NRH_BENCH_SAMPLES", 100)?)?,
-        "orders" => engine = storm::at_once(stage, engine, faults, Lane::Order, free)?,
-        "jobs" => engine = storm::at_once(stage, engine, faults, Lane::Job, free)?,
+        "orders" => engine = storm::at_once(stage, engine, faults, Executor::Order, free)?,
+        "jobs" => engine = storm::at_once(stage, engine, faults, Executor::Job, free)?,
         "restart" => engine = restart::restart(stage, engine, free)?,
-        "take-over" => engine = restart::take_over(stage, engine, free)?,
+        "take-over" => engine = restart::force(stage, engine, free)?,
         "suspects" => suspects::measure(stage)?,
         "waves" => {
             let waves = storm::waves(stage)?;

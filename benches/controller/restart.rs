@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::answers::Answers;
 use crate::engine::Engine;
-use crate::fleet::Lane;
+use crate::fleet::Executor;
 use crate::requests::{Log, phrase};
 use crate::stage::{Stage, all_closed, count, until};
 use crate::storm::watch_acts;
@@ -54,7 +54,7 @@ pub fn restart(stage: &mut Stage<'_>, engine: Engine, port: u16) -> Result<Engin
     engine.stop()?;
     let (names, fleet) = (stage.fleet.take(STANDING), stage.fleet.clone());
     stage.run(Answers::None, async |client| {
-        fleet.sicken(&names, Lane::Order, "Confirmed");
+        fleet.sicken(&names, Executor::Order, "Confirmed");
         fleet.report_all(&client, &names).await.map(drop)
     })?;
     let mut log = Log::from_now(stage.bed)?;
@@ -64,22 +64,22 @@ pub fn restart(stage: &mut Stage<'_>, engine: Engine, port: u16) -> Result<Engin
         sleep(SILENT).await;
         Ok(log.read()?.acts().len())
     })?;
-    let acted = stage.run(Answers::All, async |client| {
+    let executed = stage.run(Answers::All, async |client| {
         let begun = Instant::now();
         fleet.report_all(&client, &names).await?;
         watch_acts(&mut log, names.len()).await?;
-        let acted = begun.elapsed();
+        let executed = begun.elapsed();
         all_closed(&client).await?;
-        Ok(acted)
+        Ok(executed)
     })?;
     let acts = count(names.len());
     stage.note("restart: acts before a heartbeat : faults that stand", count(early), "", acts, "0");
-    stage.note("restart: from their heartbeats to all acts : no baseline", acted.as_secs_f64(), "s", 0.0, "");
+    stage.note("restart: from their heartbeats to all acts : no baseline", executed.as_secs_f64(), "s", 0.0, "");
     Ok(engine)
 }
 
 /// Kills the leader beside one that waits, and reports a fault at once.
-pub fn take_over(stage: &mut Stage<'_>, leader: Engine, port: u16) -> Result<Engine> {
+pub fn force(stage: &mut Stage<'_>, leader: Engine, port: u16) -> Result<Engine> {
     let second = stage.program.start(stage.bed, "second", port)?;
     let (names, fleet) = (stage.fleet.take(1), stage.fleet.clone());
     let took = stage.run(Answers::All, async |client| {
@@ -91,7 +91,7 @@ pub fn take_over(stage: &mut Stage<'_>, leader: Engine, port: u16) -> Result<Eng
         }
         let mut log = Log::from_now(stage.bed)?;
         let killed = leader.kill()?;
-        fleet.sicken(&names, Lane::Order, "Confirmed");
+        fleet.sicken(&names, Executor::Order, "Confirmed");
         fleet.report_all(&client, &names).await?;
         watch_acts(&mut log, 1).await?;
         let took = killed.elapsed();

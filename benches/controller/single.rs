@@ -16,7 +16,7 @@ use nrh::core::fault::FaultState;
 use serde::de::DeserializeOwned;
 
 use crate::answers::Answers;
-use crate::fleet::{Fleet, Lane};
+use crate::fleet::{Executor, Fleet};
 use crate::stage::{Stage, all_closed, at};
 
 /// An act that has not come by then does not come.
@@ -32,11 +32,11 @@ struct Sample {
 
 /// Measures `samples` faults for each kind of act.
 pub fn measure(stage: &mut Stage<'_>, samples: usize) -> Result<()> {
-    for (lane, what) in [(Lane::Job, "a Job"), (Lane::Order, "an order"), (Lane::Cordon, "a cordon")] {
+    for (executor, what) in [(Executor::Job, "a Job"), (Executor::Order, "an order"), (Executor::Cordon, "a cordon")] {
         let fleet = stage.fleet.clone();
         let names = fleet.take(samples);
         let found = stage.run(Answers::All, async |client| {
-            let found = follow(&client, &fleet, &names, lane).await?;
+            let found = follow(&client, &fleet, &names, executor).await?;
             fleet.heal(&names);
             fleet.report_all(&client, &names).await?;
             all_closed(&client).await?;
@@ -94,13 +94,15 @@ async fn until(watch: &mut Watch, name: &str) -> Result<Instant> {
     tokio::time::timeout(LIMIT, wait).await.context("no act in time")?
 }
 
-async fn follow(client: &Client, fleet: &Fleet, names: &[String], lane: Lane) -> Result<Vec<Sample>> {
+async fn follow(client: &Client, fleet: &Fleet, names: &[String], executor: Executor) -> Result<Vec<Sample>> {
     let healths = Api::<NodeRuntimeHealth>::all(client.clone());
     let mut reports = watch(healths, is_confirmed).await?;
-    let mut acts = match lane {
-        Lane::Job => watch(Api::<Job>::namespaced(client.clone(), "nrh-node"), |_| true).await?,
-        Lane::Order => watch(Api::<NodeCommand>::all(client.clone()), |command| command.spec.order.is_some()).await?,
-        Lane::Cordon => watch(Api::<Node>::all(client.clone()), is_cordoned).await?,
+    let mut acts = match executor {
+        Executor::Job => watch(Api::<Job>::namespaced(client.clone(), "nrh-node"), |_| true).await?,
+        Executor::Order => {
+            watch(Api::<NodeCommand>::all(client.clone()), |command| command.spec.command.is_some()).await?
+        }
+        Executor::Cordon => watch(Api::<Node>::all(client.clone()), is_cordoned).await?,
     };
     // Nothing is acted upon before a second heartbeat has dated the first.
     fleet.report_all(client, names).await?;
@@ -109,7 +111,7 @@ async fn follow(client: &Client, fleet: &Fleet, names: &[String], lane: Lane) ->
     for name in names {
         fleet.report(client, name).await?;
         tokio::time::sleep(Duration::from_millis(300)).await;
-        fleet.sicken(std::slice::from_ref(name), lane, "Confirmed");
+        fleet.sicken(std::slice::from_ref(name), executor, "Confirmed");
         let sent = Instant::now();
         let report = async {
             fleet.report(client, name).await?;

@@ -25,11 +25,11 @@ metadata: {name: bench}
 spec:
   mode: Enforce
   priority: 500
-  limits: {maxInFlight: 1000, maxUnhealthy: 100%, storm: {nodes: 100000}}
+  limits: {maxInFlight: 1000, maxUnhealthy: 100%, storm: {minNodes: 100000}}
   rules:
   - name: leaked
     match: {faults: [LeakedShim]}
-    steps: [{action: CleanupOrphans, cooldown: 1s, verify: {for: 1s}}]
+    steps: [{action: CleanupOrphans, cooldown: 1s, verify: {stableFor: 1s}}]
   - name: cordoned
     match: {faults: [OrphanContainer]}
     steps: [{action: Cordon}, {action: Notify}]
@@ -100,12 +100,13 @@ pub async fn within(
     Ok(())
 }
 
-/// Waits until no episode is open any more.
+/// Waits until no remediation is open any more.
 pub async fn all_closed(client: &Client) -> Result<()> {
-    let episodes: Api<NodeRemediation> = Api::all(client.clone());
-    until("the end of all episodes", Duration::from_secs(1), async || {
-        let all = episodes.list(&ListParams::default()).await?;
-        let is_open = |episode: &NodeRemediation| episode.status.as_ref().is_none_or(|s| s.finished_at.is_none());
+    let remediations: Api<NodeRemediation> = Api::all(client.clone());
+    until("the end of all remediations", Duration::from_secs(1), async || {
+        let all = remediations.list(&ListParams::default()).await?;
+        let is_open =
+            |remediation: &NodeRemediation| remediation.status.as_ref().is_none_or(|s| s.finished_at.is_none());
         Ok(!all.iter().any(is_open))
     })
     .await

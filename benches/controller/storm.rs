@@ -8,7 +8,7 @@ use kube::Client;
 use crate::answers::{self, Answers};
 use crate::bare;
 use crate::engine::{CEILING, Engine};
-use crate::fleet::Lane;
+use crate::fleet::Executor;
 use crate::requests::{Asked, Log, kind, phrase};
 use crate::stage::{LIMIT, Stage, all_closed, at, count, suspend, within};
 
@@ -35,8 +35,8 @@ struct Storm {
 
 /// `faults` nodes are sick when the policy is let go: nothing is in the way but the engine and the API server. The
 /// controller is another one afterwards: none runs while the bare client does.
-pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane, port: u16) -> Result<Engine> {
-    let what = if lane == Lane::Job { "Jobs" } else { "orders" };
+pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, executor: Executor, port: u16) -> Result<Engine> {
+    let what = if executor == Executor::Job { "Jobs" } else { "orders" };
     let names = stage.fleet.take(faults);
     let acts = names.len();
     // What is told to the nodes is not carried out yet; a look that has grown old is done again.
@@ -44,7 +44,7 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
         let fleet = stage.fleet.clone();
         fleet.report_all(&client, &names).await?;
         suspend(&client, true).await?;
-        fleet.sicken(&names, lane, "Confirmed");
+        fleet.sicken(&names, executor, "Confirmed");
         fleet.report_all(&client, &names).await?;
         // What is said about the faults that are held is no part of what is done about them.
         tokio::time::sleep(TAIL).await;
@@ -69,7 +69,7 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, lane: Lane,
     let requests: usize = storm.asked.kinds().values().sum();
     let kinds: Vec<String> = storm.asked.ours.iter().map(kind).collect();
     let fresh = stage.fleet.names();
-    let act = if lane == Lane::Job { "create jobs" } else { "create nodecommands" };
+    let act = if executor == Executor::Job { "create jobs" } else { "create nodecommands" };
     let (bare, mut chains) = stage.run(Answers::None, async |_| {
         let own = stage.program.client(stage.bed.client_config().await?)?;
         let bare = bare::rate(&own, stage.bed, &kinds, &fresh, bare::PARALLEL).await?;
@@ -121,7 +121,7 @@ pub fn waves(stage: &mut Stage<'_>) -> Result<Waves> {
     let (asked, seconds, acts, write, all) = stage.run(Answers::All, async |client| {
         suspend(&client, true).await?;
         fleet.report_all(&client, &names).await?;
-        fleet.sicken(&names, Lane::Order, "Confirmed");
+        fleet.sicken(&names, Executor::Order, "Confirmed");
         let write = fleet.report_all(&client, &names).await?;
         let mut log = Log::from_now(stage.bed)?;
         suspend(&client, false).await?;
@@ -145,7 +145,7 @@ pub fn waves(stage: &mut Stage<'_>) -> Result<Waves> {
         ">= 40; best peer 9.1",
     );
     let each = count(kinds.values().sum()) / count(acts);
-    stage.note(&format!("{of}: requests an episode : target"), each, "", 6.0, "<= 6");
+    stage.note(&format!("{of}: requests a remediation : target"), each, "", 6.0, "<= 6");
     let kinds = mixed(&asked);
     Ok(Waves { rate: count(kinds.len()) / all.as_secs_f64(), kinds })
 }
@@ -193,7 +193,7 @@ pub async fn watch_acts(log: &mut Log, acts: usize) -> Result<Asked> {
     Ok(asked)
 }
 
-/// The nodes do what they were told to, and all episodes end.
+/// The nodes do what they were told to, and all remediations end.
 fn close(stage: &Stage<'_>) -> Result<()> {
     stage.run(Answers::All, async |client: Client| all_closed(&client).await)
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use tokio::time::sleep;
 
 use crate::answers::Answers;
-use crate::fleet::Lane;
+use crate::fleet::Executor;
 use crate::meters;
 use crate::requests::{Log, phrase};
 use crate::stage::{Stage, all_closed, count, until};
@@ -32,10 +32,10 @@ pub fn measure(stage: &mut Stage<'_>) -> Result<()> {
         let heartbeats = spent()? - before;
         let mut log = Log::from_now(stage.bed)?;
         let begun = Instant::now();
-        fleet.sicken(&all, Lane::Order, "Suspected");
+        fleet.sicken(&all, Executor::Order, "Suspected");
         fleet.report_all(&client, &all).await?;
         let reports = begun.elapsed();
-        fleet.sicken(&sick, Lane::Order, "Confirmed");
+        fleet.sicken(&sick, Executor::Order, "Confirmed");
         fleet.report_all(&client, &sick).await?;
         let mut asked = watch_acts(&mut log, CONFIRMED.min(sick.len())).await?;
         let (mut told, mut last) = (begun.elapsed(), Instant::now());

@@ -24,21 +24,21 @@ use crate::core::order::Order;
     derive = "Default",
     doc = "What the controller tells the probe of one node to do. One per node, of the same name, made when first needed. The controller alone writes it.",
     label("app.kubernetes.io/part-of", "nrh"),
-    printcolumn(name = "Order", type_ = "string", json_path = ".spec.order.action"),
-    printcolumn(name = "Operation", type_ = "string", json_path = ".spec.order.operationId"),
-    printcolumn(name = "Given", type_ = "date", json_path = ".spec.order.issuedAt"),
+    printcolumn(name = "Action", type_ = "string", json_path = ".spec.command.action"),
+    printcolumn(name = "Operation", type_ = "string", json_path = ".spec.command.operationId"),
+    printcolumn(name = "Issued", type_ = "date", json_path = ".spec.command.issuedAt"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeCommandSpec {
     /// An order for the probe to carry out, when no Job can run on the node. Absent = no order stands. The probe answers in
-    /// `status.agent` of the NodeRuntimeHealth.
+    /// `status.commandResult` of the NodeRuntimeHealth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<Order>,
+    pub command: Option<Order>,
     /// A fresh check is asked for: a number that rises with each request. The probe reports at once when it has checked. Absent =
     /// none was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub look_requested: Option<u64>,
+    pub check_sequence: Option<u64>,
     /// The last `spec.checkRequested` of the node's NodeRuntimeHealth that was passed on to the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = CHECK_NAME))]

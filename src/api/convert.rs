@@ -14,18 +14,18 @@ use super::policy::{
     Cordon, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
     RemediationPolicy, SelectorOperator,
 };
-use super::remediation::{NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, WishSpec};
-use crate::core::episode::{Episode, Wish};
+use super::remediation::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 use crate::core::fault::{FaultType, Severity};
 use crate::core::foreign::{self, Asked};
+use crate::core::manual::OpenManualRequest;
 use crate::core::node_condition::NodeCondition;
 use crate::core::order::is_service;
 use crate::core::policy::{
     Action, ActionType, Amount, ApprovalMode, Daemon, FaultLimit, History, Keep, Limits, Mode, Namespaces, NodeLimit,
     Policy, Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
 };
+use crate::core::remediation::{ManualRequest, Remediation};
 use crate::core::window::Window;
-use crate::core::wish::OpenWish;
 use std::time::Duration;
 
 /// For how long an approval is waited for, unless the policy says.
@@ -37,7 +37,7 @@ const HEALTHY_DELAY: Duration = Duration::from_mins(5);
 pub use drain::drain;
 pub use reboot::{mark_for_reboot, reboot};
 pub use taint::taint;
-pub use unreadable::unreadable_episode;
+pub use unreadable::unreadable_remediation;
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn new_policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
 ///
 /// # Errors
 /// Everything wrong with it. A step that can be left out is no error: a policy that stood before such a step was refused would lose its
-/// episodes, and its faults to the next policy.
+/// remediations, and its faults to the next policy.
 pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
     let (meta, spec) = (&object.metadata, &object.spec);
     let mut errors = Vec::new();
@@ -91,10 +91,13 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
         max_unhealthy: amount(spec.limits.max_unhealthy, "limits.maxUnhealthy", &mut errors),
         max_in_flight: amount(spec.limits.max_in_flight, "limits.maxInFlight", &mut errors),
         storm: StormLimit {
-            nodes: amount(spec.limits.storm.nodes, "limits.storm.nodes", &mut errors),
-            within: spec.limits.storm.within.get(),
+            min_nodes: amount(spec.limits.storm.min_nodes, "limits.storm.minNodes", &mut errors),
+            window: spec.limits.storm.window.get(),
         },
-        per_node: NodeLimit { acts: spec.limits.per_node.acts, within: spec.limits.per_node.within.get() },
+        per_node: NodeLimit {
+            max_actions: spec.limits.per_node.max_actions,
+            window: spec.limits.per_node.window.get(),
+        },
         per_topology: spec
             .limits
             .per_topology
@@ -130,8 +133,8 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
             })
             .collect(),
     };
-    if limits.per_node.acts == 0 || limits.per_node.acts > 100 {
-        errors.push(format!("limits.perNode.acts: expected 1 to 100, found {}", limits.per_node.acts));
+    if limits.per_node.max_actions == 0 || limits.per_node.max_actions > 100 {
+        errors.push(format!("limits.perNode.maxActions: expected 1 to 100, found {}", limits.per_node.max_actions));
     }
     if !errors.is_empty() {
         return Err(Invalid(errors));
@@ -164,7 +167,7 @@ fn read_window(window: &PolicyWindow) -> Result<Window, String> {
 fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     let at = format!("rules[{}]", rule.name);
     check_match(&rule.matches, &at, errors);
-    let lists = [("namespaces", &rule.matches.namespaces), ("exceptNamespaces", &rule.matches.except_namespaces)];
+    let lists = [("namespaces", &rule.matches.namespaces), ("excludedNamespaces", &rule.matches.excluded_namespaces)];
     for (field, names) in lists {
         for (i, name) in names.iter().enumerate().filter(|(_, name)| !is_namespace(name)) {
             errors.push(format!(
@@ -191,7 +194,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     };
     if !rule.steps.is_empty() && rule.steps.iter().all(is_bare) {
         errors.push(format!(
-            "{at}.steps: expected a step that heals, or Notify, beside Cordon, which without cordon.keepFor does nothing alone, nor \
+            "{at}.steps: expected a step that heals, or Notify, beside Cordon, which without cordon.quarantineFor does nothing alone, nor \
              do Taint and Drain"
         ));
     }
@@ -209,10 +212,10 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
         min_severity: rule.matches.min_severity,
         namespaces: Namespaces {
             only: rule.matches.namespaces.clone(),
-            except: rule.matches.except_namespaces.clone(),
+            except: rule.matches.excluded_namespaces.clone(),
         },
         narrow: narrow::read(&rule.matches, &format!("{at}.match"), errors),
-        hold_for: rule.matches.hold_for.map_or(Duration::ZERO, super::HumanDuration::get),
+        min_duration: rule.matches.min_duration.map_or(Duration::ZERO, super::HumanDuration::get),
         steps,
     }
 }
@@ -283,13 +286,13 @@ fn is_namespace(pattern: &str) -> bool {
 }
 
 fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<Step> {
-    if step.attempts == 0 || step.attempts > 5 {
-        errors.push(format!("{at}.attempts: expected 1 to 5, found {}", step.attempts));
+    if step.max_attempts == 0 || step.max_attempts > 5 {
+        errors.push(format!("{at}.maxAttempts: expected 1 to 5, found {}", step.max_attempts));
     }
-    if step.verify.hold_for >= step.timeout {
+    if step.verify.stable_for >= step.timeout {
         errors.push(format!(
-            "{at}.verify.for: expected less than the timeout of {}, found {}: the step could never succeed",
-            step.timeout, step.verify.hold_for
+            "{at}.verify.stableFor: expected less than the timeout of {}, found {}: the step could never succeed",
+            step.timeout, step.verify.stable_for
         ));
     }
     if step.approval == Some(ApprovalMode::Manual) && step.action == ActionType::Notify {
@@ -351,9 +354,9 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
     Some(Step {
         action,
         timeout: step.timeout.get(),
-        attempts: step.attempts,
+        max_attempts: step.max_attempts,
         cooldown: step.cooldown.get(),
-        verify_for: step.verify.hold_for.get(),
+        stable_for: step.verify.stable_for.get(),
         on_failure: step.on_failure,
         approval: step.approval.unwrap_or_default(),
         approval_timeout: step.approval_timeout.map_or(APPROVED_WITHIN, super::HumanDuration::get),
@@ -363,7 +366,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
 
 fn keep(cordon: &Cordon) -> Keep {
     let healthy_delay = cordon.healthy_delay.map_or(HEALTHY_DELAY, super::HumanDuration::get);
-    Keep { keep_for: cordon.keep_for.get(), healthy_delay }
+    Keep { quarantine_for: cordon.quarantine_for.get(), healthy_delay }
 }
 
 fn check_hand_off(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
@@ -379,10 +382,10 @@ fn check_hand_off(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
         Some(_) => errors.push(format!("{at}.handOff: goes with action HandOff, found {}", step.action.as_str())),
         None => {}
     }
-    if is_one && step.attempts != 1 {
+    if is_one && step.max_attempts != 1 {
         errors.push(format!(
-            "{at}.attempts: HandOff is tried once, since its remediator tries by itself; found {}",
-            step.attempts
+            "{at}.maxAttempts: HandOff is tried once, since its remediator tries by itself; found {}",
+            step.max_attempts
         ));
     }
 }
@@ -428,22 +431,22 @@ const BEGUN_WITHIN: Duration = Duration::from_hours(1);
 /// Shortest such time, which the schema asks for as well.
 const LEAST_WAIT: Duration = Duration::from_mins(1);
 
-/// Reads a start by hand that has not begun: one whose status does not say since when it is an episode. None = it is an episode.
-pub fn wish(object: &NodeRemediation) -> Option<OpenWish> {
+/// Reads a start by hand that has not begun: one whose status does not say since when it is a remediation. None = it is a remediation.
+pub fn manual(object: &NodeRemediation) -> Option<OpenManualRequest> {
     let (meta, spec) = (&object.metadata, &object.spec);
-    let wish = spec.wish.as_ref()?;
+    let manual = spec.manual.as_ref()?;
     let status = object.status.as_ref();
-    if status.is_some_and(|status| status.opened_at.is_some()) {
+    if status.is_some_and(|status| status.started_at.is_some()) {
         return None;
     }
-    Some(OpenWish {
+    Some(OpenManualRequest {
         name: meta.name.clone().unwrap_or_default(),
         identity: meta.uid.clone().zip(meta.resource_version.clone()).unwrap_or_default(),
         node: spec.node_name.clone(),
         node_uid: spec.node_uid.clone(),
         policy: spec.policy.clone(),
         mode: spec.mode,
-        wish: asked_for(wish),
+        manual: asked_for(manual),
         cancel: spec.cancel.clone(),
         deleting: meta.deletion_timestamp.is_some(),
         asked_at: meta.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default(),
@@ -451,25 +454,25 @@ pub fn wish(object: &NodeRemediation) -> Option<OpenWish> {
     })
 }
 
-fn asked_for(wish: &WishSpec) -> Wish {
-    Wish {
-        by: wish.by.clone(),
-        fault: wish.fault,
-        fault_id: wish.fault_id.clone(),
-        action: wish.action,
-        policy_generation: wish.policy_generation,
-        reason: wish.reason.clone(),
-        timeout: wish.timeout.map_or(BEGUN_WITHIN, super::HumanDuration::get).max(LEAST_WAIT),
+fn asked_for(manual: &ManualRequestSpec) -> ManualRequest {
+    ManualRequest {
+        requested_by: manual.requested_by.clone(),
+        fault: manual.fault,
+        fault_id: manual.fault_id.clone(),
+        action: manual.action,
+        policy_generation: manual.policy_generation,
+        reason: manual.reason.clone(),
+        timeout: manual.start_timeout.map_or(BEGUN_WITHIN, super::HumanDuration::get).max(LEAST_WAIT),
     }
 }
 
-/// Reads an episode.
-pub fn episode(object: &NodeRemediation) -> Episode {
+/// Reads a remediation.
+pub fn remediation(object: &NodeRemediation) -> Remediation {
     let (meta, spec) = (&object.metadata, &object.spec);
     let status = object.status.clone().unwrap_or_default();
-    let opened_at =
-        status.opened_at.or_else(|| meta.creation_timestamp.as_ref().map(|time| time.0)).unwrap_or_default();
-    Episode {
+    let started_at =
+        status.started_at.or_else(|| meta.creation_timestamp.as_ref().map(|time| time.0)).unwrap_or_default();
+    Remediation {
         name: meta.name.clone().unwrap_or_default(),
         identity: meta.uid.clone().zip(meta.resource_version.clone()),
         node: spec.node_name.clone(),
@@ -479,41 +482,41 @@ pub fn episode(object: &NodeRemediation) -> Episode {
         deleting: meta.deletion_timestamp.is_some(),
         approval: spec.approval.clone(),
         cancel: spec.cancel.clone(),
-        wish: spec.wish.as_ref().map(asked_for),
+        manual: spec.manual.as_ref().map(asked_for),
         phase: status.phase,
         message: status.message,
-        opened_at,
+        started_at,
         finished_at: status.finished_at,
         faults: status.faults,
-        steps: status.steps,
-        undo: status.undo,
+        steps: status.attempts,
+        cleanup: status.cleanup,
     }
 }
 
-/// The spec of an episode's object.
-pub fn remediation_spec(episode: &Episode) -> NodeRemediationSpec {
+/// The spec of a remediation's object.
+pub fn remediation_spec(remediation: &Remediation) -> NodeRemediationSpec {
     NodeRemediationSpec {
-        node_name: episode.node.clone(),
-        node_uid: episode.node_uid.clone(),
-        policy: episode.policy.clone(),
-        mode: episode.mode,
-        approval: episode.approval.clone(),
+        node_name: remediation.node.clone(),
+        node_uid: remediation.node_uid.clone(),
+        policy: remediation.policy.clone(),
+        mode: remediation.mode,
+        approval: remediation.approval.clone(),
         // Both are for people to write.
         cancel: None,
-        wish: None,
+        manual: None,
     }
 }
 
-/// The status of an episode's object, without its conditions.
-pub fn remediation_status(episode: &Episode) -> NodeRemediationStatus {
+/// The status of a remediation's object, without its conditions.
+pub fn remediation_status(remediation: &Remediation) -> NodeRemediationStatus {
     NodeRemediationStatus {
-        phase: episode.phase,
-        message: crate::core::text::bounded(&episode.message, crate::core::fault::MAX_LINE),
-        opened_at: Some(episode.opened_at),
-        finished_at: episode.finished_at,
-        faults: episode.faults.clone(),
-        steps: episode.steps.clone(),
-        undo: episode.undo.clone(),
+        phase: remediation.phase,
+        message: crate::core::text::bounded(&remediation.message, crate::core::fault::MAX_LINE),
+        started_at: Some(remediation.started_at),
+        finished_at: remediation.finished_at,
+        faults: remediation.faults.clone(),
+        attempts: remediation.steps.clone(),
+        cleanup: remediation.cleanup.clone(),
         conditions: Vec::new(),
     }
 }

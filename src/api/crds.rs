@@ -1,4 +1,4 @@
-//! The four definitions of custom resources as YAML: what `nrh crd` prints and `crds/` holds.
+//! The four definitions of custom resources as YAML: what `nrh generate crds` prints and `crds/` holds.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -30,7 +30,7 @@ pub fn all() -> Vec<(String, CustomResourceDefinition)> {
 }
 
 /// What a probe writes of the status of a `NodeRuntimeHealth`.
-const OF_PROBE: [&str; 6] = ["probe", "runtime", "kubelet", "faults", "agent", "conditions"];
+const OF_PROBE: [&str; 6] = ["probe", "runtime", "kubelet", "faults", "commandResult", "conditions"];
 /// Texts without control characters, of which terminals obey some.
 const PLAIN: &str = r"^[^\x00-\x1f\x7f-\x9f]*$";
 

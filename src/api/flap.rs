@@ -13,7 +13,7 @@ use crate::core::fault::MAX_LINE;
 use crate::core::flap::FlapRecord;
 use crate::core::text::bounded;
 
-/// What stands in `status.flap`: the record, or why it cannot be read.
+/// What stands in `status.flapping`: the record, or why it cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenFlap(pub Result<FlapRecord, String>);
 
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_says_why_and_takes_nothing_with_it() {
-        let good = json!({"readyChanges": 7, "faultReturns": 0, "since": "2026-01-01T00:00:00Z", "last": "2026-01-01T01:00:00Z",
+        let good = json!({"readyTransitions": 7, "recurrences": 0, "trackedSince": "2026-01-01T00:00:00Z", "lastChangeAt": "2026-01-01T01:00:00Z",
             "penalty": 5_000, "ready": "True"});
         let with = |field: &str, value: serde_json::Value| {
             let mut bad = good.clone();
@@ -74,25 +74,25 @@ mod tests {
             (json!([1, 2]), "expected"),
             (json!(7), "invalid type: integer"),
             (json!({}), "missing field"),
-            (with("readyChanges", json!(-1)), "-1"),
-            (with("faultReturns", json!(4_294_967_296_u64)), "4294967296"),
+            (with("readyTransitions", json!(-1)), "-1"),
+            (with("recurrences", json!(4_294_967_296_u64)), "4294967296"),
             (with("penalty", json!(0.5)), "0.5"),
-            (with("since", json!("yesterday")), "year"),
-            (with("last", json!("99999-01-01T00:00:00Z")), ""),
+            (with("trackedSince", json!("yesterday")), "year"),
+            (with("lastChangeAt", json!("99999-01-01T00:00:00Z")), ""),
             (with("flappingSince", json!(true)), "boolean"),
             (with("ready", json!("Perhaps")), "Perhaps"),
         ] {
-            let status = json!({"kubeletVersion": "v1.36.1", "flap": flap});
+            let status = json!({"kubeletVersion": "v1.36.1", "flapping": flap});
             let status: NodeRuntimeHealthStatus = serde_json::from_value(status).unwrap();
-            let why = status.flap.clone().unwrap().0.unwrap_err();
+            let why = status.flapping.clone().unwrap().0.unwrap_err();
             assert!(why.contains(said) && why.starts_with("expected a history of changes: "), "{flap}: {why}");
             assert_eq!(status.kubelet_version.as_deref(), Some("v1.36.1"), "{flap}");
             assert!(why.len() <= crate::core::fault::MAX_LINE);
         }
         for (flap, is_there) in [(json!(null), false), (good.clone(), true)] {
-            let status: NodeRuntimeHealthStatus = serde_json::from_value(json!({"flap": flap})).unwrap();
-            assert_eq!(status.flap.as_ref().is_some_and(|flap| flap.read().is_ok()), is_there);
-            assert_eq!(serde_json::to_value(status).unwrap()["flap"], flap);
+            let status: NodeRuntimeHealthStatus = serde_json::from_value(json!({"flapping": flap})).unwrap();
+            assert_eq!(status.flapping.as_ref().is_some_and(|flap| flap.read().is_ok()), is_there);
+            assert_eq!(serde_json::to_value(status).unwrap()["flapping"], flap);
         }
     }
 }

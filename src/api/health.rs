@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use super::command::CHECK_NAME;
 use super::flap::WrittenFlap;
-use crate::core::episode::Stopped;
 use crate::core::fault::Fault;
 use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::order::Outcome;
 use crate::core::plan::Health;
+use crate::core::remediation::Stopped;
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
@@ -37,22 +37,22 @@ use crate::core::text::bounded;
     doc = "Health of the container runtime and the kubelet of one node, as its probe sees it, and what is being done about it. One per node, of the same name.",
     label("app.kubernetes.io/part-of", "nrh"),
     printcolumn(name = "Health", type_ = "string", json_path = ".status.summary.health"),
-    printcolumn(name = "Fault", type_ = "string", json_path = ".status.summary.worst"),
+    printcolumn(name = "Fault", type_ = "string", json_path = ".status.summary.topFault"),
     printcolumn(
-        name = "Restart-safe",
+        name = "Restart-Safe",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="RestartSafe")].status"#
     ),
     printcolumn(name = "Runtime", type_ = "string", json_path = ".status.runtime.version"),
-    printcolumn(name = "Doing", type_ = "string", json_path = ".status.summary.doing"),
+    printcolumn(name = "Activity", type_ = "string", json_path = ".status.summary.activity"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Probe", type_ = "string", json_path = ".status.probe.version", priority = 1),
-    printcolumn(name = "Last seen", type_ = "date", json_path = ".status.probe.heartbeatAt", priority = 1),
+    printcolumn(name = "Last-Seen", type_ = "date", json_path = ".status.probe.heartbeatAt", priority = 1),
     printcolumn(name = "Policy", type_ = "string", json_path = ".status.remediation.policy", priority = 1)
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeRuntimeHealthSpec {
-    /// True = nothing is done to this node: no step starts, and running episodes stop before their next step.
+    /// True = nothing is done to this node: no step starts, and running remediations stop before their next step.
     #[serde(default)]
     pub suspend: bool,
     /// Why, for the people who find it suspended. At most 256 characters.
@@ -93,7 +93,7 @@ pub(crate) const MAX_VETO: usize = 520;
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRuntimeHealthStatus {
-    /// The probe itself: version, mode, heartbeat, and how fresh each of its lanes is. Written by the probe.
+    /// The probe itself: version, mode, heartbeat, and how fresh each of its collectors is. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeStatus>,
     /// The container runtime. Written by the probe.
@@ -106,21 +106,21 @@ pub struct NodeRuntimeHealthStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub kubelet_version: Option<String>,
-    /// Faults seen on the node, most severe first; at most 64, `faultsLeftOut` counts the rest. Written by
+    /// Faults seen on the node, most severe first; at most 64, `faultsOmitted` counts the rest. Written by
     /// the probe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub faults: Vec<Fault>,
     /// Faults that did not fit into `faults`. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub faults_left_out: Option<u32>,
+    pub faults_omitted: Option<u32>,
     /// Whether kubelet and runtime can each be restarted without harm; condition RestartSafe is the worse of the two, with
     /// the reasons. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_safe: Option<RestartSafeStatus>,
     /// What became of the last order, which its NodeCommand or a Job has brought. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agent: Option<Outcome>,
+    pub command_result: Option<Outcome>,
     /// Faults that show only in the API: stuck DaemonSet pods, a kubelet whose start is blocked or that cannot look at
     /// its pods, conditions of the Node for which a policy asks, a node that flaps, a silent probe. Written by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -135,11 +135,11 @@ pub struct NodeRuntimeHealthStatus {
     /// How often the node has changed of late, while that is more than a reboot makes. Written by the controller, for the
     /// next one, every five minutes at most while it goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flap: Option<WrittenFlap>,
+    pub flapping: Option<WrittenFlap>,
     /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
     /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, NetworkReady,
-    /// KubeletReady, SyncLoopRunning, PodsWatched, HostHealthy, StorageReady, SystemdResponsive,
-    /// ClientCertificateValid, ClockSynchronised, ProbeSighted and RestartSafe are the probe's; ProbeReporting,
+    /// KubeletReady, SyncLoopRunning, PlegHealthy, HostHealthy, StorageReady, SystemdResponsive,
+    /// ClientCertificateValid, ClockSynchronised, ProbeCoverageComplete and RestartSafe are the probe's; ProbeReporting,
     /// NodeStable, PodsProgressing and SelfHealing the controller's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
@@ -182,25 +182,25 @@ pub struct ProbeStatus {
     pub interval_seconds: u32,
     /// Whether the probe may act on this node (`--allow-actions`, and its self-check passed).
     #[serde(default)]
-    pub can_act: bool,
+    pub actions_enabled: bool,
     /// What the probe needs and does not have, one line each; empty when its self-check passed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 256)))]
-    pub missing: Vec<String>,
+    pub missing_capabilities: Vec<String>,
     /// The last `spec.checkRequested` that this report answers: every container has answered since, or does not. Where some have not
     /// been asked after 12 seconds, it is answered only if RestartSafe is not True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub check_answered: Option<String>,
-    /// Each lane with the age of its last completed look.
+    /// Each collector with the age of its last completed look.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
-    pub lanes: Vec<LaneStatus>,
+    pub collectors: Vec<CollectorStatus>,
 }
 
-/// How a lane is.
+/// How a collector is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum LaneState {
+pub enum CollectorState {
     /// Its last look was completed.
     Ok,
     /// Its call is out past its deadline.
@@ -213,16 +213,16 @@ pub enum LaneState {
     Starting,
 }
 
-/// One lane of the probe.
+/// One collector of the probe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LaneStatus {
-    /// Name of the lane: runtime, lists, status, tasks, processes, kubelet, host, disks, port or bus.
+pub struct CollectorStatus {
+    /// Name of the collector: runtime, lists, status, tasks, processes, kubelet, host, disks, port or bus.
     #[schemars(length(max = 32))]
     pub name: String,
     /// How it is. Ok: its last look was completed; Hung: its call is out past its deadline; Failed: it ended in
     /// an error; Blind: the node lacks what it needs; Starting: it has not looked yet.
-    pub state: LaneState,
+    pub state: CollectorState,
     /// Seconds since its last completed look, at the moment of this report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_seconds: Option<u64>,
@@ -262,7 +262,7 @@ pub struct KubeletStatus {
     pub started_at: Option<Timestamp>,
     /// True = a sandbox of a pod has been made since that process was started, so it takes up pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub makes_pods: Option<bool>,
+    pub creates_pods: Option<bool>,
     /// Its settings on which thresholds depend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<KubeletSettingsStatus>,
@@ -320,18 +320,18 @@ pub struct RemediationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub policy: Option<String>,
-    /// Name of the open episode (a NodeRemediation).
+    /// Name of the open remediation (a NodeRemediation).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
-    pub episode: Option<String>,
+    pub name: Option<String>,
     /// That a person has stopped the healing of this node: nothing begins anew for an hour. Kept here since the
-    /// episode itself may have been deleted.
+    /// remediation itself may have been deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopped: Option<Stopped>,
+    pub cancelled: Option<Stopped>,
     /// What is held back and why, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 512)))]
-    pub held: Vec<String>,
+    pub blocked: Vec<String>,
 }
 
 /// One line about the node.
@@ -344,9 +344,9 @@ pub struct Summary {
     /// The worst fault with its subject; empty when there is none.
     #[serde(default)]
     #[schemars(length(max = 256))]
-    pub worst: String,
+    pub top_fault: String,
     /// What is being done, or why nothing is; empty when there is nothing to do.
     #[serde(default)]
     #[schemars(length(max = 256))]
-    pub doing: String,
+    pub activity: String,
 }

@@ -53,15 +53,15 @@ const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
     category = "runtimehealth",
     status = "RemediationPolicyStatus",
     derive = "PartialEq",
-    doc = "What may be done about which fault on which nodes. Kept in Git, written by people; where two policies have a rule for a fault of a node, the higher priority heals it, then the name; one episode a node at a time, for its most urgent fault.",
+    doc = "What may be done about which fault on which nodes. Kept in Git, written by people; where two policies have a rule for a fault of a node, the higher priority heals it, then the name; one remediation a node at a time, for its most urgent fault.",
     label("app.kubernetes.io/part-of", "nrh"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Valid", type_ = "string", json_path = r#".status.conditions[?(@.type=="Valid")].status"#),
-    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.selected"),
-    printcolumn(name = "Unhealthy", type_ = "integer", json_path = ".status.unhealthy"),
-    printcolumn(name = "In-flight", type_ = "integer", json_path = ".status.inFlight"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.selectedNodes"),
+    printcolumn(name = "Unhealthy", type_ = "integer", json_path = ".status.unhealthyNodes"),
+    printcolumn(name = "In-Flight", type_ = "integer", json_path = ".status.inFlight"),
     printcolumn(
-        name = "Allowed",
+        name = "Remediation-Allowed",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="RemediationAllowed")].status"#
     ),
@@ -101,7 +101,7 @@ pub struct RemediationPolicySpec {
     /// How much may happen at once. The defaults are finite.
     #[serde(default)]
     pub limits: PolicyLimits,
-    /// How long finished episodes are kept.
+    /// How long finished remediations are kept.
     #[serde(default)]
     pub history: PolicyHistory,
 }
@@ -167,16 +167,16 @@ pub struct NodeRequirement {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
-#[x_kube(validation = Rule::new("self.steps.exists(s, !(s.action in ['Cordon', 'Taint', 'Drain']) || has(s.cordon))").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify, or cordon.keepFor (and so it is with Taint and Drain)"))]
+#[x_kube(validation = Rule::new("self.steps.exists(s, !(s.action in ['Cordon', 'Taint', 'Drain']) || has(s.cordon))").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify, or cordon.quarantineFor (and so it is with Taint and Drain)"))]
 #[x_kube(validation = Rule::new("self.steps[0].action != 'Drain' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Drain' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Drain needs a Cordon before it in the ladder, of mode Enforce unless it is a dry run itself, or evicted pods would come back"))]
 #[x_kube(validation = Rule::new("self.steps[0].action != 'Reboot' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Cordon before it in the ladder, of mode Enforce unless it is a dry run itself"))]
-#[x_kube(validation = Rule::new("[0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || (has(self.steps[i].reboot) && has(self.steps[i].reboot.evenIfNotDrained) && self.steps[i].reboot.evenIfNotDrained) || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Drain' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Drain before it in the ladder, of mode Enforce unless it is a dry run itself, or reboot.evenIfNotDrained: true"))]
+#[x_kube(validation = Rule::new("[0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || (has(self.steps[i].reboot) && has(self.steps[i].reboot.requireDrain) && !self.steps[i].reboot.requireDrain) || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Drain' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Drain before it in the ladder, of mode Enforce unless it is a dry run itself, or reboot.requireDrain: false"))]
 #[x_kube(validation = Rule::new("!self.steps.exists(s, s.action == 'DeletePod') || self.steps.all(s, !has(s.taint) || !has(s.taint.effect) || s.taint.effect != 'NoSchedule')").message("taint.effect: under NoSchedule the pod that DeletePod deletes has no successor; in a ladder with DeletePod it must be PreferNoSchedule"))]
-#[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Taint' || (has(s.taint) && has(s.taint.effect) && s.taint.effect == 'NoSchedule')) || self.steps.all(s, !has(s.taint) || !has(s.taint.effect) || s.taint.effect != 'NoSchedule')").message("taint.effect: an episode puts on one taint, so the Taint steps of a ladder must have the same effect; take one of them out"))]
+#[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Taint' || (has(s.taint) && has(s.taint.effect) && s.taint.effect == 'NoSchedule')) || self.steps.all(s, !has(s.taint) || !has(s.taint.effect) || s.taint.effect != 'NoSchedule')").message("taint.effect: a remediation puts on one taint, so the Taint steps of a ladder must have the same effect; take one of them out"))]
 #[x_kube(validation = Rule::new("!has(self.match.nodeConditions) || (has(self.match.faults) && self.match.faults.size() > 0) || self.steps.all(s, s.action in ['Cordon', 'Taint', 'Drain', 'HandOff', 'Notify'])").message("steps: nobody on the node can look once more whether a condition of the Node is true, so for nodeConditions alone only Cordon, Taint, Drain, HandOff and Notify are done, and any other step would never be; take it out, or name in match.faults what it is for"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
-    /// Name, unique in the policy: it stands in episodes, events and metrics.
+    /// Name, unique in the policy: it stands in remediations, events and metrics.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// Which faults the rule is for: all conditions in it must hold.
@@ -202,7 +202,7 @@ pub struct PolicyMatch {
     #[schemars(length(max = 16))]
     pub faults: Vec<FaultType>,
     /// Conditions of the Node that other tools write, such as node-problem-detector, one of which must stand there. 1 to 8.
-    /// `for` counts from when the controller first saw it so.
+    /// `minDuration` counts from when the controller first saw it so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 8))]
     pub node_conditions: Vec<PolicyNodeCondition>,
@@ -217,7 +217,7 @@ pub struct PolicyMatch {
     /// No faults about a pod in one of these namespaces. Faults that are about no pod are not meant. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
-    pub except_namespaces: Vec<String>,
+    pub excluded_namespaces: Vec<String>,
     /// Only faults about a pod with such labels; `{}` = about any pod. What the controller has not read yet is neither there nor
     /// absent: such a fault is held, and no later rule takes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -250,8 +250,8 @@ pub struct PolicyMatch {
     pub kubelet_versions: Vec<String>,
     /// How long the fault must have been there since it was first seen, before the first step, beside being confirmed: a duration
     /// from 1s to 24h, such as `90s`. Absent = act as soon as it is confirmed.
-    #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
-    pub hold_for: Option<HumanDuration>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_duration: Option<HumanDuration>,
 }
 
 /// A container runtime and its versions.
@@ -291,7 +291,7 @@ pub struct PolicyNodeCondition {
     pub reasons: Vec<String>,
 }
 
-/// One rung of the ladder.
+/// One step of the ladder.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
@@ -300,23 +300,23 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("!has(self.taint) || self.action == 'Taint'").message("taint goes with action Taint"))]
 #[x_kube(validation = Rule::new("!has(self.drain) || self.action == 'Drain'").message("drain goes with action Drain"))]
 #[x_kube(validation = Rule::new("(self.action == 'HandOff') == has(self.handOff)").message("handOff is needed with action HandOff, and with no other"))]
-#[x_kube(validation = Rule::new("self.action != 'HandOff' || self.attempts == 1").message("attempts: HandOff is tried once, since its remediator tries by itself"))]
+#[x_kube(validation = Rule::new("self.action != 'HandOff' || self.maxAttempts == 1").message("maxAttempts: HandOff is tried once, since its remediator tries by itself"))]
 #[x_kube(validation = Rule::new("!has(self.handOff) || !self.handOff.remediationTemplate.apiVersion.matches('^([^/]*[.])?(k8s|kubernetes|runtimehealth)[.]io/')").message("handOff.remediationTemplate.apiVersion: expected the group of a remediator, not one of Kubernetes or of this project"))]
 #[x_kube(validation = Rule::new("!has(self.reboot) || self.action == 'Reboot'").message("reboot goes with action Reboot"))]
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || has(self.approval)").message("approval: Reboot ends every pod of the node, so it has to be said whether a person is asked first: write approval: Manual, or approval: Automatic"))]
-#[x_kube(validation = Rule::new("self.action != 'Reboot' || self.attempts == 1").message("attempts: Reboot is tried once"))]
+#[x_kube(validation = Rule::new("self.action != 'Reboot' || self.maxAttempts == 1").message("maxAttempts: Reboot is tried once"))]
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || duration(self.timeout) >= duration('5m')").message("timeout: a machine takes its time to boot, expected at least 5m with Reboot"))]
 #[x_kube(validation = Rule::new("!has(self.markForReboot) || self.action == 'MarkForReboot'").message("markForReboot goes with action MarkForReboot"))]
 #[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || has(self.approval)").message("approval: MarkForReboot has another tool end every pod of the node, so it has to be said whether a person is asked first: write approval: Manual, or approval: Automatic"))]
-#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || self.attempts == 1").message("attempts: MarkForReboot is tried once"))]
+#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || self.maxAttempts == 1").message("attempts: MarkForReboot is tried once"))]
 #[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || duration(self.timeout) >= duration('15m')").message("timeout: who reboots a marked node looks now and then, expected at least 15m with MarkForReboot"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
 #[x_kube(validation = Rule::new("!has(self.approvalTimeout) || (has(self.approval) && self.approval == 'Manual')").message("approvalTimeout goes with approval Manual: without that nobody is asked"))]
 #[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
-#[x_kube(validation = Rule::new("duration(self.verify.__for__) < duration(self.timeout)").message("verify.for must be shorter than timeout, or the step could never succeed"))]
+#[x_kube(validation = Rule::new("duration(self.verify.stableFor) < duration(self.timeout)").message("verify.stableFor must be shorter than timeout, or the step could never succeed"))]
 pub struct PolicyStep {
-    /// What is done. Cordon marks the node unschedulable until the episode ends, or longer by `cordon.keepFor`; Taint puts
-    /// a taint on it that goes when the episode ends; Drain evicts
+    /// What is done. Cordon marks the node unschedulable until the remediation ends, or longer by `cordon.quarantineFor`; Taint puts
+    /// a taint on it that goes when the remediation ends; Drain evicts
     /// the pods of a node that a Cordon before it has marked, as their PodDisruptionBudgets allow; DeletePod deletes the stuck
     /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
     /// one hung process; RestartKubelet and RestartRuntime have systemd restart
@@ -359,7 +359,7 @@ pub struct PolicyStep {
     /// nothing and costs no attempt, but after three of them the ladder goes on.
     #[serde(default = "default_attempts")]
     #[schemars(range(min = 1, max = 5))]
-    pub attempts: u32,
+    pub max_attempts: u32,
     /// Least time between the end of one attempt and the next: a duration from 1s to 24h. Default 1m. After a call
     /// that the API server refuses at least 10s, and not even the next step is tried sooner.
     #[serde(default = "default_cooldown")]
@@ -367,11 +367,11 @@ pub struct PolicyStep {
     /// When the step counts as a success.
     #[serde(default)]
     pub verify: Verify,
-    /// What follows when it has failed as often as it may be tried: Next (default), the next step; Stop, none but Notify.
+    /// What follows when it has failed as often as it may be tried: Continue (default) takes the next step; Stop takes no further step but Notify.
     #[serde(default)]
     pub on_failure: OnFailure,
     /// Automatic (default; Reboot and MarkForReboot have no default: write it): nobody is asked. Manual: it waits until a person
-    /// has approved this very attempt (`nrh approve`). The node's episode holds its slot meanwhile.
+    /// has approved this very attempt (`nrh approve`). The node's remediation holds its slot meanwhile.
     // No default in the schema: a controller of before, to which the API server would show it, could read no policy any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalMode>,
@@ -379,7 +379,7 @@ pub struct PolicyStep {
     /// where the ladder has it, and nothing harsher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_timeout: Option<HumanDuration>,
-    /// Enforce (default): it is done. DryRun: in its turn it is recorded in the episode, and the next step follows at once, as if
+    /// Enforce (default): it is done. DryRun: in its turn it is recorded in the remediation, and the next step follows at once, as if
     /// it were not there. For a step that is new; a whole policy has a mode of its own.
     #[serde(default = "default_step_mode")]
     pub mode: Mode,
@@ -419,7 +419,7 @@ pub struct Cordon {
     /// How long the node stays cordoned, from the cordon on, where no step has healed it: a duration from 1s to 24h. After an
     /// hour the ladder is tried anew, and another cordon begins the time anew. It holds no slot meanwhile
     /// (`limits.maxUnhealthy` bounds how many there are), and other faults are healed.
-    pub keep_for: HumanDuration,
+    pub quarantine_for: HumanDuration,
     /// For how long the fault must have stayed away, by clean looks, before such a node is uncordoned sooner: a duration from 1s
     /// to 24h. Default 5m. (One that a step heals is uncordoned at once.)
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -442,8 +442,8 @@ pub struct Notify {
 pub struct Verify {
     /// For how long the fault must stay away, by clean looks: a duration from 1s to 24h, shorter than the
     /// step's timeout. Default 5s.
-    #[serde(rename = "for", default = "default_verify")]
-    pub hold_for: HumanDuration,
+    #[serde(default = "default_verify")]
+    pub stable_for: HumanDuration,
 }
 
 fn default_verify() -> HumanDuration {
@@ -452,6 +452,6 @@ fn default_verify() -> HumanDuration {
 
 impl Default for Verify {
     fn default() -> Self {
-        Self { hold_for: default_verify() }
+        Self { stable_for: default_verify() }
     }
 }

@@ -31,7 +31,7 @@ pub const POLICIES: [&str; 22] = [
     "nrh-approvals",
     "nrh-cancellations",
     "nrh-drains",
-    "nrh-episodes",
+    "nrh-remediations",
     "nrh-hand-offs",
     "nrh-jobs",
     "nrh-jobs-fixed",
@@ -40,16 +40,16 @@ pub const POLICIES: [&str; 22] = [
     "nrh-node-marks",
     "nrh-node-reports",
     "nrh-nodes-keep-out",
-    "nrh-orders",
+    "nrh-commands",
     "nrh-pod-deletion",
     "nrh-pod-eviction",
     "nrh-pods",
     "nrh-pods-fixed",
     "nrh-reports",
-    "nrh-starts-by-hand",
+    "nrh-manual-requests",
     "nrh-system",
     "nrh-tokens",
-    "nrh-vetoes",
+    "nrh-exclusions",
 ];
 
 /// Label of all objects of the project.

@@ -23,13 +23,13 @@ use crate::core::snapshot::Ledger;
 mod act;
 mod disruption;
 mod drain;
-mod episode;
 mod hand_off;
 mod lately;
+mod manual;
 mod reboot;
 mod recheck;
+mod remediation;
 mod taint;
-mod wish;
 
 pub use disruption::Kills;
 pub use lately::Lately;
@@ -67,8 +67,8 @@ pub enum ApplyError {
     /// This process does not lead any more.
     #[error("not done: this process does not lead any more")]
     NotLeading,
-    /// The status of an episode, or the order to a node, cannot be written as JSON.
-    #[error("the status of the episode, or the order to its node, cannot be written as JSON: {0}")]
+    /// The status of a remediation, or the order to a node, cannot be written as JSON.
+    #[error("the status of the remediation, or the order to its node, cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
@@ -151,8 +151,8 @@ impl Failures {
 /// Whether an effect needs its slot in the ledger. What is put back, or taken away, does not; nor does a dry run.
 fn spends(effect: &Effect) -> bool {
     match effect {
-        Effect::Act { .. } | Effect::BeginWish(_) => true,
-        Effect::WriteEpisode(episode) => episode.identity.is_none() && episode.is_open(),
+        Effect::Act { .. } | Effect::BeginManualRequest(_) => true,
+        Effect::WriteRemediation(remediation) => remediation.identity.is_none() && remediation.is_open(),
         _ => false,
     }
 }
@@ -253,32 +253,32 @@ impl Applier {
         self.cache.lock().snapshot.ledger.clone()
     }
 
-    /// What is stored before slots are given back whose episodes nobody can see, where the ledger was only read: the same again, and
+    /// What is stored before slots are given back whose remediations nobody can see, where the ledger was only read: the same again, and
     /// nothing else in this pass. Whoever has taken such a slot and thinks that he leads finds another version from then on, in the last
-    /// look before his act; and if he has looked before, his episode was there before, and is found when it is searched for after.
+    /// look before his act; and if he has looked before, his remediation was there before, and is found when it is searched for after.
     fn before(&self, slots: &Ledger, ledger: &LedgerStore) -> Option<Ledger> {
         let must = !ledger.is_ours() && !self.unseen(slots).is_empty();
         self.cache.lock().snapshot.ledger.clone().filter(|_| must)
     }
 
-    /// The episodes whose slots are given back since nobody can see them.
+    /// The remediations whose slots are given back since nobody can see them.
     fn unseen(&self, slots: &Ledger) -> Vec<String> {
         let state = self.cache.lock();
         let known = state.snapshot.ledger.iter().flat_map(|ledger| ledger.slots.keys());
         let is_unseen =
-            |name: &&String| !slots.slots.contains_key(*name) && !state.snapshot.episodes.contains_key(*name);
+            |name: &&String| !slots.slots.contains_key(*name) && !state.snapshot.remediations.contains_key(*name);
         known.filter(is_unseen).cloned().collect()
     }
 
-    /// Whether the episodes whose slots are given back since nobody can see them are really not there: the watch that shows
-    /// episodes may be further behind than anybody knows.
+    /// Whether the remediations whose slots are given back since nobody can see them are really not there: the watch that shows
+    /// remediations may be further behind than anybody knows.
     async fn are_gone(&self, slots: &Ledger) -> bool {
         for name in self.unseen(slots) {
             // A start by hand that has not begun holds nothing.
-            if !self.is_gone(&name).await && !self.cache.lock().snapshot.wishes.contains_key(&name) {
+            if !self.is_gone(&name).await && !self.cache.lock().snapshot.manual_requests.contains_key(&name) {
                 tracing::warn!(
-                    episode = name,
-                    "the slot of an episode that does not show is kept: it is there, or nobody knows"
+                    remediation = name,
+                    "the slot of a remediation that does not show is kept: it is there, or nobody knows"
                 );
                 return false;
             }
@@ -332,13 +332,17 @@ impl Applier {
         match effect {
             // Stored before all chains.
             Effect::StoreLedger(_) => Ok(()),
-            Effect::WriteEpisode(episode) if episode.identity.is_none() => self.open_episode(&episode).await,
-            Effect::WriteEpisode(episode) => self.write_episode(&episode).await,
-            Effect::BeginWish(episode) => self.begin_wish(&episode).await,
-            Effect::TellWish { name, identity, message, .. } => self.tell_wish(&name, &identity, &message).await,
-            Effect::Act { episode, operation_id, node, node_uid, operation } => {
+            Effect::WriteRemediation(remediation) if remediation.identity.is_none() => {
+                self.open_remediation(&remediation).await
+            }
+            Effect::WriteRemediation(remediation) => self.write_remediation(&remediation).await,
+            Effect::BeginManualRequest(remediation) => self.begin_manual(&remediation).await,
+            Effect::UpdateManualRequest { name, identity, message, .. } => {
+                self.tell_manual(&name, &identity, &message).await
+            }
+            Effect::Act { remediation, operation_id, node, node_uid, operation } => {
                 let look = Look {
-                    episode: &episode,
+                    remediation: &remediation,
                     operation: &operation_id,
                     node: &node,
                     node_uid: &node_uid,
@@ -347,15 +351,15 @@ impl Applier {
                 };
                 Box::pin(self.act(look, &operation)).await
             }
-            Effect::Uncordon { episode, node, heir } => self.uncordon(&episode, &node, heir.as_deref()).await,
-            Effect::Untaint { episode, node } => self.untaint(&episode, &node).await,
-            Effect::TimeOutHandOff { episode, handed, at, why, .. } => {
-                self.time_out_hand_off(&episode, &handed, at, &why).await
+            Effect::Uncordon { remediation, node, heir } => self.uncordon(&remediation, &node, heir.as_deref()).await,
+            Effect::Untaint { remediation, node } => self.untaint(&remediation, &node).await,
+            Effect::TimeOutHandOff { remediation, handed, at, why, .. } => {
+                self.time_out_hand_off(&remediation, &handed, at, &why).await
             }
-            Effect::TakeBackHandOff { episode, handed, .. } => self.take_back_hand_off(&episode, &handed).await,
+            Effect::TakeBackHandOff { remediation, handed, .. } => self.take_back_hand_off(&remediation, &handed).await,
             Effect::WithdrawOrder { node } => self.withdraw_order(&node).await,
             Effect::DeleteJob { operation_id } => self.delete_job(&operation_id).await,
-            Effect::DeleteEpisode { name } => self.delete_episode(&name).await,
+            Effect::DeleteRemediation { name } => self.delete_remediation(&name).await,
         }
     }
 
@@ -366,7 +370,7 @@ impl Applier {
     /// Effects with the same key depend on each other.
     fn chain_of(&self, effect: &Effect) -> String {
         match effect {
-            Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => episode.node.clone(),
+            Effect::WriteRemediation(remediation) | Effect::BeginManualRequest(remediation) => remediation.node.clone(),
             Effect::Act { node, .. }
             | Effect::Uncordon { node, .. }
             | Effect::Untaint { node, .. }
@@ -375,10 +379,12 @@ impl Applier {
             | Effect::WithdrawOrder { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 let state = self.cache.lock();
-                let of = |e: &&crate::core::episode::Episode| e.steps.iter().any(|s| s.operation_id == *operation_id);
-                state.snapshot.episodes.values().find(of).map_or_else(|| operation_id.clone(), |e| e.node.clone())
+                let of = |e: &&crate::core::remediation::Remediation| {
+                    e.steps.iter().any(|s| s.operation_id == *operation_id)
+                };
+                state.snapshot.remediations.values().find(of).map_or_else(|| operation_id.clone(), |e| e.node.clone())
             }
-            Effect::TellWish { name, .. } | Effect::DeleteEpisode { name } => name.clone(),
+            Effect::UpdateManualRequest { name, .. } | Effect::DeleteRemediation { name } => name.clone(),
             Effect::StoreLedger(_) => String::new(),
         }
     }

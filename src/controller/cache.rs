@@ -25,7 +25,6 @@ use super::hand_offs::rights::{Lacks, TemplateRead};
 use super::node_conditions;
 use crate::api::{RemediationPolicyStatus, WrittenFlap};
 use crate::core::along::Along;
-use crate::core::episode::Episode;
 use crate::core::fault::{Fault, FaultState};
 use crate::core::flap::QUIET;
 use crate::core::flaps::Flaps;
@@ -35,6 +34,7 @@ use crate::core::kubelet::unfinished;
 use crate::core::narrow::{asks_of_pods, pod_of};
 use crate::core::notices::Notices;
 use crate::core::policy::Policy;
+use crate::core::remediation::Remediation;
 use crate::core::snapshot::{Snapshot, SuspectPod, Tri};
 
 pub mod arrival;
@@ -106,9 +106,9 @@ impl PolicyRow {
     }
 }
 
-/// What of an episode's object is not in the [`Episode`].
+/// What of a remediation's object is not in the [`Remediation`].
 #[derive(Clone, Debug, Default)]
-pub struct EpisodeRow {
+pub struct RemediationRow {
     /// Its conditions.
     pub conditions: Vec<Condition>,
     /// Whether it carries our finalizer.
@@ -143,8 +143,8 @@ pub struct AllVersions {
     pub commands: Versions,
     /// Policies.
     pub policies: Versions,
-    /// Episodes.
-    pub episodes: Versions,
+    /// Remediations.
+    pub remediations: Versions,
     /// Each `DaemonSet`.
     pub daemon_sets: Versions,
     /// Our Jobs.
@@ -160,7 +160,7 @@ impl AllVersions {
             ("noderuntimehealths", &self.reports),
             ("nodecommands", &self.commands),
             ("remediationpolicies", &self.policies),
-            ("noderemediations", &self.episodes),
+            ("noderemediations", &self.remediations),
             ("daemonsets", &self.daemon_sets),
             ("jobs", &self.jobs),
             ("pods of jobs", &self.job_pods),
@@ -187,8 +187,8 @@ pub struct State {
     pub arrivals: BTreeMap<String, Arrivals>,
     /// Policies, valid or not.
     pub policies: BTreeMap<String, PolicyRow>,
-    /// The rest of the episodes.
-    pub episodes: BTreeMap<String, EpisodeRow>,
+    /// The rest of the remediations.
+    pub remediations: BTreeMap<String, RemediationRow>,
     /// Each `DaemonSet`, by `namespace/name`.
     pub daemon_sets: BTreeMap<String, DaemonSetRow>,
     /// Our Jobs, by operation.
@@ -244,7 +244,7 @@ impl State {
             node_conditions: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             policies: BTreeMap::new(),
-            episodes: BTreeMap::new(),
+            remediations: BTreeMap::new(),
             daemon_sets: BTreeMap::new(),
             jobs: BTreeMap::new(),
             pod_reads: PodReads::default(),
@@ -388,7 +388,11 @@ impl State {
                 standing.owner.as_deref().zip(standing.flap.as_ref().map(WrittenFlap::read))
             };
             for (node, why) in self.flaps.restore(since_start, wall, written) {
-                tracing::warn!(node, why, "status.flap of its NodeRuntimeHealth is refused; its history begins anew");
+                tracing::warn!(
+                    node,
+                    why,
+                    "status.flapping of its NodeRuntimeHealth is refused; its history begins anew"
+                );
             }
         }
         self.snapshot.flaps = self.flaps.told(since_start, wall);
@@ -438,12 +442,12 @@ impl State {
         }
     }
 
-    /// Open episode of a node.
-    pub fn open_episode(&self, node: &str) -> Option<&Episode> {
-        self.snapshot.episodes.values().find(|episode| episode.node == node && episode.is_open())
+    /// Open remediation of a node.
+    pub fn open_remediation(&self, node: &str) -> Option<&Remediation> {
+        self.snapshot.remediations.values().find(|remediation| remediation.node == node && remediation.is_open())
     }
 
-    /// Nodes whose pods are to be read as a whole: those with an open episode, those with a confirmed fault
+    /// Nodes whose pods are to be read as a whole: those with an open remediation, those with a confirmed fault
     /// that is about a pod, and those of the suspects that have been so for longest.
     pub fn nodes_of_interest(&self) -> BTreeSet<String> {
         let asks = asks_of_pods(&self.snapshot.policies);
@@ -452,14 +456,14 @@ impl State {
         let with_fault = self.snapshot.reports.iter().filter(|(_, view)| {
             view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && names_pod(&f.fault))
         });
-        let with_episode = self.snapshot.episodes.values().filter(|e| e.is_live()).map(|e| &e.node);
+        let with_remediation = self.snapshot.remediations.values().filter(|e| e.is_live()).map(|e| &e.node);
         let mut suspects: Vec<&SuspectPod> = self.pod_reads.unwell().collect();
         suspects.retain(|pod| pod.age >= SUSPECT_FOR || pod.overdue.is_some());
         suspects.sort_by_key(|pod| std::cmp::Reverse((pod.overdue, pod.age)));
         let of_suspects = suspects.into_iter().map(|pod| &pod.node).take(SUSPECT_NODES);
         with_fault
             .map(|(node, _)| node)
-            .chain(with_episode)
+            .chain(with_remediation)
             .chain(of_suspects)
             .filter(|n| self.snapshot.nodes.contains_key(*n))
             .cloned()

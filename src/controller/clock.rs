@@ -1,6 +1,6 @@
 //! The wall clock of this process, as a value that tests can replace. Monotonic time is tokio's `Instant`, which tests pause.
 //!
-//! Times that are recorded are compared for as long as an episode lasts, also by the leader after this one. A machine's clock
+//! Times that are recorded are compared for as long as a remediation lasts, also by the leader after this one. A machine's clock
 //! that is set meanwhile would end all steps at once, or none for years. So it is read once and goes on with monotonic time; and
 //! what it was read from is held against the API server's clock, which all leaders have in common.
 

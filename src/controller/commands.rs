@@ -44,9 +44,9 @@ impl Command<'_> {
     /// # Errors
     /// What the API server said, or that it did not answer.
     pub async fn give_order(&self, found: Option<&NodeCommand>, order: &Order) -> Result<(), CallError> {
-        let stands = found.and_then(|command| command.spec.order.as_ref());
-        let change = json!({"order": replacement(&json!(stands), json!(order))});
-        let spec = NodeCommandSpec { order: Some(order.clone()), ..NodeCommandSpec::default() };
+        let stands = found.and_then(|command| command.spec.command.as_ref());
+        let change = json!({"command": replacement(&json!(stands), json!(order))});
+        let spec = NodeCommandSpec { command: Some(order.clone()), ..NodeCommandSpec::default() };
         let (row, version) = (found.map(CommandRow::of), found.and_then(ResourceExt::resource_version));
         self.write(CONTROLLER_MANAGER, row.as_ref().map(|row| (row, version)), &change, spec).await
     }
@@ -57,7 +57,7 @@ impl Command<'_> {
     /// What the API server said, or that it did not answer.
     pub async fn ask_look(&self, row: Option<&CommandRow>, ask: &Ask) -> Result<(), CallError> {
         let Ask { number, check } = ask.clone();
-        let spec = NodeCommandSpec { order: None, look_requested: number, check_requested: check };
+        let spec = NodeCommandSpec { command: None, check_sequence: number, check_requested: check };
         self.write(LOOKS_MANAGER, row.map(|row| (row, None)), &json!(spec), spec).await
     }
 
@@ -119,7 +119,7 @@ impl Command<'_> {
 /// # Errors
 /// What the API server said, or that it did not answer.
 pub async fn withdraw_order(calls: &Calls, cache: &Cache, node: &str) -> Result<(), CallError> {
-    match patch(calls, cache, CONTROLLER_MANAGER, node, &json!({"spec": {"order": null}})).await {
+    match patch(calls, cache, CONTROLLER_MANAGER, node, &json!({"spec": {"command": null}})).await {
         Err(error) if error.is_not_found() => Ok(()),
         answer => answer,
     }

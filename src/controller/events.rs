@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::calls::DEADLINE;
 use crate::api::{CONTROLLER_MANAGER, SYSTEM_NAMESPACE};
-use crate::core::episode::ActResult;
+use crate::core::remediation::ActionResult;
 use crate::core::text::bounded;
 
 /// Most events that wait to be sent; more are dropped and counted.
@@ -20,11 +20,11 @@ const MAX_NOTE: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A step was carried out.
-    Acted,
+    ActionExecuted,
     /// A step was not carried out, or went wrong.
-    NotActed,
+    ActionNotExecuted,
     /// A person is asked for.
-    NeedsPerson,
+    ManualActionRequired,
     /// Our cordon was removed.
     Uncordoned,
     /// Our taint was taken off.
@@ -35,9 +35,9 @@ impl Kind {
     /// The reason as it stands in the event.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Acted => "Acted",
-            Self::NotActed => "NotActed",
-            Self::NeedsPerson => "NeedsPerson",
+            Self::ActionExecuted => "ActionExecuted",
+            Self::ActionNotExecuted => "ActionNotExecuted",
+            Self::ManualActionRequired => "ManualActionRequired",
             Self::Uncordoned => "Uncordoned",
             Self::Untainted => "Untainted",
         }
@@ -74,23 +74,27 @@ impl Events {
     }
 
     /// Tells what came of a step.
-    pub fn acted(&self, node: &Node, episode: &str, action: &'static str, result: &ActResult) {
+    pub fn executed(&self, node: &Node, remediation: &str, action: &'static str, result: &ActionResult) {
         let (kind, what) = match result {
-            ActResult::Done { message } if action == "Notify" => (Kind::NeedsPerson, message.clone()),
-            ActResult::Done { message } | ActResult::UnderWay { message } | ActResult::Quiet { message } => {
-                (Kind::Acted, message.clone())
+            ActionResult::Done { message } if action == "Notify" => (Kind::ManualActionRequired, message.clone()),
+            ActionResult::Done { message } | ActionResult::InProgress { message } | ActionResult::Quiet { message } => {
+                (Kind::ActionExecuted, message.clone())
             }
-            ActResult::Started if action == "HandOff" => (Kind::Acted, "handed off; its remediator answers".to_owned()),
-            ActResult::Started => (Kind::Acted, "ordered; the node answers".to_owned()),
-            ActResult::AlreadyCordoned => (Kind::NotActed, "already unschedulable, adopted nothing".to_owned()),
-            ActResult::AlreadyTainted => {
-                (Kind::NotActed, "somebody else's taint is there already, adopted nothing".to_owned())
+            ActionResult::Started if action == "HandOff" => {
+                (Kind::ActionExecuted, "handed off; its remediator answers".to_owned())
             }
-            ActResult::Gone { message } | ActResult::Failed { message } | ActResult::Refused { message, .. } => {
-                (Kind::NotActed, message.clone())
+            ActionResult::Started => (Kind::ActionExecuted, "ordered; the node answers".to_owned()),
+            ActionResult::AlreadyCordoned => {
+                (Kind::ActionNotExecuted, "already unschedulable, adopted nothing".to_owned())
             }
+            ActionResult::AlreadyTainted => {
+                (Kind::ActionNotExecuted, "somebody else's taint is there already, adopted nothing".to_owned())
+            }
+            ActionResult::Gone { message }
+            | ActionResult::Failed { message }
+            | ActionResult::Refused { message, .. } => (Kind::ActionNotExecuted, message.clone()),
         };
-        self.put(Told { about: about(node), kind, action, note: format!("episode {episode}: {what}") });
+        self.put(Told { about: about(node), kind, action, note: format!("remediation {remediation}: {what}") });
     }
 
     /// Tells that a step waits for a person.
@@ -102,7 +106,7 @@ impl Events {
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         };
-        self.put(Told { about, kind: Kind::NeedsPerson, action: "Approve", note: text });
+        self.put(Told { about, kind: Kind::ManualActionRequired, action: "Approve", note: text });
     }
 
     /// Tells that the admission policies are not known to be in force.
@@ -113,7 +117,7 @@ impl Events {
             name: Some(SYSTEM_NAMESPACE.to_owned()),
             ..ObjectReference::default()
         };
-        self.put(Told { about, kind: Kind::NeedsPerson, action: "CheckAdmission", note: text });
+        self.put(Told { about, kind: Kind::ManualActionRequired, action: "CheckAdmission", note: text });
     }
 
     fn put(&self, told: Told) {
@@ -134,8 +138,8 @@ impl EventSender {
         let recorder = Recorder::new(client, reporter);
         while let Some(told) = self.0.recv().await {
             let type_ = match told.kind {
-                Kind::Acted | Kind::Uncordoned | Kind::Untainted => EventType::Normal,
-                Kind::NotActed | Kind::NeedsPerson => EventType::Warning,
+                Kind::ActionExecuted | Kind::Uncordoned | Kind::Untainted => EventType::Normal,
+                Kind::ActionNotExecuted | Kind::ManualActionRequired => EventType::Warning,
             };
             let event = Event {
                 type_,

@@ -104,8 +104,10 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership) {
 
 /// Objects of steps that are under way, as far as anybody has noted them.
 fn under_way(state: &State) -> Vec<HandedOff> {
-    let open = state.snapshot.episodes.values().filter(|episode| episode.is_open());
-    open.filter_map(|episode| episode.undo.hand_off_of(&episode.current_step()?.operation_id)).cloned().collect()
+    let open = state.snapshot.remediations.values().filter(|remediation| remediation.is_open());
+    open.filter_map(|remediation| remediation.cleanup.hand_off_of(&remediation.current_step()?.operation_id))
+        .cloned()
+        .collect()
 }
 
 async fn look(calls: &Calls, handed: &HandedOff) -> Result<HandOffView, CallError> {

@@ -115,13 +115,13 @@ fn container(order: &Order, image: &str) -> Result<Container, serde_json::Error>
         ..EnvVarSource::default()
     };
     Ok(Container {
-        name: "act".to_owned(),
+        name: "command".to_owned(),
         image: Some(image.to_owned()),
         image_pull_policy: Some("IfNotPresent".to_owned()),
-        command: Some(vec!["/nrh".to_owned(), "act".to_owned()]),
+        command: Some(vec!["/nrh".to_owned(), "run-command".to_owned()]),
         env: Some(vec![
             EnvVar { name: "NODE_NAME".to_owned(), value: None, value_from: Some(node_name) },
-            EnvVar { name: "NRH_ORDER".to_owned(), value: Some(serde_json::to_string(order)?), value_from: None },
+            EnvVar { name: "NRH_COMMAND".to_owned(), value: Some(serde_json::to_string(order)?), value_from: None },
         ]),
         volume_mounts: Some(
             MOUNTS
@@ -190,7 +190,7 @@ mod tests {
             target: Target::default(),
             restart: None,
             boot_id: None,
-            mark: None,
+            reboot_marker: None,
             issued_at: "2025-01-01T00:00:00Z".parse().unwrap(),
             ttl_seconds: 120,
         }
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
         assert_eq!(pod.automount_service_account_token, Some(false));
         let container = pod.containers.first().unwrap();
-        let env = container.env.as_ref().unwrap().iter().find(|env| env.name == "NRH_ORDER").unwrap();
+        let env = container.env.as_ref().unwrap().iter().find(|env| env.name == "NRH_COMMAND").unwrap();
         assert_eq!(serde_json::from_str::<Order>(env.value.as_deref().unwrap()).unwrap(), order);
         assert_eq!(container.security_context.as_ref().unwrap().privileged, Some(false));
     }

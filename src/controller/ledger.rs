@@ -82,7 +82,7 @@ impl LedgerStore {
         let ledger = text.as_deref().and_then(read);
         if map.is_some() && ledger.is_none() {
             tracing::warn!(
-                "ConfigMap {SYSTEM_NAMESPACE}/{LEDGER_NAME}: expected a ledger as JSON under {KEY}, found something else; it is rebuilt from the open episodes"
+                "ConfigMap {SYSTEM_NAMESPACE}/{LEDGER_NAME}: expected a ledger as JSON under {KEY}, found something else; it is rebuilt from the open remediations"
             );
         }
         Ok(ledger)

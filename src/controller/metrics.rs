@@ -22,14 +22,14 @@ use crate::core::plan::{Health, Plan};
 /// One closed label.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Of {
-    of: String,
+    kind: String,
 }
 
 /// An act and what came of it.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Act {
     action: &'static str,
-    outcome: &'static str,
+    result: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -56,7 +56,7 @@ struct HealthLabel {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    episodes: Family<Phase, Gauge>,
+    remediations: Family<Phase, Gauge>,
     acts: Family<Act, Counter>,
     holds: Family<Reason, Gauge>,
     faults: Family<Type, Gauge>,
@@ -72,12 +72,12 @@ impl Metrics {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("nrh");
         let decisions = Histogram::new(exponential_buckets(0.000_25, 4.0, 8));
-        let (episodes, acts, holds) = (Family::default(), Family::default(), Family::default());
+        let (remediations, acts, holds) = (Family::default(), Family::default(), Family::default());
         let (faults, nodes, unreadable) = (Family::default(), Family::default(), Family::default());
         let leader = Gauge::default();
-        registry.register("episodes", "Episodes by phase", episodes.clone());
-        registry.register("acts", "Acts by action and outcome", acts.clone());
-        registry.register("holds", "Things not done now, by reason", holds.clone());
+        registry.register("remediations", "Remediations by phase", remediations.clone());
+        registry.register("actions", "Actions by kind and result", acts.clone());
+        registry.register("blocked", "Steps that are blocked now, by reason", holds.clone());
         registry.register("faults", "Confirmed faults by type", faults.clone());
         registry.register("nodes", "Nodes by health", nodes.clone());
         registry.register(
@@ -85,7 +85,7 @@ impl Metrics {
             "Objects that cannot be read or are not valid, by kind",
             unreadable.clone(),
         );
-        registry.register_with_unit("decision_duration", "Time one decision takes", Unit::Seconds, decisions.clone());
+        registry.register_with_unit("plan_duration", "Time of one planning pass", Unit::Seconds, decisions.clone());
         registry.register("leader", "1 while this replica leads", leader.clone());
         let admission = Gauge::default();
         registry.register(
@@ -93,7 +93,7 @@ impl Metrics {
             "1 while the admission policies are known to be in force",
             admission.clone(),
         );
-        Self { registry, episodes, acts, holds, faults, nodes, unreadable, decisions, leader, admission }
+        Self { registry, remediations, acts, holds, faults, nodes, unreadable, decisions, leader, admission }
     }
 
     /// The text that is scraped.
@@ -105,7 +105,7 @@ impl Metrics {
 
     /// Counts an act.
     pub fn act(&self, action: &'static str, outcome: &'static str) {
-        self.acts.get_or_create(&Act { action, outcome }).inc();
+        self.acts.get_or_create(&Act { action, result: outcome }).inc();
     }
 
     /// Whether this replica leads.
@@ -118,14 +118,14 @@ impl Metrics {
         self.decisions.observe(seconds);
         self.admission.set(state.snapshot.admission_doubt.is_none().into());
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        self.episodes.clear();
-        let waiting = state.snapshot.wishes.values().map(|_| crate::core::episode::Phase::Pending);
-        for phase in state.snapshot.episodes.values().map(|episode| episode.phase).chain(waiting) {
-            self.episodes.get_or_create(&Phase { phase: phase.as_str() }).inc();
+        self.remediations.clear();
+        let waiting = state.snapshot.manual_requests.values().map(|_| crate::core::remediation::Phase::Pending);
+        for phase in state.snapshot.remediations.values().map(|remediation| remediation.phase).chain(waiting) {
+            self.remediations.get_or_create(&Phase { phase: phase.as_str() }).inc();
         }
         self.holds.clear();
-        for held in &plan.held {
-            self.holds.get_or_create(&Reason { reason: format!("{:?}", held.reason) }).inc();
+        for blocked in &plan.blocked {
+            self.holds.get_or_create(&Reason { reason: format!("{:?}", blocked.reason) }).inc();
         }
         let mut faults: BTreeMap<FaultType, usize> = FaultType::ALL.iter().map(|kind| (*kind, 0)).collect();
         let mut nodes =
@@ -146,16 +146,16 @@ impl Metrics {
         }
         let bad_policies = state.policies.values().filter(|row| row.valid().is_err()).count();
         let bad_reports = state.standing.values().filter(|standing| standing.unreadable).count();
-        let bad_episodes = state.snapshot.unreadable.len();
+        let bad_remediations = state.snapshot.unreadable.len();
         let bad = [
             ("RemediationPolicy", bad_policies),
             ("NodeRuntimeHealth", bad_reports),
-            ("NodeRemediation", bad_episodes),
+            ("NodeRemediation", bad_remediations),
         ];
         let others = [NodeCommand::KIND, Node::KIND, DaemonSet::KIND, Job::KIND, Pod::KIND];
         let others = others.map(|kind| (kind, state.unread.count(kind)));
         for (kind, n) in bad.into_iter().chain(others) {
-            self.unreadable.get_or_create(&Of { of: kind.to_owned() }).set(count(n));
+            self.unreadable.get_or_create(&Of { kind: kind.to_owned() }).set(count(n));
         }
     }
 }
@@ -187,16 +187,16 @@ mod tests {
         metrics.decided(&crate::controller::cache::Cache::new().lock(), &Plan::default(), 0.001);
         let text = metrics.text().unwrap();
         for line in [
-            "nrh_acts_total{action=\"Cordon\",outcome=\"Done\"} 1",
+            "nrh_actions_total{action=\"Cordon\",result=\"Done\"} 1",
             "nrh_leader 1",
             "nrh_admission_enforced",
             "nrh_nodes{health=\"Unhealthy\"} 0",
             "nrh_faults{type=\"HungContainer\"} 0",
-            "nrh_decision_duration_seconds_count 1",
-            "nrh_unreadable_objects{of=\"RemediationPolicy\"} 0",
-            "nrh_unreadable_objects{of=\"NodeRemediation\"} 0",
-            "nrh_unreadable_objects{of=\"Node\"} 0",
-            "nrh_unreadable_objects{of=\"NodeCommand\"} 0",
+            "nrh_plan_duration_seconds_count 1",
+            "nrh_unreadable_objects{kind=\"RemediationPolicy\"} 0",
+            "nrh_unreadable_objects{kind=\"NodeRemediation\"} 0",
+            "nrh_unreadable_objects{kind=\"Node\"} 0",
+            "nrh_unreadable_objects{kind=\"NodeCommand\"} 0",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }

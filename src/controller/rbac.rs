@@ -52,7 +52,7 @@ pub const RBAC: &[Right] = &[
     right("runtimehealth.io", "remediationpolicies", &["get", "list", "watch"], "the rules"),
     right("runtimehealth.io", "remediationpolicies", &["create"], "the dry-run policy, at the very first start"),
     right("runtimehealth.io", "remediationpolicies/status", &["patch"], "how each policy stands"),
-    right("runtimehealth.io", "noderemediations", &["get", "list", "watch"], "the episodes"),
+    right("runtimehealth.io", "noderemediations", &["get", "list", "watch"], "the remediations"),
     right("runtimehealth.io", "noderemediations", &["create", "delete"], "opened, and removed after their time"),
     right("runtimehealth.io", "noderemediations", &["patch"], "takes our own finalizer off"),
     right("runtimehealth.io", "noderemediations/status", &["patch"], "the timeline, by compare-and-swap"),

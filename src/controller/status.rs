@@ -14,14 +14,14 @@ use crate::api::policy::PolicyLimitsStatus;
 use crate::api::{ConditionReason, ConditionType, RemediationPolicyStatus, WrittenFlap};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
 use crate::core::flap::FlapRecord;
-use crate::core::plan::{HOLDS_UP_PODS, Held, MAX_SHOWN, NodeOutlook, Plan, PolicyOutlook};
+use crate::core::plan::{Blocked, HOLDS_UP_PODS, MAX_SHOWN, NodeOutlook, Plan, PolicyOutlook};
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
 pub mod writer;
 
 /// Most held lines shown per node.
-const MAX_HELD: usize = 16;
+const MAX_BLOCKED: usize = 16;
 /// The conditions that only the probe knows about.
 const OF_PROBE: [ConditionType; 15] = [
     ConditionType::RuntimeReady,
@@ -33,11 +33,11 @@ const OF_PROBE: [ConditionType; 15] = [
     ConditionType::HostHealthy,
     ConditionType::StorageReady,
     ConditionType::SyncLoopRunning,
-    ConditionType::PodsWatched,
+    ConditionType::PlegHealthy,
     ConditionType::SystemdResponsive,
     ConditionType::ClientCertificateValid,
     ConditionType::ClockSynchronised,
-    ConditionType::ProbeSighted,
+    ConditionType::ProbeCoverageComplete,
     ConditionType::RestartSafe,
 ];
 
@@ -54,10 +54,10 @@ impl Outlook {
     /// The views of a plan.
     pub fn of(plan: &mut Plan) -> Self {
         let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for held in &plan.held {
-            let of_node = lines.entry(held.node.as_str()).or_default();
-            if of_node.len() < MAX_HELD {
-                of_node.push(line(held));
+        for blocked in &plan.blocked {
+            let of_node = lines.entry(blocked.node.as_str()).or_default();
+            if of_node.len() < MAX_BLOCKED {
+                of_node.push(line(blocked));
             }
         }
         let nodes = std::mem::take(&mut plan.nodes);
@@ -65,8 +65,8 @@ impl Outlook {
             nodes: nodes
                 .into_iter()
                 .map(|(node, outlook)| {
-                    let held = lines.remove(node.as_str()).unwrap_or_default();
-                    (node, (outlook, held))
+                    let blocked = lines.remove(node.as_str()).unwrap_or_default();
+                    (node, (outlook, blocked))
                 })
                 .collect(),
             policies: std::mem::take(&mut plan.policies),
@@ -74,8 +74,8 @@ impl Outlook {
     }
 }
 
-fn line(held: &Held) -> String {
-    bounded(&format!("{:?}: {}", held.reason, held.message), 512)
+fn line(blocked: &Blocked) -> String {
+    bounded(&format!("{:?}: {}", blocked.reason, blocked.message), 512)
 }
 
 /// The controller's part of a NodeRuntimeHealth.
@@ -96,21 +96,21 @@ pub struct NodePart {
 }
 
 /// What is to be written about a node.
-pub fn node_part(outlook: &NodeOutlook, held: &[String], standing: &Standing, now: Timestamp) -> NodePart {
+pub fn node_part(outlook: &NodeOutlook, blocked: &[String], standing: &Standing, now: Timestamp) -> NodePart {
     let mut cluster_faults = outlook.cluster_faults.clone();
     cluster_faults.truncate(MAX_FAULTS);
     NodePart {
         kubelet_version: outlook.kubelet_version.clone(),
         remediation: RemediationStatus {
             policy: outlook.policy.clone(),
-            episode: outlook.episode.clone(),
-            held: held.to_vec(),
-            stopped: outlook.stopped.clone(),
+            name: outlook.remediation.clone(),
+            blocked: blocked.to_vec(),
+            cancelled: outlook.stopped.clone(),
         },
         summary: Summary {
             health: outlook.health,
-            worst: bounded(&outlook.worst, 256),
-            doing: bounded(&outlook.doing, 256),
+            top_fault: bounded(&outlook.top_fault, 256),
+            activity: bounded(&outlook.activity, 256),
         },
         conditions: node_conditions(outlook, standing, now),
         flap: outlook.flap.clone(),
@@ -127,14 +127,14 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
     let by = |status, good, bad| match status {
         Tri::True => good,
         Tri::False => bad,
-        Tri::Unknown => Why::NotYetLooked,
+        Tri::Unknown => Why::NotYetChecked,
     };
     let stuck = outlook.cluster_faults.iter().find(|fault| HOLDS_UP_PODS.contains(&fault.kind));
     let mut conditions = vec![
         of(
             ConditionType::ProbeReporting,
             outlook.probe_reporting,
-            by(outlook.probe_reporting, Why::Heartbeat, Why::HeartbeatMissed),
+            by(outlook.probe_reporting, Why::Reporting, Why::HeartbeatMissed),
             match outlook.probe_reporting {
                 Tri::True => "heartbeats arrive as promised",
                 Tri::False => "the probe has missed its promised heartbeats",
@@ -144,14 +144,14 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         of(
             ConditionType::PodsProgressing,
             outlook.pods_progressing,
-            by(outlook.pods_progressing, Why::Clean, Why::FaultConfirmed),
+            by(outlook.pods_progressing, Why::NoFault, Why::FaultConfirmed),
             stuck.map_or("", |fault| fault.message.as_str()),
         ),
         of(
             ConditionType::SelfHealing,
             outlook.self_healing,
-            by(outlook.self_healing, Why::Allowed, Why::NeedsPerson),
-            &outlook.doing,
+            by(outlook.self_healing, Why::Allowed, Why::ManualActionRequired),
+            &outlook.activity,
         ),
         stable(outlook, standing, of),
     ];
@@ -182,15 +182,15 @@ fn stable(
         }
         (Tri::Unknown, _) if !stood => {
             let why = "the node was not watched for long enough to tell whether it flaps";
-            of(kind, Tri::Unknown, ConditionReason::NotYetLooked, why)
+            of(kind, Tri::Unknown, ConditionReason::NotYetChecked, why)
         }
-        _ => of(kind, Tri::True, ConditionReason::Clean, "neither Ready nor a fault of the node comes and goes"),
+        _ => of(kind, Tri::True, ConditionReason::NoFault, "neither Ready nor a fault of the node comes and goes"),
     }
 }
 
 /// Conditions of the probe that stand, and that nobody can vouch for now.
 fn vouched_no_more(outlook: &NodeOutlook, standing: &Standing) -> Vec<ConditionType> {
-    let silent = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeSilent);
+    let silent = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
     OF_PROBE
         .into_iter()
         .filter(|kind| standing.conditions.get(*kind).is_some())
@@ -221,7 +221,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
     let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
     let key = |is: &RemediationStatus| {
-        (is.policy.clone(), is.episode.clone(), is.stopped.as_ref().map(|by| by.episode.clone()))
+        (is.policy.clone(), is.name.clone(), is.cancelled.as_ref().map(|by| by.remediation.clone()))
     };
     // Nothing stands of it, as before an upgrade, or that nobody can tell: to write either is no hurry.
     let is_watched = |want: &Condition| {
@@ -247,7 +247,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     }
     let differs = summary != &part.summary
         || standing.flap.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)
-        || remediation.held != part.remediation.held
+        || remediation.blocked != part.remediation.blocked
         || words(&standing.cluster_faults) != words(&part.cluster_faults)
         || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
             standing.conditions.named(&want.type_).is_some_and(|stands| stands.said.message != want.message)
@@ -278,29 +278,29 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
     let allowed = match (&row.read, outlook.map(|seen| &seen.blocked)) {
         (Err(_), _) => of(ConditionType::RemediationAllowed, Tri::False, Why::Invalid, "the policy is not valid"),
         (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, Tri::True, Why::Allowed, "nothing is in the way"),
-        (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, Tri::False, Why::Held, why),
+        (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, Tri::False, Why::Blocked, why),
         (Ok(_), None) => {
-            of(ConditionType::RemediationAllowed, Tri::Unknown, Why::NotYetLooked, "nothing was decided yet")
+            of(ConditionType::RemediationAllowed, Tri::Unknown, Why::NotYetChecked, "nothing was decided yet")
         }
     };
     RemediationPolicyStatus {
         observed_generation: Some(row.generation),
-        selected: seen.selected,
-        unhealthy: seen.unhealthy,
-        unknown: seen.unknown,
+        selected_nodes: seen.selected,
+        unhealthy_nodes: seen.unhealthy,
+        unknown_nodes: seen.unknown,
         in_flight: seen.in_flight,
         max_unhealthy: seen.max_unhealthy,
         max_in_flight: seen.max_in_flight,
         limits: PolicyLimitsStatus::of(&seen.limits),
         windows: seen.windows.iter().take(MAX_SHOWN).map(Into::into).collect(),
         storms: seen.storms.iter().take(MAX_SHOWN).map(Into::into).collect(),
-        overlaps: seen.overlaps.iter().take(MAX_SHOWN).cloned().collect(),
+        overlapping_policies: seen.overlaps.iter().take(MAX_SHOWN).cloned().collect(),
         conditions: vec![valid, allowed],
     }
 }
 
 /// Whether a policy's conditions, or the kinds of its storms, are not those that stand: that is told at once. Numbers and words, which
-/// change with each episode while many are sick, have time.
+/// change with each remediation while many are sick, have time.
 pub fn news_of_policy(stands: &RemediationPolicyStatus, now: &RemediationPolicyStatus) -> bool {
     let verdicts = |status: &RemediationPolicyStatus| {
         let mut all: Vec<_> =
@@ -361,23 +361,23 @@ mod tests {
 
     #[test]
     fn what_was_written_is_not_written_again() {
-        let outlook = NodeOutlook { doing: "waiting".into(), restart_safe_known: true, ..NodeOutlook::default() };
-        let part = node_part(&outlook, &["TooYoung: x".into()], &Standing::default(), now());
+        let outlook = NodeOutlook { activity: "waiting".into(), restart_safe_known: true, ..NodeOutlook::default() };
+        let part = node_part(&outlook, &["MinDurationNotReached: x".into()], &Standing::default(), now());
         assert_eq!(difference(&Standing::default(), &part), Difference::Matter);
         let stable = of_type(&part, "NodeStable").unwrap();
         assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
         let standing = stands(part.clone());
         assert_eq!(difference(&standing, &part), Difference::None);
         let later = "2025-01-01T01:00:00Z".parse().unwrap();
-        let again = node_part(&outlook, &["TooYoung: x".into()], &standing, later);
+        let again = node_part(&outlook, &["MinDurationNotReached: x".into()], &standing, later);
         assert_eq!(again, part, "transition times are kept");
-        let words = node_part(&outlook, &["TooYoung: y".into()], &standing, later);
+        let words = node_part(&outlook, &["MinDurationNotReached: y".into()], &standing, later);
         assert_eq!(difference(&standing, &words), Difference::Words);
         let watched = NodeOutlook { stable: Tri::True, ..outlook.clone() };
-        let watched = node_part(&watched, &["TooYoung: x".into()], &standing, later);
+        let watched = node_part(&watched, &["MinDurationNotReached: x".into()], &standing, later);
         assert_eq!(difference(&standing, &watched), Difference::Watched);
-        let begun = NodeOutlook { episode: Some("e".into()), ..outlook.clone() };
-        let begun = node_part(&begun, &["TooYoung: x".into()], &standing, later);
+        let begun = NodeOutlook { remediation: Some("e".into()), ..outlook.clone() };
+        let begun = node_part(&begun, &["MinDurationNotReached: x".into()], &standing, later);
         assert_eq!(difference(&standing, &begun), Difference::Matter);
     }
 
@@ -442,7 +442,7 @@ mod tests {
             let window = window::Outlook { window: "Allow window".into(), is_open: true, until: Some(until) };
             let storm = StormOutlook {
                 fault: FaultType::HungContainer,
-                at_a_time: 2,
+                max_concurrent: 2,
                 nodes: 12,
                 new: 3,
                 evidence: "x".repeat(9_999),
@@ -452,7 +452,7 @@ mod tests {
             policy_status(&row, Some(&outlook), now())
         };
         let room = TopologyRoom { key: "zone".into(), value: None, nodes: 6, in_flight: 1, max_in_flight: 2 };
-        let spent = SpentNode { node: "n1".into(), acts: 20, is_slow: false, until: now() };
+        let spent = SpentNode { node: "n1".into(), actions: 20, is_slow: false, until: now() };
         let limits = LimitsOutlook {
             topologies: vec![room],
             topologies_left_out: 3,
@@ -465,12 +465,12 @@ mod tests {
         assert!(!same_policy_status(&status, &told(LimitsOutlook::default(), now())));
         let later = "2025-01-01T06:00:00Z".parse().unwrap();
         assert!(!same_policy_status(&status, &told(limits, later)));
-        assert_eq!((status.storms.len(), status.storms[0].evidence.len() <= 512), (16, true));
+        assert_eq!((status.storms.len(), status.storms[0].message.len() <= 512), (16, true));
         assert_eq!(
             serde_json::to_value(&status.limits).unwrap(),
-            json!({"perTopology": [{"topologyKey": "zone", "nodes": 6, "inFlight": 1, "maxInFlight": 2}], "perTopologyLeftOut": 3,
+            json!({"perTopology": [{"topologyKey": "zone", "nodes": 6, "inFlight": 1, "maxInFlight": 2}], "perTopologyOmitted": 3,
                 "perFault": [{"faults": ["DiskFull"], "inFlight": 0, "maxInFlight": 1}],
-                "perNode": [{"node": "n1", "acts": 20, "until": "2025-01-01T00:00:00Z"}]})
+                "perNode": [{"node": "n1", "actions": 20, "until": "2025-01-01T00:00:00Z"}]})
         );
         assert_eq!(told(LimitsOutlook::default(), later).limits, None);
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::report::{calls, lanes, seen};
+use super::report::{calls, collectors, seen};
 use crate::api::health::ProbeMode;
 use crate::cli::StatusArgs;
 use crate::node::local::{LocalStatus, ask};
@@ -25,7 +25,7 @@ fn text(told: &LocalStatus) -> String {
     match (&status.probe, told.judged_seconds) {
         (Some(probe), Some(ago)) => {
             let mode = if probe.mode == ProbeMode::Unit { "unit" } else { "pod" };
-            let can = if probe.can_act { "may act" } else { "only looks" };
+            let can = if probe.actions_enabled { "may act" } else { "only looks" };
             let _ = writeln!(out, "  probe: version {}, a {mode}, {can}; last judged {ago} s ago", probe.version);
         }
         _ => {
@@ -50,9 +50,9 @@ fn text(told: &LocalStatus) -> String {
         let since = kubelet.started_at.map_or_else(String::new, |at| format!(", its process began at {at}"));
         let _ = writeln!(out, "  kubelet: {started}{since}");
     }
-    lanes(&mut out, status.probe.as_ref().map(|probe| probe.lanes.as_slice()).unwrap_or_default());
+    collectors(&mut out, status.probe.as_ref().map(|probe| probe.collectors.as_slice()).unwrap_or_default());
     calls(&mut out, "calls out now", &told.calls);
-    for line in status.probe.iter().flat_map(|probe| &probe.missing) {
+    for line in status.probe.iter().flat_map(|probe| &probe.missing_capabilities) {
         let _ = writeln!(out, "  missing: {line}");
     }
     for condition in &status.conditions {
@@ -65,10 +65,10 @@ fn text(told: &LocalStatus) -> String {
     if told.judged_seconds.is_some() && status.faults.is_empty() {
         let _ = writeln!(out, "  no fault is suspected");
     }
-    if let Some(more) = status.faults_left_out {
+    if let Some(more) = status.faults_omitted {
         let _ = writeln!(out, "  {more} more faults are left out");
     }
-    if let Some(outcome) = &status.agent {
+    if let Some(outcome) = &status.command_result {
         let _ = writeln!(out, "  last order {}: {:?}: {}", outcome.operation_id, outcome.state, outcome.message);
     }
     out
@@ -90,17 +90,17 @@ fn delivery(told: &LocalStatus) -> String {
 mod tests {
     use super::*;
     use crate::api::NodeRuntimeHealthStatus;
-    use crate::api::health::LaneStatus;
-    use crate::api::health::{LaneState, ProbeStatus, RuntimeStatus};
+    use crate::api::health::CollectorStatus;
+    use crate::api::health::{CollectorState, ProbeStatus, RuntimeStatus};
     use crate::core::examples::fault;
     use crate::core::fault::FaultType;
-    use crate::node::lanes::Outstanding;
+    use crate::node::collectors::Outstanding;
 
     #[test]
     fn a_node_that_has_lost_its_api_server_still_tells_what_is_wrong() {
-        let lane = LaneStatus {
+        let collector = CollectorStatus {
             name: "lists".into(),
-            state: LaneState::Hung,
+            state: CollectorState::Hung,
             age_seconds: None,
             message: "a call has been out for 65 s".into(),
         };
@@ -108,7 +108,11 @@ mod tests {
             node: "worker-1".into(),
             judged_seconds: Some(3),
             status: NodeRuntimeHealthStatus {
-                probe: Some(ProbeStatus { version: "0.1.0".into(), lanes: vec![lane], ..ProbeStatus::default() }),
+                probe: Some(ProbeStatus {
+                    version: "0.1.0".into(),
+                    collectors: vec![collector],
+                    ..ProbeStatus::default()
+                }),
                 runtime: Some(RuntimeStatus { version: "containerd://1.6.20".into(), ..RuntimeStatus::default() }),
                 faults: vec![fault(FaultType::HungContainer)],
                 ..NodeRuntimeHealthStatus::default()
@@ -128,7 +132,7 @@ mod tests {
             "last judged 3 s ago",
             "has taken no report of this probe yet; calls have failed for 90 s: no answer within 10 s",
             "containerd://1.6.20",
-            "lane lists      Hung      looked never     a call has been out for 65 s",
+            "collector lists      Hung      looked never     a call has been out for 65 s",
             "calls out now: lists 1\n",
             "seconds in which the probe itself was held up while it waited: lists 2\n",
             "fault HungContainer (Suspected",

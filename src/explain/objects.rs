@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::convert::{self, Invalid};
-use crate::api::health::{LaneState, LaneStatus, Summary};
+use crate::api::health::{CollectorState, CollectorStatus, Summary};
 use crate::api::plain::plain;
 use crate::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
 use crate::caller::{DEADLINE, client, objects_in, within};
@@ -26,7 +26,7 @@ use crate::core::foreign::Noticed;
 use crate::core::narrow::{PodSeen, asked_keys, asks_of_pods, pod_of};
 use crate::core::notices::Notices;
 use crate::core::policy::Policy;
-use crate::core::snapshot::{CommandView, Ledger, Slot, Snapshot, Tri, UnreadableEpisode};
+use crate::core::snapshot::{CommandView, Ledger, Slot, Snapshot, Tri, UnreadableRemediation};
 use crate::core::text::bounded;
 
 /// Most pods that are read one by one.
@@ -40,7 +40,7 @@ pub(crate) struct Objects {
     /// By node, those that cannot be read too.
     commands: BTreeMap<String, CommandView>,
     policies: Vec<RemediationPolicy>,
-    episodes: Vec<NodeRemediation>,
+    remediations: Vec<NodeRemediation>,
     /// Pods that faults name, as far as they were read.
     pods: Vec<Pod>,
     /// Those of them that are not there any more.
@@ -49,8 +49,8 @@ pub(crate) struct Objects {
     unreadable: Vec<String>,
     /// Those of them that are reports, and why: their nodes are held, as by the controller.
     broken: Vec<(ObjectMeta, String)>,
-    /// Those of them that are episodes: their nodes are held, too.
-    lost: BTreeMap<String, UnreadableEpisode>,
+    /// Those of them that are remediations: their nodes are held, too.
+    lost: BTreeMap<String, UnreadableRemediation>,
 }
 
 /// The controller's own word on a node.
@@ -61,9 +61,9 @@ pub(crate) struct Told {
     /// Its summary.
     pub summary: Option<Summary>,
     /// What it holds back, one line each.
-    pub held: Vec<String>,
-    /// Lanes of the probe that cannot look now.
-    pub blind: Vec<LaneStatus>,
+    pub blocked: Vec<String>,
+    /// Collectors of the probe that cannot look now.
+    pub blind: Vec<CollectorStatus>,
     /// What the probe lacks, one line each.
     pub missing: Vec<String>,
     /// Whether the node's report cannot be read.
@@ -106,7 +106,7 @@ impl Objects {
                 }
                 "NodeRemediation" => {
                     let read = objects.read(&kind, item);
-                    objects.episodes.extend(read);
+                    objects.remediations.extend(read);
                 }
                 "Pod" => {
                     let read = objects.read(&kind, item);
@@ -142,7 +142,7 @@ impl Objects {
         let shown = if kind == "RemediationPolicy" { "policy" } else { kind };
         self.unreadable.push(bounded(&format!("{shown} {name} cannot be used: {error}"), MAX_LINE));
         if kind == "NodeRemediation" {
-            self.lost.insert(name.to_owned(), convert::unreadable_episode(&metadata, error));
+            self.lost.insert(name.to_owned(), convert::unreadable_remediation(&metadata, error));
         }
         if kind == "NodeCommand" {
             self.commands.insert(name.to_owned(), command::unreadable(&metadata, error));
@@ -187,8 +187,8 @@ impl Objects {
         objects.command(commands.into_iter());
         let policies = list::<RemediationPolicy>(client.clone()).await.with_context(|| what("remediationpolicies"))?;
         objects.policies = objects.readable("RemediationPolicy", policies);
-        let episodes = list::<NodeRemediation>(client.clone()).await.with_context(|| what("noderemediations"))?;
-        objects.episodes = objects.readable("NodeRemediation", episodes);
+        let remediations = list::<NodeRemediation>(client.clone()).await.with_context(|| what("noderemediations"))?;
+        objects.remediations = objects.readable("NodeRemediation", remediations);
         objects.fetch_pods(client, node).await;
         Ok(objects)
     }
@@ -229,8 +229,8 @@ impl Objects {
         let is_meant = |name: &str| node.is_none_or(|node| node == name);
         let reports = self.healths.iter().filter(|object| is_meant(&object.name_any()));
         let faults = reports.filter_map(|object| object.status.as_ref()).flat_map(|status| &status.faults);
-        let episodes = self.episodes.iter().filter(|object| is_meant(&object.spec.node_name));
-        let past = episodes.filter_map(|object| object.status.as_ref()).flat_map(|status| &status.faults);
+        let remediations = self.remediations.iter().filter(|object| is_meant(&object.spec.node_name));
+        let past = remediations.filter_map(|object| object.status.as_ref()).flat_map(|status| &status.faults);
         faults.filter_map(pod_of).chain(past.filter_map(|fault| fault.subject.pod.as_ref())).cloned().collect()
     }
 
@@ -274,17 +274,18 @@ impl Objects {
             self.healths.iter().find(|object| object.name_any() == node).and_then(|object| object.status.clone());
         let is_unreadable = self.broken.iter().any(|(metadata, _)| metadata.name.as_deref() == Some(node));
         let Some(status) = status else { return Told { is_unreadable, ..Told::default() } };
-        let (lanes, missing) = status.probe.map(|probe| (probe.lanes, probe.missing)).unwrap_or_default();
+        let (collectors, missing) =
+            status.probe.map(|probe| (probe.collectors, probe.missing_capabilities)).unwrap_or_default();
         Told {
-            blind: lanes
+            blind: collectors
                 .into_iter()
-                .filter(|lane| !matches!(lane.state, LaneState::Ok | LaneState::Starting))
+                .filter(|collector| !matches!(collector.state, CollectorState::Ok | CollectorState::Starting))
                 .collect(),
             missing,
             is_unreadable,
             faults: status.cluster_faults,
             summary: status.summary,
-            held: status.remediation.map(|remediation| remediation.held).unwrap_or_default(),
+            blocked: status.remediation.map(|remediation| remediation.blocked).unwrap_or_default(),
         }
     }
 
@@ -312,7 +313,7 @@ impl Objects {
                 Ok(None) => {}
                 Err(why) => {
                     let name = object.name_any();
-                    invalid.push(format!("status.flap of NodeRuntimeHealth {name} is not used: {why}"));
+                    invalid.push(format!("status.flapping of NodeRuntimeHealth {name} is not used: {why}"));
                 }
             }
         }
@@ -330,22 +331,22 @@ impl Objects {
             }
         }
         let mut ledger = Ledger::default();
-        for object in &self.episodes {
-            if let Some(wish) = convert::wish(object) {
-                snapshot.wishes.insert(wish.name.clone(), wish);
+        for object in &self.remediations {
+            if let Some(manual) = convert::manual(object) {
+                snapshot.manual_requests.insert(manual.name.clone(), manual);
                 continue;
             }
-            let episode = convert::episode(object);
-            if episode.is_open() {
+            let remediation = convert::remediation(object);
+            if remediation.is_open() {
                 let slot = Slot {
-                    node: episode.node.clone(),
-                    policy: episode.policy.clone(),
-                    taken_at: episode.opened_at,
+                    node: remediation.node.clone(),
+                    policy: remediation.policy.clone(),
+                    taken_at: remediation.started_at,
                     kinds: None,
                 };
-                ledger.slots.insert(episode.name.clone(), slot);
+                ledger.slots.insert(remediation.name.clone(), slot);
             }
-            snapshot.episodes.insert(episode.name.clone(), episode);
+            snapshot.remediations.insert(remediation.name.clone(), remediation);
         }
         snapshot.ledger = Some(ledger);
         snapshot.unreadable = self.lost.clone();
@@ -380,7 +381,7 @@ impl Objects {
 
 /// How the node flaps, as the controller has written it down last. What it remembers beside that nobody else knows.
 fn flap(object: &NodeRuntimeHealth, snapshot: &Snapshot) -> Result<Option<FlapView>, String> {
-    let written = object.status.as_ref().and_then(|status| status.flap.as_ref()).map(WrittenFlap::read);
+    let written = object.status.as_ref().and_then(|status| status.flapping.as_ref()).map(WrittenFlap::read);
     let Some(record) = written else { return Ok(None) };
     let record = record.map_err(ToOwned::to_owned)?;
     let view = snapshot.nodes.get(&object.name_any());
@@ -439,9 +440,9 @@ mod tests {
             }
             "noderuntimehealths" => json!([
                 {"metadata": named("w1", "u1"), "spec": {}, "status": {"faults": [{"type": "OfAnotherVersion"}]}},
-                {"metadata": named("w2", "u2"), "spec": {}, "status": {"flap": "often"}},
+                {"metadata": named("w2", "u2"), "spec": {}, "status": {"flapping": "often"}},
             ]),
-            "nodecommands" => json!([{"metadata": named("w2", "u2"), "spec": {"order": {"action": "ReformatDisk"}}}]),
+            "nodecommands" => json!([{"metadata": named("w2", "u2"), "spec": {"command": {"action": "ReformatDisk"}}}]),
             "remediationpolicies" => json!([{"metadata": {"name": "p"}, "spec": {"rules": "none"}}]),
             _ => json!([{"metadata": {"name": "e"}, "spec": {"nodeName": []}}]),
         });
@@ -455,7 +456,7 @@ mod tests {
             "NodeCommand w2 cannot be used: ",
             "policy p cannot be used: ",
             "NodeRemediation e cannot be used: ",
-            "status.flap of NodeRuntimeHealth w2 is not used: expected a history of changes: ",
+            "status.flapping of NodeRuntimeHealth w2 is not used: expected a history of changes: ",
         ] {
             assert!(invalid.iter().any(|line| line.starts_with(said)), "{said}: {invalid:?}");
         }
@@ -480,9 +481,9 @@ mod tests {
         assert_eq!(Objects::parse(documents).unwrap().node_names(), ["w1", "w2"]);
         // As in a live cluster: what its metadata tell holds its node, whatever else they say.
         let broken = "{items: [{kind: Node, metadata: {name: w1}}, {kind: NodeRemediation, metadata: {name: e1, creationTimestamp: \
-            '9999-12-31T23:59:59Z', labels: {runtimehealth.io/node: w1}, finalizers: [runtimehealth.io/episode]}}]}";
-        let held = &Objects::parse(broken).unwrap().lost["e1"];
-        assert_eq!((held.node.as_deref(), held.is_open), (Some("w1"), true));
+            '9999-12-31T23:59:59Z', labels: {runtimehealth.io/node: w1}, finalizers: [runtimehealth.io/remediation]}}]}";
+        let blocked = &Objects::parse(broken).unwrap().lost["e1"];
+        assert_eq!((blocked.node.as_deref(), blocked.is_open), (Some("w1"), true));
         assert!(found[0].starts_with("RemediationPolciy p is not looked at: expected"), "{found:?}");
     }
 }

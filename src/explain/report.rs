@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::api::health::LaneStatus;
+use crate::api::health::CollectorStatus;
 use crate::core::fault::Fault;
-use crate::node::lanes::Outstanding;
+use crate::node::collectors::Outstanding;
 
 /// A fault as its finder saw it: what, how sure, since when, on what evidence.
 pub(super) fn seen(out: &mut String, fault: &Fault) {
@@ -18,7 +18,7 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     let _ = writeln!(
         out,
         "    there for {} s, seen by {} looks in a row, the last one {} s before the report",
-        fault.for_seconds, fault.confirmations, fault.look_age_seconds
+        fault.duration_seconds, fault.confirmations, fault.check_age_seconds
     );
     if let Some(process) = &fault.target.process {
         let wchan = process.wchan.as_deref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
@@ -36,12 +36,12 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     }
 }
 
-/// When each of the probe's lanes looked last, and what it says of itself.
-pub(super) fn lanes(out: &mut String, lanes: &[LaneStatus]) {
-    for lane in lanes {
-        let age = lane.age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"));
-        let state = format!("{:?}", lane.state);
-        let line = format!("  lane {:<10} {state:<9} looked {age:<9} {}", lane.name, lane.message);
+/// When each of the probe's collectors looked last, and what it says of itself.
+pub(super) fn collectors(out: &mut String, collectors: &[CollectorStatus]) {
+    for collector in collectors {
+        let age = collector.age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"));
+        let state = format!("{:?}", collector.state);
+        let line = format!("  collector {:<10} {state:<9} looked {age:<9} {}", collector.name, collector.message);
         let _ = writeln!(out, "{}", line.trim_end());
     }
 }
@@ -53,7 +53,9 @@ pub(super) fn calls(out: &mut String, now: &str, calls: &Outstanding) {
     let whole: BTreeMap<String, u64> = calls
         .held_up_seconds
         .iter()
-        .map(|(lane, seconds)| (lane.clone(), Duration::try_from_secs_f64(*seconds).unwrap_or_default().as_secs()))
+        .map(|(collector, seconds)| {
+            (collector.clone(), Duration::try_from_secs_f64(*seconds).unwrap_or_default().as_secs())
+        })
         .collect();
     counts(out, "seconds in which the probe itself was held up while it waited", &whole);
 }
@@ -62,7 +64,7 @@ fn counts<N: std::fmt::Display + Default + PartialEq>(out: &mut String, what: &s
     let shown: Vec<String> = counts
         .iter()
         .filter(|(_, count)| **count != N::default())
-        .map(|(lane, count)| format!("{lane} {count}"))
+        .map(|(collector, count)| format!("{collector} {count}"))
         .collect();
     if !shown.is_empty() {
         let _ = writeln!(out, "  {what}: {}", shown.join(", "));

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::objects::Told;
-use super::report::{lanes, seen};
+use super::report::{collectors, seen};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::plan::{Effect, Health, Operation, Plan};
 use crate::core::policy::{Action, Policy, Rule};
@@ -28,7 +28,7 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
         let _ = writeln!(out, "  {why}");
     }
     if let Some(beat) = snapshot.reports.get(node).and_then(|report| report.heartbeat.as_ref()) {
-        let can = if beat.can_act { "may act" } else { "only looks" };
+        let can = if beat.actions_enabled { "may act" } else { "only looks" };
         let _ = writeln!(
             out,
             "  probe: last heard of {} s ago, the next report promised within {} s; {can}",
@@ -42,7 +42,7 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
     for line in &told.missing {
         let _ = writeln!(out, "  missing: {line}");
     }
-    lanes(&mut out, &told.blind);
+    collectors(&mut out, &told.blind);
     for line in invalid.iter().take(MOST_INVALID) {
         let _ = writeln!(out, "  {line}");
     }
@@ -53,8 +53,8 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
         let _ = writeln!(out, "  the node flaps: {}", flap.told());
         let _ = writeln!(
             out,
-            "    match.for adds up the times for which a fault was there, short gaps left out; only the controller has seen those: \
-             what is held here as TooYoung may be due sooner"
+            "    match.minDuration adds up the times for which a fault was there, short gaps left out; only the controller has seen those: \
+             what is held here as MinDurationNotReached may be due sooner"
         );
     }
     let reported =
@@ -80,7 +80,7 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
             let _ = writeln!(out, "  now: {}", act(operation));
         }
     }
-    episodes(&mut out, node, snapshot);
+    remediations(&mut out, node, snapshot);
     match decided.next {
         Some(next) => {
             let _ = writeln!(out, "  decided again in {} s at the latest, and at every change", next.as_secs().max(1));
@@ -121,8 +121,9 @@ fn controllers_own(out: &mut String, faults: &[&Fault], told: &Told) {
         }
     }
     let _ = writeln!(out, "    found by the controller, which alone reads pods; what it last wrote:");
-    let doing = told.summary.as_ref().map(|summary| summary.doing.as_str()).filter(|doing| !doing.is_empty());
-    for line in doing.into_iter().chain(told.held.iter().map(String::as_str)) {
+    let activity =
+        told.summary.as_ref().map(|summary| summary.activity.as_str()).filter(|activity| !activity.is_empty());
+    for line in activity.into_iter().chain(told.blocked.iter().map(String::as_str)) {
         let _ = writeln!(out, "    {line}");
     }
 }
@@ -141,8 +142,10 @@ fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided
     if fault.state != FaultState::Confirmed {
         let _ = writeln!(out, "    held: it is not confirmed; nothing acts on a suspicion");
     }
-    for held in decided.held.iter().filter(|held| held.node == node && held.fault_id.as_deref() == Some(&fault.id)) {
-        let _ = writeln!(out, "    held ({:?}): {}", held.reason, held.message);
+    for blocked in
+        decided.blocked.iter().filter(|blocked| blocked.node == node && blocked.fault_id.as_deref() == Some(&fault.id))
+    {
+        let _ = writeln!(out, "    held ({:?}): {}", blocked.reason, blocked.message);
     }
 }
 
@@ -181,7 +184,7 @@ const fn name(action: crate::core::order::NodeAction) -> &'static str {
 
 fn ladder(rule: &Rule) -> String {
     let step = |action: &Action| match action {
-        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess ({signal:?})"),
+        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess ({})", signal.as_str()),
         Action::HandOff(with) => format!("HandOff ({})", with.remediation_template.object_kind()),
         Action::Taint(effect) => format!("Taint ({})", effect.as_str()),
         other => other.kind().as_str().to_owned(),
@@ -189,30 +192,30 @@ fn ladder(rule: &Rule) -> String {
     rule.steps.iter().map(|one| step(&one.action)).collect::<Vec<_>>().join(" → ")
 }
 
-fn episodes(out: &mut String, node: &str, snapshot: &Snapshot) {
-    let mut mine: Vec<_> = snapshot.episodes.values().filter(|episode| episode.node == node).collect();
-    mine.sort_by_key(|episode| std::cmp::Reverse(episode.opened_at));
-    for wish in snapshot.wishes.values().filter(|wish| wish.node == node).take(5) {
-        let (name, policy, phrase) = (&wish.name, &wish.policy, wish.phrase());
-        let _ = writeln!(out, "  start by hand {name} ({policy}, Pending): {phrase}; {}", wish.message);
+fn remediations(out: &mut String, node: &str, snapshot: &Snapshot) {
+    let mut mine: Vec<_> = snapshot.remediations.values().filter(|remediation| remediation.node == node).collect();
+    mine.sort_by_key(|remediation| std::cmp::Reverse(remediation.started_at));
+    for manual in snapshot.manual_requests.values().filter(|manual| manual.node == node).take(5) {
+        let (name, policy, phrase) = (&manual.name, &manual.policy, manual.phrase());
+        let _ = writeln!(out, "  start by hand {name} ({policy}, Pending): {phrase}; {}", manual.message);
     }
-    for episode in mine.into_iter().take(5) {
+    for remediation in mine.into_iter().take(5) {
         let _ = writeln!(
             out,
-            "  episode {} ({}, {}): {}",
-            episode.name,
-            episode.policy,
-            episode.phase.as_str(),
-            episode.message
+            "  remediation {} ({}, {}): {}",
+            remediation.name,
+            remediation.policy,
+            remediation.phase.as_str(),
+            remediation.message
         );
-        for step in &episode.steps {
+        for step in &remediation.steps {
             let _ = writeln!(
                 out,
                 "    {} {:?} by {:?}: {:?} {}",
-                step.reserved_at, step.action, step.lane, step.state, step.message
+                step.scheduled_at, step.action, step.executor, step.state, step.message
             );
-            if !step.lane_reason.is_empty() {
-                let _ = writeln!(out, "      lane {}", step.lane_reason);
+            if !step.executor_reason.is_empty() {
+                let _ = writeln!(out, "      executor: {}", step.executor_reason);
             }
         }
     }

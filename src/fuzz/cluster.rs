@@ -88,7 +88,7 @@ fn decide(snapshot: &Snapshot) {
     let made = plan(snapshot, &settings);
     assert_eq!(made, plan(snapshot, &settings));
     assert!(made.next.is_none_or(|next| !next.is_zero()), "the next look is now");
-    assert!(made.effects.len() <= 16 + 4 * snapshot.episodes.len(), "{} effects for one node", made.effects.len());
+    assert!(made.effects.len() <= 16 + 4 * snapshot.remediations.len(), "{} effects for one node", made.effects.len());
 }
 
 pub(super) fn health_object(data: &[u8]) -> bool {
@@ -121,7 +121,7 @@ pub(super) fn command_object(data: &[u8]) -> bool {
     let read = agent::own_command(data);
     let Ok(object) = serde_json::from_slice::<NodeCommand>(data) else { return read.is_some() };
     is_stable(&object);
-    assert_eq!(read.and_then(|command| command.order), object.spec.order, "both read the same order");
+    assert_eq!(read.and_then(|command| command.order), object.spec.command, "both read the same order");
     let mut snapshot = sick();
     snapshot.commands.insert(NODE.to_owned(), command::view(&object));
     decide(&snapshot);
@@ -147,17 +147,17 @@ pub(super) fn policy_object(data: &[u8]) -> bool {
 pub(super) fn remediation_object(data: &[u8]) -> bool {
     let Ok(object) = serde_json::from_slice::<NodeRemediation>(data) else { return false };
     is_stable(&object);
-    let mut episode = convert::episode(&object);
-    is_stable(&convert::remediation_status(&episode));
-    decide(&Snapshot { episodes: BTreeMap::from([(episode.name.clone(), episode.clone())]), ..sick() });
+    let mut remediation = convert::remediation(&object);
+    is_stable(&convert::remediation_status(&remediation));
+    decide(&Snapshot { remediations: BTreeMap::from([(remediation.name.clone(), remediation.clone())]), ..sick() });
     // And as one of this very node.
     let mut snapshot = sick();
-    NODE.clone_into(&mut episode.node);
-    episode.node_uid = snapshot.nodes.get(NODE).map(|node| node.uid.clone()).unwrap_or_default();
+    NODE.clone_into(&mut remediation.node);
+    remediation.node_uid = snapshot.nodes.get(NODE).map(|node| node.uid.clone()).unwrap_or_default();
     if let Some(policy) = snapshot.policies.first() {
-        episode.policy.clone_from(&policy.name);
+        remediation.policy.clone_from(&policy.name);
     }
-    snapshot.episodes.insert(episode.name.clone(), episode);
+    snapshot.remediations.insert(remediation.name.clone(), remediation);
     decide(&snapshot);
     true
 }

@@ -1,4 +1,4 @@
-//! The executor: one order, one object, one act at most. The same code runs in a Job (`nrh act`) and inside the
+//! The executor: one order, one object, one act at most. The same code runs in a Job (`nrh run-command`) and inside the
 //! probe; the node's own look has the last word.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! The order of these steps is the safety argument and never changes:
 //! - the process is held by a pidfd *before* the last look, so what was looked at is what is signalled;
 //! - the claim is taken *after* the look and directly *before* the act, by creating a file exclusively: two
-//!   lanes, a late Job and a restart act once in all. A crash between claim and act means never;
+//!   collectors, a late Job and a restart act once in all. A crash between claim and act means never;
 //! - every end is stored under the operation, also a refusal: an operation has one outcome, whoever asks.
 
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub const MOUNTS: &[(&str, bool, &str)] = &[
     (
         "/run/nrh",
         true,
-        "epoch and claims: what makes an operation happen once, whichever lane carries it out (type DirectoryOrCreate)",
+        "epoch and claims: what makes an operation happen once, whichever collector carries it out (type DirectoryOrCreate)",
     ),
     (
         "/run/containerd",
@@ -183,7 +183,7 @@ impl Agent {
     /// An error is a refusal that is not stored: the order was not admitted, or its claim is another's.
     async fn carry_out(&self, order: &Order) -> Result<Outcome, Refusal> {
         if !self.allow_actions {
-            return Err(Refusal::new(OutcomeReason::ActingDisabled, "acting is switched off on this node"));
+            return Err(Refusal::new(OutcomeReason::ActionsDisabled, "acting is switched off on this node"));
         }
         let task = admission::task(order, &self.node)?;
         self.in_its_boot(&task)?;
@@ -213,7 +213,7 @@ impl Agent {
         }
         let outcome = act::act(order, allowed, &self.looker.bounds).await;
         if let Err(error) = self.claims.conclude(order, &outcome) {
-            // It was done; only a restart of this lane will not learn what came of it.
+            // It was done; only a restart of this collector will not learn what came of it.
             tracing::warn!(operation = order.operation_id, %error, "cannot store the outcome");
         }
         Ok(outcome)
@@ -249,7 +249,7 @@ impl Agent {
                      see docs/runbook/controller.md"
                 ),
             };
-            return Err(Refusal::new(OutcomeReason::Stale, message));
+            return Err(Refusal::new(OutcomeReason::Expired, message));
         }
         let now = self.now().map_err(no_state)?;
         let first = self.claims.first_read(order, &now).map_err(no_state)?;
@@ -262,7 +262,7 @@ impl Agent {
 
     /// What is known of the operation already, if anything.
     async fn known(&self, order: &Order, task: &Task) -> Result<Option<Outcome>, Refusal> {
-        let claimed = |message: &str| Err(Refusal::new(OutcomeReason::AlreadyClaimed, message));
+        let claimed = |message: &str| Err(Refusal::new(OutcomeReason::AlreadyExecuted, message));
         match self.claims.known(order).map_err(no_state)? {
             Known::Free => Ok(None),
             Known::Ended(outcome) => Ok(Some(outcome)),
@@ -274,26 +274,26 @@ impl Agent {
 
     /// What a claim that nobody has concluded has left of a mark: the file itself tells, which a boot awaited for hours does not.
     async fn left(&self, order: &Order) -> Result<Outcome, Refusal> {
-        let path = order.mark.as_ref().map(|mark| mark.path.clone()).unwrap_or_default();
+        let path = order.reboot_marker.as_ref().map(|mark| mark.path.clone()).unwrap_or_default();
         let (host, name) = (self.looker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
         let look = move || Folder::open(&host)?.look(&name);
         let found = self.looker.reader.run(self.looker.bounds.processes, look).await?;
         let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == order.operation_id);
         Ok(if is_ours {
             let said = format!("{path} asks for a reboot, until this order is withdrawn");
-            verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said)
+            verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said)
         } else {
             let said = format!("the node was not marked for a reboot: whoever claimed that has left no {path}");
-            verdict::outcome(order, OutcomeState::Failed, OutcomeReason::CallFailed, &said)
+            verdict::outcome(order, OutcomeState::Failed, OutcomeReason::RequestFailed, &said)
         })
     }
 
     async fn claimed_by_another(&self, order: &Order, task: &Task) -> Result<Outcome, Refusal> {
-        let gone = || Refusal::new(OutcomeReason::AlreadyClaimed, "the operation was claimed by another lane");
+        let gone = || Refusal::new(OutcomeReason::AlreadyExecuted, "the operation was claimed by another collector");
         self.known(order, task).await?.ok_or_else(gone)
     }
 
-    /// Ends the operation by a refusal, so that no other lane acts on it later.
+    /// Ends the operation by a refusal, so that no other collector acts on it later.
     async fn refuse(&self, order: &Order, task: &Task, refusal: Refusal) -> Result<Outcome, Refusal> {
         let outcome = refusal.outcome(order);
         match self.claims.claim(order, Some(outcome.clone())) {

@@ -19,9 +19,9 @@ use crate::node::yaml;
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 64 << 10;
 /// Looks that may be asked for. Fewer than three cannot tell a busy moment from a fault.
-const LOOKS: RangeInclusive<u32> = 3..=20;
+const CHECKS: RangeInclusive<u32> = 3..=20;
 /// Clean looks that may be asked for. One may be a look between two failures.
-const CLEAN_LOOKS: RangeInclusive<u32> = 2..=20;
+const CLEAR_CHECKS: RangeInclusive<u32> = 2..=20;
 /// How much shorter (as a divisor) and how much longer than shipped a time may be. A grace that Kubernetes needs to heal by
 /// itself must stay one, and one without end would only hide faults.
 const USUAL: (u64, u64) = (2, 20);
@@ -80,10 +80,10 @@ struct Said {
     runtime_client_age: Option<HumanDuration>,
     runtime_client_still: Option<HumanDuration>,
     network_not_ready: Option<ConfirmationFile>,
-    deaf_shim: Option<ConfirmationFile>,
+    unresponsive_shim: Option<ConfirmationFile>,
     ghost_sandbox: Option<ConfirmationFile>,
-    unknown_kubepods_process: Option<ConfirmationFile>,
-    probe_blind: Option<ConfirmationFile>,
+    untracked_pod_process: Option<ConfirmationFile>,
+    probe_degraded: Option<ConfirmationFile>,
     runtime_unreachable: Option<ConfirmationFile>,
     runtime_list_hung: Option<ConfirmationFile>,
     list_deadline: Option<HumanDuration>,
@@ -104,21 +104,21 @@ struct Said {
     uninterruptible_age: Option<HumanDuration>,
     frozen_cgroup: Option<ConfirmationFile>,
     frozen_init_age: Option<HumanDuration>,
-    exited_container_pile_up: Option<ConfirmationFile>,
+    exited_container_backlog: Option<ConfirmationFile>,
     client_certificate_expiring: Option<ConfirmationFile>,
     clock_unsynchronised: Option<ConfirmationFile>,
     clock_skew: Option<HumanDuration>,
-    clean_looks: Option<u32>,
-    clean_apart: Option<HumanDuration>,
+    clear_checks: Option<u32>,
+    clear_interval: Option<HumanDuration>,
 }
 
 /// What confirms one kind of fault.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct ConfirmationFile {
-    looks: Option<u32>,
-    apart: Option<HumanDuration>,
-    grace: Option<HumanDuration>,
+    checks: Option<u32>,
+    interval: Option<HumanDuration>,
+    grace_period: Option<HumanDuration>,
 }
 
 /// Reads thresholds from a file; what it does not name keeps its shipped value.
@@ -155,9 +155,9 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     let mut confirmation = |key: &str, said: &Option<ConfirmationFile>, to: &mut Confirmation| {
         let Some(said) = said else { return };
         let name = |part: &str| format!("{key}.{part}");
-        number(&name("looks"), said.looks, &LOOKS, &mut to.looks, &mut refused);
-        time(&name("apart"), said.apart, USUAL, &mut to.apart, &mut refused);
-        time(&name("grace"), said.grace, USUAL, &mut to.grace, &mut refused);
+        number(&name("checks"), said.checks, &CHECKS, &mut to.checks, &mut refused);
+        time(&name("interval"), said.interval, USUAL, &mut to.interval, &mut refused);
+        time(&name("gracePeriod"), said.grace_period, USUAL, &mut to.grace_period, &mut refused);
     };
     confirmation("hungContainer", &file.hung_container, &mut to.hung_container);
     confirmation("leakedShim", &file.leaked_shim, &mut to.leaked_shim);
@@ -166,10 +166,10 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("networkPluginHung", &file.network_plugin_hung, &mut to.network_plugin_hung);
     confirmation("runtimeClientHung", &file.runtime_client_hung, &mut to.runtime_client_hung);
     confirmation("networkNotReady", &file.network_not_ready, &mut to.network_not_ready);
-    confirmation("deafShim", &file.deaf_shim, &mut to.deaf_shim);
+    confirmation("unresponsiveShim", &file.unresponsive_shim, &mut to.unresponsive_shim);
     confirmation("ghostSandbox", &file.ghost_sandbox, &mut to.ghost_sandbox);
-    confirmation("unknownKubepodsProcess", &file.unknown_kubepods_process, &mut to.unknown_kubepods_process);
-    confirmation("probeBlind", &file.probe_blind, &mut to.probe_blind);
+    confirmation("untrackedPodProcess", &file.untracked_pod_process, &mut to.untracked_pod_process);
+    confirmation("probeDegraded", &file.probe_degraded, &mut to.probe_degraded);
     confirmation("runtimeUnreachable", &file.runtime_unreachable, &mut to.runtime_unreachable);
     confirmation("runtimeListHung", &file.runtime_list_hung, &mut to.runtime_list_hung);
     confirmation("lostTask", &file.lost_task, &mut to.lost_task);
@@ -186,7 +186,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     confirmation("readOnlyFilesystem", &file.read_only_filesystem, &mut to.read_only_filesystem);
     confirmation("uninterruptibleProcess", &file.uninterruptible_process, &mut to.uninterruptible_process);
     confirmation("frozenCgroup", &file.frozen_cgroup, &mut to.frozen_cgroup);
-    confirmation("exitedContainerPileUp", &file.exited_container_pile_up, &mut to.exited_container_pile_up);
+    confirmation("exitedContainerBacklog", &file.exited_container_backlog, &mut to.exited_container_backlog);
     confirmation("clientCertificateExpiring", &file.client_certificate_expiring, &mut to.client_certificate_expiring);
     confirmation("clockUnsynchronised", &file.clock_unsynchronised, &mut to.clock_unsynchronised);
     time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
@@ -198,13 +198,13 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     time("slowRelist", file.slow_relist, NOT_SHORTER, &mut to.slow_relist, &mut refused);
     time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, &mut refused);
     time("clockSkew", file.clock_skew, SKEW, &mut to.clock_skew, &mut refused);
-    time("cleanApart", file.clean_apart, USUAL, &mut to.clean_apart, &mut refused);
-    number("cleanLooks", file.clean_looks, &CLEAN_LOOKS, &mut to.clean_looks, &mut refused);
-    let clears = to.clean_apart.saturating_mul(to.clean_looks.saturating_sub(1));
+    time("clearInterval", file.clear_interval, USUAL, &mut to.clear_interval, &mut refused);
+    number("clearChecks", file.clear_checks, &CLEAR_CHECKS, &mut to.clear_checks, &mut refused);
+    let clears = to.clear_interval.saturating_mul(to.clear_checks.saturating_sub(1));
     if clears > CLEARS {
         let (clears, most) = (clears.as_secs(), CLEARS.as_secs());
         refused.push(format!(
-            "cleanLooks and cleanApart make {clears}s from the first clean look to the last, expected {most}s at most"
+            "clearChecks and clearInterval make {clears}s from the first clean look to the last, expected {most}s at most"
         ));
     }
     (to, refused)
@@ -270,33 +270,33 @@ mod tests {
         for nothing in ["", "# nothing\n", "{}", "hungContainer: {}"] {
             assert_eq!(parse(nothing, "f").unwrap(), Thresholds::default(), "{nothing:?}");
         }
-        let one = parse("hungContainer: {grace: 2m}\nleakedShimAge: 10m\ncleanLooks: 3", "f").unwrap();
+        let one = parse("hungContainer: {gracePeriod: 2m}\nleakedShimAge: 10m\ncleanLooks: 3", "f").unwrap();
         let shipped = Thresholds::default();
-        let hung_container = Confirmation { grace: Duration::from_mins(2), ..shipped.hung_container };
+        let hung_container = Confirmation { grace_period: Duration::from_mins(2), ..shipped.hung_container };
         let leaked_shim_age = Duration::from_mins(10);
-        assert_eq!(one, Thresholds { hung_container, leaked_shim_age, clean_looks: 3, ..shipped });
+        assert_eq!(one, Thresholds { hung_container, leaked_shim_age, clear_checks: 3, ..shipped });
     }
 
     #[test]
     fn a_key_that_is_not_known_is_refused_with_its_name() {
-        assert!(refusal("hungContainers: {looks: 3}").contains("hungContainers"));
+        assert!(refusal("hungContainers: {checks: 3}").contains("hungContainers"));
         assert!(refusal("hungContainer: {look: 3}").contains("look"));
         assert!(refusal("hungContainer: 40s").contains("probe.yaml is refused"));
-        assert!(refusal("cleanApart: soon").contains("is not a duration"));
-        assert!(refusal("cleanLooks: 2\ncleanLooks: 3").contains("cleanLooks"), "twice");
+        assert!(refusal("clearInterval: soon").contains("is not a duration"));
+        assert!(refusal("clearChecks: 2\ncleanLooks: 3").contains("clearChecks"), "twice");
     }
 
     #[test]
     fn every_absurd_value_is_refused_with_its_name_and_its_range() {
-        let text = "hungContainer: {looks: 1, apart: 9s, grace: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\ncleanLooks: 0\nclockSkew: 9s";
+        let text = "hungContainer: {checks: 1, interval: 9s, gracePeriod: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\ncleanLooks: 0\nclockSkew: 9s";
         let said = refusal(text);
         for expected in [
-            "hungContainer.looks is 1, expected 3 to 20",
-            "hungContainer.apart is 9s, expected 10s to 6m40s",
-            "hungContainer.grace is 24h, expected 20s to 13m20s",
+            "hungContainer.checks is 1, expected 3 to 20",
+            "hungContainer.interval is 9s, expected 10s to 6m40s",
+            "hungContainer.gracePeriod is 24h, expected 20s to 13m20s",
             "networkPluginAge is 59s, expected 1m to 20m",
             "listDeadline is 3m, expected 30s to 2m",
-            "cleanLooks is 0, expected 2 to 20",
+            "clearChecks is 0, expected 2 to 20",
             "clockSkew is 9s, expected 10s to 5m",
         ] {
             assert!(said.contains(expected), "{said}");
@@ -305,8 +305,8 @@ mod tests {
 
     #[test]
     fn what_is_healed_is_called_so_before_steps_give_up() {
-        assert!(parse("cleanLooks: 3\ncleanApart: 10s", "f").is_ok());
-        let said = refusal("cleanLooks: 3\ncleanApart: 11s");
+        assert!(parse("clearChecks: 3\ncleanApart: 10s", "f").is_ok());
+        let said = refusal("clearChecks: 3\ncleanApart: 11s");
         assert!(said.contains("22s from the first clean look to the last, expected 20s at most"), "{said}");
     }
 

@@ -34,8 +34,8 @@ use crate::api::NodeRuntimeHealthStatus;
 use crate::core::fault::{Fault, FaultState};
 use crate::core::observation::Observations;
 use crate::node::agent::Reader;
+use crate::node::collectors::Outstanding;
 use crate::node::kmsg::KMSG;
-use crate::node::lanes::Outstanding;
 use crate::node::proc;
 use involved::involved;
 use process::Involved;
@@ -205,7 +205,7 @@ impl EvidenceSettings {
             fault: fault.clone(),
             runtime: status.runtime.clone(),
             kubelet: status.kubelet.clone(),
-            lanes: status.probe.iter().flat_map(|probe| probe.lanes.iter().cloned()).collect(),
+            collectors: status.probe.iter().flat_map(|probe| probe.collectors.iter().cloned()).collect(),
             calls: calls.clone(),
             processes: Vec::new(),
             kernel_log: Section::default(),

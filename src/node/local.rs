@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::lanes::Outstanding;
+use super::collectors::Outstanding;
 use super::report::Delivery;
 use super::report::draft::Draft;
 use crate::api::NodeRuntimeHealthStatus;
@@ -58,7 +58,7 @@ pub struct LocalStatus {
 }
 
 impl LocalStatus {
-    /// As of `now`, from the newest draft, the lanes' calls and the reporter's word.
+    /// As of `now`, from the newest draft, the collectors' calls and the reporter's word.
     pub fn new(node: &str, draft: Option<&Draft>, calls: Outstanding, delivery: &Delivery, now: Instant) -> Self {
         let since = |then: Instant| now.saturating_duration_since(then).as_secs();
         let (failing, error) = delivery.failing.clone().or_else(|| delivery.deaf.clone()).unzip();

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 const STEP: Duration = Duration::from_millis(500);
 /// Least number of steps in a wait of a few seconds, and most in a long one: it costs a waking each.
 const STEPS: (u32, u32) = (10, 64);
-/// Lateness that is not worth a word: timers and busy lanes.
+/// Lateness that is not worth a word: timers and busy collectors.
 const SLIGHT: Duration = Duration::from_millis(100);
 
 /// One wait, and how much of it counts.

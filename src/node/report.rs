@@ -94,8 +94,8 @@ impl Reporter {
         let mut course = Course::default();
         loop {
             let draft = self.drafts.borrow_and_update().clone();
-            let episode = self.feedback.borrow().episode;
-            match course.next(draft, episode, Instant::now()) {
+            let remediation = self.feedback.borrow().remediation;
+            match course.next(draft, remediation, Instant::now()) {
                 Next::Write(draft) => self.write(&mut course, draft).await,
                 Next::Wait(until) => {
                     let timer = async {
@@ -115,7 +115,7 @@ impl Reporter {
 
     async fn write(&self, course: &mut Course, draft: Arc<Draft>) {
         let (now, chance) = (Instant::now(), pace::chance());
-        let interval = pace::interval(draft.pulse(now, self.feedback.borrow().episode), chance);
+        let interval = pace::interval(draft.pulse(now, self.feedback.borrow().remediation), chance);
         let sequence = course.sequence.saturating_add(1);
         let status = draft.sent(now, (self.wall)(), sequence, interval);
         let result = match course.line.client(&self.connect).await {
@@ -142,18 +142,18 @@ fn replace<T: PartialEq>(sender: &watch::Sender<T>, new: T) {
 }
 
 impl Course {
-    fn next(&self, draft: Option<Arc<Draft>>, episode: bool, now: Instant) -> Next {
+    fn next(&self, draft: Option<Arc<Draft>>, remediation: bool, now: Instant) -> Next {
         let Some(draft) = draft else { return Next::Wait(None) };
-        let due = self.write_due(&draft, episode, now).max(self.line.wait.unwrap_or(now));
+        let due = self.write_due(&draft, remediation, now).max(self.line.wait.unwrap_or(now));
         if due <= now { Next::Write(draft) } else { Next::Wait(Some(due)) }
     }
 
     /// When the next write is due: at once for new facts and for a look that was asked for, else as promised.
-    fn write_due(&self, draft: &Draft, episode: bool, now: Instant) -> Instant {
+    fn write_due(&self, draft: &Draft, remediation: bool, now: Instant) -> Instant {
         let Some(sent) = &self.sent else { return now };
         if !draft.same_facts(&sent.draft) || draft.answers > sent.draft.answers {
             return sent.at + LEAST;
         }
-        sent.at + pace::interval(draft.pulse(now, episode), sent.chance).min(sent.promised)
+        sent.at + pace::interval(draft.pulse(now, remediation), sent.chance).min(sent.promised)
     }
 }

@@ -1,21 +1,21 @@
-//! Wiring of the probe: lanes look, the judge judges, the reporter writes, orders go to the executor.
+//! Wiring of the probe: collectors look, the judge judges, the reporter writes, orders go to the executor.
 //!
 //! ```text
-//! lanes ──► judge ──► newest draft ──► reporter ──► status of the own object
+//! collectors ──► judge ──► newest draft ──► reporter ──► status of the own object
 //!   ▲         └─► evidence of what is confirmed (a task of its own, and its threads)
 //!   │                    └────────────────────────────────┐
 //!   └── check asked for ◄── command ◄── listener ──► orders ──► executor (a task of its own)
 //! ```
 //! The newest draft is also what `/metrics` and `nrh status` on the node tell.
-//! Nothing here waits for the API server, and no lane waits for another.
+//! Nothing here waits for the API server, and no collector waits for another.
 
 mod judge;
 mod listen;
 mod marks;
 mod orders;
+mod requests;
 mod status;
 mod watchdog;
-mod wishes;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,11 +34,11 @@ use crate::cli::ProbeArgs;
 use crate::core::observation::{Look, Observations};
 use crate::core::thresholds::Thresholds;
 use crate::node::agent::{Agent, AgentSettings};
+use crate::node::collectors::{CollectorSettings, Collectors, Paces};
 use crate::node::config;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 use crate::node::evidence::{Evidence, EvidenceSettings, Gate};
 use crate::node::kmsg;
-use crate::node::lanes::{LaneSettings, Lanes, Paces};
 use crate::node::local::{self, LocalStatus};
 use crate::node::patience::within;
 use crate::node::proc;
@@ -52,8 +52,8 @@ use crate::node::state::{OneProbe, Saved, StateFile};
 
 use judge::Judge;
 use orders::{Execute, Orders};
+use requests::Requests;
 use status::About;
-use wishes::Wishes;
 
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 /// Where a pod finds the token of its account.
@@ -67,7 +67,7 @@ const SETTLE_URGENT: Duration = Duration::from_millis(250);
 /// Judged at least this often: ages grow although nothing new is seen.
 const TICK: Duration = Duration::from_secs(15);
 const TICK_URGENT: Duration = Duration::from_secs(5);
-/// The first report waits this long at most for every lane to have looked.
+/// The first report waits this long at most for every collector to have looked.
 const FIRST_LOOKS: Duration = Duration::from_secs(10);
 /// Time between two checks of whether the executor could act.
 const SELF_CHECK: Duration = Duration::from_mins(10);
@@ -100,14 +100,14 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let _lock = OneProbe::wait(&args.state_dir).await.with_context(folder)?;
     let file = StateFile::open(&args.state_dir, &boot_id).with_context(folder)?;
     let saved = file.load(proc::uptime(root).context("cannot read the time since boot")?);
-    let lanes = Arc::new(Lanes::start(LaneSettings {
+    let collectors = Arc::new(Collectors::start(CollectorSettings {
         sockets: named_sockets(&args),
         saved_endpoint: saved.endpoint.clone(),
         kubelet_version: saved.kubelet_version.clone(),
         token: token(&args),
         kernel_log: Some(kmsg::KMSG.into()),
         paces: Paces::of(&thresholds),
-        ..LaneSettings::default()
+        ..CollectorSettings::default()
     }));
 
     let (drafts, newest) = watch::channel(None);
@@ -115,7 +115,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     let (command_sender, command) = watch::channel(Command::default());
     let (delivery, delivered) = watch::channel(Delivery::default());
     let credentials = credentials(&args);
-    let told_of = Arc::clone(&lanes);
+    let told_of = Arc::clone(&collectors);
     let tell: Tell = Arc::new(move |seen| told_of.clock_is(seen));
     let connect = |silence| -> Connect {
         let (credentials, tell) = (credentials.clone(), Arc::clone(&tell));
@@ -140,26 +140,26 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         wall: Timestamp::now,
     };
     tokio::spawn(reporter.run());
-    tokio::spawn(local::serve(args.state_dir.clone(), told(&args.node_name, &lanes, newest.clone(), delivered)));
+    tokio::spawn(local::serve(args.state_dir.clone(), told(&args.node_name, &collectors, newest.clone(), delivered)));
     if let Some(address) = args.listen {
-        tokio::spawn(listen::serve(address, Arc::clone(&lanes), newest));
+        tokio::spawn(listen::serve(address, Arc::clone(&collectors), newest));
     }
     let mode = if args.unit { ProbeMode::Unit } else { ProbeMode::Pod };
     tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe looks");
-    Probe::new(args, thresholds, mode, saved, file, lanes, (drafts, feedback, command)).run().await
+    Probe::new(args, thresholds, mode, saved, file, collectors, (drafts, feedback, command)).run().await
 }
 
 /// Makes what `nrh status` shows.
 fn told(
     node: &str,
-    lanes: &Arc<Lanes>,
+    collectors: &Arc<Collectors>,
     newest: watch::Receiver<Option<Arc<Draft>>>,
     delivered: watch::Receiver<Delivery>,
 ) -> impl Fn() -> LocalStatus + use<> {
-    let (node, lanes) = (node.to_owned(), Arc::clone(lanes));
+    let (node, collectors) = (node.to_owned(), Arc::clone(collectors));
     move || {
         let draft = newest.borrow().clone();
-        LocalStatus::new(&node, draft.as_deref(), lanes.outstanding(), &delivered.borrow(), Instant::now())
+        LocalStatus::new(&node, draft.as_deref(), collectors.outstanding(), &delivered.borrow(), Instant::now())
     }
 }
 
@@ -181,7 +181,7 @@ struct Probe {
     judge: Judge,
     /// Of every executor of this process: they share the bound on threads that the kernel does not answer.
     agent: AgentSettings,
-    lanes: Arc<Lanes>,
+    collectors: Arc<Collectors>,
     evidence: Evidence,
     orders: Orders,
     file: StateFile,
@@ -189,7 +189,7 @@ struct Probe {
     drafts: watch::Sender<Option<Arc<Draft>>>,
     feedback: watch::Receiver<Feedback>,
     command: watch::Receiver<Command>,
-    wishes: Wishes,
+    requests: Requests,
     urgent: bool,
     checks: (mpsc::Sender<Vec<String>>, mpsc::Receiver<Vec<String>>),
     /// When the executor was checked last, and with which sockets.
@@ -203,7 +203,7 @@ impl Probe {
         mode: ProbeMode,
         saved: Saved,
         file: StateFile,
-        lanes: Arc<Lanes>,
+        collectors: Arc<Collectors>,
         (drafts, feedback, command): (
             watch::Sender<Option<Arc<Draft>>>,
             watch::Receiver<Feedback>,
@@ -213,7 +213,7 @@ impl Probe {
         let agent = agent_settings(&args);
         let evidence = Evidence::start(EvidenceSettings::new(&args.node_name, &saved.boot_id, &args.state_dir));
         tokio::spawn(marks::tend(agent.clone(), command.clone()));
-        let execute = executor(agent.clone(), Arc::clone(&lanes), evidence.gate());
+        let execute = executor(agent.clone(), Arc::clone(&collectors), evidence.gate());
         Self {
             agent,
             args,
@@ -221,12 +221,12 @@ impl Probe {
             about: About { mode, boot_id: saved.boot_id.clone(), ..About::default() },
             orders: Orders::new(execute, saved.agent.clone()),
             judge: Judge::new(thresholds, saved),
-            lanes,
+            collectors,
             file,
             drafts,
             feedback,
             command,
-            wishes: Wishes::default(),
+            requests: Requests::default(),
             urgent: false,
             checks: mpsc::channel(1),
             checked: None,
@@ -238,15 +238,15 @@ impl Probe {
         loop {
             self.check_executor();
             let (uptime, at) = moment().context("cannot read the time")?;
-            let seen = self.lanes.observations(uptime, at);
+            let seen = self.collectors.observations(uptime, at);
             if began.elapsed() >= FIRST_LOOKS || all_have_looked(&seen) {
                 self.judge(&seen, at);
             }
             let (judged, tick) = (Instant::now(), self.tick());
             self.wait(tick).await?;
             // What follows closely is judged together.
-            let settle = if self.urgent || self.wishes.is_open() { SETTLE_URGENT } else { SETTLE };
-            // After a hold-up the lanes have their turn first.
+            let settle = if self.urgent || self.requests.is_open() { SETTLE_URGENT } else { SETTLE };
+            // After a hold-up the collectors have their turn first.
             let waited = judged.elapsed();
             sleep(if waited > tick + settle { settle } else { settle.saturating_sub(waited) }).await;
         }
@@ -254,7 +254,7 @@ impl Probe {
 
     /// After which time it is judged anew although nothing has happened.
     fn tick(&self) -> Duration {
-        match (self.wishes.is_open(), self.urgent) {
+        match (self.requests.is_open(), self.urgent) {
             (true, _) => SETTLE_URGENT,
             (false, true) => TICK_URGENT,
             (false, false) => TICK,
@@ -264,12 +264,12 @@ impl Probe {
     /// Waits for anything that changes what there is to say.
     async fn wait(&mut self, tick: Duration) -> anyhow::Result<()> {
         tokio::select! {
-            () = self.lanes.changed() => {}
+            () = self.collectors.changed() => {}
             () = sleep(tick) => {}
             () = self.orders.ended() => {}
             () = self.evidence.ended() => {}
             Some(missing) = self.checks.1.recv() => {
-                self.about.can_act = self.args.allow_actions && missing.is_empty();
+                self.about.actions_enabled = self.args.allow_actions && missing.is_empty();
                 self.about.missing = missing;
             }
             changed = self.feedback.changed() => changed.context("the reporter has ended")?,
@@ -280,7 +280,7 @@ impl Probe {
             self.about.node_uid = feedback.node_uid;
         }
         if feedback.kubelet_version.is_some() {
-            self.lanes.kubelet_is(feedback.kubelet_version);
+            self.collectors.kubelet_is(feedback.kubelet_version);
         }
         let command = self.command.borrow_and_update().clone();
         if let Some(order) = &command.order {
@@ -291,27 +291,27 @@ impl Probe {
     }
 
     fn hear(&mut self, command: &Command) {
-        if self.wishes.hear(command, Instant::now()) {
-            self.lanes.refresh();
+        if self.requests.hear(command, Instant::now()) {
+            self.collectors.refresh();
         }
     }
 
     /// Judges what was seen at `at`.
     fn judge(&mut self, seen: &Observations, at: Instant) {
         let (now, wall) = (Instant::now(), Timestamp::now());
-        self.about.endpoint = self.lanes.endpoint().map(|endpoint| endpoint.socket.display().to_string());
+        self.about.endpoint = self.collectors.endpoint().map(|endpoint| endpoint.socket.display().to_string());
         self.about.agent = self.orders.outcome().cloned();
         let mut judged = self.judge.judge(seen, &self.about, wall, now);
-        self.wishes.settle(seen, at, status_of(&judged.status.conditions, ConditionType::RestartSafe));
+        self.requests.settle(seen, at, status_of(&judged.status.conditions, ConditionType::RestartSafe));
         if let Some(probe) = &mut judged.status.probe {
-            probe.check_answered = self.wishes.check_answered().cloned();
+            probe.check_answered = self.requests.check_answered().cloned();
         }
-        self.evidence.note(&mut judged.status, seen, &self.lanes.outstanding());
+        self.evidence.note(&mut judged.status, seen, &self.collectors.outstanding());
         self.urgent = judged.urgent;
-        self.lanes.set_urgent(judged.urgent);
-        self.lanes.suspects(judged.suspects);
+        self.collectors.set_urgent(judged.urgent);
+        self.collectors.suspects(judged.suspects);
         self.save();
-        let mut draft = Draft::new(judged.status, now, self.judge.suspected, self.wishes.answers);
+        let mut draft = Draft::new(judged.status, now, self.judge.suspected, self.requests.answers);
         draft.confirmations.clone_from(&self.judge.confirmations);
         draft.bundles = self.evidence.counts();
         self.drafts.send_replace(Some(Arc::new(draft)));
@@ -327,9 +327,9 @@ impl Probe {
             conditions: self.judge.conditions.clone(),
             agent: self.orders.outcome().cloned(),
             sockets: named_sockets(&self.args),
-            endpoint: self.lanes.endpoint(),
+            endpoint: self.collectors.endpoint(),
             kubelet: self.judge.process,
-            kubelet_version: self.lanes.kubelet_version(),
+            kubelet_version: self.collectors.kubelet_version(),
         };
         if let Err(error) = self.file.save(&saved) {
             tracing::warn!(%error, folder = %self.args.state_dir.display(), "cannot save the state");
@@ -342,7 +342,7 @@ impl Probe {
         if !self.args.allow_actions {
             return;
         }
-        let settings = with_sockets(self.agent.clone(), &self.lanes);
+        let settings = with_sockets(self.agent.clone(), &self.collectors);
         let sockets = (settings.endpoint.clone(), settings.docker_socket.clone());
         let due = self.checked.as_ref().is_none_or(|(at, checked)| at.elapsed() >= SELF_CHECK || *checked != sockets);
         if !due {
@@ -373,22 +373,22 @@ fn agent_settings(args: &ProbeArgs) -> AgentSettings {
     }
 }
 
-/// With the runtime's sockets as the lanes found them, else as a person named them, else the usual ones.
-fn with_sockets(settings: AgentSettings, lanes: &Lanes) -> AgentSettings {
+/// With the runtime's sockets as the collectors found them, else as a person named them, else the usual ones.
+fn with_sockets(settings: AgentSettings, collectors: &Collectors) -> AgentSettings {
     AgentSettings {
-        endpoint: lanes.endpoint().unwrap_or(settings.endpoint),
-        docker_socket: lanes.docker_socket().unwrap_or(settings.docker_socket),
+        endpoint: collectors.endpoint().unwrap_or(settings.endpoint),
+        docker_socket: collectors.docker_socket().unwrap_or(settings.docker_socket),
         ..settings
     }
 }
 
 /// What an order goes through: the evidence of its fault first, then the executor.
-fn executor(settings: AgentSettings, lanes: Arc<Lanes>, gate: Gate) -> Execute {
+fn executor(settings: AgentSettings, collectors: Arc<Collectors>, gate: Gate) -> Execute {
     Arc::new(move |order| {
-        let (settings, lanes, gate) = (settings.clone(), Arc::clone(&lanes), gate.clone());
+        let (settings, collectors, gate) = (settings.clone(), Arc::clone(&collectors), gate.clone());
         async move {
             gate.pass(&order.fault_id).await;
-            Agent::new(with_sockets(settings, &lanes)).execute(&order).await
+            Agent::new(with_sockets(settings, &collectors)).execute(&order).await
         }
         .boxed()
     })
@@ -409,7 +409,7 @@ fn all_have_looked(seen: &Observations) -> bool {
         && looked(&seen.bus)
 }
 
-/// One moment by the node's monotonic clock and by that of the lanes. Read apart, an old look would seem a new one.
+/// One moment by the node's monotonic clock and by that of the collectors. Read apart, an old look would seem a new one.
 fn moment() -> std::io::Result<(Duration, Instant)> {
     let mut tries = 8;
     loop {

@@ -1,4 +1,4 @@
-//! The runtime as lanes and executor ask it, whichever way it is reached: one shape for CRI and for Docker's own API.
+//! The runtime as collectors and executor ask it, whichever way it is reached: one shape for CRI and for Docker's own API.
 //!
 //! ```text
 //! Client  version · lists · direct questions about a container or a sandbox     Cri | Docker

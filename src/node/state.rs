@@ -65,7 +65,7 @@ pub struct KubeletProcess {
     /// The same by the wall clock, as it was when this was first reckoned.
     pub began: Timestamp,
     /// Whether a sandbox of a pod has been made since.
-    pub makes_pods: bool,
+    pub creates_pods: bool,
 }
 
 /// The state file.
@@ -185,7 +185,7 @@ mod tests {
             &[],
             crate::api::ConditionType::RuntimeReady,
             crate::core::snapshot::Tri::True,
-            crate::api::ConditionReason::Clean,
+            crate::api::ConditionReason::NoFault,
             "x",
             jiff::Timestamp::UNIX_EPOCH,
         ));

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use super::misread::Misread;
 
 /// Levels that may be nested. Real files have fewer than ten. A level takes 5 KiB of the stack in the shipped program, so
-/// that 256 KiB, which a lane's thread has, are at an end before the 64 levels that the reader itself allows.
+/// that 256 KiB, which a collector's thread has, are at an end before the 64 levels that the reader itself allows.
 const DEEPEST: usize = 16;
 /// Most values in a file.
 const MOST: usize = 5_000;

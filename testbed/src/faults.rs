@@ -25,7 +25,7 @@ pub use host::{
     expired_certificate, few_files, full_disk, has_freezer, has_unified, read_only_run, sleeping_shim, waiting_shim,
 };
 pub use kubelet::{block_kubelet_start, dead_mount, freeze_kubelet, kill_kubelet};
-pub use runtime::{block_update, deaf_shim, duplicate_sandbox, slow_lists, take_network};
+pub use runtime::{block_update, duplicate_sandbox, slow_lists, take_network, unresponsive_shim};
 pub use wrapper::{hang_create, wrap_runtime};
 
 use crate::node::{KubeletStart, Node};
@@ -81,7 +81,7 @@ pub enum Fault {
     /// Update after update of a container behind a stopped shim holds up lists of containers, each for a while
     SlowLists,
     /// A stopped shim with nothing alive below it, beside a containerd that does not answer
-    DeafShim,
+    UnresponsiveShim,
     /// A script in place of the OCI runtime hangs while it makes a container
     HungCreate,
 }
@@ -142,7 +142,7 @@ impl Injection {
             | Fault::FrozenKubelet => self.signal(Signal::CONT),
             Fault::DeadMount => kubelet::bring_mount_down(node, &self.victim),
             Fault::LeakedShim => self.signal(Signal::KILL),
-            Fault::DeafShim => {
+            Fault::UnresponsiveShim => {
                 self.signal(Signal::KILL)?;
                 node.daemon("containerd").map_or(Ok(()), |process| process.signal(Signal::CONT).map(drop))
             }

@@ -181,7 +181,7 @@ fn trouble(bed: &Bed, node: &Node, nrh: &Path, trouble: &Trouble) {
     until(&format!("{} is gone", trouble.fault), GONE, || now().is_none());
 }
 
-/// A runtime that answers nobody for a while: every lane's call is out at once.
+/// A runtime that answers nobody for a while: every collector's call is out at once.
 fn silent_runtime(node: &Node) {
     let containerd = node.daemon("containerd").unwrap();
     containerd.signal(Signal::STOP).unwrap();

@@ -42,7 +42,7 @@ fn takes_the_definitions_and_refuses_what_makes_no_sense() {
     windows::that_stand_are_let_be(&bed, &folder("crds"));
     hostile_reports(&bed);
     explained(&bed);
-    immutable_episodes(&bed);
+    immutable_remediations(&bed);
     bed.down().unwrap();
 }
 
@@ -127,7 +127,7 @@ fn hostile_reports(bed: &Bed) {
             ),
             "should be greater than or equal to 2",
         ),
-        ("a count below zero", with("forSeconds", json!(-1)), "should be greater than or equal to 0"),
+        ("a count below zero", with("durationSeconds", json!(-1)), "should be greater than or equal to 0"),
         (
             "an endless condition",
             json!({"conditions": [{"type": "RestartSafe", "status": "True", "reason": "Clean", "message": megabyte, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
@@ -152,9 +152,9 @@ fn hostile_reports(bed: &Bed) {
 
 fn explained(bed: &Bed) {
     for (field, words) in [
-        ("noderuntimehealth.status.faults.forSeconds", "Seconds since it was first seen"),
+        ("noderuntimehealth.status.faults.durationSeconds", "Seconds since it was first seen"),
         ("remediationpolicy.spec.limits.maxUnhealthy", "Default 30%"),
-        ("noderemediation.status.steps.lane", "Agent"),
+        ("noderemediation.status.attempts.executor", "Agent"),
     ] {
         let text = bed.kubectl(&["explain", field]).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(words), "{field}: {text}");
@@ -162,15 +162,15 @@ fn explained(bed: &Bed) {
     assert!(bed.kubectl(&["get", "nrh"]).unwrap().contains("RESTART-SAFE"));
 }
 
-fn immutable_episodes(bed: &Bed) {
-    let episode = |node: &str| {
+fn immutable_remediations(bed: &Bed) {
+    let remediation = |node: &str| {
         format!(
             "{{apiVersion: runtimehealth.io/v1alpha1, kind: NodeRemediation, metadata: {{name: e}}, spec: {{nodeName: {node}, nodeUid: u, policy: p, mode: Enforce}}}}"
         )
     };
-    bed.kubectl_input(&["apply", "-f", "-"], &episode("a")).unwrap();
-    let error = bed.kubectl_input(&["apply", "-f", "-"], &episode("b")).unwrap_err().to_string();
-    assert!(error.contains("an episode's node, policy and mode cannot be changed; cancel it instead"), "{error}");
+    bed.kubectl_input(&["apply", "-f", "-"], &remediation("a")).unwrap();
+    let error = bed.kubectl_input(&["apply", "-f", "-"], &remediation("b")).unwrap_err().to_string();
+    assert!(error.contains("a remediation's node, policy and mode cannot be changed; cancel it instead"), "{error}");
 }
 
 /// Each with the sentence of its refusal in its first line.

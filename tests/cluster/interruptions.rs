@@ -63,20 +63,20 @@ kind: RemediationPolicy
 metadata: {name: leftovers}
 spec:
   mode: Enforce
-  limits: {maxUnhealthy: 100%, maxInFlight: 2, storm: {nodes: 100000}}
+  limits: {maxUnhealthy: 100%, maxInFlight: 2, storm: {minNodes: 100000}}
   rules:
     - name: leaked
       match: {faults: [LeakedShim]}
       steps:
         - {action: Taint, taint: {effect: NoSchedule}}
         - {action: Cordon}
-        - {action: CleanupOrphans, attempts: 3, cooldown: 1s, verify: {for: 1s}}
+        - {action: CleanupOrphans, maxAttempts: 3, cooldown: 1s, verify: {stableFor: 1s}}
 ";
 
 /// Told in kubereboot/kured #660 and NVIDIA/NVSentinel #1280.
 #[test]
 #[ignore = "slow: make test-slow; in memory tests/controller.rs shows the same"]
-fn wherever_its_leader_is_killed_an_episode_is_gone_on_with_and_nothing_is_done_twice() {
+fn wherever_its_leader_is_killed_a_remediation_is_gone_on_with_and_nothing_is_done_twice() {
     killed_at_each_write("killed", Part::Killed);
 }
 
@@ -88,7 +88,7 @@ fn wherever_its_leader_is_killed_a_drain_is_gone_on_with_and_no_pod_is_evicted_t
 
 #[test]
 #[ignore = "slow: make test-slow; in memory tests/controller.rs shows the same"]
-fn wherever_its_leader_is_killed_a_hand_off_ends_a_lane_changes_and_a_start_by_hand_begins_once() {
+fn wherever_its_leader_is_killed_a_hand_off_ends_a_executor_changes_and_a_start_by_hand_begins_once() {
     killed_at_each_write("handed", Part::Handed);
 }
 

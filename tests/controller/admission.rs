@@ -92,7 +92,7 @@ async fn a_check_without_an_answer_proves_nothing() {
 /// How many decisions a replica has made.
 fn decisions(replica: &Replica) -> u64 {
     let text = replica.served.metrics.text().unwrap();
-    let count = text.lines().find_map(|line| line.strip_prefix("nrh_decision_duration_seconds_count "));
+    let count = text.lines().find_map(|line| line.strip_prefix("nrh_plan_duration_seconds_count "));
     count.unwrap().parse().unwrap()
 }
 
@@ -137,11 +137,11 @@ async fn a_report_of_megabytes_is_not_read_and_its_node_is_held() {
         object["status"]["faults"] = (0..64).map(|id| {
             let evidence: Vec<String> = (0..8).map(|_| "x".repeat(512)).collect();
             json!({"type": "HungContainer", "id": format!("x-{id}"), "severity": "Critical", "state": "Confirmed", "subject": {},
-                "target": {}, "message": "x", "evidence": evidence, "confirmations": 9, "forSeconds": 60, "lookAgeSeconds": 0})
+                "target": {}, "message": "x", "evidence": evidence, "confirmations": 9, "durationSeconds": 60, "checkAgeSeconds": 0})
         }).collect();
     });
     sleep(Duration::from_millis(100)).await;
     let text = replica.served.metrics.text().unwrap();
-    assert!(text.contains("nrh_unreadable_objects{of=\"NodeRuntimeHealth\"} 1"), "{text}");
+    assert!(text.contains("nrh_unreadable_objects{kind=\"NodeRuntimeHealth\"} 1"), "{text}");
     replica.crash().await;
 }

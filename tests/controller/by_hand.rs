@@ -10,14 +10,14 @@ use crate::fake_api::Fault;
 use crate::fake_api::world::World;
 use crate::jobs_created;
 
-const EPISODES: &str = "noderemediations";
+const REMEDIATIONS: &str = "noderemediations";
 
 /// Three nodes of which one is sick, and a policy that leaves it alone for an hour.
 fn world() -> World {
     let world = World::new(3);
     world.policy("hung", "Enforce", &World::release());
     world.api.change("remediationpolicies", "hung", |policy| {
-        policy["spec"]["rules"][0]["match"]["for"] = json!("1h");
+        policy["spec"]["rules"][0]["match"]["minDuration"] = json!("1h");
         policy["spec"]["rules"][0]["steps"][0]["approval"] = json!("Manual");
     });
     world.kubelets();
@@ -36,15 +36,15 @@ fn ask(world: &World, name: &str) {
     world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation",
         "metadata": {"name": name, "creationTimestamp": now},
         "spec": {"nodeName": "w1", "nodeUid": uid, "policy": "hung", "mode": "Enforce",
-            "wish": {"by": "ann", "fault": "HungContainer", "action": "ReleaseHungProcess", "reason": "seen it", "policyGeneration": generation}}}));
+            "manual": {"requestedBy": "ann", "fault": "HungContainer", "action": "ReleaseHungProcess", "reason": "seen it", "policyGeneration": generation}}}));
 }
 
-fn episode(world: &World, name: &str) -> Value {
-    world.api.get(EPISODES, name).unwrap()
+fn remediation(world: &World, name: &str) -> Value {
+    world.api.get(REMEDIATIONS, name).unwrap()
 }
 
 fn has_no_finalizer(world: &World, name: &str) -> bool {
-    episode(world, name)["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
+    remediation(world, name)["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
 }
 
 fn slots(world: &World) -> String {
@@ -53,17 +53,17 @@ fn slots(world: &World) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_by_hand_becomes_the_episode_in_its_own_object() {
+async fn a_start_by_hand_becomes_the_remediation_in_its_own_object() {
     let world = world();
     let replica = world.controller("a");
     sleep(Duration::from_mins(2)).await;
-    assert!(world.api.list(EPISODES).is_empty());
+    assert!(world.api.list(REMEDIATIONS).is_empty());
     ask(&world, "by-hand");
     world.until("healed", || world.phases() == ["Succeeded"]).await;
-    let made = episode(&world, "by-hand");
-    assert_eq!(made["status"]["steps"][0]["approvedBy"], "ann");
+    let made = remediation(&world, "by-hand");
+    assert_eq!(made["status"]["attempts"][0]["approvedBy"], "ann");
     assert_eq!(made["metadata"]["labels"]["app.kubernetes.io/part-of"], "nrh");
-    assert_eq!(world.api.list(EPISODES).len(), 1, "no other object is made for it");
+    assert_eq!(world.api.list(REMEDIATIONS).len(), 1, "no other object is made for it");
     let writes = world.api.writes();
     let of = |start: &str| writes.iter().position(|write| write.starts_with(start)).unwrap();
     let (kept, begun) = (of("patch noderemediations/by-hand"), of("patch noderemediations/status/by-hand"));
@@ -110,14 +110,14 @@ async fn one_that_waits_says_why_and_is_taken_back_without_a_trace_of_a_slot() {
     // Before the probe has reported it would wait for that.
     sleep(Duration::from_mins(1)).await;
     ask(&world, "by-hand");
-    let message = || episode(&world, "by-hand")["status"]["message"].as_str().unwrap_or_default().to_owned();
+    let message = || remediation(&world, "by-hand")["status"]["message"].as_str().unwrap_or_default().to_owned();
     world.until("told", || message().contains("paused: release")).await;
     let told = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();
     sleep(Duration::from_mins(10)).await;
     let again = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();
     assert_eq!((told, again), (1, 1), "told once");
     assert_eq!((slots(&world).as_str(), world.phases()), ("{\"slots\":{}}", vec!["Pending".to_owned()]));
-    world.api.change(EPISODES, "by-hand", |object| object["spec"]["cancel"] = json!({"by": "ann"}));
+    world.api.change(REMEDIATIONS, "by-hand", |object| object["spec"]["cancel"] = json!({"by": "ann"}));
     world.until("ended", || world.phases() == ["Cancelled"]).await;
     assert_eq!(message(), "stopped by a person: its start by hand was cancelled by ann");
     assert!(has_no_finalizer(&world, "by-hand") && world.api.list("jobs").is_empty());
@@ -142,20 +142,22 @@ async fn the_slot_of_a_start_that_could_not_be_written_is_given_back_and_holds_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_episode_ends_and_what_was_not_done_is_not_done() {
+async fn a_cancelled_remediation_ends_and_what_was_not_done_is_not_done() {
     let world = world();
-    world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["rules"][0]["match"]["for"] = Value::Null);
+    world.api.change("remediationpolicies", "hung", |policy| {
+        policy["spec"]["rules"][0]["match"]["minDuration"] = Value::Null
+    });
     let replica = world.controller("a");
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;
-    let name = world.api.list(EPISODES)[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let name = world.api.list(REMEDIATIONS)[0]["metadata"]["name"].as_str().unwrap().to_owned();
     // The no comes right before the act, beside the yes: the watch has told of neither.
-    let operation = episode(&world, &name)["status"]["steps"][0]["operationId"].clone();
-    world.api.change(EPISODES, &name, |object| {
+    let operation = remediation(&world, &name)["status"]["attempts"][0]["operationId"].clone();
+    world.api.change(REMEDIATIONS, &name, |object| {
         object["spec"]["approval"] = json!({"by": "ann", "operationId": operation});
         object["spec"]["cancel"] = json!({"by": "bob", "reason": "not this one"});
     });
     world.until("ended", || world.phases() == ["Cancelled"]).await;
-    let message = episode(&world, &name)["status"]["message"].clone();
+    let message = remediation(&world, &name)["status"]["message"].clone();
     assert_eq!(message, "stopped by a person: cancelled by bob: not this one");
     sleep(Duration::from_mins(10)).await;
     assert!(world.api.list("jobs").is_empty() && world.phases() == ["Cancelled"], "nothing begins anew at once");

@@ -71,8 +71,8 @@ async fn an_undo_that_is_refused_is_told_once_keeps_its_slot_and_is_done_in_the_
         let world = world(&how);
         world.api.hook(move |call| {
             let of_node = call.verb == "patch" && call.target.plural == "nodes";
-            let is_undo = call.body["metadata"]["annotations"].get(annotation).is_some_and(Value::is_null);
-            (of_node && is_undo).then_some(Fault::Code(403))
+            let is_cleanup = call.body["metadata"]["annotations"].get(annotation).is_some_and(Value::is_null);
+            (of_node && is_cleanup).then_some(Fault::Code(403))
         });
         let replica = world.controller("a");
         world.set_sick("w1", true);

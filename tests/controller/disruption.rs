@@ -11,7 +11,7 @@ use crate::fake_api::world::World;
 fn world(allowed: u32) -> World {
     let world = World::new(6);
     let kill =
-        json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill", "allowRunningPods": true}});
+        json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGKILL", "allowRunningPods": true}});
     world.policy("hung", "Enforce", &json!([kill, {"action": "Notify"}]));
     world.api.put(json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "log-x", "namespace": "d", "uid": "pod-1", "labels": {"app": "log"}},
@@ -28,7 +28,7 @@ fn world(allowed: u32) -> World {
 }
 
 fn step(world: &World) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][0].clone()).unwrap_or_default()
+    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][0].clone()).unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +84,7 @@ async fn without_the_right_to_ask_nothing_is_killed() {
     world.set_sick("w1", true);
     world.until("people are told", || world.phases() == ["Failed"]).await;
     assert!(world.api.list("jobs").is_empty());
-    assert_eq!(step(&world)["reason"], "CallFailed");
+    assert_eq!(step(&world)["reason"], "RequestFailed");
     replica.crash().await;
 }
 
@@ -93,9 +93,9 @@ async fn a_budget_that_lets_none_go_is_waited_for_before_anything_harsher_follow
     let world = world(0);
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("its step is reserved", || step(&world)["state"] == "Reserved").await;
+    world.until("its step is reserved", || step(&world)["state"] == "Scheduled").await;
     sleep(Duration::from_mins(1)).await;
-    assert_eq!((&step(&world)["state"], world.api.list("jobs").len()), (&json!("Reserved"), 0), "it waits");
+    assert_eq!((&step(&world)["state"], world.api.list("jobs").len()), (&json!("Scheduled"), 0), "it waits");
     world.api.change("poddisruptionbudgets", "log", |budget| budget["status"]["disruptionsAllowed"] = json!(1));
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     assert_eq!(world.api.list("jobs").len(), 1);
@@ -129,7 +129,7 @@ async fn one_room_in_a_budget_is_spent_once() {
     replica.crash().await;
 }
 
-/// The next leader knows nothing of what was weighed before, and finds it in the episodes.
+/// The next leader knows nothing of what was weighed before, and finds it in the remediations.
 #[tokio::test(start_paused = true)]
 async fn nor_is_it_spent_again_by_the_next_leader() {
     let world = world(1);
@@ -165,9 +165,9 @@ async fn who_has_only_waited_for_another_kill_has_not_tried() {
         let all = world.api.list("noderemediations");
         all.into_iter().find(|one| one["spec"]["nodeName"] == "w2").unwrap_or_default()
     };
-    let first = || of_second()["status"]["steps"][0].clone();
+    let first = || of_second()["status"]["attempts"][0].clone();
     world.until("the second has waited", || first()["state"] == "Refused").await;
-    assert_eq!(first()["reason"], "CannotLook", "{}", first());
+    assert_eq!(first()["reason"], "CheckFailed", "{}", first());
     assert!(first()["message"].as_str().unwrap().contains("does not show in its budgets yet"), "{}", first());
     world.set_kubelet(true);
     world.until("it is healed all the same", || of_second()["status"]["phase"] == "Succeeded").await;

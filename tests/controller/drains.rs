@@ -39,7 +39,7 @@ fn budget(world: &World, allowed: u32) {
 }
 
 fn step(world: &World, place: usize) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][place].clone()).unwrap_or_default()
+    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][place].clone()).unwrap_or_default()
 }
 
 fn evictions(world: &World) -> Vec<String> {
@@ -194,8 +194,8 @@ async fn as_long_as_nobody_knows_of_the_right_nothing_is_begun() {
     world.api.hook(|call| (call.target.plural == "selfsubjectaccessreviews").then_some(Fault::Code(500)));
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    let held = || world.status("w1")["remediation"]["held"].to_string();
-    world.until("held", || held().contains("not known yet whether the controller may evict pods")).await;
+    let blocked = || world.status("w1")["remediation"]["blocked"].to_string();
+    world.until("blocked", || blocked().contains("not known yet whether the controller may evict pods")).await;
     assert!(world.api.list("noderemediations").is_empty());
     world.api.unhook();
     world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
@@ -273,7 +273,7 @@ async fn a_crash_after_any_write_drains_all_the_same() {
         crashed += 1;
         assert!(crashed < 60, "a drain takes fewer writes");
     }
-    assert!(crashed >= 7, "ledger, episode, its status, the cordon, two evictions, …: {crashed}");
+    assert!(crashed >= 7, "ledger, remediation, its status, the cordon, two evictions, …: {crashed}");
 }
 
 /// The bodies of evictions, by the name of the pod.
@@ -315,8 +315,8 @@ async fn a_right_that_was_taken_away_is_noticed_at_the_next_eviction() {
     let conditions = policy["status"]["conditions"].as_array().cloned().unwrap();
     let valid = conditions.into_iter().find(|one| one["type"] == "Valid").unwrap();
     assert_eq!(valid["status"], "False", "{valid}");
-    let held = world.status("w1")["remediation"]["held"].to_string();
-    assert!(held.contains("may not evict pods"), "{held}");
+    let blocked = world.status("w1")["remediation"]["blocked"].to_string();
+    assert!(blocked.contains("may not evict pods"), "{blocked}");
     let before = evictions(&world).len();
     sleep(Duration::from_mins(1)).await;
     assert_eq!(evictions(&world).len(), before, "and no further pod is tried");
@@ -396,11 +396,11 @@ async fn a_pod_that_is_bound_after_the_first_quiet_look_is_evicted_too() {
     let world = world(&json!({}), "10m");
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("looked once", || step(&world, 1)["quietRounds"] == 1).await;
+    world.until("looked once", || step(&world, 1)["emptyRounds"] == 1).await;
     pod(&world, "late", |_| {});
     world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
     assert_eq!(evictions(&world), ["create pods/eviction/late"]);
-    assert_eq!(step(&world, 1)["quietRounds"], 2);
+    assert_eq!(step(&world, 1)["emptyRounds"], 2);
     replica.crash().await;
 }
 

@@ -49,13 +49,13 @@ async fn a_thousand_changes_are_a_few_writes_and_the_next_controller_knows_of_th
     assert_eq!((&fault["type"], &fault["state"]), (&json!("NodeFlapping"), &json!("Confirmed")));
     assert!(fault["message"].as_str().unwrap().starts_with("Ready changed "), "{fault}");
     assert_eq!(stable(&world), "False");
-    world.until("all of them are told", || world.status("w1")["flap"]["readyChanges"] == 1_000).await;
+    world.until("all of them are told", || world.status("w1")["flapping"]["readyTransitions"] == 1_000).await;
 
     replica.crash().await;
     // While nobody looks it changes three times more: the next controller sees that something has, and counts one.
     flap(&world, 3, Duration::from_secs(30)).await;
     let replica = world.controller("b");
-    let counted = || world.status("w1")["flap"]["readyChanges"].as_u64();
+    let counted = || world.status("w1")["flapping"]["readyTransitions"].as_u64();
     world.until("it goes on counting", || counted().is_some_and(|count| count > 1_000)).await;
     assert_eq!((counted(), stable(&world)), (Some(1_001), json!("False")));
     sleep(Duration::from_mins(30)).await;
@@ -63,7 +63,7 @@ async fn a_thousand_changes_are_a_few_writes_and_the_next_controller_knows_of_th
     sleep(Duration::from_mins(65)).await;
     world.until("it is stable", || stable(&world) == "True").await;
     sleep(Duration::from_mins(30)).await;
-    world.until("nothing is left", || world.status("w1")["flap"].is_null()).await;
+    world.until("nothing is left", || world.status("w1")["flapping"].is_null()).await;
     assert!(world.status("w1")["clusterFaults"].is_null());
     replica.crash().await;
 }
@@ -76,26 +76,25 @@ async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
     world.until("it is well", || world.status("w1")["summary"]["health"] == "Healthy").await;
     replica.crash().await;
     let now = world.wall().to_string();
-    let forged = json!({"readyChanges": 7, "faultReturns": 0, "since": now, "last": now, "penalty": 4_000_000_000_u32,
+    let forged = json!({"readyTransitions": 7, "recurrences": 0, "trackedSince": now, "last": now, "penalty": 4_000_000_000_u32,
         "flappingSince": now, "ready": "True"});
-    world.api.change("noderuntimehealths", "w1", |report| report["status"]["flap"] = forged);
+    world.api.change("noderuntimehealths", "w1", |report| report["status"]["flapping"] = forged);
     let replica = world.controller("b");
     world.until("it is looked at", || condition(&world, "ProbeReporting")["status"] == "True").await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.status("w1")["clusterFaults"].is_null() && stable(&world) != "False");
-    assert!(world.status("w1")["flap"].is_null(), "an apply alone does not take away what another manager wrote");
+    assert!(world.status("w1")["flapping"].is_null(), "an apply alone does not take away what another manager wrote");
     world.api.forget_calls();
     sleep(Duration::from_mins(2)).await;
     assert_eq!(written(&world), 0, "{:#?}", world.api.writes());
     // Nor does one that is written beside our own stay for ever, whatever it says.
-    let more =
-        json!({"readyChanges": 4, "faultReturns": 0, "since": now, "last": now, "penalty": 4_000, "ready": "True"});
+    let more = json!({"readyTransitions": 4, "recurrences": 0, "trackedSince": now, "last": now, "penalty": 4_000, "ready": "True"});
     world.api.change("noderuntimehealths", "w1", |report| {
-        report["status"]["flap"] = more;
+        report["status"]["flapping"] = more;
         report["status"]["clusterFaults"] = forged_faults(&now);
     });
     sleep(Duration::from_mins(1)).await;
-    assert!(world.status("w1")["flap"].is_null() && world.status("w1")["clusterFaults"].is_null());
+    assert!(world.status("w1")["flapping"].is_null() && world.status("w1")["clusterFaults"].is_null());
     world.api.forget_calls();
     sleep(Duration::from_mins(2)).await;
     assert_eq!(written(&world), 0, "{:#?}", world.api.writes());
@@ -105,16 +104,16 @@ async fn a_history_that_cannot_be_right_counts_as_nothing_and_goes() {
 /// As an older or newer version of the definition might let it in: the rest of the object counts on.
 #[tokio::test(start_paused = true)]
 async fn a_history_that_cannot_be_read_goes_and_takes_nothing_with_it() {
-    for garbage in [json!("often"), json!({"readyChanges": -1}), json!([{}]), json!(9e99)] {
+    for garbage in [json!("often"), json!({"readyTransitions": -1}), json!([{}]), json!(9e99)] {
         let world = World::new(1);
         world.policy("hung", "Enforce", &World::release());
         let replica = world.controller("a");
         world.probe("w1");
         world.until("it is well", || world.status("w1")["summary"]["health"] == "Healthy").await;
         replica.crash().await;
-        world.api.change("noderuntimehealths", "w1", |report| report["status"]["flap"] = garbage.clone());
+        world.api.change("noderuntimehealths", "w1", |report| report["status"]["flapping"] = garbage.clone());
         let replica = world.controller("b");
-        world.until("it is taken away", || world.status("w1")["flap"].is_null()).await;
+        world.until("it is taken away", || world.status("w1")["flapping"].is_null()).await;
         world.until("it is watched", || stable(&world) == "True").await;
         assert_eq!(world.status("w1")["summary"]["health"], "Healthy", "{garbage}");
         replica.crash().await;

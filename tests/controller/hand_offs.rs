@@ -39,7 +39,7 @@ fn says(world: &World, conditions: &[(&str, &str)]) {
 }
 
 fn step(world: &World) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][0].clone()).unwrap_or_default()
+    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][0].clone()).unwrap_or_default()
 }
 
 fn created(world: &World) -> usize {
@@ -53,11 +53,11 @@ async fn a_node_is_handed_off_and_comes_back_well() {
     world.set_sick("w1", true);
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     let object = world.api.get(OBJECTS, "w1").unwrap();
-    let episode = world.api.list("noderemediations").remove(0);
+    let remediation = world.api.list("noderemediations").remove(0);
     assert_eq!(object["spec"], json!({"remediationStrategy": "Automatic"}));
     assert_eq!((&object["kind"], &object["metadata"]["namespace"]), (&json!("SelfNodeRemediation"), &json!("medik8s")));
     let owner = &object["metadata"]["ownerReferences"][0];
-    assert_eq!((&owner["uid"], &owner["controller"]), (&episode["metadata"]["uid"], &Value::Null));
+    assert_eq!((&owner["uid"], &owner["controller"]), (&remediation["metadata"]["uid"], &Value::Null));
     assert_eq!(object["metadata"]["annotations"]["remediation.medik8s.io/node-name"], "w1");
     let operation = &object["metadata"]["annotations"]["runtimehealth.io/operation"];
     world.until("recorded", || step(&world)["state"] == "Started").await;
@@ -74,8 +74,8 @@ async fn a_node_is_handed_off_and_comes_back_well() {
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
     let is_free = || {
-        let episode = world.api.list("noderemediations").remove(0);
-        episode["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
+        let remediation = world.api.list("noderemediations").remove(0);
+        remediation["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
     };
     world.until("the finalizer is off", is_free).await;
     assert_eq!(created(&world), 1);
@@ -104,11 +104,11 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
         })
     });
     let (name, operation) = {
-        let episode = world.api.list("noderemediations").remove(0);
-        (episode["metadata"]["name"].as_str().unwrap().to_owned(), step(&world)["operationId"].clone())
+        let remediation = world.api.list("noderemediations").remove(0);
+        (remediation["metadata"]["name"].as_str().unwrap().to_owned(), step(&world)["operationId"].clone())
     };
     let approval = json!({"by": "ann", "operationId": operation});
-    world.api.change("noderemediations", &name, |episode| episode["spec"]["approval"] = approval);
+    world.api.change("noderemediations", &name, |remediation| remediation["spec"]["approval"] = approval);
     world.until("tried", || step(&world)["state"] == "Failed").await;
     let failed = step(&world);
     assert!(failed["message"].as_str().unwrap().contains("has changed since ann was asked"), "{failed}");
@@ -213,7 +213,7 @@ async fn a_crash_after_any_write_hands_the_node_off_once() {
         crashed += 1;
         assert!(crashed < 60, "a healing takes fewer writes");
     }
-    assert!(crashed >= 6, "ledger, episode, its status, the object, …: {crashed}");
+    assert!(crashed >= 6, "ledger, remediation, its status, the object, …: {crashed}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +234,7 @@ async fn what_was_read_for_longer_than_the_term_holds_is_not_acted_on() {
         Some(Fault::Late(Duration::from_millis(late)))
     });
     world.set_sick("w1", true);
-    world.until("reserved", || step(&world)["state"] == "Reserved").await;
+    world.until("reserved", || step(&world)["state"] == "Scheduled").await;
     sleep(Duration::from_mins(1)).await;
     let looks = world.api.calls().iter().filter(|call| call.verb == "get" && call.target.plural == TEMPLATES).count();
     assert!(looks > 0, "it came as far as its last look");
@@ -273,8 +273,9 @@ async fn what_the_controller_may_not_do_makes_the_policy_invalid_and_no_other() 
     assert_eq!(valid(&world, "other").0, "True");
     world.set_sick("w2", true);
     // It keeps nobody from being told.
-    let done =
-        || world.api.list("noderemediations").iter().map(|one| one["status"]["steps"][0]["action"].clone()).collect();
+    let done = || {
+        world.api.list("noderemediations").iter().map(|one| one["status"]["attempts"][0]["action"].clone()).collect()
+    };
     world
         .until("told", || {
             let done: Vec<Value> = done();
@@ -309,8 +310,8 @@ async fn a_remediator_that_is_not_installed_makes_the_policy_invalid_and_no_answ
     let replica = world.controller("b");
     world.set_sick("w2", true);
     world.probe("w2");
-    let held = || world.api.get("noderuntimehealths", "w2").unwrap()["status"]["remediation"]["held"].to_string();
-    world.until("held", || held().contains("it is not proven that the controller may create")).await;
+    let blocked = || world.api.get("noderuntimehealths", "w2").unwrap()["status"]["remediation"]["blocked"].to_string();
+    world.until("blocked", || blocked().contains("it is not proven that the controller may create")).await;
     assert!(world.api.list(OBJECTS).is_empty());
     replica.crash().await;
 }

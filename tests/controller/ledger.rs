@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::die_with_an_episode_open;
+use crate::die_with_a_remediation_open;
 use crate::fake_api::world::World;
 use crate::fake_api::{Call, FakeApi, Fault};
 
@@ -50,15 +50,15 @@ async fn nothing_is_spent_from_a_ledger_that_somebody_else_has_written_since() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slot_whose_episode_does_not_show_is_given_back_only_after_a_search_that_nobody_can_have_overtaken() {
+async fn a_slot_whose_remediation_does_not_show_is_given_back_only_after_a_search_that_nobody_can_have_overtaken() {
     let world = World::healthy();
     world.set_kubelet(false);
     world.set_sick("w1", true);
-    die_with_an_episode_open(&world).await;
+    die_with_a_remediation_open(&world).await;
     world.api.unhook();
     // Its creation arrives late: when the next leader has written the ledger for the first time.
-    let episode = world.api.list("noderemediations")[0].clone();
-    let name = episode["metadata"]["name"].as_str().unwrap().to_owned();
+    let remediation = world.api.list("noderemediations")[0].clone();
+    let name = remediation["metadata"]["name"].as_str().unwrap().to_owned();
     world.api.remove("noderemediations", &name);
     sleep(Duration::from_mins(3)).await;
     let stored = Arc::new(Mutex::new(Vec::new()));
@@ -69,17 +69,17 @@ async fn a_slot_whose_episode_does_not_show_is_given_back_only_after_a_search_th
         }
         let mut seen = seen.lock().unwrap();
         seen.push(call.body["data"]["ledger.json"].as_str().unwrap().to_owned());
-        let episode = episode.clone();
+        let remediation = remediation.clone();
         (seen.len() == 1).then(|| {
             Fault::Meanwhile(Box::new(move |api: &FakeApi| {
-                api.put(episode);
+                api.put(remediation);
             }))
         })
     });
     let next = world.controller("b");
     world.until("it has written the ledger", || !stored.lock().unwrap().is_empty()).await;
     sleep(Duration::from_mins(1)).await;
-    assert_eq!(world.phases().len(), 1, "one episode, and no second one beside it");
+    assert_eq!(world.phases().len(), 1, "one remediation, and no second one beside it");
     let stored = stored.lock().unwrap().clone();
     assert!(stored.iter().all(|slots| slots.contains(&name)), "{stored:#?}");
     next.crash().await;

@@ -19,14 +19,14 @@ fn world(timeout: &str) -> World {
 }
 
 fn step(world: &World, place: usize) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][place].clone()).unwrap_or_default()
+    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][place].clone()).unwrap_or_default()
 }
 
 /// The probe of a node says what came of the order that stands.
 fn answer(world: &World, node: &str, reason: &str) {
     let operation = world.order(node)["operationId"].clone();
     world.api.change("noderuntimehealths", node, |health| {
-        health["status"]["agent"] = json!({"operationId": operation, "state": "Done", "reason": reason,
+        health["status"]["commandResult"] = json!({"operationId": operation, "state": "Done", "reason": reason,
             "message": "/run/kured-reboot asks for a reboot", "at": "2026-01-01T00:00:00Z"});
     });
 }
@@ -38,11 +38,11 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
     world.set_sick("w1", true);
     world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
     let order = world.order("w1");
-    assert_eq!(order["mark"], json!({"path": "/run/kured-reboot", "standsForSeconds": 14400}));
+    assert_eq!(order["mark"], json!({"path": "/run/kured-reboot", "expiresAfterSeconds": 14400}));
     assert_eq!(order["bootId"], "b");
     assert!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null());
-    answer(&world, "w1", "Acted");
-    world.until("answered", || step(&world, 0)["reason"] == "Acted").await;
+    answer(&world, "w1", "Executed");
+    world.until("answered", || step(&world, 0)["reason"] == "Executed").await;
     replica.crash().await;
     let replica = world.controller("b");
     sleep(Duration::from_hours(2)).await;
@@ -62,14 +62,14 @@ async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
         let replica = world.controller("a");
         world.set_sick("w1", true);
         world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
-        answer(&world, "w1", "AlreadyMarked");
-        world.until("answered", || step(&world, 0)["reason"] == "AlreadyMarked").await;
+        answer(&world, "w1", "AlreadyRequested");
+        world.until("answered", || step(&world, 0)["reason"] == "AlreadyRequested").await;
         if heals {
             world.set_sick("w1", false);
         } else {
             let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();
-            world.api.change("noderemediations", &name, |episode| {
-                episode["spec"]["cancel"] = json!({"by": "ann", "reason": "kept for a look"});
+            world.api.change("noderemediations", &name, |remediation| {
+                remediation["spec"]["cancel"] = json!({"by": "ann", "reason": "kept for a look"});
             });
         }
         world.until("withdrawn", || world.order("w1").is_null()).await;

@@ -28,8 +28,8 @@ fn world(labels: &Value) -> World {
     world
 }
 
-fn held(world: &World) -> String {
-    world.status("w1")["remediation"]["held"].to_string()
+fn blocked(world: &World) -> String {
+    world.status("w1")["remediation"]["blocked"].to_string()
 }
 
 fn count(world: &World, verb: &str) -> usize {
@@ -43,7 +43,7 @@ async fn a_pod_that_cannot_be_read_is_held_and_then_healed() {
     world.api.hook(move |call| (call.verb == "list" && is_pod(call)).then_some(Fault::Code(500)));
     let replica = world.controller("a");
     world
-        .until("it is held", || held(&world).contains("the labels and the owner of pod d/log-x are not known yet"))
+        .until("it is held", || blocked(&world).contains("the labels and the owner of pod d/log-x are not known yet"))
         .await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.api.list("noderemediations").is_empty(), "{:#?}", world.api.acts());
@@ -58,7 +58,7 @@ async fn a_pod_that_no_rule_means_is_left_alone() {
     let world = world(&json!({"tier": "database"}));
     let replica = world.controller("a");
     let why = "match.podSelector asks for tier notin (database), and pod d/log-x has tier=database";
-    world.until("it is held", || held(&world).contains(why)).await;
+    world.until("it is held", || blocked(&world).contains(why)).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.api.list("noderemediations").is_empty());
     assert_eq!(count(&world, "get"), 0);

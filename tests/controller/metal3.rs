@@ -48,7 +48,7 @@ fn is_in(world: &World, phase: &str) {
 }
 
 fn step(world: &World) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][0].clone()).unwrap_or_default()
+    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][0].clone()).unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,13 +58,14 @@ async fn the_object_belongs_to_the_nodes_machine_too_and_the_look_decides_where_
     world.set_sick("w1", true);
     world.until("handed off", || world.api.get(OBJECTS, "w1").is_some()).await;
     let object = world.api.get(OBJECTS, "w1").unwrap();
-    let (episode, machine) = (world.api.list("noderemediations").remove(0), world.api.get("machines", "m-1").unwrap());
+    let (remediation, machine) =
+        (world.api.list("noderemediations").remove(0), world.api.get("machines", "m-1").unwrap());
     let owners = object["metadata"]["ownerReferences"].as_array().unwrap();
     let told: Vec<_> = owners.iter().map(|owner| (&owner["apiVersion"], &owner["kind"], &owner["uid"])).collect();
     assert_eq!(
         told,
         [
-            (&json!("runtimehealth.io/v1alpha1"), &json!("NodeRemediation"), &episode["metadata"]["uid"]),
+            (&json!("runtimehealth.io/v1alpha1"), &json!("NodeRemediation"), &remediation["metadata"]["uid"]),
             (&json!(MACHINES), &json!("Machine"), &machine["metadata"]["uid"])
         ]
     );
@@ -163,13 +164,13 @@ async fn a_policy_is_invalid_as_long_as_machines_may_not_be_read() {
     replica.crash().await;
 }
 
-/// It belongs to a Machine too, so nothing takes it away with the episode that has made it.
+/// It belongs to a Machine too, so nothing takes it away with the remediation that has made it.
 #[tokio::test(start_paused = true)]
-async fn what_an_episode_that_is_gone_has_left_behind_is_deleted_before_the_next_hand_off() {
+async fn what_a_remediation_that_is_gone_has_left_behind_is_deleted_before_the_next_hand_off() {
     let world = world();
-    let left = |episode: &str| {
+    let left = |remediation: &str| {
         json!({"apiVersion": GROUP, "kind": "Metal3Remediation", "metadata": {"name": "w1", "namespace": "metal",
-            "annotations": {"runtimehealth.io/episode": episode, "runtimehealth.io/operation": "op-of-before"}}})
+            "annotations": {"runtimehealth.io/remediation": remediation, "runtimehealth.io/operation": "op-of-before"}}})
     };
     let old = world.api.put(left("w1-gone"))["metadata"]["uid"].clone();
     let replica = world.controller("a");
@@ -183,15 +184,15 @@ async fn what_an_episode_that_is_gone_has_left_behind_is_deleted_before_the_next
     replica.crash().await;
 }
 
-/// Of an episode that nobody has removed yet it is that one's to take back.
+/// Of a remediation that nobody has removed yet it is that one's to take back.
 #[tokio::test(start_paused = true)]
-async fn what_an_episode_that_is_there_has_made_is_left_alone() {
+async fn what_a_remediation_that_is_there_has_made_is_left_alone() {
     let world = world();
     world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "w2-open"},
         "spec": {"nodeName": "w2", "nodeUid": "u", "policy": "other", "mode": "Enforce"},
-        "status": {"phase": "OfALaterVersion", "message": "", "openedAt": "2025-06-01T11:00:00Z", "faults": [], "steps": []}}));
+        "status": {"phase": "OfALaterVersion", "message": "", "startedAt": "2025-06-01T11:00:00Z", "faults": [], "steps": []}}));
     let object = json!({"apiVersion": GROUP, "kind": "Metal3Remediation", "metadata": {"name": "w1", "namespace": "metal",
-        "annotations": {"runtimehealth.io/episode": "w2-open", "runtimehealth.io/operation": "op-of-before"}}});
+        "annotations": {"runtimehealth.io/remediation": "w2-open", "runtimehealth.io/operation": "op-of-before"}}});
     let uid = world.api.put(object)["metadata"]["uid"].clone();
     let replica = world.controller("a");
     world.set_sick("w1", true);

@@ -13,7 +13,7 @@ use crate::fake_api::world::World;
 #[tokio::test(start_paused = true)]
 async fn an_order_that_meets_another_write_is_given_at_once_after_another_look() {
     let world = World::new(1);
-    let lasts = command(&world, "w1", &json!({"lookRequested": 7}));
+    let lasts = command(&world, "w1", &json!({"checkSequence": 7}));
     world.policy("hung", "Enforce", &World::release());
     world.kubelets();
     let replica = world.controller("a");
@@ -30,7 +30,7 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
         if call.verb == "get" {
             *looks.lock().unwrap() += 1;
         }
-        if call.body["spec"]["order"]["operationId"] == Value::Null {
+        if call.body["spec"]["command"]["operationId"] == Value::Null {
             return None;
         }
         let mut tries = tries.lock().unwrap();
@@ -41,7 +41,7 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
     world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
     let given = world.api.get("nodecommands", "w1").unwrap();
     assert_eq!(given["metadata"]["uid"], lasts["metadata"]["uid"], "it is changed, not made anew");
-    assert!(given["spec"]["lookRequested"].as_u64().is_some_and(|number| number >= 7), "{given}");
+    assert!(given["spec"]["checkSequence"].as_u64().is_some_and(|number| number >= 7), "{given}");
     let tries = orders.lock().unwrap().clone();
     assert_eq!(tries.len(), 3);
     let first = tries.first().unwrap();
@@ -98,14 +98,14 @@ async fn a_command_is_made_when_it_is_first_needed_and_belongs_to_its_node() {
     let writes =
         world.api.calls().into_iter().filter(|call| call.is_write() && call.target.plural == "noderuntimehealths");
     let told: Vec<Value> = writes.map(|call| call.body["status"].clone()).collect();
-    assert!(told.iter().all(|status| status["order"].is_null() && status["remediation"]["lookRequested"].is_null()));
+    assert!(told.iter().all(|status| status["command"].is_null() && status["remediation"]["checkSequence"].is_null()));
     replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_an_earlier_node_of_that_name_was_told_is_removed_before_the_new_one_is_ordered() {
     let world = blocked().await;
-    let old = owned_command(&world, "w1", &json!("of-another"), &json!({"lookRequested": 9}));
+    let old = owned_command(&world, "w1", &json!("of-another"), &json!({"checkSequence": 9}));
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
@@ -133,11 +133,11 @@ async fn nothing_is_done_before_it_is_known_which_orders_stand() {
 #[tokio::test(start_paused = true)]
 async fn a_command_that_cannot_be_read_holds_its_node_until_a_person_has_removed_it() {
     let world = blocked().await;
-    command(&world, "w1", &json!({"order": {"action": "OfAnotherVersion"}}));
+    command(&world, "w1", &json!({"command": {"action": "OfAnotherVersion"}}));
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    let held = || world.status("w1")["remediation"]["held"].to_string();
-    world.until("it is told", || held().contains("NodeCommand w1 cannot be read")).await;
+    let blocked = || world.status("w1")["remediation"]["blocked"].to_string();
+    world.until("it is told", || blocked().contains("NodeCommand w1 cannot be read")).await;
     sleep(Duration::from_mins(2)).await;
     assert!(world.phases().iter().all(|phase| phase != "Running"), "{:?}", world.phases());
     assert_eq!(world.order("w1")["action"], "OfAnotherVersion");
@@ -185,17 +185,17 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
     assert_eq!(job, operation, "the node claims it once");
     let at = world.wall().to_string();
     world.api.change("noderuntimehealths", "w1", |object| {
-        object["status"]["agent"] =
-            json!({"operationId": operation, "state": "Done", "reason": "Acted", "message": "released", "at": at});
+        object["status"]["commandResult"] =
+            json!({"operationId": operation, "state": "Done", "reason": "Executed", "message": "released", "at": at});
     });
     world.set_sick("w1", false);
     world.until("healed", || world.phases() == ["Succeeded"]).await;
-    let steps = world.api.list("noderemediations")[0]["status"]["steps"].clone();
+    let steps = world.api.list("noderemediations")[0]["status"]["attempts"].clone();
     assert_eq!(
-        (steps.as_array().map(Vec::len), &steps[0]["lane"], &steps[0]["signal"]),
+        (steps.as_array().map(Vec::len), &steps[0]["executor"], &steps[0]["signal"]),
         (Some(1), &json!("Agent"), &json!("Cont"))
     );
-    let why = steps[0]["laneReason"].as_str().unwrap();
+    let why = steps[0]["executorReason"].as_str().unwrap();
     assert!(why.starts_with("Job: ") && why.contains("; then Agent: the kubelet refused the Job's pod"), "{why}");
     replica.crash().await;
 }
@@ -221,7 +221,7 @@ async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made
     let calls = world.api.calls();
     let order = |call: &crate::fake_api::Call| {
         let is_it = call.verb == "patch" && call.target.plural == "nodecommands";
-        call.body["spec"].get("order").filter(|_| is_it).cloned()
+        call.body["spec"].get("command").filter(|_| is_it).cloned()
     };
     let withdrawn = calls.iter().position(|call| order(call) == Some(Value::Null)).unwrap();
     let is_made = |call: &crate::fake_api::Call| call.verb == "create" && call.target.plural == "jobs";
@@ -229,9 +229,9 @@ async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made
     assert_eq!(made.len(), 1, "one Job: {:#?}", world.api.writes());
     assert!(withdrawn < made[0], "{:#?}", world.api.writes());
     assert_eq!(calls[made[0]].body["metadata"]["name"], operation, "the node claims it once");
-    let step = world.api.list("noderemediations")[0]["status"]["steps"][0].clone();
-    assert_eq!((&step["lane"], step["switchedAt"].is_string()), (&json!("Job"), true));
-    let why = step["laneReason"].as_str().unwrap();
+    let step = world.api.list("noderemediations")[0]["status"]["attempts"][0].clone();
+    assert_eq!((&step["executor"], step["executorChangedAt"].is_string()), (&json!("Job"), true));
+    let why = step["executorReason"].as_str().unwrap();
     assert!(
         why.starts_with("Agent: ") && why.contains("; then Job: the probe has not answered the order within 75s"),
         "{why}"
@@ -277,7 +277,7 @@ async fn a_probe_whose_answers_do_not_help_is_asked_ever_more_slowly() {
     let (mut answered, mut asked) = (None, Vec::new());
     let began = Instant::now();
     for sequence in 1..=6000 {
-        let number = world.command("w1")["lookRequested"].as_u64();
+        let number = world.command("w1")["checkSequence"].as_u64();
         if number != answered || sequence % 150 == 1 {
             if number != answered {
                 asked.push(began.elapsed().as_secs());
@@ -288,7 +288,7 @@ async fn a_probe_whose_answers_do_not_help_is_asked_ever_more_slowly() {
             world.api.change("noderuntimehealths", "w1", |object| {
                 object["status"]["faults"] = json!([{"id": "hungcontainer-1", "type": "HungContainer", "severity": "High",
                     "state": "Confirmed", "subject": {"kind": "Container", "name": "log"}, "target": {}, "message": "deaf",
-                    "firstSeen": "2025-06-01T12:00:00Z", "forSeconds": 600, "confirmations": 3, "lookAgeSeconds": 300}]);
+                    "firstSeen": "2025-06-01T12:00:00Z", "durationSeconds": 600, "confirmations": 3, "checkAgeSeconds": 300}]);
             });
         }
         sleep(Duration::from_millis(100)).await;

@@ -13,7 +13,7 @@ fn world(timeout: &str) -> World {
         "hung",
         "Enforce",
         &json!([{"action": "Cordon"},
-            {"action": "Reboot", "reboot": {"evenIfNotDrained": true}, "approval": "Automatic", "timeout": timeout},
+            {"action": "Reboot", "reboot": {"requireDrain": false}, "approval": "Automatic", "timeout": timeout},
             {"action": "Notify"}]),
     );
     for node in ["w1", "w2", "w3"] {
@@ -23,13 +23,13 @@ fn world(timeout: &str) -> World {
 }
 
 fn step(world: &World, place: usize) -> Value {
-    world.api.list("noderemediations").first().map(|e| e["status"]["steps"][place].clone()).unwrap_or_default()
+    world.api.list("noderemediations").first().map(|e| e["status"]["attempts"][place].clone()).unwrap_or_default()
 }
 
 /// Orders to reboot that were written, each with its boot id.
 fn orders(world: &World) -> Vec<Value> {
     let calls = world.api.calls();
-    let orders = calls.iter().map(|call| call.body["spec"]["order"].clone());
+    let orders = calls.iter().map(|call| call.body["spec"]["command"].clone());
     orders.filter(|order| order["action"] == "Reboot").map(|order| order["bootId"].clone()).collect()
 }
 

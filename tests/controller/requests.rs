@@ -8,12 +8,12 @@ use tokio::time::sleep;
 use crate::fake_api::world::World;
 
 #[tokio::test(start_paused = true)]
-async fn one_look_at_a_policy_serves_the_acts_of_a_moment_and_a_write_answers_with_the_episode() {
+async fn one_look_at_a_policy_serves_the_acts_of_a_moment_and_a_write_answers_with_the_remediation() {
     let world = World::new(12);
     world.policy("hung", "Enforce", &World::release());
     world
         .api
-        .change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["storm"] = json!({"nodes": 1000}));
+        .change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["storm"] = json!({"minNodes": 1000}));
     world.kubelets();
     for node in 1..=12 {
         world.probe(&format!("w{node}"));
@@ -39,9 +39,9 @@ async fn one_look_at_a_policy_serves_the_acts_of_a_moment_and_a_write_answers_wi
     assert_eq!(calls.iter().filter(|call| call.verb == "create" && call.target.plural == "jobs").count(), 5);
     let (nodes, reports) = (count("get", "nodes"), count("get", "noderuntimehealths"));
     assert!(nodes >= 5 && reports >= 5, "each act looks at its own node: {nodes} and {reports}");
-    let (policies, episodes) = (count("get", "remediationpolicies"), count("get", "noderemediations"));
+    let (policies, remediations) = (count("get", "remediationpolicies"), count("get", "noderemediations"));
     assert!((1..5).contains(&policies), "{policies} looks at one policy for five acts");
-    assert_eq!(episodes, 0, "looks at episodes that were written right before");
+    assert_eq!(remediations, 0, "looks at remediations that were written right before");
     replica.crash().await;
 }
 

@@ -126,11 +126,11 @@ async fn tokens_that_are_nobody_s_are_asked_about_a_few_at_a_time() {
     let api = api();
     let router = served(&api, None);
     let began = Instant::now();
-    let strangers = (0..40).map(|i| {
+    let untracked = (0..40).map(|i| {
         let router = router.clone();
         async move { scrape(&router, Some(&format!("stranger-{i}"))).await.0 }
     });
-    assert_eq!(futures::future::join_all(strangers).await, [401; 40]);
+    assert_eq!(futures::future::join_all(untracked).await, [401; 40]);
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
     assert_eq!(api.calls().len(), 40);
     assert_eq!(scrape(&router, Some("token-1")).await.0, 200);

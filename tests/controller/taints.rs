@@ -12,7 +12,7 @@ const OURS: &str = "runtimehealth.io/unhealthy";
 fn world() -> World {
     let world = World::new(3);
     let taint = json!({"action": "Taint", "taint": {"effect": "PreferNoSchedule"}});
-    let release = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Cont"}});
+    let release = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}});
     world.policy("hung", "Enforce", &json!([taint, release, {"action": "Notify"}]));
     for node in ["w1", "w2", "w3"] {
         world.probe(node);
@@ -28,9 +28,9 @@ fn mark(world: &World) -> Value {
     world.api.get("nodes", "w1").unwrap_or_default()["metadata"]["annotations"]["runtimehealth.io/tainted-by"].clone()
 }
 
-fn episode_name(world: &World) -> String {
-    let episodes = world.api.list("noderemediations");
-    let name = episodes.first().and_then(|episode| episode["metadata"]["name"].as_str());
+fn remediation_name(world: &World) -> String {
+    let remediations = world.api.list("noderemediations");
+    let name = remediations.first().and_then(|remediation| remediation["metadata"]["name"].as_str());
     name.unwrap_or_default().to_owned()
 }
 
@@ -44,7 +44,7 @@ async fn it_comes_and_goes_beside_the_taints_of_others() {
     world.set_sick("w1", true);
     world.until("tainted", || taints(&world).len() == 2).await;
     assert_eq!(taints(&world), [theirs.clone(), json!({"key": OURS, "effect": "PreferNoSchedule"})]);
-    assert_eq!(mark(&world), format!("{}:PreferNoSchedule", episode_name(&world)));
+    assert_eq!(mark(&world), format!("{}:PreferNoSchedule", remediation_name(&world)));
     // Somebody else writes to the same list meanwhile; one of them takes the taint for theirs to add to.
     let later = json!({"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"});
     let mine = json!({"key": OURS, "value": "mine", "effect": "NoExecute"});
@@ -116,19 +116,19 @@ async fn a_taint_that_has_lost_its_mark_stays_and_people_are_told() {
         events.iter().find(is_it).map(|event| (event["reason"].clone(), event["type"].clone()))
     };
     world.until("told", || told().is_some()).await;
-    assert_eq!(told(), Some((json!("NotActed"), json!("Warning"))));
+    assert_eq!(told(), Some((json!("ActionNotExecuted"), json!("Warning"))));
     assert_eq!(taints(&world), [json!({"key": OURS, "effect": "PreferNoSchedule"})]);
     replica.crash().await;
 }
 
 /// A tool has put the annotations of the old Node on the new one.
 #[tokio::test(start_paused = true)]
-async fn a_mark_on_a_new_machine_is_swept_and_its_episode_is_left_as_it_is() {
+async fn a_mark_on_a_new_machine_is_swept_and_its_remediation_is_left_as_it_is() {
     let world = world();
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("tainted", || !mark(&world).is_null()).await;
-    let (name, old) = (episode_name(&world), mark(&world));
+    let (name, old) = (remediation_name(&world), mark(&world));
     world.set_sick("w1", false);
     world.until("taken off", || mark(&world).is_null()).await;
     world.until("healed", || world.phases().iter().all(|phase| phase == "Succeeded" || phase == "Cancelled")).await;
@@ -145,7 +145,7 @@ async fn a_mark_on_a_new_machine_is_swept_and_its_episode_is_left_as_it_is() {
 /// The write that marks the node landed and its answer was lost; before it is repeated, a person takes the taint off, or uncordons.
 #[tokio::test(start_paused = true)]
 async fn what_a_person_undoes_before_it_was_recorded_is_not_done_again() {
-    let release = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Cont"}});
+    let release = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}});
     for (action, field) in [("Taint", "taints"), ("Cordon", "unschedulable")] {
         let world = world();
         world.policy("hung", "Enforce", &json!([{"action": action}, release, {"action": "Notify"}]));

@@ -1,4 +1,4 @@
-//! An episode that a newer version has written, and that the version which leads now cannot read; and Nodes that no version can.
+//! A remediation that a newer version has written, and that the version which leads now cannot read; and Nodes that no version can.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
@@ -8,9 +8,9 @@ use tokio::time::sleep;
 
 use crate::fake_api::world::{Replica, World};
 use crate::fake_api::{FakeApi, Fault};
-use crate::{die_with_an_episode_open, jobs_created};
+use crate::{die_with_a_remediation_open, jobs_created};
 
-/// A leader dies with an episode of w1 open, which nobody can read any more; another one leads. Its name.
+/// A leader dies with a remediation of w1 open, which nobody can read any more; another one leads. Its name.
 async fn lost(world: &World) -> String {
     world.policy("hung", "Enforce", &World::release());
     world.kubelets();
@@ -18,11 +18,11 @@ async fn lost(world: &World) -> String {
     for node in ["w1", "w2", "w3", "w4"] {
         world.probe(node);
     }
-    die_with_an_episode_open(world).await;
+    die_with_a_remediation_open(world).await;
     let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();
-    world.api.change("noderemediations", &name, |episode| {
-        episode["status"]["phase"] = json!("Quarantined");
-        episode["status"]["message"] = json!("of a later version");
+    world.api.change("noderemediations", &name, |remediation| {
+        remediation["status"]["phase"] = json!("Quarantined");
+        remediation["status"]["message"] = json!("of a later version");
     });
     world.api.unhook();
     name
@@ -32,31 +32,32 @@ fn slots(world: &World) -> String {
     world.api.get("configmaps", "nrh-ledger").unwrap()["data"]["ledger.json"].as_str().unwrap().to_owned()
 }
 
-fn held(world: &World) -> Vec<String> {
-    let held = world.status("w1")["remediation"]["held"].as_array().cloned().unwrap_or_default();
-    held.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
+fn blocked(world: &World) -> Vec<String> {
+    let blocked = world.status("w1")["remediation"]["blocked"].as_array().cloned().unwrap_or_default();
+    blocked.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
 }
 
 async fn heals(world: &World, node: &str) {
     world.set_sick(node, true);
-    let is_done = |episode: &Value| episode["spec"]["nodeName"] == node && episode["status"]["phase"] == "Succeeded";
+    let is_done =
+        |remediation: &Value| remediation["spec"]["nodeName"] == node && remediation["status"]["phase"] == "Succeeded";
     world.until(&format!("{node} is healed"), || world.api.list("noderemediations").iter().any(is_done)).await;
 }
 
 async fn nothing_is_done_on_the_first_and_the_others_go_on(world: &World, name: &str) -> Replica {
     let next = world.controller("b");
     heals(world, "w2").await;
-    // Later than any slot is kept of an episode that nobody sees.
+    // Later than any slot is kept of a remediation that nobody sees.
     sleep(Duration::from_mins(3)).await;
     heals(world, "w3").await;
     assert!(jobs_created(&world.api.calls()).iter().all(|job| !job.contains("/w1-")));
-    let held = held(world);
-    assert!(held.iter().any(|line| line.starts_with("CannotAct: ") && line.contains(name)), "{held:?}");
+    let blocked = blocked(world);
+    assert!(blocked.iter().any(|line| line.starts_with("ActionsDisabled: ") && line.contains(name)), "{blocked:?}");
     next
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_episode_that_the_new_leader_cannot_read_keeps_its_slot_and_its_node_and_stops_nobody_else() {
+async fn a_remediation_that_the_new_leader_cannot_read_keeps_its_slot_and_its_node_and_stops_nobody_else() {
     let world = World::new(4);
     let name = lost(&world).await;
     world.api.forget_calls();
@@ -65,7 +66,7 @@ async fn an_episode_that_the_new_leader_cannot_read_keeps_its_slot_and_its_node_
     world.api.remove("noderemediations", &name);
     world.until("w1 is healed, too", || world.phases() == ["Succeeded"; 3]).await;
     world.until("the slot is given back", || slots(&world) == "{\"slots\":{}}").await;
-    world.until("nothing is held", || held(&world).is_empty()).await;
+    world.until("nothing is held", || blocked(&world).is_empty()).await;
     next.crash().await;
 }
 
@@ -100,8 +101,9 @@ fn beat(api: &FakeApi, node: &str, at: &str) {
     api.change("nodes", node, |node| node["status"]["conditions"][0]["lastHeartbeatTime"] = json!(at));
 }
 
-fn is_healed(world: &World, node: &str) -> bool {
-    let is_it = |episode: &Value| episode["spec"]["nodeName"] == node && episode["status"]["phase"] == "Succeeded";
+fn is_resolved(world: &World, node: &str) -> bool {
+    let is_it =
+        |remediation: &Value| remediation["spec"]["nodeName"] == node && remediation["status"]["phase"] == "Succeeded";
     world.api.list("noderemediations").iter().any(is_it)
 }
 
@@ -122,22 +124,23 @@ async fn a_node_whose_object_cannot_be_read_is_held_and_hides_no_other() {
     beat(&world.api, "w3", BEYOND);
     world.set_sick("w3", true);
     heals(&world, "w4").await;
-    let is_told =
-        || held(&world).iter().any(|line| line.starts_with("CannotAct: ") && line.contains("lastHeartbeatTime"));
+    let is_told = || {
+        blocked(&world).iter().any(|line| line.starts_with("ActionsDisabled: ") && line.contains("lastHeartbeatTime"))
+    };
     world.until("it is told why", is_told).await;
     sleep(Duration::from_mins(2)).await;
     let jobs = jobs_created(&world.api.calls());
     assert!(jobs.iter().all(|job| !job.contains("/w1-") && !job.contains("/w3-")), "{jobs:?}");
     for node in ["w1", "w3"] {
         beat(&world.api, node, FINE);
-        world.until(&format!("{node} is healed, too"), || is_healed(&world, node)).await;
+        world.until(&format!("{node} is healed, too"), || is_resolved(&world, node)).await;
     }
-    world.until("nothing is held", || held(&world).is_empty()).await;
+    world.until("nothing is held", || blocked(&world).is_empty()).await;
     replica.crash().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_cannot_be_read_at_the_last_look_is_not_acted_on_and_its_episode_waits() {
+async fn a_node_that_cannot_be_read_at_the_last_look_is_not_acted_on_and_its_remediation_waits() {
     let world = World::healthy();
     // What the watch has shown was fine.
     let mut armed = true;

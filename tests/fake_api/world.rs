@@ -65,15 +65,14 @@ impl World {
 
     /// Release by SIGCONT, tried twice.
     pub fn release() -> Value {
-        json!([{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Cont"}, "attempts": 2, "timeout": "2m"}])
+        json!([{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}, "maxAttempts": 2, "timeout": "2m"}])
     }
 
     /// The same, tried once, and then an end by SIGKILL, whatever pod runs.
     pub fn release_then_kill() -> Value {
-        let harsher =
-            json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill", "allowRunningPods": true}});
+        let harsher = json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGKILL", "allowRunningPods": true}});
         let mut steps = Self::release();
-        steps[0]["attempts"] = json!(1);
+        steps[0]["maxAttempts"] = json!(1);
         steps.as_array_mut().unwrap().push(harsher);
         steps
     }
@@ -134,7 +133,7 @@ impl World {
                 if world.api.get("noderuntimehealths", &node).is_none() {
                     continue;
                 }
-                let asked = world.command(&node)["lookRequested"].as_u64().unwrap_or(0);
+                let asked = world.command(&node)["checkSequence"].as_u64().unwrap_or(0);
                 let due = last.is_none_or(|at| at.elapsed() >= Duration::from_secs(15));
                 if due || asked != answered {
                     (answered, last) = (asked, Some(Instant::now()));
@@ -159,8 +158,8 @@ impl World {
             }
             let status = &mut object["status"];
             status["probe"] = json!({"version": "t", "mode": "Pod", "bootId": boot, "sequence": sequence,
-                "heartbeatAt": now, "intervalSeconds": 15, "canAct": true,
-                "lanes": [{"name": "kubelet", "state": "Ok", "ageSeconds": 1}]});
+                "heartbeatAt": now, "intervalSeconds": 15, "actionsEnabled": true,
+                "collectors": [{"name": "kubelet", "state": "Ok", "ageSeconds": 1}]});
             status["kubelet"] = json!({"started": true, "startedAt": began});
             status["faults"] = faults;
             let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
@@ -230,13 +229,13 @@ impl World {
     fn run_job(&self, mut job: Value) {
         let node = job["spec"]["template"]["spec"]["nodeName"].as_str().unwrap().to_owned();
         let id = job["metadata"]["name"].as_str().unwrap().to_owned();
-        let outcome = json!({"operationId": id, "state": "Done", "reason": "Acted", "message": "released", "at": self.wall().to_string()});
+        let outcome = json!({"operationId": id, "state": "Done", "reason": "Executed", "message": "released", "at": self.wall().to_string()});
         self.set_sick(&node, false);
         self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"],
                 "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": id, "uid": job["metadata"]["uid"], "controller": true}]},
             "spec": {"nodeName": node, "containers": []},
-            "status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "", "ready": false,
+            "status": {"phase": "Succeeded", "containerStatuses": [{"name": "command", "image": "", "imageID": "", "ready": false,
                 "restartCount": 0, "state": {"terminated": {"exitCode": 0, "message": outcome.to_string()}}}]}}));
         job["status"] = json!({"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]});
         self.api.put(job);
@@ -248,7 +247,7 @@ impl World {
         while !is() {
             assert!(
                 began.elapsed() < Duration::from_mins(15),
-                "waited in vain until {what}; writes: {:#?}; episodes: {:#?}; reports: {:#?}",
+                "waited in vain until {what}; writes: {:#?}; remediations: {:#?}; reports: {:#?}",
                 self.api.writes(),
                 self.api.list("noderemediations"),
                 self.api.list("noderuntimehealths").iter().map(|o| o["status"].clone()).collect::<Vec<_>>()
@@ -264,7 +263,7 @@ impl World {
 
     /// The order that stands for a node, or null.
     pub fn order(&self, node: &str) -> Value {
-        self.command(node)["order"].clone()
+        self.command(node)["command"].clone()
     }
 
     /// The status of a node's report.
@@ -300,10 +299,10 @@ impl World {
         move || hit.lock().unwrap().1
     }
 
-    /// Phases of all episodes.
+    /// Phases of all remediations.
     pub fn phases(&self) -> Vec<String> {
-        let episodes = self.api.list("noderemediations");
-        episodes.iter().map(|e| e["status"]["phase"].as_str().unwrap_or("none").to_owned()).collect()
+        let remediations = self.api.list("noderemediations");
+        remediations.iter().map(|e| e["status"]["phase"].as_str().unwrap_or("none").to_owned()).collect()
     }
 }
 
@@ -312,7 +311,7 @@ fn hung() -> Value {
     json!({"id": "hungcontainer-1", "type": "HungContainer", "severity": "High", "state": "Confirmed",
         "subject": {"kind": "Container", "name": "log", "pod": {"namespace": "d", "name": "log-x", "uid": "pod-1"}},
         "target": {"process": {"role": "Shim", "pid": 77, "startTicks": 5, "state": "T", "command": "shim"}},
-        "message": "does not answer", "firstSeen": START, "forSeconds": 60, "confirmations": 3, "lookAgeSeconds": 1})
+        "message": "does not answer", "firstSeen": START, "durationSeconds": 60, "confirmations": 3, "checkAgeSeconds": 1})
 }
 
 /// A running controller.

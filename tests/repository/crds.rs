@@ -161,8 +161,8 @@ fn a_bare_policy_has_finite_limits() {
 fn what_slips_past_the_server_is_found_with_all_its_errors() {
     let mut slipped = policy(&fs::read_to_string(root().join("config/samples/policy.yaml")).unwrap());
     let rule = &mut slipped.spec.rules[0];
-    rule.steps[0].attempts = 9;
-    rule.steps[0].verify.hold_for = nrh::api::HumanDuration::from_secs(3600);
+    rule.steps[0].max_attempts = 9;
+    rule.steps[0].verify.stable_for = nrh::api::HumanDuration::from_secs(3600);
     rule.steps[1].release_hung_process = None;
     let last = rule.steps.pop().unwrap();
     rule.steps.insert(0, last);
@@ -171,7 +171,7 @@ fn what_slips_past_the_server_is_found_with_all_its_errors() {
     let errors = convert::policy(&slipped).unwrap_err().0;
     for sentence in [
         "name is used twice",
-        "attempts: expected 1 to 5, found 9",
+        "maxAttempts: expected 1 to 5, found 9",
         "could never succeed",
         "releaseHungProcess: needed",
         "Notify ends the ladder",
@@ -199,7 +199,7 @@ fn a_drain_that_slips_past_the_server_is_refused() {
     let text = fs::read_to_string(root().join("config/samples/drain.yaml")).unwrap();
     let read = convert::policy(&policy(&text)).unwrap();
     let with = read.rules[0].steps[2].action.drain().unwrap();
-    assert_eq!(with.except_namespaces, ["monitoring"]);
+    assert_eq!(with.excluded_namespaces, ["monitoring"]);
     assert!(!with.force && !with.delete_empty_dir_data && with.grace_period_seconds.is_none());
     let cases: [(Change, &str); 6] = [
         (|rule| drop(rule.steps.remove(1)), "steps[1]: expected a Cordon before Drain"),
@@ -207,8 +207,8 @@ fn a_drain_that_slips_past_the_server_is_refused() {
         (|rule| rule.steps[1].mode = Mode::DryRun, "steps[2]: expected a Cordon of mode Enforce before Drain"),
         (|rule| rule.steps[2].action = ActionType::DeletePod, "steps[2].drain: goes with action Drain"),
         (
-            |rule| rule.steps[2].drain.as_mut().unwrap().except_namespaces = vec!["*".into()],
-            "steps[2].drain.exceptNamespaces: expected",
+            |rule| rule.steps[2].drain.as_mut().unwrap().excluded_namespaces = vec!["*".into()],
+            "steps[2].drain.excludedNamespaces: expected",
         ),
         (
             |rule| {
@@ -221,7 +221,7 @@ fn a_drain_that_slips_past_the_server_is_refused() {
     refused(&text, cases);
     // Nor does the sample empty nodes whose pods would never end.
     let never = |kind: &nrh::core::fault::FaultType| kind.is_of_runtime() || kind.as_str().starts_with("Kubelet");
-    assert!(!with.even_if_runtime_hangs && !read.rules[0].faults.iter().any(never), "{:?}", read.rules[0].faults);
+    assert!(!with.ignore_runtime_hang && !read.rules[0].faults.iter().any(never), "{:?}", read.rules[0].faults);
     let bare = serde_json::to_value(matching("{faults: [DiskFull]}")).unwrap();
     assert!(bare["spec"]["rules"][0]["steps"][0].get("drain").is_none());
 }
@@ -256,10 +256,10 @@ fn a_reboot_that_slips_past_the_server_is_refused() {
     // Its faults keep a node from ending pods: they are not waited for, and what a budget keeps there keeps the machine up.
     let read = convert::policy(&policy(&text)).unwrap();
     let (drain, reboot) = (&read.rules[0].steps[3].action, &read.rules[0].steps[4].action);
-    assert!(drain.drain().unwrap().even_if_runtime_hangs && !reboot.reboot().unwrap().even_if_not_drained);
+    assert!(drain.drain().unwrap().ignore_runtime_hang && reboot.reboot().unwrap().require_drain);
     let mut without = policy(&text);
     without.spec.rules[0].steps.remove(3);
-    without.spec.rules[0].steps[3].reboot = Some(nrh::core::reboot::Reboot { even_if_not_drained: true });
+    without.spec.rules[0].steps[3].reboot = Some(nrh::core::reboot::Reboot { require_drain: false });
     convert::policy(&without).unwrap();
     let cases: [(Change, &str); 8] = [
         (|rule| drop(rule.steps.remove(2)), "steps[3]: expected a Cordon before Reboot"),
@@ -267,7 +267,7 @@ fn a_reboot_that_slips_past_the_server_is_refused() {
         (|rule| rule.steps[2].mode = Mode::DryRun, "steps[4]: expected a Cordon before Reboot"),
         (|rule| rule.steps[3].mode = Mode::DryRun, "steps[4]: expected a Drain before Reboot"),
         (|rule| (rule.steps[4].approval, rule.steps[4].approval_timeout) = (None, None), "write approval: Manual, or"),
-        (|rule| rule.steps[4].attempts = 2, "steps[4].attempts: Reboot is tried once, found 2"),
+        (|rule| rule.steps[4].max_attempts = 2, "steps[4].maxAttempts: Reboot is tried once, found 2"),
         (|rule| rule.steps[4].timeout = nrh::api::HumanDuration::from_secs(299), "expected at least 5m with Reboot"),
         (
             |rule| {
@@ -293,7 +293,7 @@ fn a_mark_that_slips_past_the_server_is_refused() {
     assert_eq!(convert::policy(&usual).unwrap(), read);
     let cases: [(Change, &str); 6] = [
         (|rule| (rule.steps[1].approval, rule.steps[1].approval_timeout) = (None, None), "write approval: Manual, or"),
-        (|rule| rule.steps[1].attempts = 2, "steps[1].attempts: MarkForReboot is tried once, found 2"),
+        (|rule| rule.steps[1].max_attempts = 2, "steps[1].maxAttempts: MarkForReboot is tried once, found 2"),
         (
             |rule| rule.steps[1].timeout = nrh::api::HumanDuration::from_secs(899),
             "expected at least 15m with MarkForReboot",
@@ -316,7 +316,7 @@ fn a_hand_off_that_slips_past_the_server_is_refused() {
     let text = fs::read_to_string(root().join("config/samples/hand-off.yaml")).unwrap();
     let cases: [(Change, &str); 5] = [
         (|rule| rule.steps[2].hand_off = None, "steps[2].handOff: needed with action HandOff"),
-        (|rule| rule.steps[2].attempts = 2, "steps[2].attempts: HandOff is tried once"),
+        (|rule| rule.steps[2].max_attempts = 2, "steps[2].maxAttempts: HandOff is tried once"),
         (
             |rule| rule.steps[2].action = nrh::core::policy::ActionType::DeletePod,
             "steps[2].handOff: goes with action HandOff",

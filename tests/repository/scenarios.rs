@@ -113,9 +113,9 @@ events: [{at: 2m, policy: {name: leftover, suspend: true}}]
         ("{action: CleanupOrphans, approvalTimeout: 5m}", "{action: CleanupOrphans}", "without which nobody is asked"),
         ("{action: CleanupOrphan}", "{action: CleanupOrphans}", "spec.rules[0].steps[0].action: expected one of "),
         (
-            "faults: [OrphanContainer], for: 90",
+            "faults: [OrphanContainer], minDuration: 90",
             "faults: [OrphanContainer]",
-            "spec.rules[0].match.for: invalid type: integer `90`, expected a duration with its unit, such as 90s",
+            "spec.rules[0].match.minDuration: invalid type: integer `90`, expected a duration with its unit, such as 90s",
         ),
         (
             "nodeConditions: [{type: KernelDeadlock, status: True}]",
@@ -171,7 +171,7 @@ events: [{at: 1m, nodes: [worker], fault: {type: OrphanContainer}}]
     // What is begun after that, as what cannot be healed is once an hour, does not prolong it.
     let queue = "
 nodes: [{name: worker, count: 8, labels: {pool: a}}]
-events: [{at: 1m, nodes: ['*'], every: 1m, fault: {type: OrphanContainer, curedBy: []}}]
+events: [{at: 1m, nodes: ['*'], every: 1m, fault: {type: OrphanContainer, clearedBy: []}}]
 ";
     let one = POLICY.replace("mode: Enforce", "mode: Enforce\n      limits: {maxInFlight: 1, maxUnhealthy: 100%}");
     let slow = one.replace("{action: CleanupOrphans}", "{action: CleanupOrphans, timeout: 20m}");
@@ -181,7 +181,7 @@ events: [{at: 1m, nodes: ['*'], every: 1m, fault: {type: OrphanContainer, curedB
     let (_, table, _) = simulate_with(folder.path(), &asks, &until, &[]);
     assert!(table.contains("2h00m00s   worker open AwaitingApproval"), "{table}");
     assert!(
-        table.contains("ends at 2h00m00s (2026-01-05T05:00:00Z); 1 episode is open then, 1 fault is held."),
+        table.contains("ends at 2h00m00s (2026-01-05T05:00:00Z); 1 remediation is open then, 1 fault is held."),
         "{table}"
     );
     // Nothing waits for ever, however long the last one may take.
@@ -189,7 +189,7 @@ events: [{at: 1m, nodes: ['*'], every: 1m, fault: {type: OrphanContainer, curedB
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["end"], "2026-01-06T03:01:05Z");
     let last = report["lines"].as_array().unwrap().last().unwrap();
-    assert_eq!((&last["what"], &last["detail"]), (&"held".into(), &"LadderExhausted".into()), "{last}");
+    assert_eq!((&last["what"], &last["detail"]), (&"blocked".into(), &"StepsExhausted".into()), "{last}");
     let words = |line: &serde_json::Value| line["what"].is_string() && !line["detail"].is_object();
     assert!(report["lines"].as_array().unwrap().iter().all(words), "{report}");
 }

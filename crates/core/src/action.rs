@@ -14,9 +14,9 @@ use super::taint::TaintEffect;
 /// The kinds of step, as they stand in policies and records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ActionType {
-    /// Marks the node unschedulable; undone when the episode ends, or by its own rule where no step has healed.
+    /// Marks the node unschedulable; undone when the remediation ends, or by its own rule where no step has healed.
     Cordon,
-    /// Puts a taint of ours on the node; undone when the episode ends.
+    /// Puts a taint of ours on the node; undone when the remediation ends.
     Taint,
     /// Evicts the pods of the node that we have cordoned, as their disruption budgets allow.
     Drain,
@@ -100,7 +100,7 @@ impl ActionType {
         matches!(self, Self::Cordon | Self::Taint | Self::Drain | Self::HandOff | Self::Notify)
     }
 
-    /// Whether it marks the node for as long as the episode lasts: it is done once, and that it cannot be done stops nothing.
+    /// Whether it marks the node for as long as the remediation lasts: it is done once, and that it cannot be done stops nothing.
     pub const fn marks(self) -> bool {
         matches!(self, Self::Cordon | Self::Taint)
     }
@@ -149,7 +149,7 @@ pub enum Action {
     /// See [`ActionType::Cordon`]. It contains, it does not heal: the next step follows at once. With a rule for how long
     /// it lasts after the end of the ladder; none = it ends with it.
     Cordon(Option<Keep>),
-    /// See [`ActionType::Taint`]. It contains, as a cordon does, and never outlasts the episode.
+    /// See [`ActionType::Taint`]. It contains, as a cordon does, and never outlasts the remediation.
     Taint(TaintEffect),
     /// See [`ActionType::Drain`]. It contains, as a cordon does: when it is done, or has failed, the next step follows at once.
     Drain(Drain),
@@ -248,7 +248,7 @@ impl Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
     /// At most for this time after the cordon.
-    pub keep_for: Duration,
+    pub quarantine_for: Duration,
     /// No longer than until the fault has stayed away for this time, by clean looks.
     pub healthy_delay: Duration,
 }

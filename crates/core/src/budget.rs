@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::episode::{Episode, not_ahead, since};
+use super::blocked::BlockReason;
 use super::fault::FaultType;
-use super::held::HoldReason;
 use super::policy::Mode;
-use super::snapshot::{Ledger, Slot, UnreadableEpisode};
+use super::remediation::{Remediation, not_ahead, since};
+use super::snapshot::{Ledger, Slot, UnreadableRemediation};
 
-/// The kinds of fault that an episode deals with, healed ones too: they may come back while it runs.
+/// The kinds of fault that a remediation deals with, healed ones too: they may come back while it runs.
 pub type Kinds = BTreeSet<FaultType>;
 
 /// The slots of one pass.
@@ -21,7 +21,7 @@ pub struct Slots {
     stored: Option<Ledger>,
     taken: BTreeMap<String, Slot>,
     simulated: Vec<Slot>,
-    /// The kinds of fault of the episodes that hold a slot, by the ledger and by the episode. One that is not here may be for any.
+    /// The kinds of fault of the remediations that hold a slot, by the ledger and by the remediation. One that is not here may be for any.
     kinds: BTreeMap<String, Kinds>,
     waiting: BTreeSet<String>,
     unpaid: Vec<String>,
@@ -29,7 +29,7 @@ pub struct Slots {
     doubt: Option<String>,
 }
 
-/// The bounds that a new episode meets.
+/// The bounds that a new remediation meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// `maxInFlight` of its policy, as a number.
@@ -39,16 +39,16 @@ pub struct Bounds {
 }
 
 impl Slots {
-    /// Brings the stored ledger in step with the episodes: an open one that was acted on always has its slot; a slot whose
-    /// episode is over is given back; a slot whose episode nobody can see is kept for `lag`, since the cache may be behind. A slot
-    /// whose episode is there and cannot be read is kept: nobody knows that it is over.
+    /// Brings the stored ledger in step with the remediations: an open one that was acted on always has its slot; a slot whose
+    /// remediation is over is given back; a slot whose remediation nobody can see is kept for `lag`, since the cache may be behind. A slot
+    /// whose remediation is there and cannot be read is kept: nobody knows that it is over.
     ///
-    /// An open episode that was not acted on and has no slot is one whose creation arrived late, when its slot had been given
+    /// An open remediation that was not acted on and has no slot is one whose creation arrived late, when its slot had been given
     /// back: it is [unpaid](Self::unpaid). Where there is no ledger nobody knows that, and it is rebuilt with all of them.
     pub fn reconcile(
         stored: Option<&Ledger>,
-        episodes: &BTreeMap<String, Episode>,
-        unreadable: &BTreeMap<String, UnreadableEpisode>,
+        remediations: &BTreeMap<String, Remediation>,
+        unreadable: &BTreeMap<String, UnreadableRemediation>,
         ceiling: u32,
         now: Timestamp,
         lag: Duration,
@@ -56,7 +56,7 @@ impl Slots {
         let mut slots = BTreeMap::new();
         let (mut waiting, mut unpaid, mut kinds) = (BTreeSet::new(), Vec::new(), BTreeMap::new());
         for (name, slot) in
-            stored.iter().flat_map(|ledger| &ledger.slots).filter(|(name, _)| !episodes.contains_key(*name))
+            stored.iter().flat_map(|ledger| &ledger.slots).filter(|(name, _)| !remediations.contains_key(*name))
         {
             let is_unreadable = unreadable.contains_key(name);
             let slot = Slot { taken_at: not_ahead(slot.taken_at, now), ..slot.clone() };
@@ -69,26 +69,28 @@ impl Slots {
             }
         }
         if stored.is_none() {
-            slots.extend(unreadable.iter().filter_map(|(name, episode)| Some((name.clone(), rebuilt(episode, now)?))));
+            slots.extend(
+                unreadable.iter().filter_map(|(name, remediation)| Some((name.clone(), rebuilt(remediation, now)?))),
+            );
         }
-        for (name, episode) in episodes {
+        for (name, remediation) in remediations {
             // Also one that only has to put back what it did, however long that is refused: were its slot given back, the next node
             // would be cordoned, and could not be opened again either, up to `maxUnhealthy` of them.
-            if episode.mode == Mode::Enforce && episode.is_open() {
+            if remediation.mode == Mode::Enforce && remediation.is_open() {
                 let slot = stored.and_then(|ledger| ledger.slots.get(name));
-                if slot.is_none() && episode.phase.is_final() {
+                if slot.is_none() && remediation.phase.is_final() {
                     // It only puts back what it did, a good while after its end.
                     continue;
                 }
-                if stored.is_some() && slot.is_none() && !episode.was_begun() {
-                    unpaid.push((episode.opened_at, name.clone()));
+                if stored.is_some() && slot.is_none() && !remediation.was_begun() {
+                    unpaid.push((remediation.started_at, name.clone()));
                     continue;
                 }
-                let taken_at = slot.map_or(episode.opened_at, |slot| slot.taken_at);
-                let noted = slot.map_or_else(|| Some(episode.kinds()), |slot| slot.kinds.clone());
-                let both = noted.iter().flatten().copied().chain(episode.kinds()).collect();
+                let taken_at = slot.map_or(remediation.started_at, |slot| slot.taken_at);
+                let noted = slot.map_or_else(|| Some(remediation.kinds()), |slot| slot.kinds.clone());
+                let both = noted.iter().flatten().copied().chain(remediation.kinds()).collect();
                 kinds.insert(name.clone(), both);
-                let (node, policy) = (episode.node.clone(), episode.policy.clone());
+                let (node, policy) = (remediation.node.clone(), remediation.policy.clone());
                 slots.insert(name.clone(), Slot { node, policy, taken_at, kinds: noted });
             }
         }
@@ -122,19 +124,19 @@ impl Slots {
         self.stored.is_some()
     }
 
-    /// Whether the stored ledger holds a slot of that episode.
-    pub fn holds(&self, episode: &str) -> bool {
-        self.stored.as_ref().is_some_and(|ledger| ledger.slots.contains_key(episode))
+    /// Whether the stored ledger holds a slot of that remediation.
+    pub fn holds(&self, remediation: &str) -> bool {
+        self.stored.as_ref().is_some_and(|ledger| ledger.slots.contains_key(remediation))
     }
 
-    /// Open episodes that nobody has acted in and that have no slot, oldest first. Each gets one where there is room, which
+    /// Open remediations that nobody has acted in and that have no slot, oldest first. Each gets one where there is room, which
     /// has to be stored before anything is done in it; where there is none, it is at its end.
     pub fn unpaid(&self) -> Vec<String> {
         self.unpaid.clone()
     }
 
-    /// An episode of that node that holds a slot although nobody can see it (yet), other than `name`.
-    pub fn unseen_episode(&self, node: &str, name: &str) -> Option<&str> {
+    /// A remediation of that node that holds a slot although nobody can see it (yet), other than `name`.
+    pub fn unseen_remediation(&self, node: &str, name: &str) -> Option<&str> {
         self.waiting
             .iter()
             .filter(|waiting| waiting.as_str() != name)
@@ -142,7 +144,7 @@ impl Slots {
             .map(String::as_str)
     }
 
-    /// The youngest age at which a slot without a visible episode is given back, for the next look.
+    /// The youngest age at which a slot without a visible remediation is given back, for the next look.
     pub fn next_release(&self, now: Timestamp, lag: Duration) -> Option<Duration> {
         self.waiting
             .iter()
@@ -151,24 +153,24 @@ impl Slots {
             .min()
     }
 
-    /// Notes that a simulated episode would hold a slot now.
-    pub fn simulate(&mut self, episode: &Episode) {
-        let (node, policy) = (episode.node.clone(), episode.policy.clone());
-        self.simulated.push(Slot { node, policy, taken_at: episode.opened_at, kinds: Some(episode.kinds()) });
+    /// Notes that a simulated remediation would hold a slot now.
+    pub fn simulate(&mut self, remediation: &Remediation) {
+        let (node, policy) = (remediation.node.clone(), remediation.policy.clone());
+        self.simulated.push(Slot { node, policy, taken_at: remediation.started_at, kinds: Some(remediation.kinds()) });
     }
 
-    /// Episodes of this policy in flight; a dry run counts what it simulates.
+    /// Remediations of this policy in flight; a dry run counts what it simulates.
     pub fn in_flight(&self, policy: &str, mode: Mode) -> u32 {
         u32::try_from(self.nodes_in_flight(policy, mode).count()).unwrap_or(u32::MAX)
     }
 
-    /// Nodes on which episodes of this policy are in flight; a dry run counts what it simulates.
+    /// Nodes on which remediations of this policy are in flight; a dry run counts what it simulates.
     pub fn nodes_in_flight<'s>(&'s self, policy: &'s str, mode: Mode) -> impl Iterator<Item = &'s str> {
         let simulated = self.simulated.iter().filter(move |_| mode == Mode::DryRun);
         self.taken.values().chain(simulated).filter(move |slot| slot.policy == policy).map(|slot| slot.node.as_str())
     }
 
-    /// Episodes of this policy in flight that deal with a fault of one of these kinds, or may, on other nodes than `but`; a dry run
+    /// Remediations of this policy in flight that deal with a fault of one of these kinds, or may, on other nodes than `but`; a dry run
     /// counts what it simulates.
     pub fn in_flight_for(&self, policy: &str, mode: Mode, faults: &Kinds, but: Option<&str>) -> u32 {
         let is_other = |slot: &Slot| slot.policy == policy && Some(slot.node.as_str()) != but;
@@ -179,15 +181,17 @@ impl Slots {
         u32::try_from(taken.count() + simulated.count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether the stored slot of that episode is noted to be for this kind of fault, too: then every leader counts it.
-    pub fn is_noted(&self, episode: &str, kind: FaultType) -> bool {
-        let slot = self.stored.as_ref().and_then(|ledger| ledger.slots.get(episode));
+    /// Whether the stored slot of that remediation is noted to be for this kind of fault, too: then every leader counts it.
+    pub fn is_noted(&self, remediation: &str, kind: FaultType) -> bool {
+        let slot = self.stored.as_ref().and_then(|ledger| ledger.slots.get(remediation));
         slot.and_then(|slot| slot.kinds.as_ref()).is_some_and(|kinds| kinds.contains(&kind))
     }
 
-    /// Notes in the slot of that episode that it is for a fault of this kind, too.
-    pub fn note(&mut self, episode: &str, kind: FaultType) {
-        let (Some(slot), Some(kinds)) = (self.taken.get_mut(episode), self.kinds.get_mut(episode)) else { return };
+    /// Notes in the slot of that remediation that it is for a fault of this kind, too.
+    pub fn note(&mut self, remediation: &str, kind: FaultType) {
+        let (Some(slot), Some(kinds)) = (self.taken.get_mut(remediation), self.kinds.get_mut(remediation)) else {
+            return;
+        };
         kinds.insert(kind);
         slot.kinds = Some(kinds.clone());
     }
@@ -196,73 +200,73 @@ impl Slots {
         self.taken.len() + if mode == Mode::DryRun { self.simulated.len() } else { 0 }
     }
 
-    /// Why no further episode of this policy may start, if so.
-    pub fn refuse(&self, policy: &str, bounds: Bounds) -> Option<(HoldReason, String)> {
+    /// Why no further remediation of this policy may start, if so.
+    pub fn refuse(&self, policy: &str, bounds: Bounds) -> Option<(BlockReason, String)> {
         if let Some(doubt) = &self.doubt {
-            return Some((HoldReason::AdmissionNotEnforced, doubt.clone()));
+            return Some((BlockReason::AdmissionNotEnforced, doubt.clone()));
         }
         if !self.is_known() {
             let message = "the ledger of in-flight slots is missing or unreadable: nothing new starts until it is \
-                           rebuilt from the open episodes";
-            return Some((HoldReason::NoLedger, message.to_owned()));
+                           rebuilt from the open remediations";
+            return Some((BlockReason::LedgerUnavailable, message.to_owned()));
         }
         let (used, limit) = (self.in_flight(policy, bounds.mode), bounds.in_flight);
         if used >= limit {
             let message = format!(
-                "{used} episode(s) of policy {policy} in flight, maxInFlight is {limit}: the next starts when one ends"
+                "{used} remediation(s) of policy {policy} in flight, maxInFlight is {limit}: the next starts when one ends"
             );
-            return Some((HoldReason::InFlightLimit, message));
+            return Some((BlockReason::MaxInFlightReached, message));
         }
         let (all, ceiling) = (self.all(bounds.mode), self.ceiling);
         if all >= usize::try_from(ceiling).unwrap_or(usize::MAX) {
             let message = format!(
                 "{all} slot(s) are taken, the whole cluster has {ceiling}: the next starts when one is given back"
             );
-            return Some((HoldReason::ClusterCeiling, message));
+            return Some((BlockReason::ClusterLimit, message));
         }
         None
     }
 
-    /// Takes a slot for a new episode. Ask [`Self::refuse`] first. A slot that was taken before an episode that
+    /// Takes a slot for a new remediation. Ask [`Self::refuse`] first. A slot that was taken before a remediation that
     /// could not be created is taken anew: for how long it may go unseen counts from [about now](Self::held_since).
-    pub fn take(&mut self, episode: &str, slot: Slot, mode: Mode) {
+    pub fn take(&mut self, remediation: &str, slot: Slot, mode: Mode) {
         match mode {
             Mode::Enforce => {
-                self.waiting.remove(episode);
-                self.kinds.extend(slot.kinds.clone().map(|kinds| (episode.to_owned(), kinds)));
-                self.taken.insert(episode.to_owned(), slot);
+                self.waiting.remove(remediation);
+                self.kinds.extend(slot.kinds.clone().map(|kinds| (remediation.to_owned(), kinds)));
+                self.taken.insert(remediation.to_owned(), slot);
             }
             Mode::DryRun => self.simulated.push(slot),
         }
     }
 
-    /// Since when an episode of that name that is to be made holds its slot. While it cannot be made that is said anew now and
-    /// then: a slot of an episode that nobody sees is kept for `lag`, and each time the ledger is written.
-    pub fn held_since(&self, episode: &str, now: Timestamp, lag: Duration) -> Timestamp {
-        let held = self.slot(episode).map(|slot| slot.taken_at);
-        held.filter(|taken_at| since(now, *taken_at) < lag / 2).unwrap_or(now)
+    /// Since when a remediation of that name that is to be made holds its slot. While it cannot be made that is said anew now and
+    /// then: a slot of a remediation that nobody sees is kept for `lag`, and each time the ledger is written.
+    pub fn held_since(&self, remediation: &str, now: Timestamp, lag: Duration) -> Timestamp {
+        let blocked = self.slot(remediation).map(|slot| slot.taken_at);
+        blocked.filter(|taken_at| since(now, *taken_at) < lag / 2).unwrap_or(now)
     }
 
-    /// The slot that an episode of that name holds already (its creation failed after the slot was taken).
-    pub fn slot(&self, episode: &str) -> Option<&Slot> {
-        self.taken.get(episode)
+    /// The slot that a remediation of that name holds already (its creation failed after the slot was taken).
+    pub fn slot(&self, remediation: &str) -> Option<&Slot> {
+        self.taken.get(remediation)
     }
 
-    /// Whether an episode of that name holds a slot already.
-    pub fn has(&self, episode: &str) -> bool {
-        self.slot(episode).is_some()
+    /// Whether a remediation of that name holds a slot already.
+    pub fn has(&self, remediation: &str) -> bool {
+        self.slot(remediation).is_some()
     }
 
-    /// The same without the slot that an episode of that name holds.
+    /// The same without the slot that a remediation of that name holds.
     #[must_use]
-    pub fn without(&self, episode: &str) -> Self {
+    pub fn without(&self, remediation: &str) -> Self {
         let mut others = self.clone();
-        others.taken.remove(episode);
+        others.taken.remove(remediation);
         others
     }
 
     /// The ledger to store, if it differs from the stored one. A missing one is made anew only where
-    /// `rebuild` says that all open episodes are known.
+    /// `rebuild` says that all open remediations are known.
     pub fn to_store(&self, rebuild: bool) -> Option<Ledger> {
         let ledger = Ledger { slots: self.taken.clone() };
         match &self.stored {
@@ -272,11 +276,11 @@ impl Slots {
     }
 }
 
-/// The slot of an open episode that cannot be read, where the ledger is lost: for any kind of fault, since nobody knows which.
-fn rebuilt(episode: &UnreadableEpisode, now: Timestamp) -> Option<Slot> {
-    let node = episode.node.clone().filter(|_| episode.is_open)?;
-    let policy = episode.policy.clone().unwrap_or_default();
-    Some(Slot { node, policy, taken_at: episode.made_at.unwrap_or(now), kinds: None })
+/// The slot of an open remediation that cannot be read, where the ledger is lost: for any kind of fault, since nobody knows which.
+fn rebuilt(remediation: &UnreadableRemediation, now: Timestamp) -> Option<Slot> {
+    let node = remediation.node.clone().filter(|_| remediation.is_open)?;
+    let policy = remediation.policy.clone().unwrap_or_default();
+    Some(Slot { node, policy, taken_at: remediation.made_at.unwrap_or(now), kinds: None })
 }
 
 #[cfg(test)]
@@ -285,12 +289,12 @@ mod tests {
 
     const LAG: Duration = Duration::from_mins(1);
 
-    fn unreadable(is_open: bool) -> BTreeMap<String, UnreadableEpisode> {
+    fn unreadable(is_open: bool) -> BTreeMap<String, UnreadableRemediation> {
         let (node, policy) = (Some("w1".to_owned()), Some("p".to_owned()));
-        BTreeMap::from([("w1-a".to_owned(), UnreadableEpisode { node, policy, is_open, ..Default::default() })])
+        BTreeMap::from([("w1-a".to_owned(), UnreadableRemediation { node, policy, is_open, ..Default::default() })])
     }
 
-    fn slots(ledger: Option<&Ledger>, unreadable: &BTreeMap<String, UnreadableEpisode>) -> Slots {
+    fn slots(ledger: Option<&Ledger>, unreadable: &BTreeMap<String, UnreadableRemediation>) -> Slots {
         let now = Timestamp::UNIX_EPOCH + Duration::from_hours(1);
         Slots::reconcile(ledger, &BTreeMap::new(), unreadable, 1, now, LAG)
     }
@@ -302,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_of_an_episode_that_cannot_be_read_is_kept_for_as_long_as_that_is_there() {
+    fn the_slot_of_a_remediation_that_cannot_be_read_is_kept_for_as_long_as_that_is_there() {
         let ledger = ledger();
         let kept = slots(Some(&ledger), &unreadable(false));
         assert_eq!((kept.to_store(true), kept.in_flight("p", Mode::Enforce)), (None, 1));
         assert_eq!(kept.next_release(Timestamp::UNIX_EPOCH, LAG), None, "time does not end it");
         let bounds = Bounds { in_flight: 5, mode: Mode::Enforce };
-        assert_eq!(kept.refuse("p", bounds).map(|(reason, _)| reason), Some(HoldReason::ClusterCeiling));
+        assert_eq!(kept.refuse("p", bounds).map(|(reason, _)| reason), Some(BlockReason::ClusterLimit));
         let gone = slots(Some(&ledger), &BTreeMap::new());
         assert_eq!(gone.to_store(true), Some(Ledger::default()));
     }

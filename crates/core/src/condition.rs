@@ -29,7 +29,7 @@ pub enum ConditionType {
     /// The kubelet's sync loop goes round.
     SyncLoopRunning,
     /// The kubelet is quick to look at its pods.
-    PodsWatched,
+    PlegHealthy,
     /// The node's kernel gives its runtime and its kubelet what they need.
     HostHealthy,
     /// The file systems of runtime and kubelet have room and take writes.
@@ -40,8 +40,8 @@ pub enum ConditionType {
     ClientCertificateValid,
     /// The node's clock is near the API server's.
     ClockSynchronised,
-    /// Every lane of the probe can look.
-    ProbeSighted,
+    /// Every collector of the probe can look.
+    ProbeCoverageComplete,
     /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
     PodsProgressing,
     /// The node does not flap (controller).
@@ -52,11 +52,11 @@ pub enum ConditionType {
     SelfHealing,
     /// The policy is valid.
     Valid,
-    /// New episodes may start under the policy.
+    /// New remediations may start under the policy.
     RemediationAllowed,
-    /// The episode is under way (medik8s contract).
+    /// The remediation is under way (medik8s contract).
     Processing,
-    /// The episode has ended with (True) or without (False) a cure (medik8s contract).
+    /// The remediation has ended with (True) or without (False) a cure (medik8s contract).
     Succeeded,
 }
 
@@ -72,13 +72,13 @@ impl ConditionType {
             Self::NetworkReady => "NetworkReady",
             Self::KubeletReady => "KubeletReady",
             Self::SyncLoopRunning => "SyncLoopRunning",
-            Self::PodsWatched => "PodsWatched",
+            Self::PlegHealthy => "PlegHealthy",
             Self::HostHealthy => "HostHealthy",
             Self::StorageReady => "StorageReady",
             Self::SystemdResponsive => "SystemdResponsive",
             Self::ClientCertificateValid => "ClientCertificateValid",
             Self::ClockSynchronised => "ClockSynchronised",
-            Self::ProbeSighted => "ProbeSighted",
+            Self::ProbeCoverageComplete => "ProbeCoverageComplete",
             Self::PodsProgressing => "PodsProgressing",
             Self::NodeStable => "NodeStable",
             Self::RestartSafe => "RestartSafe",
@@ -125,12 +125,12 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
         ConditionType::SandboxesConsistent,
         &[
             FaultType::OrphanContainer,
-            FaultType::DeafShim,
+            FaultType::UnresponsiveShim,
             FaultType::LeakedShim,
             FaultType::DuplicateSandbox,
             FaultType::GhostSandbox,
             FaultType::ContainerStuck,
-            FaultType::ExitedContainerPileUp,
+            FaultType::ExitedContainerBacklog,
         ],
         "every container has its sandbox and every sandbox is there, no pod has two, no shim is left over, \
          no container neither starts nor goes, and ended ones do not pile up",
@@ -152,7 +152,7 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
         &[FaultType::SyncLoopStalled],
         "the kubelet's sync loop goes round, by its own check",
     ),
-    (ConditionType::PodsWatched, &[FaultType::PlegSlow], "the kubelet is quick to look at its pods"),
+    (ConditionType::PlegHealthy, &[FaultType::PlegSlow], "the kubelet is quick to look at its pods"),
     (
         ConditionType::HostHealthy,
         &[
@@ -161,7 +161,7 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
             FaultType::UninterruptibleProcess,
             FaultType::FrozenCgroup,
             // Like the others here it hangs on looks through the kubelet's or the runtime's root.
-            FaultType::UnknownKubepodsProcess,
+            FaultType::UntrackedPodProcess,
         ],
         "there is room for processes and open files, nothing of runtime and kubelet hangs in the kernel, and the runtime \
          knows whose processes run in pods",
@@ -183,7 +183,7 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
         "the kubelet's client certificate is renewed in time, or it has none",
     ),
     (ConditionType::ClockSynchronised, &[FaultType::ClockUnsynchronised], "the node's clock is near the API server's"),
-    (ConditionType::ProbeSighted, &[FaultType::ProbeBlind], "every lane of the probe can look"),
+    (ConditionType::ProbeCoverageComplete, &[FaultType::ProbeDegraded], "every collector of the probe can look"),
 ];
 
 /// The kinds of fault that one of the probe's conditions is about; none for the others.
@@ -197,7 +197,7 @@ pub fn faults_of(condition: ConditionType) -> &'static [FaultType] {
 pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(Tri, &'a str)>) -> BTreeSet<FaultType> {
     let has_gap = |kind: ConditionType| match standing(kind) {
         Some((Tri::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
-        Some((Tri::False, reason)) => reason == ConditionReason::FaultBesideGap.as_str(),
+        Some((Tri::False, reason)) => reason == ConditionReason::FaultWithPartialCoverage.as_str(),
         Some((Tri::True, _)) => false,
         None => true,
     };
@@ -211,13 +211,13 @@ pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -
         OF_FAULTS.iter().map(|(kind, of, clean)| of_faults(*kind, of, clean, faults, findings)).collect();
     let (status, message) = (safety.both(), safety.message());
     let reason = match status {
-        Tri::True => ConditionReason::Clean,
+        Tri::True => ConditionReason::NoFault,
         Tri::False => ConditionReason::FaultConfirmed,
         Tri::Unknown if faults.iter().any(|fault| fault.state != FaultState::Confirmed) => {
             ConditionReason::FaultSuspected
         }
         Tri::Unknown if findings.shortage.is_some() => ConditionReason::ResourcePressure,
-        Tri::Unknown => ConditionReason::NotYetLooked,
+        Tri::Unknown => ConditionReason::NotYetChecked,
     };
     judged.push(Judged { kind: ConditionType::RestartSafe, status, reason, message });
     judged
@@ -232,7 +232,7 @@ fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault
     let of_shortage =
         |resource| format!("the node is short of {resource}: what gives no answer may be slow and not hung");
     let gap = gap.or_else(|| shortage.map(|resource| (ConditionReason::ResourcePressure, of_shortage(resource))));
-    let beside = |reason| if gap.is_some() { ConditionReason::FaultBesideGap } else { reason };
+    let beside = |reason| if gap.is_some() { ConditionReason::FaultWithPartialCoverage } else { reason };
     let (status, reason, message) = match worst {
         Some(fault) if fault.state == FaultState::Confirmed => {
             (Tri::False, beside(ConditionReason::FaultConfirmed), fault.message.clone())
@@ -242,9 +242,9 @@ fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault
             Some((reason, detail)) => (Tri::Unknown, reason, detail),
             None if of.contains(&FaultType::HungContainer) => {
                 let message = format!("{clean}; the answers are at most {} s old", findings.task_max_age.as_secs());
-                (Tri::True, ConditionReason::Clean, message)
+                (Tri::True, ConditionReason::NoFault, message)
             }
-            None => (Tri::True, ConditionReason::Clean, clean.to_owned()),
+            None => (Tri::True, ConditionReason::NoFault, clean.to_owned()),
         },
     };
     Judged { kind, status, reason, message }
@@ -253,12 +253,12 @@ fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault
 /// What kept us from looking for this kind. A single object that is neither sick nor clean yet is no gap.
 fn gap(kind: FaultType, findings: &Findings) -> Option<(ConditionReason, String)> {
     let Some(coverage) = findings.coverage.get(&kind) else {
-        return Some((ConditionReason::NotYetLooked, format!("nobody has looked for {kind} yet")));
+        return Some((ConditionReason::NotYetChecked, format!("nobody has looked for {kind} yet")));
     };
     let named = coverage.named.values();
     std::iter::once((&coverage.others, true)).chain(named.map(|verdict| (verdict, false))).find_map(
         |(verdict, whole)| match verdict {
-            Verdict::Unknown { reason: ConditionReason::NotYetLooked, .. } if !whole => None,
+            Verdict::Unknown { reason: ConditionReason::NotYetChecked, .. } if !whole => None,
             Verdict::Unknown { reason, detail } => Some((*reason, detail.clone())),
             Verdict::Clean { .. } => None,
         },
@@ -293,7 +293,7 @@ mod tests {
         let judged = judge(&mut Node::healthy(), &[1000]);
         assert_eq!(judged.len(), 15);
         assert!(
-            judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::Clean)),
+            judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::NoFault)),
             "{judged:?}"
         );
     }
@@ -331,9 +331,9 @@ mod tests {
             judged.into_iter().find(|(kind, ..)| *kind == ConditionType::ContainersResponsive).unwrap()
         };
         let (_, status, reason) = of(&mut node, &[1000]);
-        assert_eq!((status, reason), (Tri::Unknown, ConditionReason::FaultBesideGap));
+        assert_eq!((status, reason), (Tri::Unknown, ConditionReason::FaultWithPartialCoverage));
         let (_, status, reason) = of(&mut node, &[1000, 1020, 1040, 1060]);
-        assert_eq!((status, reason), (Tri::False, ConditionReason::FaultBesideGap));
+        assert_eq!((status, reason), (Tri::False, ConditionReason::FaultWithPartialCoverage));
         for id in ["aaaa2", "bbbb1"] {
             node.tasks.insert(id.into(), done(TaskAnswer::Answered));
         }
@@ -371,10 +371,10 @@ mod tests {
         );
         for (status, reason, gap) in [
             (Tri::False, "FaultConfirmed", false),
-            (Tri::False, "FaultBesideGap", true),
-            (Tri::Unknown, "FaultBesideGap", true),
+            (Tri::False, "FaultWithPartialCoverage", true),
+            (Tri::Unknown, "FaultWithPartialCoverage", true),
             (Tri::Unknown, "FaultSuspected", false),
-            (Tri::Unknown, "NotYetLooked", true),
+            (Tri::Unknown, "NotYetChecked", true),
             (Tri::Unknown, "anything", true),
         ] {
             let standing = |kind| {

@@ -4,6 +4,7 @@
 //! a clean look was had (absence counts), and where nobody could look (which proves nothing either way).
 //! It has no memory: how often and how long a thing must be seen is the tracker's to know.
 
+mod backlog;
 mod blind;
 mod bus;
 mod certificate;
@@ -11,7 +12,6 @@ pub mod clients;
 mod clock;
 mod component;
 mod containers;
-mod deaf_shims;
 pub mod exhaustion;
 mod filesystems;
 mod frozen;
@@ -21,15 +21,15 @@ mod lost_tasks;
 mod naming;
 mod network;
 mod network_ready;
-mod pile_up;
 mod port;
 mod runtime;
 mod sandboxes;
-mod strangers;
 mod stuck_containers;
 #[cfg(test)]
 mod tests;
 mod uninterruptible;
+mod unresponsive_shims;
+mod untracked;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,7 +41,7 @@ use super::text::bounded;
 use super::thresholds::{Confirmation, Thresholds, task_max_age};
 use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, process_ref, short, unproven};
 
-/// An answer older than this proves nothing about now: its lane looks far more often.
+/// An answer older than this proves nothing about now: its collector looks far more often.
 pub(crate) const STALE: Duration = Duration::from_mins(3);
 /// The API server's clock is seen with each report, and at rest those are five minutes apart.
 pub(crate) const CLOCK_STALE: Duration = Duration::from_mins(20);
@@ -127,7 +127,7 @@ impl Verdict {
 
     /// Clean at this look, unless something was left unseen in it.
     fn clean_unless(unseen: Option<&str>, looked: Duration) -> Self {
-        unseen.map_or(Self::Clean { looked }, |why| Self::unknown(ConditionReason::CannotLook, why))
+        unseen.map_or(Self::Clean { looked }, |why| Self::unknown(ConditionReason::CheckFailed, why))
     }
 
     /// Clean at this look, where it was had.
@@ -137,7 +137,7 @@ impl Verdict {
 
     /// Of one object: it was looked at, and is neither sick nor clean yet. No gap of the condition.
     fn undecided(detail: &str) -> Self {
-        Self::unknown(ConditionReason::NotYetLooked, detail)
+        Self::unknown(ConditionReason::NotYetChecked, detail)
     }
 }
 
@@ -181,7 +181,7 @@ pub struct KubeletStart {
     /// When the process that runs was begun; `None` = none runs, or nobody could look.
     pub began: Option<Duration>,
     /// Whether a sandbox of a pod has been made since.
-    pub makes_pods: bool,
+    pub creates_pods: bool,
 }
 
 /// The kubelets that were seen lately.
@@ -323,14 +323,14 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     containers::hung(seen, known, confirm(|of| of.hung_container), &mut findings);
     leftovers::orphans(seen, thresholds, &mut findings);
     leftovers::leaked_shims(seen, thresholds, &mut findings);
-    deaf_shims::deaf(seen, thresholds, &mut findings);
+    unresponsive_shims::deaf(seen, thresholds, &mut findings);
     network::plugins(seen, thresholds, confirm(|of| of.network_plugin_hung), &mut findings);
     clients::hung(seen, thresholds, confirm(|of| of.runtime_client_hung), &mut findings);
     network_ready::not_ready(seen, thresholds, &mut findings);
     lost_tasks::lost(seen, thresholds, &mut findings);
     sandboxes::duplicates(seen, thresholds, &mut findings);
     sandboxes::ghosts(seen, thresholds, &mut findings);
-    pile_up::exited(seen, thresholds, &mut findings);
+    backlog::exited(seen, thresholds, &mut findings);
     exhaustion::pids(seen, thresholds, &mut findings);
     exhaustion::files(seen, thresholds, &mut findings);
     bus::unresponsive(seen, thresholds, &mut findings);
@@ -340,11 +340,11 @@ pub fn diagnose(seen: &Observations, known: Known, thresholds: &Thresholds) -> F
     frozen::containers(seen, thresholds, &mut findings);
     certificate::expiring(seen, thresholds, &mut findings);
     clock::unsynchronised(seen, thresholds, &mut findings);
-    strangers::unknown(seen, thresholds, &mut findings);
+    untracked::unknown(seen, thresholds, &mut findings);
     stuck_containers::stuck(seen, thresholds, &mut findings);
     port::sync_loop(seen, thresholds, &mut findings);
     port::pleg(seen, thresholds, &mut findings);
-    blind::lanes(seen, thresholds, &mut findings);
+    blind::collectors(seen, thresholds, &mut findings);
     findings
 }
 
@@ -357,23 +357,23 @@ fn answer<'a, T>(look: &'a Look<T>, now: Duration, what: &str, stale: Duration) 
             &format!("the last look at {what} is {} s old", age.as_secs()),
         )),
         Look::Never => {
-            Err(Verdict::unknown(ConditionReason::NotYetLooked, &format!("nobody has looked at {what} yet")))
+            Err(Verdict::unknown(ConditionReason::NotYetChecked, &format!("nobody has looked at {what} yet")))
         }
         Look::Hung { .. } => {
-            Err(Verdict::unknown(ConditionReason::CannotLook, &format!("the look at {what} does not come back")))
+            Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("the look at {what} does not come back")))
         }
         Look::Failed { error, .. } => {
-            Err(Verdict::unknown(ConditionReason::CannotLook, &format!("the look at {what} failed: {error}")))
+            Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("the look at {what} failed: {error}")))
         }
         Look::Blind { reason } => {
-            Err(Verdict::unknown(ConditionReason::CannotLook, &format!("cannot look at {what}: {reason}")))
+            Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("cannot look at {what}: {reason}")))
         }
     }
 }
 
 /// What each kind of runtime can tell differs.
 fn kind_not_known() -> Verdict {
-    Verdict::unknown(ConditionReason::NotYetLooked, "the runtime has not told yet which one it is")
+    Verdict::unknown(ConditionReason::NotYetChecked, "the runtime has not told yet which one it is")
 }
 
 /// Whether single containers can be asked about at all; else why not.
@@ -383,7 +383,7 @@ fn asks_single(kind: RuntimeKind) -> Result<(), Verdict> {
         RuntimeKind::Unknown => Err(kind_not_known()),
         RuntimeKind::Other => {
             let detail = "this runtime has no cheap question about a single container yet";
-            Err(Verdict::unknown(ConditionReason::CannotLook, detail))
+            Err(Verdict::unknown(ConditionReason::CheckFailed, detail))
         }
     }
 }
@@ -401,7 +401,7 @@ fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration), Verdict> 
         let detail = table.left_out.processes.as_deref().unwrap_or(
             "the runtime answers, but no process of it is seen: this is not the node's process table (hostPID), or the runtime is of an unknown kind",
         );
-        return Err(Verdict::unknown(ConditionReason::CannotLook, detail));
+        return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
     }
     Ok((table, looked))
 }

@@ -22,7 +22,7 @@ const MAX_TRIES: usize = 60;
 /// a webhook's word on one pod, several are a server that has enough to do.
 const MAX_BUSY: usize = 3;
 /// In so many rounds in a row no pod has to be left before a node is drained.
-pub const QUIET_ROUNDS: u32 = 2;
+pub const EMPTY_ROUNDS: u32 = 2;
 /// Least time between two rounds of which each counts as quiet.
 pub const QUIET_APART: Duration = Duration::from_secs(5);
 /// Most pods that are named in a sentence, of each kind.
@@ -48,11 +48,11 @@ pub struct Drain {
     pub force: bool,
     /// Whether pods are evicted as well where the node cannot end them, by what is known of its runtime and its kubelet.
     #[serde(default)]
-    pub even_if_runtime_hangs: bool,
+    pub ignore_runtime_hang: bool,
     /// Pods in these namespaces stay; each may end with `*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 63)))]
-    pub except_namespaces: Vec<String>,
+    pub excluded_namespaces: Vec<String>,
 }
 
 /// Who makes a pod again.
@@ -184,7 +184,7 @@ pub fn hung<'f>(faults: impl IntoIterator<Item = &'f Fault>) -> BTreeMap<String,
 impl Drain {
     /// What becomes of this pod.
     pub fn fate(&self, pod: &NodePod, hung: &BTreeMap<String, String>) -> Fate {
-        let is_left_out = self.except_namespaces.iter().any(|like| text::is_like(like, &pod.pod.namespace));
+        let is_left_out = self.excluded_namespaces.iter().any(|like| text::is_like(like, &pod.pod.namespace));
         let has_place_here = matches!(pod.owner, Owner::DaemonSet | Owner::Kubelet) || pod.is_ours || is_left_out;
         match pod.state {
             _ if has_place_here => return Fate::Stays,
@@ -197,7 +197,7 @@ impl Drain {
         }
         if pod.is_back {
             return Fate::Blocked(
-                "made after the cordon, which it tolerates: it would come back (exceptNamespaces)".to_owned(),
+                "made after the cordon, which it tolerates: it would come back (excludedNamespaces)".to_owned(),
             );
         }
         if pod.owner == Owner::Nobody && !self.force {
@@ -391,7 +391,7 @@ mod tests {
             change(&mut pod);
             pod
         };
-        let back = blocked("made after the cordon, which it tolerates: it would come back (exceptNamespaces)");
+        let back = blocked("made after the cordon, which it tolerates: it would come back (excludedNamespaces)");
         let cases: [Case; 9] = [
             (|_| {}, Fate::Evict, Fate::Evict),
             (|p| p.owner = Owner::DaemonSet, Fate::Stays, Fate::Stays),
@@ -411,7 +411,7 @@ mod tests {
             let expected = if matches!(bare, Fate::Stays | Fate::Going) { bare } else { blocked("X") };
             assert_eq!(all.fate(&pod, &hung), expected, "{pod:?}");
         }
-        let except = Drain { except_namespaces: vec!["sho*".into()], ..Drain::default() };
+        let except = Drain { excluded_namespaces: vec!["sho*".into()], ..Drain::default() };
         assert_eq!(except.fate(&pod("a"), &none), Fate::Stays);
     }
 
@@ -486,9 +486,9 @@ mod tests {
             message: String::new(),
             impact: String::new(),
             first_seen: jiff::Timestamp::UNIX_EPOCH,
-            for_seconds: 60,
+            duration_seconds: 60,
             confirmations: 3,
-            look_age_seconds: 0,
+            check_age_seconds: 0,
             evidence: Vec::new(),
             evidence_bundle: None,
         };

@@ -151,8 +151,8 @@ pub fn roomy() -> HostSeen {
         ],
         daemons: vec![daemon(Owner::Kubelet, 60), daemon(containerd(), 50)],
         frozen: Ok(Vec::new()),
-        strangers: Ok(Vec::new()),
-        strangers_left_out: 0,
+        untracked: Ok(Vec::new()),
+        untracked_left_out: 0,
         unseen: None,
     }
 }
@@ -407,9 +407,9 @@ pub fn fault(kind: FaultType) -> Fault {
         message: "message".into(),
         impact: String::new(),
         first_seen: Timestamp::UNIX_EPOCH,
-        for_seconds: 0,
+        duration_seconds: 0,
         confirmations: 1,
-        look_age_seconds: 0,
+        check_age_seconds: 0,
         evidence: Vec::new(),
         evidence_bundle: None,
     }
@@ -428,7 +428,7 @@ pub fn order(operation_id: &str) -> Order {
         target: Target::default(),
         restart: None,
         boot_id: None,
-        mark: None,
+        reboot_marker: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     }

@@ -20,7 +20,7 @@ pub enum FaultType {
     LeakedShim,
     /// A stopped shim without anything alive below it, beside a runtime that does not answer: it may be what keeps the
     /// runtime from coming up.
-    DeafShim,
+    UnresponsiveShim,
     /// One container whose task does not answer while the runtime itself does.
     HungContainer,
     /// A CNI plugin process older than its bound.
@@ -44,7 +44,7 @@ pub enum FaultType {
     /// A container whose removal has failed (Docker), or that neither starts nor goes.
     ContainerStuck,
     /// Processes in the control group of a pod's container that the runtime does not know.
-    UnknownKubepodsProcess,
+    UntrackedPodProcess,
     /// No kubelet process completes its start on this node.
     KubeletDown,
     /// A kubelet runs, and its start does not come to an end: it waits for something of the runtime (found by the
@@ -73,7 +73,7 @@ pub enum FaultType {
     /// A container that is being made is frozen, and with it the call that makes it.
     FrozenCgroup,
     /// Ended containers pile up until the runtime's list of them is too large to be read.
-    ExitedContainerPileUp,
+    ExitedContainerBacklog,
     /// The certificate by which the kubelet proves who it is was not renewed in time.
     ClientCertificateExpiring,
     /// The node's clock and the API server's are far apart.
@@ -84,10 +84,10 @@ pub enum FaultType {
     NodeCondition,
     /// The node's `Ready` changes again and again, or the same faults come and go (found by the controller).
     NodeFlapping,
-    /// A lane of the probe cannot look.
-    ProbeBlind,
+    /// A collector of the probe cannot look.
+    ProbeDegraded,
     /// The probe has missed its promised heartbeats (found by the controller).
-    ProbeSilent,
+    ProbeNotReporting,
 }
 
 impl FaultType {
@@ -97,13 +97,13 @@ impl FaultType {
         Self::HungContainer,
         Self::NetworkPluginHung,
         Self::RuntimeClientHung,
-        Self::DeafShim,
+        Self::UnresponsiveShim,
         Self::LeakedShim,
         Self::LostTask,
         Self::DuplicateSandbox,
         Self::GhostSandbox,
         Self::ContainerStuck,
-        Self::UnknownKubepodsProcess,
+        Self::UntrackedPodProcess,
         Self::RuntimeUpdateBlocked,
         Self::RuntimeListHung,
         Self::RuntimeUnreachable,
@@ -121,14 +121,14 @@ impl FaultType {
         Self::DbusUnresponsive,
         Self::UninterruptibleProcess,
         Self::FrozenCgroup,
-        Self::ExitedContainerPileUp,
+        Self::ExitedContainerBacklog,
         Self::ClientCertificateExpiring,
         Self::ClockUnsynchronised,
         Self::StuckDaemonSetPod,
         Self::NodeCondition,
         Self::NodeFlapping,
-        Self::ProbeBlind,
-        Self::ProbeSilent,
+        Self::ProbeDegraded,
+        Self::ProbeNotReporting,
     ];
 
     /// The name as it stands in objects, events and metrics.
@@ -157,7 +157,7 @@ impl FaultType {
             Self::DbusUnresponsive => "DbusUnresponsive",
             Self::UninterruptibleProcess => "UninterruptibleProcess",
             Self::FrozenCgroup => "FrozenCgroup",
-            Self::ExitedContainerPileUp => "ExitedContainerPileUp",
+            Self::ExitedContainerBacklog => "ExitedContainerBacklog",
             Self::ClientCertificateExpiring => "ClientCertificateExpiring",
             Self::ClockUnsynchronised => "ClockUnsynchronised",
             Self::StuckDaemonSetPod => "StuckDaemonSetPod",
@@ -165,11 +165,11 @@ impl FaultType {
             Self::NodeFlapping => "NodeFlapping",
             Self::RuntimeClientHung => "RuntimeClientHung",
             Self::NetworkNotReady => "NetworkNotReady",
-            Self::DeafShim => "DeafShim",
+            Self::UnresponsiveShim => "UnresponsiveShim",
             Self::GhostSandbox => "GhostSandbox",
-            Self::UnknownKubepodsProcess => "UnknownKubepodsProcess",
-            Self::ProbeBlind => "ProbeBlind",
-            Self::ProbeSilent => "ProbeSilent",
+            Self::UntrackedPodProcess => "UntrackedPodProcess",
+            Self::ProbeDegraded => "ProbeDegraded",
+            Self::ProbeNotReporting => "ProbeNotReporting",
         }
     }
 
@@ -183,11 +183,11 @@ impl FaultType {
         matches!(
             self,
             Self::GhostSandbox
-                | Self::UnknownKubepodsProcess
+                | Self::UntrackedPodProcess
                 | Self::NetworkNotReady
                 | Self::SyncLoopStalled
                 | Self::PlegSlow
-                | Self::ProbeBlind
+                | Self::ProbeDegraded
                 | Self::ReadOnlyFilesystem
                 | Self::DiskFull
                 | Self::PidExhaustion
@@ -195,7 +195,7 @@ impl FaultType {
                 | Self::DbusUnresponsive
                 | Self::UninterruptibleProcess
                 | Self::FrozenCgroup
-                | Self::ExitedContainerPileUp
+                | Self::ExitedContainerBacklog
                 | Self::ClientCertificateExpiring
                 | Self::ClockUnsynchronised
                 | Self::NodeCondition
@@ -236,7 +236,7 @@ impl FaultType {
             | Self::KubeletStartBlocked
             | Self::ReadOnlyFilesystem => Severity::Critical,
             Self::NetworkPluginHung
-            | Self::DeafShim
+            | Self::UnresponsiveShim
             | Self::RuntimeUpdateBlocked
             | Self::RuntimeListHung
             | Self::NetworkNotReady
@@ -248,22 +248,22 @@ impl FaultType {
             | Self::PidExhaustion
             | Self::FdExhaustion
             | Self::DbusUnresponsive
-            | Self::ExitedContainerPileUp
+            | Self::ExitedContainerBacklog
             | Self::ClientCertificateExpiring => Severity::High,
             Self::HungContainer
             | Self::RuntimeClientHung
             | Self::LeakedShim
             | Self::LostTask
             | Self::DuplicateSandbox
-            | Self::UnknownKubepodsProcess
+            | Self::UntrackedPodProcess
             | Self::UninterruptibleProcess
             | Self::FrozenCgroup
             | Self::ClockUnsynchronised
             | Self::StuckDaemonSetPod
             | Self::NodeCondition
             | Self::NodeFlapping
-            | Self::ProbeSilent => Severity::Medium,
-            Self::GhostSandbox | Self::ContainerStuck | Self::ProbeBlind => Severity::Low,
+            | Self::ProbeNotReporting => Severity::Medium,
+            Self::GhostSandbox | Self::ContainerStuck | Self::ProbeDegraded => Severity::Low,
         }
     }
 
@@ -276,7 +276,7 @@ impl FaultType {
                 | Self::StuckDaemonSetPod
                 | Self::NodeCondition
                 | Self::NodeFlapping
-                | Self::ProbeSilent
+                | Self::ProbeNotReporting
         )
     }
 }
@@ -361,13 +361,13 @@ pub struct Fault {
     pub first_seen: Timestamp,
     /// Seconds since it was first seen, by the observer's monotonic clock.
     #[serde(default)]
-    pub for_seconds: u64,
+    pub duration_seconds: u64,
     /// How many looks in a row have seen it.
     #[serde(default)]
     pub confirmations: u32,
     /// Seconds since the last look at it, at the moment of this report.
     #[serde(default)]
-    pub look_age_seconds: u64,
+    pub check_age_seconds: u64,
     /// What was seen, one fact a line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 512)))]

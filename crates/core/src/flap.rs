@@ -173,10 +173,10 @@ impl Flap {
             Timestamp::from_second(then).unwrap_or(wall)
         };
         FlapRecord {
-            ready_changes: self.ready,
-            fault_returns: self.faults,
-            since: at(self.since),
-            last: at(self.last),
+            ready_transitions: self.ready,
+            recurrences: self.faults,
+            tracked_since: at(self.since),
+            last_change_at: at(self.last),
             penalty: self.penalty,
             flapping_since: self.flapping.map(at),
             ready: seen.0,
@@ -202,11 +202,11 @@ impl Flap {
         // Nothing was before the end of what is written, whatever the clock says.
         let at = |time: Timestamp| now.min(now.saturating_sub(wall.as_second().saturating_sub(time.as_second())));
         let kept = Self {
-            ready: record.ready_changes,
-            faults: record.fault_returns,
+            ready: record.ready_transitions,
+            faults: record.recurrences,
             penalty: record.penalty,
-            since: at(record.since),
-            last: at(record.last),
+            since: at(record.tracked_since),
+            last: at(record.last_change_at),
             // Nobody has watched in between.
             quiet_from: now,
             flapping: record.flapping_since.map(at),
@@ -273,13 +273,13 @@ pub type ReadySeen = (Tri, Option<Timestamp>);
 #[serde(rename_all = "camelCase")]
 pub struct FlapRecord {
     /// How often the Node's Ready has changed since then.
-    pub ready_changes: u32,
+    pub ready_transitions: u32,
     /// How often a confirmed fault that was gone has come again since then.
-    pub fault_returns: u32,
+    pub recurrences: u32,
     /// When the first of these changes was seen.
-    pub since: Timestamp,
+    pub tracked_since: Timestamp,
     /// When the last of them was seen.
-    pub last: Timestamp,
+    pub last_change_at: Timestamp,
     /// The penalty right after the last one: 1000 for each change, half of it gone after 30 minutes.
     #[schemars(range(max = 12_000))]
     pub penalty: u32,
@@ -296,13 +296,13 @@ pub struct FlapRecord {
 impl FlapRecord {
     /// All changes.
     pub fn changes(&self) -> u32 {
-        self.ready_changes.saturating_add(self.fault_returns)
+        self.ready_transitions.saturating_add(self.recurrences)
     }
 
     /// Mean time between two changes, to the second.
     pub fn rhythm(&self) -> Duration {
         let intervals = u64::from(self.changes().saturating_sub(1).max(1));
-        Duration::from_secs(between(self.since.as_second(), self.last.as_second()) / intervals)
+        Duration::from_secs(between(self.tracked_since.as_second(), self.last_change_at.as_second()) / intervals)
     }
 
     /// Whether a controller can have written this.
@@ -318,20 +318,23 @@ impl FlapRecord {
         if self.penalty > explained {
             return Err(format!("expected a penalty of at most {explained} for {changes}, found {}", self.penalty));
         }
-        if self.since > self.last {
-            return Err(format!("expected since before last, found {} and {}", self.since, self.last));
+        if self.tracked_since > self.last_change_at {
+            return Err(format!(
+                "expected since before last, found {} and {}",
+                self.tracked_since, self.last_change_at
+            ));
         }
-        if self.last.duration_since(wall) > SKEW {
-            return Err(format!("expected a last change before now, found {}", self.last));
+        if self.last_change_at.duration_since(wall) > SKEW {
+            return Err(format!("expected a last change before now, found {}", self.last_change_at));
         }
-        if wall.duration_since(self.since) > OLDEST {
-            return Err(format!("expected a first change within the last ten years, found {}", self.since));
+        if wall.duration_since(self.tracked_since) > OLDEST {
+            return Err(format!("expected a first change within the last ten years, found {}", self.tracked_since));
         }
         match self.flapping_since {
             Some(_) if changes < FEWEST => {
                 Err(format!("expected {FEWEST} changes of a node that flaps, found {changes}"))
             }
-            Some(began) if began < self.since || began > self.last => {
+            Some(began) if began < self.tracked_since || began > self.last_change_at => {
                 Err(format!("expected flappingSince between since and last, found {began}"))
             }
             _ => Ok(()),
@@ -357,16 +360,18 @@ impl FlapView {
     /// What has happened, in one clause.
     pub fn told(&self) -> String {
         let record = &self.record;
-        let what = match (record.ready_changes, record.fault_returns) {
+        let what = match (record.ready_transitions, record.recurrences) {
             (ready, 0) => format!("Ready changed {ready} times"),
             (0, faults) => format!("faults that were gone came again {faults} times"),
             (ready, faults) => {
                 format!("Ready changed {ready} times and faults that were gone came again {faults} times")
             }
         };
-        let took = SignedDuration::from_secs(record.last.as_second().saturating_sub(record.since.as_second()));
+        let took = SignedDuration::from_secs(
+            record.last_change_at.as_second().saturating_sub(record.tracked_since.as_second()),
+        );
         let every = SignedDuration::try_from(record.rhythm()).unwrap_or(SignedDuration::ZERO);
-        format!("{what} in {took:#}, about every {every:#}, by {}", record.last)
+        format!("{what} in {took:#}, about every {every:#}, by {}", record.last_change_at)
     }
 
     /// For how long a fault was there that goes and comes again, while the node flaps.
@@ -390,12 +395,15 @@ impl FlapView {
             impact:
                 "pods are evicted and placed again with each change, and no time for which something lasts is reached"
                     .to_owned(),
-            first_seen: self.record.flapping_since.unwrap_or(self.record.last),
-            for_seconds: lasted.as_secs(),
+            first_seen: self.record.flapping_since.unwrap_or(self.record.last_change_at),
+            duration_seconds: lasted.as_secs(),
             confirmations: self.record.changes(),
-            look_age_seconds: 0,
+            check_age_seconds: 0,
             evidence: vec![
-                format!("first change {}, penalty {} after the last one", self.record.since, self.record.penalty),
+                format!(
+                    "first change {}, penalty {} after the last one",
+                    self.record.tracked_since, self.record.penalty
+                ),
                 format!(
                     "stable again below a penalty of {REUSE}, half of which is gone every {} min, and after {} quiet min",
                     HALF_LIFE.as_secs() / 60,

@@ -226,9 +226,9 @@ impl Noticed {
             impact: "what it means is for the tool to say that has written it: the probe has not looked at it"
                 .to_owned(),
             first_seen: self.first_seen,
-            for_seconds: self.longest().as_secs(),
+            duration_seconds: self.longest().as_secs(),
             confirmations: 1,
-            look_age_seconds: 0,
+            check_age_seconds: 0,
             evidence,
             evidence_bundle: None,
         }

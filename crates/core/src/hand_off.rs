@@ -147,10 +147,10 @@ impl HandedOff {
             == (group(other), &other.kind, &other.namespace, &other.name)
     }
 
-    /// Whether an object that was made for this operation was made in the same episode.
-    pub fn is_of_episode(&self, operation_id: &str) -> bool {
-        let episode = |id: &str| id.rsplit_once('-').map(|(episode, _)| episode.to_owned());
-        episode(&self.operation_id).is_some_and(|own| episode(operation_id) == Some(own))
+    /// Whether an object that was made for this operation was made in the same remediation.
+    pub fn is_of_remediation(&self, operation_id: &str) -> bool {
+        let remediation = |id: &str| id.rsplit_once('-').map(|(remediation, _)| remediation.to_owned());
+        remediation(&self.operation_id).is_some_and(|own| remediation(operation_id) == Some(own))
     }
 }
 
@@ -163,7 +163,7 @@ impl std::fmt::Display for HandedOff {
 /// What the object of a hand-off says, as it was read last. That nobody could read it is no entry at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HandOffView {
-    /// Whether it is there, and of this very episode.
+    /// Whether it is there, and of this very remediation.
     pub exists: bool,
     /// Whether its remediator is at work on it (condition `Processing`).
     pub processing: Tri,
@@ -181,13 +181,13 @@ pub struct HandOffView {
 pub const fn helps(kind: FaultType) -> Result<(), &'static str> {
     use FaultType as F;
     match kind {
-        F::ExitedContainerPileUp
+        F::ExitedContainerBacklog
         | F::ClientCertificateExpiring
         | F::ClockUnsynchronised
         | F::GhostSandbox
-        | F::ProbeBlind
-        | F::UnknownKubepodsProcess => Err("it does not merit a reboot or another machine"),
-        F::ProbeSilent => Err("nothing is done to a node that nobody can look at"),
+        | F::ProbeDegraded
+        | F::UntrackedPodProcess => Err("it does not merit a reboot or another machine"),
+        F::ProbeNotReporting => Err("nothing is done to a node that nobody can look at"),
         _ => Ok(()),
     }
 }
@@ -209,7 +209,9 @@ mod tests {
     fn the_object_is_named_by_its_template() {
         let handed = HandedOff::new(&template(), "worker-1", "e-1-2");
         assert_eq!(handed.to_string(), "SelfNodeRemediation medik8s/worker-1");
-        assert!(handed.is_of_episode("e-1-3") && !handed.is_of_episode("e-2-2") && !handed.is_of_episode("x"));
+        assert!(
+            handed.is_of_remediation("e-1-3") && !handed.is_of_remediation("e-2-2") && !handed.is_of_remediation("x")
+        );
         let newer = HandedOff { api_version: "self-node-remediation.medik8s.io/v1".into(), ..handed.clone() };
         assert!(handed.is_same_object(&newer), "another version of the same object");
         let other = HandedOff { namespace: "other".into(), ..handed.clone() };

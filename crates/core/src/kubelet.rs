@@ -38,7 +38,7 @@ pub enum Unfinished {
 /// (Ready Unknown) has lost more than its start.
 pub fn unfinished(view: &NodeView, kubelet: &KubeletView) -> Option<Unfinished> {
     let (began, written) = (kubelet.began?.as_second(), view.status_at?.as_second());
-    if kubelet.makes_pods {
+    if kubelet.creates_pods {
         return None;
     }
     match view.ready {
@@ -87,8 +87,8 @@ pub fn start_blocked(
                 .to_owned(),
         // By the node's own clock, and the same from pass to pass.
         first_seen: began,
-        for_seconds: kubelet.age.as_secs(),
-        look_age_seconds: kubelet.looked.as_secs(),
+        duration_seconds: kubelet.age.as_secs(),
+        check_age_seconds: kubelet.looked.as_secs(),
         ..fault(FaultType::KubeletStartBlocked, node, &message, &evidence)
     })
 }
@@ -156,9 +156,9 @@ fn fault(kind: FaultType, node: &str, message: &str, evidence: &[String]) -> Fau
         message: bounded(message, MAX_LINE),
         impact: String::new(),
         first_seen: Timestamp::UNIX_EPOCH,
-        for_seconds: 0,
+        duration_seconds: 0,
         confirmations: 1,
-        look_age_seconds: 0,
+        check_age_seconds: 0,
         evidence: evidence.iter().map(|line| bounded(line, MAX_LINE)).collect(),
         evidence_bundle: None,
     }
@@ -168,7 +168,7 @@ fn fault(kind: FaultType, node: &str, message: &str, evidence: &[String]) -> Fau
 pub fn lasted(fault: &Fault, now: Timestamp) -> Duration {
     match fault.kind {
         FaultType::PlegStalled => Duration::try_from(now.duration_since(fault.first_seen)).unwrap_or_default(),
-        _ => Duration::from_secs(fault.for_seconds),
+        _ => Duration::from_secs(fault.duration_seconds),
     }
 }
 

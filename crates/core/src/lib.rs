@@ -5,16 +5,16 @@
 //!
 //! ```text
 //! node:     observations ─► diagnose ─► fault tracker (confirm, clear) ─► restart_safety ─► report
-//! cluster:  Snapshot ─► plan (policy · budget · episode) ─► Plan { effects, held, views, next look }
+//! cluster:  Snapshot ─► plan (policy · budget · remediation) ─► Plan { effects, held, views, next look }
 //! ```
 
 pub mod action;
 pub mod along;
+pub mod blocked;
 pub mod budget;
 pub mod condition;
 pub mod diagnose;
 pub mod drain;
-pub mod episode;
 #[cfg(any(test, feature = "testing"))]
 pub mod examples;
 pub mod fault;
@@ -23,8 +23,8 @@ pub mod flaps;
 pub mod foreign;
 pub mod go_duration;
 pub mod hand_off;
-pub mod held;
 pub mod kubelet;
+pub mod manual;
 pub mod narrow;
 pub mod node_condition;
 pub mod notices;
@@ -34,6 +34,7 @@ pub mod plan;
 pub mod policy;
 pub mod reason;
 pub mod reboot;
+pub mod remediation;
 pub mod restart_safety;
 pub mod snapshot;
 pub mod stuck;
@@ -44,4 +45,3 @@ pub mod tracker;
 pub mod tri;
 pub mod version;
 pub mod window;
-pub mod wish;

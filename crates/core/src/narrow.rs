@@ -171,7 +171,7 @@ impl Namespaces {
             _ if self.only.is_empty() && self.except.is_empty() => Answer::Yes,
             About::Pod(pod) => ((self.only.is_empty() || is_in(&self.only, pod)) && !is_in(&self.except, pod)).into(),
             About::NoPod => self.only.is_empty().into(),
-            About::Unnamed if self.only.is_empty() => unnamed("exceptNamespaces"),
+            About::Unnamed if self.only.is_empty() => unnamed("excludedNamespaces"),
             About::Unnamed => unnamed("namespaces"),
         }
     }

@@ -154,7 +154,7 @@ pub fn mirrored(kind: NodeCondition, status: Tri, reason: &str, message: &str, f
         Tri::Unknown if !suspected || kind == NodeCondition::RestartUnsafe => Mirrored {
             kind,
             status: Tri::Unknown,
-            reason: ConditionReason::CannotLook.as_str(),
+            reason: ConditionReason::CheckFailed.as_str(),
             message: format!("{reason}: {message}"),
         },
         Tri::True | Tri::Unknown => Mirrored {
@@ -176,7 +176,10 @@ mod tests {
         for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {
             let elsewhere = matches!(
                 kind,
-                FaultType::NetworkNotReady | FaultType::SyncLoopStalled | FaultType::PlegSlow | FaultType::ProbeBlind
+                FaultType::NetworkNotReady
+                    | FaultType::SyncLoopStalled
+                    | FaultType::PlegSlow
+                    | FaultType::ProbeDegraded
             );
             assert_eq!(NodeCondition::showing(kind).is_none(), elsewhere, "{kind}");
         }
@@ -191,10 +194,10 @@ mod tests {
         for (kind, status, reason, want) in [
             (ContainersUnresponsive, Tri::True, "Clean", (Tri::False, "NoFaultConfirmed")),
             (ContainersUnresponsive, Tri::Unknown, "FaultSuspected", (Tri::False, "NoFaultConfirmed")),
-            (ContainersUnresponsive, Tri::Unknown, "FaultBesideGap", (Tri::Unknown, "CannotLook")),
-            (ContainersUnresponsive, Tri::Unknown, "Stale", (Tri::Unknown, "CannotLook")),
+            (ContainersUnresponsive, Tri::Unknown, "FaultWithPartialCoverage", (Tri::Unknown, "CheckFailed")),
+            (ContainersUnresponsive, Tri::Unknown, "Stale", (Tri::Unknown, "CheckFailed")),
             (ContainersUnresponsive, Tri::False, "FaultConfirmed", (Tri::True, "HungContainer")),
-            (RestartUnsafe, Tri::Unknown, "FaultSuspected", (Tri::Unknown, "CannotLook")),
+            (RestartUnsafe, Tri::Unknown, "FaultSuspected", (Tri::Unknown, "CheckFailed")),
             (RestartUnsafe, Tri::True, "Clean", (Tri::False, "NoFaultConfirmed")),
             (RestartUnsafe, Tri::False, "FaultConfirmed", (Tri::True, "FaultConfirmed")),
         ] {

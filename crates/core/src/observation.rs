@@ -1,4 +1,4 @@
-//! What the node's collectors saw: plain values, one look per lane. `diagnose` reads nothing else.
+//! What the node's collectors saw: plain values, one look per collector. `diagnose` reads nothing else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,13 +15,13 @@ mod processes;
 
 pub use host::{
     BusSeen, BusStep, ClockSeen, Credential, DaemonSeen, DisksSeen, FilesystemSeen, FrozenSeen, HostSeen, LimitSeen,
-    Owner, Pressure, Space, StrangerSeen, ThreadWaiting, Usage,
+    Owner, Pressure, Space, ThreadWaiting, UntrackedSeen, Usage,
 };
 
 pub use port::{PortSeen, RelistsSeen};
 pub use processes::{InitSeen, LeftOut, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
 
-/// The last answer of one lane. Ages are by the node's monotonic clock, at the moment of diagnosis.
+/// The last answer of one collector. Ages are by the node's monotonic clock, at the moment of diagnosis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Look<T> {
     /// Not tried yet.

@@ -1,6 +1,6 @@
 //! An order to touch one object on one node, and what became of it.
 //!
-//! The same JSON stands in `spec.order` of a `NodeCommand` (for the probe) and in the environment of a Job: one executor
+//! The same JSON stands in `spec.command` of a `NodeCommand` (for the probe) and in the environment of a Job: one executor
 //! serves both.
 
 use jiff::Timestamp;
@@ -14,9 +14,21 @@ use super::reboot::MarkOrder;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Signal {
     /// SIGCONT: resumes a stopped process. Harmless on any other.
+    #[serde(rename = "SIGCONT")]
     Cont,
     /// SIGKILL. Of a shim it ends every container of its pod.
+    #[serde(rename = "SIGKILL")]
     Kill,
+}
+
+impl Signal {
+    /// The name as it stands in objects.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cont => "SIGCONT",
+            Self::Kill => "SIGKILL",
+        }
+    }
 }
 
 /// What is done on a node by the executor.
@@ -50,10 +62,10 @@ pub struct Restart {
     /// Whether it is done although it would do harm, or nobody knows: while a container hangs, a deaf shim is there, or a
     /// start or stop is under way. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub even_if_unsafe: bool,
+    pub skip_safety_check: bool,
     /// Whether it is started, too, where somebody has stopped it (systemd calls it inactive, not failed). Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub even_if_stopped: bool,
+    pub start_if_stopped: bool,
 }
 
 /// Whether it is the name of a service's unit as systemd takes it: no path, no pattern, no other kind of unit.
@@ -100,7 +112,7 @@ pub struct Order {
     pub boot_id: Option<String>,
     /// With `MarkForReboot`: the file. It stands as long as the order does. Absent with all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<MarkOrder>,
+    pub reboot_marker: Option<MarkOrder>,
     /// When the order was given (for people; the node measures `ttlSeconds` from when it first read it,
     /// and refuses an order whose age by its own clock exceeds it by more than an hour).
     pub issued_at: Timestamp,
@@ -126,19 +138,19 @@ pub enum OutcomeState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OutcomeReason {
     /// The object was touched as ordered.
-    Acted,
+    Executed,
     /// The file that asks for a reboot is there already, made by somebody else: it was left as it is, and asks for the same.
-    AlreadyMarked,
-    /// The operation is claimed already (by the other lane or an earlier start).
-    AlreadyClaimed,
+    AlreadyRequested,
+    /// The operation is claimed already (by the other executor or an earlier start).
+    AlreadyExecuted,
     /// The node is in another boot than the one that was to end: nothing is left to be done.
     AlreadyRebooted,
     /// The order is for another node.
     WrongNode,
     /// The order is older than its time to live, or was given by an older leader.
-    Stale,
+    Expired,
     /// Acting is switched off on this node.
-    ActingDisabled,
+    ActionsDisabled,
     /// The process or object named is gone.
     TargetGone,
     /// Something else has its pid, id or role now.
@@ -146,23 +158,23 @@ pub enum OutcomeReason {
     /// The node's own look does not show the fault any more.
     Recovered,
     /// The node could not look, so it does not act.
-    CannotLook,
+    CheckFailed,
     /// A rule that protects running pods forbids it.
     Protected,
     /// The kubelet is still at work on that pod.
     KubeletBusy,
     /// The call or signal itself failed.
-    CallFailed,
+    RequestFailed,
 }
 
 impl OutcomeReason {
     /// Whether it says that the node was told: it has acted, or another start of the same order has claimed it.
     pub const fn is_told(self) -> bool {
-        matches!(self, Self::Acted | Self::AlreadyMarked | Self::AlreadyClaimed | Self::AlreadyRebooted)
+        matches!(self, Self::Executed | Self::AlreadyRequested | Self::AlreadyExecuted | Self::AlreadyRebooted)
     }
 }
 
-/// The node's answer to an order: `status.agent`, and a Job's termination message.
+/// The node's answer to an order: `status.commandResult`, and a Job's termination message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {

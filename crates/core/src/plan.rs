@@ -5,21 +5,22 @@ mod advance;
 mod ahead;
 mod approval;
 mod attempt;
+mod block;
 mod cause;
 mod conditions;
 mod decide;
 mod drain;
 mod ending;
 mod evidence;
+mod executors;
 mod going_down;
 mod hand_off;
 mod history;
-mod hold;
 mod kept;
 mod ladder;
-mod lanes;
 mod leftovers;
 mod limits;
+mod manual_requests;
 mod mark;
 mod opening;
 mod outlook;
@@ -37,7 +38,6 @@ mod storm;
 mod taint;
 mod turn;
 mod unreadable;
-mod wishes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,30 +48,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::drain::Drain;
-use super::episode::{Episode, Stopped};
 use super::fault::{Fault, PodRef};
 use super::flap::FlapRecord;
 use super::hand_off::{HandOff, HandedOff};
 use super::order::Order;
 use super::policy::History;
+use super::remediation::{Remediation, Stopped};
 use super::snapshot::{Ledger, Tri};
 use super::taint::TaintEffect;
 use super::thresholds::Thresholds;
 use super::window;
 
-pub use super::held::HoldReason;
+pub use super::blocked::BlockReason;
 pub use decide::plan;
 pub use limits::{FaultRoom, LimitsOutlook, MAX_SHOWN, SpentNode, TopologyRoom};
 pub use outlook::HOLDS_UP_PODS;
 pub use storm::StormOutlook;
 
+use block::{Block, Wake};
 use decide::Ctx;
-use hold::{Hold, Wake};
 
 /// Something that is not done now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Held {
+pub struct Blocked {
     /// The node.
     pub node: String,
     /// The fault, where it is about one.
@@ -79,7 +79,7 @@ pub struct Held {
     /// The policy, where one applies.
     pub policy: Option<String>,
     /// Why.
-    pub reason: HoldReason,
+    pub reason: BlockReason,
     /// A sentence for people: what is held, what was expected, what was found, what would change it.
     pub message: String,
 }
@@ -92,7 +92,7 @@ pub enum Operation {
     /// Put our taint with this effect on the node, with our annotation; refuse when one with our key is there already.
     Taint(TaintEffect),
     /// One round of evictions of the node's pods, each with its uid as precondition; refuse when the node does not carry this
-    /// episode's cordon. It is asked for again until no pod is left.
+    /// remediation's cordon. It is asked for again until no pod is left.
     Drain(Drain),
     /// Delete this pod with its uid as precondition.
     DeletePod(PodRef),
@@ -112,16 +112,16 @@ pub enum Operation {
 #[expect(clippy::large_enum_variant, reason = "a pass has few effects")]
 pub enum Effect {
     /// Store this ledger by compare-and-swap, before anything else of this pass. When it fails, no
-    /// `WriteEpisode` that opens an episode may be done in this pass.
+    /// `WriteRemediation` that opens a remediation may be done in this pass.
     StoreLedger(Ledger),
-    /// Create the episode (identity `None`; a name that exists already is a failure) or write its status
+    /// Create the remediation (identity `None`; a name that exists already is a failure) or write its status
     /// (only at the resource version in its identity: a conflict is a failure).
-    WriteEpisode(Box<Episode>),
+    WriteRemediation(Box<Remediation>),
     /// A start by hand begins: write the status of its object, only at the resource version in its identity, with what keeps it
-    /// from vanishing. From then on the object is this episode. As with one that is created, its slot is stored before.
-    BeginWish(Box<Episode>),
+    /// from vanishing. From then on the object is this remediation. As with one that is created, its slot is stored before.
+    BeginManualRequest(Box<Remediation>),
     /// Tell the person who waits for a start by hand why it has not begun: its message, only at this resource version.
-    TellWish {
+    UpdateManualRequest {
         /// Name of the object.
         name: String,
         /// Its uid and resource version.
@@ -131,12 +131,12 @@ pub enum Effect {
         /// Why, in one sentence.
         message: String,
     },
-    /// Carry out the reserved step, after a last re-read of everything that may say no; then pass the episode
-    /// as last written, with what came of it, to `episode::acted` and write the result. A `Cordon` whose mark
+    /// Carry out the reserved step, after a last re-read of everything that may say no; then pass the remediation
+    /// as last written, with what came of it, to `remediation::executed` and write the result. A `Cordon` whose mark
     /// is on the node already, a Job or an order of this operation that stands already: done, not an error.
     Act {
-        /// Name of the episode.
-        episode: String,
+        /// Name of the remediation.
+        remediation: String,
         /// Identity of the attempt.
         operation_id: String,
         /// The node.
@@ -146,33 +146,33 @@ pub enum Effect {
         /// What to do.
         operation: Operation,
     },
-    /// Remove our cordon from the node: re-read it, and only where the mark still names this episode set it
+    /// Remove our cordon from the node: re-read it, and only where the mark still names this remediation set it
     /// schedulable and take the mark off, in one write; anything else on the node is someone else's, leave
-    /// it. Either way it is done: pass the episode, where it exists, to `episode::uncordoned` and write it.
-    /// The episode may not exist any more (a mark left behind by one that was removed by force).
+    /// it. Either way it is done: pass the remediation, where it exists, to `remediation::uncordoned` and write it.
+    /// The remediation may not exist any more (a mark left behind by one that was removed by force).
     /// With an heir the node stays cordoned, and the mark names that one from now on.
     Uncordon {
-        /// Name of the episode.
-        episode: String,
+        /// Name of the remediation.
+        remediation: String,
         /// The node.
         node: String,
-        /// Another episode of the node for whose sake it stays cordoned.
+        /// Another remediation of the node for whose sake it stays cordoned.
         heir: Option<String>,
     },
-    /// Take our taint off the node: re-read it, and only where the mark still names this episode take off the mark and the one taint
-    /// that it is about, in one write. Either way it is done: pass the episode, where it exists and owes that taint, to
-    /// `episode::untainted` and write it. The episode may not exist any more, or be about another machine of that name.
+    /// Take our taint off the node: re-read it, and only where the mark still names this remediation take off the mark and the one taint
+    /// that it is about, in one write. Either way it is done: pass the remediation, where it exists and owes that taint, to
+    /// `remediation::untainted` and write it. The remediation may not exist any more, or be about another machine of that name.
     Untaint {
-        /// Name of the episode.
-        episode: String,
+        /// Name of the remediation.
+        remediation: String,
         /// The node.
         node: String,
     },
-    /// Tell a remediator that its time is over: put the mark of the contract on the object, where it is still the episode's.
-    /// Either way it is done: pass the episode to `episode::timed_out` with `why` and write it.
+    /// Tell a remediator that its time is over: put the mark of the contract on the object, where it is still the remediation's.
+    /// Either way it is done: pass the remediation to `remediation::timed_out` with `why` and write it.
     TimeOutHandOff {
-        /// Name of the episode.
-        episode: String,
+        /// Name of the remediation.
+        remediation: String,
         /// The node.
         node: String,
         /// The object, with its operation.
@@ -182,11 +182,11 @@ pub enum Effect {
         /// Why the attempt ends, in one sentence.
         why: String,
     },
-    /// Delete a remediator's object: re-read it, and only where it is still the episode's delete it, by its uid. Either way it
-    /// is done: pass the episode, where it exists, to `episode::taken_back` and write it.
+    /// Delete a remediator's object: re-read it, and only where it is still the remediation's delete it, by its uid. Either way it
+    /// is done: pass the remediation, where it exists, to `remediation::taken_back` and write it.
     TakeBackHandOff {
-        /// Name of the episode.
-        episode: String,
+        /// Name of the remediation.
+        remediation: String,
         /// The node.
         node: String,
         /// The object, with its operation.
@@ -202,8 +202,8 @@ pub enum Effect {
         /// The operation it was made for.
         operation_id: String,
     },
-    /// Remove a finished episode (history limit or time to live).
-    DeleteEpisode {
+    /// Remove a finished remediation (history limit or time to live).
+    DeleteRemediation {
         /// Its name.
         name: String,
     },
@@ -238,16 +238,16 @@ pub struct NodeOutlook {
     /// Overall health.
     pub health: Health,
     /// The worst fault, in one phrase; empty when there is none.
-    pub worst: String,
+    pub top_fault: String,
     /// What is being done, or why nothing is; empty when there is nothing to do.
-    pub doing: String,
+    pub activity: String,
     /// Policy that applies.
     pub policy: Option<String>,
     /// What stands ready for each fault, by its id; nothing for a node that no policy selects.
     pub remedies: BTreeMap<String, Remedy>,
-    /// Open episode.
-    pub episode: Option<String>,
-    /// That a person has stopped an episode here, for as long as that counts.
+    /// Open remediation.
+    pub remediation: Option<String>,
+    /// That a person has stopped a remediation here, for as long as that counts.
     pub stopped: Option<Stopped>,
     /// The kubelet's version, for the probe, which has no right to read its Node.
     pub kubelet_version: Option<String>,
@@ -266,7 +266,7 @@ pub struct NodeOutlook {
     /// Its changes of late, to be kept in its object.
     pub flap: Option<FlapRecord>,
     /// Whether a fresh look is asked of the probe.
-    pub look_requested: bool,
+    pub check_sequence: bool,
 }
 
 /// What the controller writes about one policy.
@@ -278,14 +278,14 @@ pub struct PolicyOutlook {
     pub unhealthy: u32,
     /// Of those, never reported.
     pub unknown: u32,
-    /// Episodes in flight.
+    /// Remediations in flight.
     pub in_flight: u32,
     /// `maxUnhealthy` as a number now.
     pub max_unhealthy: u32,
     /// `maxInFlight` as a number now.
     pub max_in_flight: u32,
-    /// Whether new episodes may start, and if not why.
-    pub blocked: Option<(HoldReason, String)>,
+    /// Whether new remediations may start, and if not why.
+    pub blocked: Option<(BlockReason, String)>,
     /// Other policies that select some of the same nodes.
     pub overlaps: Vec<String>,
     /// Its narrower limits, as numbers now.
@@ -302,7 +302,7 @@ pub struct Plan {
     /// What to do, in order.
     pub effects: Vec<Effect>,
     /// What is not done, and why.
-    pub held: Vec<Held>,
+    pub blocked: Vec<Blocked>,
     /// What to write about each node that reports. Nodes on which nothing happens and that stand alike share it.
     pub nodes: BTreeMap<String, Arc<NodeOutlook>>,
     /// What to write about each policy.
@@ -339,9 +339,9 @@ pub struct PlanSettings {
     pub settle: Duration,
     /// When to look at an effect again that has not shown by itself.
     pub retry: Duration,
-    /// Whether a missing ledger is rebuilt from the open episodes (set when all of them are known).
+    /// Whether a missing ledger is rebuilt from the open remediations (set when all of them are known).
     pub rebuild_ledger: bool,
-    /// History of episodes whose policy is gone.
+    /// History of remediations whose policy is gone.
     pub history: History,
 }
 

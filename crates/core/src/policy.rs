@@ -29,13 +29,13 @@ pub enum Mode {
 pub enum OnFailure {
     /// The next step.
     #[default]
-    Next,
+    Continue,
     /// No further step but Notify.
     Stop,
 }
 
 /// Whether a person has to agree before a step is done. Automatic (default; `Reboot` and `MarkForReboot` have no default: write it):
-/// nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`), and the node's episode holds its
+/// nobody is asked. Manual: it waits until a person has approved this very attempt (`nrh approve`), and the node's remediation holds its
 /// slot meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ApprovalMode {
@@ -46,7 +46,7 @@ pub enum ApprovalMode {
     Manual,
 }
 
-/// One rung of a rule's ladder.
+/// One step of a rule's ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// What is done.
@@ -54,11 +54,11 @@ pub struct Step {
     /// Time from the act to a verified cure; then the step has failed.
     pub timeout: Duration,
     /// How often it may be tried.
-    pub attempts: u32,
+    pub max_attempts: u32,
     /// Least time between the end of one attempt and the next.
     pub cooldown: Duration,
     /// For how long the fault must stay away before the step counts as a success.
-    pub verify_for: Duration,
+    pub stable_for: Duration,
     /// What follows when it has failed for the last time.
     pub on_failure: OnFailure,
     /// Whether a person has to agree first.
@@ -107,7 +107,7 @@ pub struct Rule {
     /// What its pod and its node must be like.
     pub narrow: Narrow,
     /// How long a fault must have been Confirmed and present before the first step.
-    pub hold_for: Duration,
+    pub min_duration: Duration,
     /// The ladder, cheapest safe step first.
     pub steps: Vec<Step>,
 }
@@ -123,8 +123,8 @@ impl Rule {
         self.steps.iter().any(|step| matches!(step.action, Action::Cordon(Some(_))))
     }
 
-    /// The first rung from this one on that only tells people; the end of the ladder where there is none.
-    pub fn telling_rung(&self, from: u32) -> u32 {
+    /// The first step from this one on that only tells people; the end of the ladder where there is none.
+    pub fn next_notify_step(&self, from: u32) -> u32 {
         let tells = |step: &Step| step.mode == Mode::Enforce && matches!(step.action, Action::Notify { .. });
         let end = self.steps.len();
         u32::try_from(self.steps.iter().position(tells).unwrap_or(end)).unwrap_or(u32::MAX).max(from)
@@ -189,7 +189,7 @@ impl Amount {
 pub struct TopologyLimit {
     /// Key of the label. Nodes without it are one group, too.
     pub key: String,
-    /// Episodes that may run at the same time on nodes with one value of it.
+    /// Remediations that may run at the same time on nodes with one value of it.
     pub max_in_flight: Amount,
 }
 
@@ -198,7 +198,7 @@ pub struct TopologyLimit {
 pub struct FaultLimit {
     /// The kinds.
     pub faults: BTreeSet<FaultType>,
-    /// Episodes with such a fault that may run at the same time.
+    /// Remediations with such a fault that may run at the same time.
     pub max_in_flight: Amount,
 }
 
@@ -206,14 +206,14 @@ pub struct FaultLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
     /// So many acts that disturb it; Cordon and Notify do not count.
-    pub acts: u32,
+    pub max_actions: u32,
     /// Within this time.
-    pub within: Duration,
+    pub window: Duration,
 }
 
 impl Default for NodeLimit {
     fn default() -> Self {
-        Self { acts: 20, within: Duration::from_hours(1) }
+        Self { max_actions: 20, window: Duration::from_hours(1) }
     }
 }
 
@@ -221,14 +221,14 @@ impl Default for NodeLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StormLimit {
     /// So many of the selected nodes.
-    pub nodes: Amount,
+    pub min_nodes: Amount,
     /// A fault is new for this time.
-    pub within: Duration,
+    pub window: Duration,
 }
 
 impl Default for StormLimit {
     fn default() -> Self {
-        Self { nodes: Amount::Percent(25), within: Duration::from_mins(10) }
+        Self { min_nodes: Amount::Percent(25), window: Duration::from_mins(10) }
     }
 }
 
@@ -237,7 +237,7 @@ impl Default for StormLimit {
 pub struct Limits {
     /// Nothing new starts while more of the selected nodes than this are unhealthy.
     pub max_unhealthy: Amount,
-    /// Episodes that may run at the same time.
+    /// Remediations that may run at the same time.
     pub max_in_flight: Amount,
     /// The same in each zone, rack or pool.
     pub per_topology: Vec<TopologyLimit>,
@@ -249,12 +249,12 @@ pub struct Limits {
     pub storm: StormLimit,
 }
 
-/// How many finished episodes are kept, and for how long.
+/// How many finished remediations are kept, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Most finished episodes kept per policy.
+    /// Most finished remediations kept per policy.
     pub limit: u32,
-    /// Seconds after its end at which an episode is removed.
+    /// Seconds after its end at which a remediation is removed.
     pub ttl: Duration,
 }
 

@@ -4,23 +4,23 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionReason {
     /// A clean look.
-    Clean,
+    NoFault,
     /// A confirmed fault.
     FaultConfirmed,
     /// A fault is suspected, not confirmed.
     FaultSuspected,
     /// A fault stands, and not everything else that the condition speaks of could be looked at.
-    FaultBesideGap,
+    FaultWithPartialCoverage,
     /// Nobody has looked yet.
-    NotYetLooked,
+    NotYetChecked,
     /// The node lacks what is needed to look.
-    CannotLook,
+    CheckFailed,
     /// The last look is too old.
     Stale,
     /// The node is short of CPU, memory or disk I/O, so what gives no answer may be slow and not hung.
     ResourcePressure,
     /// Heartbeats arrive as promised.
-    Heartbeat,
+    Reporting,
     /// Heartbeats are missing.
     HeartbeatMissed,
     /// The object was accepted.
@@ -28,38 +28,38 @@ pub enum ConditionReason {
     /// The object has errors.
     Invalid,
     /// Something holds new work back.
-    Held,
+    Blocked,
     /// Nothing is in the way.
     Allowed,
     /// Work is under way.
-    UnderWay,
+    InProgress,
     /// Work has ended.
     Finished,
     /// A person is needed.
-    NeedsPerson,
+    ManualActionRequired,
 }
 
 impl ConditionReason {
     /// The reason as it stands in the object.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Clean => "Clean",
+            Self::NoFault => "NoFault",
             Self::FaultConfirmed => "FaultConfirmed",
             Self::FaultSuspected => "FaultSuspected",
-            Self::FaultBesideGap => "FaultBesideGap",
-            Self::NotYetLooked => "NotYetLooked",
-            Self::CannotLook => "CannotLook",
+            Self::FaultWithPartialCoverage => "FaultWithPartialCoverage",
+            Self::NotYetChecked => "NotYetChecked",
+            Self::CheckFailed => "CheckFailed",
             Self::Stale => "Stale",
             Self::ResourcePressure => "ResourcePressure",
-            Self::Heartbeat => "Heartbeat",
+            Self::Reporting => "Reporting",
             Self::HeartbeatMissed => "HeartbeatMissed",
             Self::Accepted => "Accepted",
             Self::Invalid => "Invalid",
-            Self::Held => "Held",
+            Self::Blocked => "Blocked",
             Self::Allowed => "Allowed",
-            Self::UnderWay => "UnderWay",
+            Self::InProgress => "InProgress",
             Self::Finished => "Finished",
-            Self::NeedsPerson => "NeedsPerson",
+            Self::ManualActionRequired => "ManualActionRequired",
         }
     }
 }

@@ -17,13 +17,23 @@ use super::fault::FaultType;
 pub const MAX_BOOT_ID: usize = 64;
 
 /// Parameters of the step.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Reboot {
-    /// Whether the node is rebooted although no Drain of the episode has emptied it: every pod ends with the machine, whatever its
-    /// disruption budget says. Default false, and then the ladder needs a Drain before it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub even_if_not_drained: bool,
+    /// Reboot only a node that a Drain of this remediation has emptied. `false` reboots it with its pods: every pod ends with the
+    /// machine, whatever its disruption budget says. Default true; then the rule needs a Drain before the Reboot.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub require_drain: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl Default for Reboot {
+    fn default() -> Self {
+        Self { require_drain: yes() }
+    }
 }
 
 /// Where kured looks as shipped; `/var/run` is the same folder.
@@ -70,7 +80,7 @@ pub struct MarkOrder {
     pub path: String,
     /// Seconds after which the node takes it away by itself, whoever may have forgotten it.
     #[schemars(range(min = 1, max = MARK_STANDS))]
-    pub stands_for_seconds: u32,
+    pub expires_after_seconds: u32,
 }
 
 /// The name of such a file in `/run`, where the path is one that may be taken.
@@ -96,7 +106,7 @@ pub const fn helps(kind: FaultType) -> Result<(), &'static str> {
         | F::HungContainer
         | F::NetworkPluginHung
         | F::RuntimeClientHung => Ok(()),
-        F::ProbeSilent => Err("nothing is done to a node that nobody can look at"),
+        F::ProbeNotReporting => Err("nothing is done to a node that nobody can look at"),
         _ => Err("the node has no look of its own at such a fault right before a reboot, so it is not rebooted for it"),
     }
 }

@@ -89,7 +89,7 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         FaultType::RuntimeUnreachable => (true, false),
         // On a full disk its databases break; and what waits in the kernel, or is frozen, outlives it as a deaf leftover.
         FaultType::LeakedShim
-        | FaultType::DeafShim
+        | FaultType::UnresponsiveShim
         | FaultType::NetworkPluginHung
         | FaultType::RuntimeClientHung
         | FaultType::DiskFull
@@ -105,13 +105,13 @@ fn forbids(fault: &Fault) -> (bool, bool) {
             (of_node, of_node)
         }
         // High is its severity once the kubelet cannot read the list any more, or cannot prove who it is.
-        FaultType::ExitedContainerPileUp | FaultType::ClientCertificateExpiring => {
+        FaultType::ExitedContainerBacklog | FaultType::ClientCertificateExpiring => {
             (fault.severity >= Severity::High, false)
         }
         FaultType::DuplicateSandbox
         | FaultType::GhostSandbox
         | FaultType::ContainerStuck
-        | FaultType::UnknownKubepodsProcess
+        | FaultType::UntrackedPodProcess
         | FaultType::NetworkNotReady
         | FaultType::ClockUnsynchronised
         | FaultType::LostTask
@@ -125,8 +125,8 @@ fn forbids(fault: &Fault) -> (bool, bool) {
         // What another tool says of the node is no word on a restart.
         | FaultType::NodeCondition
         | FaultType::NodeFlapping
-        | FaultType::ProbeBlind
-        | FaultType::ProbeSilent => (false, false),
+        | FaultType::ProbeDegraded
+        | FaultType::ProbeNotReporting => (false, false),
     }
 }
 
@@ -306,8 +306,8 @@ mod tests {
             (F::FdExhaustion, Severity::High, node, false, false),
             // A daemon that leaks is freed by its restart.
             (F::FdExhaustion, Severity::High, None, true, true),
-            (F::ExitedContainerPileUp, Severity::Medium, None, true, true),
-            (F::ExitedContainerPileUp, Severity::High, None, false, true),
+            (F::ExitedContainerBacklog, Severity::Medium, None, true, true),
+            (F::ExitedContainerBacklog, Severity::High, None, false, true),
             (F::ClientCertificateExpiring, Severity::Medium, None, true, true),
             (F::ClientCertificateExpiring, Severity::High, None, false, true),
         ] {

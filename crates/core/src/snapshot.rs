@@ -7,18 +7,18 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::episode::{Episode, Stopped};
 use super::fault::{Fault, FaultType, PodRef};
 use super::flap::FlapView;
 use super::foreign::{Foreign, Noticed};
 use super::hand_off::{HandOffView, TemplateRef};
 use super::kubelet::complaint::Complaint;
+use super::manual::OpenManualRequest;
 use super::narrow::PodSeen;
 use super::observation::KubeletSettings;
 use super::order::{Order, Outcome};
 use super::policy::{Daemon, Policy};
+use super::remediation::{Remediation, Stopped};
 use super::taint::{KeyedTaint, TaintEffect, TaintMark};
-use super::wish::OpenWish;
 
 pub use super::tri::Tri;
 
@@ -50,7 +50,7 @@ pub struct NodeView {
     pub boot_id: Option<String>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
-    /// Name of the episode in our cordon mark (annotation), if the node carries one.
+    /// Name of the remediation in our cordon mark (annotation), if the node carries one.
     pub cordoned_by: Option<String>,
     /// The taints with our key on it, whoever has put them there.
     pub taints: BTreeSet<KeyedTaint>,
@@ -100,7 +100,7 @@ pub struct ReportView {
     pub restart: RestartView,
     /// The last outcome of an order.
     pub agent: Option<Outcome>,
-    /// That a person has stopped an episode of this node: the controller's own note, which outlives the episode.
+    /// That a person has stopped a remediation of this node: the controller's own note, which outlives the remediation.
     pub stopped: Option<Stopped>,
 }
 
@@ -148,7 +148,7 @@ pub struct KubeletView {
     /// Time since it began.
     pub age: Duration,
     /// Whether a sandbox of a pod has been made since.
-    pub makes_pods: bool,
+    pub creates_pods: bool,
     /// Its settings, as far as the probe knows them.
     pub settings: Option<KubeletSettings>,
     /// Time since the probe looked at it.
@@ -177,7 +177,7 @@ pub struct Heartbeat {
     /// Identity of the boot that it is about; empty where the probe tells none.
     pub boot_id: String,
     /// Whether the probe says it can act (`--allow-actions`, and its self-check passed).
-    pub can_act: bool,
+    pub actions_enabled: bool,
     /// Whether the kubelet can start pods, as the probe sees it.
     pub kubelet_works: Tri,
 }
@@ -275,7 +275,7 @@ pub struct JobView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ledger {
-    /// Episode name → the slot it holds.
+    /// Remediation name → the slot it holds.
     pub slots: BTreeMap<String, Slot>,
 }
 
@@ -287,7 +287,7 @@ pub struct Slot {
     pub node: String,
     /// The policy.
     pub policy: String,
-    /// When it was taken: the slot of an episode that nobody can see is kept for a while, since a cache may
+    /// When it was taken: the slot of a remediation that nobody can see is kept for a while, since a cache may
     /// be behind.
     pub taken_at: Timestamp,
     /// The kinds of fault that it was taken for, and those that have joined since where a policy limits them: noted before they are
@@ -296,9 +296,9 @@ pub struct Slot {
     pub kinds: Option<BTreeSet<FaultType>>,
 }
 
-/// An episode that is there and cannot be read, since a newer version has written it: what is known of it all the same.
+/// A remediation that is there and cannot be read, since a newer version has written it: what is known of it all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnreadableEpisode {
+pub struct UnreadableRemediation {
     /// Its node, as its label has it (shortened, where the name is too long for a label).
     pub node: Option<String>,
     /// Its policy, in the same way.
@@ -326,12 +326,12 @@ pub struct Snapshot {
     pub policies: Vec<Policy>,
     /// Names of those of which nothing is known but that they are there: they cannot be used, and were not read before they were so.
     pub unusable_policies: BTreeSet<String>,
-    /// All episodes, by name, the finished ones too.
-    pub episodes: BTreeMap<String, Episode>,
-    /// Episodes that cannot be read, by name: each keeps its slot, and its node to itself.
-    pub unreadable: BTreeMap<String, UnreadableEpisode>,
-    /// Starts by hand that have not begun, by name: they are no episodes yet, hold no slot and have no node.
-    pub wishes: BTreeMap<String, OpenWish>,
+    /// All remediations, by name, the finished ones too.
+    pub remediations: BTreeMap<String, Remediation>,
+    /// Remediations that cannot be read, by name: each keeps its slot, and its node to itself.
+    pub unreadable: BTreeMap<String, UnreadableRemediation>,
+    /// Starts by hand that have not begun, by name: they are no remediations yet, hold no slot and have no node.
+    pub manual_requests: BTreeMap<String, OpenManualRequest>,
     /// Conditions that stand on nodes as some policy asks for them, by node; none for most.
     pub noticed: BTreeMap<String, Vec<Noticed>>,
     /// Histories of nodes that have changed several times of late, by node; none for most.
@@ -343,7 +343,7 @@ pub struct Snapshot {
     /// Pods of every suspect DaemonSet, as they were read, with the time since.
     pub pods: Vec<SuspectPod>,
     /// Nodes whose DaemonSet pods were all read (successfully), with the time since. A node whose open
-    /// episode holds a `StuckDaemonSetPod` must be read until that episode ends: without an entry here its
+    /// remediation holds a `StuckDaemonSetPod` must be read until that remediation ends: without an entry here its
     /// cure is never believed, since a pod that nobody looked at is not a pod that is well.
     pub pods_read: BTreeMap<String, Duration>,
     /// Pods that are being deleted on nodes with faults, for the protection of running pods.

@@ -163,9 +163,9 @@ fn fault(
         message: bounded(&format!("pod {} of DaemonSet {daemon_set} {what}{until}{because}", pod.pod), MAX_LINE),
         impact: bounded(&format!("DaemonSet {daemon_set} does not do its work on this node"), MAX_LINE),
         first_seen: begun(now, lasted),
-        for_seconds: lasted.as_secs(),
+        duration_seconds: lasted.as_secs(),
         confirmations: 1,
-        look_age_seconds: pod.read.as_secs(),
+        check_age_seconds: pod.read.as_secs(),
         evidence: evidence(pod, cause),
         evidence_bundle: None,
     }

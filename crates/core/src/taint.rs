@@ -87,36 +87,37 @@ impl fmt::Display for KeyedTaint {
 /// The mark of our taint: whose it is, and which of the taints with our key it is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaintMark {
-    /// Name of the episode.
-    pub episode: String,
+    /// Name of the remediation.
+    pub remediation: String,
     /// Effect of the taint; none = it does not say, so no taint is taken off by it.
     pub effect: Option<TaintEffect>,
 }
 
 impl TaintMark {
-    /// The mark that an episode puts beside its taint.
-    pub fn new(episode: &str, effect: TaintEffect) -> Self {
-        Self { episode: episode.to_owned(), effect: Some(effect) }
+    /// The mark that a remediation puts beside its taint.
+    pub fn new(remediation: &str, effect: TaintEffect) -> Self {
+        Self { remediation: remediation.to_owned(), effect: Some(effect) }
     }
 
     /// Reads one, whoever has written it.
     pub fn read(text: &str) -> Self {
-        let split = text.rsplit_once(':').and_then(|(episode, word)| Some((episode, TaintEffect::named(word)?)));
+        let split =
+            text.rsplit_once(':').and_then(|(remediation, word)| Some((remediation, TaintEffect::named(word)?)));
         match split {
-            Some((episode, effect)) => Self::new(episode, effect),
-            None => Self { episode: text.to_owned(), effect: None },
+            Some((remediation, effect)) => Self::new(remediation, effect),
+            None => Self { remediation: text.to_owned(), effect: None },
         }
     }
 }
 
 impl fmt::Display for TaintMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.episode)?;
+        f.write_str(&self.remediation)?;
         self.effect.map_or(Ok(()), |effect| write!(f, ":{}", effect.as_str()))
     }
 }
 
-/// What an episode finds that is to put its taint on a node.
+/// What a remediation finds that is to put its taint on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing with our key, and no mark: it may.
@@ -127,18 +128,18 @@ pub enum Found {
     TakenOff,
     /// Its own with another effect.
     OwnOther(TaintEffect),
-    /// The mark of this other episode, which is taken off first.
+    /// The mark of this other remediation, which is taken off first.
     Marked(String),
     /// Somebody else's taint with our key.
     Somebodys,
 }
 
 impl Found {
-    /// What a node with these taints of our key, and this mark, is to an episode that wants that effect.
-    pub fn of(taints: &BTreeSet<KeyedTaint>, mark: Option<&TaintMark>, episode: &str, wanted: TaintEffect) -> Self {
+    /// What a node with these taints of our key, and this mark, is to a remediation that wants that effect.
+    pub fn of(taints: &BTreeSet<KeyedTaint>, mark: Option<&TaintMark>, remediation: &str, wanted: TaintEffect) -> Self {
         let is_on = |effect| taints.iter().any(|taint| taint.is_plain(effect));
         match mark {
-            Some(mark) if mark.episode != episode => Self::Marked(mark.episode.clone()),
+            Some(mark) if mark.remediation != remediation => Self::Marked(mark.remediation.clone()),
             Some(mark) => match mark.effect.unwrap_or(wanted) {
                 effect if !is_on(effect) => Self::TakenOff,
                 effect if effect == wanted => Self::Own,
@@ -182,7 +183,7 @@ mod tests {
             assert_eq!(TaintMark::read(&mark.to_string()), mark);
         }
         for other in ["w1-abc-1", "", ":", "e:NoExecute", "e:noschedule", "e:NoSchedule "] {
-            assert_eq!(TaintMark::read(other), TaintMark { episode: other.to_owned(), effect: None }, "{other:?}");
+            assert_eq!(TaintMark::read(other), TaintMark { remediation: other.to_owned(), effect: None }, "{other:?}");
         }
     }
 }

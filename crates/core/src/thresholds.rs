@@ -14,11 +14,11 @@ use super::observation::RuntimeKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Confirmation {
     /// Looks in a row that must see it.
-    pub looks: u32,
+    pub checks: u32,
     /// Least time between two looks that both count.
-    pub apart: Duration,
+    pub interval: Duration,
     /// Least time since it was first seen: the grace in which Kubernetes heals it alone.
-    pub grace: Duration,
+    pub grace_period: Duration,
 }
 
 /// All thresholds of a probe and of the controller's own detectors.
@@ -30,7 +30,7 @@ pub struct Thresholds {
     /// A shim outlives its objects for seconds while they are deleted; three rounds 30 s apart.
     pub leaked_shim: Confirmation,
     /// Three looks 20 s apart: a start of the runtime asks each shim in turn, for 5 s each where it has a limit.
-    pub deaf_shim: Confirmation,
+    pub unresponsive_shim: Confirmation,
     /// Age from which a shim that runs and whose task containerd does not know counts as left over. Kubelets wait
     /// up to four minutes for a sandbox to be made, and that of a VM may have no child for long. A stopped shim
     /// is no start under way, whatever its age.
@@ -66,7 +66,7 @@ pub struct Thresholds {
     /// Kubelets up to 1.35 remove such a sandbox at one of their next rounds, a minute apart.
     pub ghost_sandbox: Confirmation,
     /// A container is in no list while it is made, and its group may outlive it for a moment: ten minutes are neither.
-    pub unknown_kubepods_process: Confirmation,
+    pub untracked_pod_process: Confirmation,
     /// A kubelet starts a container that it has made within seconds, or makes another one within minutes.
     /// A removal that Docker calls failed does not go on by itself; the kubelet tries again every minute, and a mount that
     /// is busy may be let go of within those.
@@ -133,7 +133,7 @@ pub struct Thresholds {
     /// Age from which the first process of a container that is being made counts as stuck, where it is frozen.
     pub frozen_init_age: Duration,
     /// The kubelet removes ended containers every minute.
-    pub exited_container_pile_up: Confirmation,
+    pub exited_container_backlog: Confirmation,
     /// A kubelet that starts late, or a machine that was suspended, renews its certificate at once.
     pub client_certificate_expiring: Confirmation,
     /// Three reports. A clock that is set by hand, or that a machine finds when it wakes, is put right within minutes.
@@ -142,11 +142,11 @@ pub struct Thresholds {
     /// certificates count from the second in which they are made.
     pub clock_skew: Duration,
     /// A node that boots has its runtime and its kubelet within minutes, and one that is upgraded too.
-    pub probe_blind: Confirmation,
+    pub probe_degraded: Confirmation,
     /// Clean looks in a row that clear a confirmed fault.
-    pub clean_looks: u32,
+    pub clear_checks: u32,
     /// Least time between two clean looks that both count.
-    pub clean_apart: Duration,
+    pub clear_interval: Duration,
 }
 
 const fn secs(seconds: u64) -> Duration {
@@ -156,34 +156,34 @@ const fn secs(seconds: u64) -> Duration {
 impl Default for Thresholds {
     fn default() -> Self {
         Self {
-            hung_container: Confirmation { looks: 3, apart: secs(20), grace: secs(40) },
-            leaked_shim: Confirmation { looks: 3, apart: secs(30), grace: secs(60) },
-            deaf_shim: Confirmation { looks: 3, apart: secs(20), grace: secs(120) },
+            hung_container: Confirmation { checks: 3, interval: secs(20), grace_period: secs(40) },
+            leaked_shim: Confirmation { checks: 3, interval: secs(30), grace_period: secs(60) },
+            unresponsive_shim: Confirmation { checks: 3, interval: secs(20), grace_period: secs(120) },
             leaked_shim_age: secs(300),
-            orphan_kubelet_up: Confirmation { looks: 3, apart: secs(30), grace: secs(300) },
-            orphan_kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
-            network_plugin_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
+            orphan_kubelet_up: Confirmation { checks: 3, interval: secs(30), grace_period: secs(300) },
+            orphan_kubelet_down: Confirmation { checks: 3, interval: secs(10), grace_period: secs(20) },
+            network_plugin_hung: Confirmation { checks: 3, interval: secs(10), grace_period: secs(20) },
             network_plugin_age: secs(60),
-            runtime_client_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(60) },
+            runtime_client_hung: Confirmation { checks: 3, interval: secs(10), grace_period: secs(60) },
             runtime_client_still: secs(30),
             runtime_client_age: secs(300),
-            network_not_ready: Confirmation { looks: 3, apart: secs(45), grace: secs(300) },
-            runtime_unreachable: Confirmation { looks: 3, apart: secs(10), grace: secs(30) },
-            runtime_list_hung: Confirmation { looks: 3, apart: secs(10), grace: secs(20) },
-            lost_task: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
-            duplicate_sandbox: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
-            ghost_sandbox: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
-            unknown_kubepods_process: Confirmation { looks: 3, apart: secs(45), grace: secs(600) },
-            container_stuck: Confirmation { looks: 3, apart: secs(30), grace: secs(600) },
+            network_not_ready: Confirmation { checks: 3, interval: secs(45), grace_period: secs(300) },
+            runtime_unreachable: Confirmation { checks: 3, interval: secs(10), grace_period: secs(30) },
+            runtime_list_hung: Confirmation { checks: 3, interval: secs(10), grace_period: secs(20) },
+            lost_task: Confirmation { checks: 3, interval: secs(20), grace_period: secs(60) },
+            duplicate_sandbox: Confirmation { checks: 3, interval: secs(30), grace_period: secs(600) },
+            ghost_sandbox: Confirmation { checks: 3, interval: secs(30), grace_period: secs(600) },
+            untracked_pod_process: Confirmation { checks: 3, interval: secs(45), grace_period: secs(600) },
+            container_stuck: Confirmation { checks: 3, interval: secs(30), grace_period: secs(600) },
             list_deadline: secs(60),
-            kubelet_down: Confirmation { looks: 3, apart: secs(10), grace: secs(60) },
+            kubelet_down: Confirmation { checks: 3, interval: secs(10), grace_period: secs(60) },
             kubelet_start_age: secs(20),
             crash_loop_starts: 6,
             crash_loop_window: secs(1800),
             crash_loop_over: secs(600),
-            kubelet_crash_loop: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
-            sync_loop_stalled: Confirmation { looks: 3, apart: secs(45), grace: secs(120) },
-            pleg_slow: Confirmation { looks: 5, apart: secs(45), grace: secs(300) },
+            kubelet_crash_loop: Confirmation { checks: 3, interval: secs(20), grace_period: secs(60) },
+            sync_loop_stalled: Confirmation { checks: 3, interval: secs(45), grace_period: secs(120) },
+            pleg_slow: Confirmation { checks: 5, interval: secs(45), grace_period: secs(300) },
             slow_relist: secs(30),
             start_blocked_age: secs(90),
             start_blocked_seen: secs(60),
@@ -191,22 +191,22 @@ impl Default for Thresholds {
             stuck_back_off: secs(60),
             stuck_terminating: secs(120),
             stuck_creating: secs(120),
-            pid_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
-            fd_exhaustion: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
-            dbus_unresponsive: Confirmation { looks: 3, apart: secs(45), grace: secs(180) },
-            disk_full: Confirmation { looks: 5, apart: secs(45), grace: secs(600) },
-            read_only_filesystem: Confirmation { looks: 3, apart: secs(30), grace: secs(120) },
-            uninterruptible_process: Confirmation { looks: 3, apart: secs(20), grace: secs(600) },
+            pid_exhaustion: Confirmation { checks: 3, interval: secs(30), grace_period: secs(120) },
+            fd_exhaustion: Confirmation { checks: 3, interval: secs(30), grace_period: secs(120) },
+            dbus_unresponsive: Confirmation { checks: 3, interval: secs(45), grace_period: secs(180) },
+            disk_full: Confirmation { checks: 5, interval: secs(45), grace_period: secs(600) },
+            read_only_filesystem: Confirmation { checks: 3, interval: secs(30), grace_period: secs(120) },
+            uninterruptible_process: Confirmation { checks: 3, interval: secs(20), grace_period: secs(600) },
             uninterruptible_age: secs(60),
-            frozen_cgroup: Confirmation { looks: 3, apart: secs(20), grace: secs(60) },
+            frozen_cgroup: Confirmation { checks: 3, interval: secs(20), grace_period: secs(60) },
             frozen_init_age: secs(60),
-            exited_container_pile_up: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
-            client_certificate_expiring: Confirmation { looks: 3, apart: secs(45), grace: secs(1800) },
-            clock_unsynchronised: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
+            exited_container_backlog: Confirmation { checks: 3, interval: secs(60), grace_period: secs(600) },
+            client_certificate_expiring: Confirmation { checks: 3, interval: secs(45), grace_period: secs(1800) },
+            clock_unsynchronised: Confirmation { checks: 3, interval: secs(60), grace_period: secs(600) },
             clock_skew: secs(30),
-            probe_blind: Confirmation { looks: 3, apart: secs(60), grace: secs(600) },
-            clean_looks: 2,
-            clean_apart: secs(3),
+            probe_degraded: Confirmation { checks: 3, interval: secs(60), grace_period: secs(600) },
+            clear_checks: 2,
+            clear_interval: secs(3),
         }
     }
 }
@@ -247,13 +247,13 @@ impl Thresholds {
     #[must_use]
     pub fn beside(&self, request_timeout: Duration) -> Self {
         let least = request_timeout.min(LONGEST_REQUEST_TIMEOUT).saturating_mul(2).saturating_add(AFTER_CALLS);
-        let longer = |of: Confirmation| Confirmation { grace: of.grace.max(least), ..of };
+        let longer = |of: Confirmation| Confirmation { grace_period: of.grace_period.max(least), ..of };
         Self {
             leaked_shim_age: self.leaked_shim_age.max(least),
             runtime_client_age: self.runtime_client_age.max(least),
             orphan_kubelet_up: longer(self.orphan_kubelet_up),
             duplicate_sandbox: longer(self.duplicate_sandbox),
-            unknown_kubepods_process: longer(self.unknown_kubepods_process),
+            untracked_pod_process: longer(self.untracked_pod_process),
             ..self.clone()
         }
     }
@@ -262,11 +262,12 @@ impl Thresholds {
     /// be slow there: nothing of that kind is confirmed before three minutes in which every check found the same.
     #[must_use]
     pub fn under_pressure(&self) -> Self {
-        let longer = |of: Confirmation| Confirmation { grace: of.grace.max(PATIENCE_UNDER_PRESSURE), ..of };
+        let longer =
+            |of: Confirmation| Confirmation { grace_period: of.grace_period.max(PATIENCE_UNDER_PRESSURE), ..of };
         Self {
             hung_container: longer(self.hung_container),
             leaked_shim: longer(self.leaked_shim),
-            deaf_shim: longer(self.deaf_shim),
+            unresponsive_shim: longer(self.unresponsive_shim),
             network_plugin_hung: longer(self.network_plugin_hung),
             runtime_client_hung: longer(self.runtime_client_hung),
             runtime_unreachable: longer(self.runtime_unreachable),
@@ -278,10 +279,10 @@ impl Thresholds {
         }
     }
 
-    /// Usual time from the first sign to `Confirmed`, as a person would reckon it: printed by `nrh thresholds`, and what a timeline
+    /// Usual time from the first sign to `Confirmed`, as a person would reckon it: printed by `nrh generate thresholds`, and what a timeline
     /// takes for it. Looks that come late or fail make it longer.
     pub fn usual_time_to_confirm(&self, kind: FaultType) -> Duration {
-        let of = |c: &Confirmation| c.grace.max(c.apart.saturating_mul(c.looks.saturating_sub(1)));
+        let of = |c: &Confirmation| c.grace_period.max(c.interval.saturating_mul(c.checks.saturating_sub(1)));
         match kind {
             FaultType::HungContainer => of(&self.hung_container),
             FaultType::LeakedShim => of(&self.leaked_shim),
@@ -291,10 +292,10 @@ impl Thresholds {
             FaultType::NetworkPluginHung => self.network_plugin_age.saturating_add(of(&self.network_plugin_hung)),
             FaultType::RuntimeClientHung => self.runtime_client_still.saturating_add(of(&self.runtime_client_hung)),
             FaultType::NetworkNotReady => of(&self.network_not_ready),
-            FaultType::DeafShim => of(&self.deaf_shim),
+            FaultType::UnresponsiveShim => of(&self.unresponsive_shim),
             FaultType::GhostSandbox => of(&self.ghost_sandbox),
-            FaultType::UnknownKubepodsProcess => of(&self.unknown_kubepods_process),
-            FaultType::ProbeBlind => of(&self.probe_blind),
+            FaultType::UntrackedPodProcess => of(&self.untracked_pod_process),
+            FaultType::ProbeDegraded => of(&self.probe_degraded),
             FaultType::RuntimeUnreachable => of(&self.runtime_unreachable),
             FaultType::LostTask => of(&self.lost_task),
             FaultType::DuplicateSandbox => of(&self.duplicate_sandbox),
@@ -317,15 +318,16 @@ impl Thresholds {
                 self.uninterruptible_age.saturating_add(of(&self.uninterruptible_process))
             }
             FaultType::FrozenCgroup => self.frozen_init_age.saturating_add(of(&self.frozen_cgroup)),
-            FaultType::ExitedContainerPileUp => of(&self.exited_container_pile_up),
+            FaultType::ExitedContainerBacklog => of(&self.exited_container_backlog),
             FaultType::ClientCertificateExpiring => of(&self.client_certificate_expiring),
             FaultType::ClockUnsynchronised => of(&self.clock_unsynchronised),
             FaultType::StuckDaemonSetPod => self.stuck_back_off,
             // The kubelet itself waits three minutes before it says so, other tools have their own time for what they say, and a
             // node flaps by how often it changes.
-            FaultType::PlegStalled | FaultType::NodeCondition | FaultType::NodeFlapping | FaultType::ProbeSilent => {
-                secs(0)
-            }
+            FaultType::PlegStalled
+            | FaultType::NodeCondition
+            | FaultType::NodeFlapping
+            | FaultType::ProbeNotReporting => secs(0),
         }
     }
 }
@@ -362,8 +364,8 @@ mod tests {
         let patient = shipped.beside(secs(15 * 60));
         let (least, hours) = (secs(31 * 60), shipped.beside(Duration::MAX));
         assert_eq!((patient.leaked_shim_age, patient.runtime_client_age), (least, least));
-        assert_eq!((patient.orphan_kubelet_up.grace, patient.duplicate_sandbox.grace), (least, least));
-        assert_eq!(patient.orphan_kubelet_up.looks, shipped.orphan_kubelet_up.looks);
+        assert_eq!((patient.orphan_kubelet_up.grace_period, patient.duplicate_sandbox.grace_period), (least, least));
+        assert_eq!(patient.orphan_kubelet_up.checks, shipped.orphan_kubelet_up.checks);
         // A plugin that is at work for a minute is hung, however long the kubelet would wait for it.
         assert_eq!(patient.network_plugin_age, shipped.network_plugin_age);
         assert_eq!(patient.orphan_kubelet_down, shipped.orphan_kubelet_down, "no kubelet is waited for there");

@@ -266,9 +266,9 @@ impl Entry {
 
     /// `alone`: no kubelet is there that could have made or could remove it. Looks from before count for nothing then.
     fn count(&mut self, sighting: &Sighting, alone: bool) {
-        self.seen.add(sighting.looked, sighting.confirm.apart);
+        self.seen.add(sighting.looked, sighting.confirm.interval);
         match &sighting.without_kubelet {
-            Some(other) if alone => self.seen_without_kubelet.add(sighting.looked, other.confirm.apart),
+            Some(other) if alone => self.seen_without_kubelet.add(sighting.looked, other.confirm.interval),
             _ => self.seen_without_kubelet = Count::default(),
         }
     }
@@ -287,7 +287,7 @@ impl Entry {
 
     fn is_enough(&self, sighting: &Sighting, alone: bool) -> bool {
         let long = self.last_look.saturating_sub(self.first_seen);
-        let enough = |count: &Count, need: &Confirmation| count.looks >= need.looks && long >= need.grace;
+        let enough = |count: &Count, need: &Confirmation| count.looks >= need.checks && long >= need.grace_period;
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         enough(&self.seen, &sighting.confirm)
             || other.is_some_and(|other| enough(&self.seen_without_kubelet, &other.confirm))
@@ -297,8 +297,8 @@ impl Entry {
     fn clear(&mut self, looked: Duration, thresholds: &Thresholds) -> bool {
         self.last_look = looked;
         self.state = FaultState::Clearing;
-        self.clean.add(looked, thresholds.clean_apart);
-        self.clean.looks >= thresholds.clean_looks
+        self.clean.add(looked, thresholds.clear_interval);
+        self.clean.looks >= thresholds.clear_checks
     }
 
     /// Harmless from here on: it stays in mind with the moment it was first seen, and counts anew.
@@ -319,9 +319,9 @@ impl Entry {
             message: self.message.clone(),
             impact: self.impact.clone(),
             first_seen: self.first_seen_wall,
-            for_seconds: now.saturating_sub(self.first_seen).as_secs(),
+            duration_seconds: now.saturating_sub(self.first_seen).as_secs(),
             confirmations: self.seen.looks.max(self.seen_without_kubelet.looks),
-            look_age_seconds: now.saturating_sub(self.last_look).as_secs(),
+            check_age_seconds: now.saturating_sub(self.last_look).as_secs(),
             evidence: self.evidence.clone(),
             evidence_bundle: None,
         }

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::timeline::Offset;
 use super::world::{World, WorldNode};
-use nrh_core::episode::{Lane, Phase, StepRecord, StepState};
-use nrh_core::plan::{Held, HoldReason, Plan};
+use nrh_core::plan::{BlockReason, Blocked, Plan};
 use nrh_core::policy::{ActionType, Mode};
+use nrh_core::remediation::{Executor, Phase, StepRecord, StepState};
 use nrh_core::text::bounded;
 
 /// What a line tells; in JSON `what` is the word, and `detail` the action, the reason, the state or the phase that goes with it.
@@ -26,18 +26,18 @@ pub enum What {
     /// A step has come to an end.
     Step(StepState),
     /// Something is held back.
-    Held(HoldReason),
+    Blocked(BlockReason),
     /// A policy starts nothing new.
-    Blocked(HoldReason),
+    PolicyBlocked(BlockReason),
     /// A policy may start something again.
-    Unblocked,
+    PolicyUnblocked,
     /// Our cordon is taken back.
     Uncordons,
     /// Our taint is taken off.
     Untaints,
-    /// An episode has come to an end.
+    /// A remediation has come to an end.
     Ends(Phase),
-    /// The timeline has come to its end, and an episode has not.
+    /// The timeline has come to its end, and a remediation has not.
     Open(Phase),
 }
 
@@ -66,12 +66,12 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 struct Known {
     steps: BTreeMap<String, StepState>,
-    /// By name and beginning: a name comes again once its episode was deleted.
+    /// By name and beginning: a name comes again once its remediation was deleted.
     ended: BTreeSet<(String, Timestamp)>,
     cordoned: BTreeSet<String>,
     tainted: BTreeSet<String>,
-    held: BTreeMap<(String, Option<String>), HoldReason>,
-    blocked: BTreeMap<String, HoldReason>,
+    blocked: BTreeMap<(String, Option<String>), BlockReason>,
+    policies: BTreeMap<String, BlockReason>,
 }
 
 /// All lines, in order of time.
@@ -81,12 +81,12 @@ pub struct Account {
     pub lines: Vec<Line>,
     /// What a reader should know of the input, one sentence each.
     pub notes: Vec<String>,
-    /// The nodes on which episodes of enforcing policies were open at the same time, each time that changed.
+    /// The nodes on which remediations of enforcing policies were open at the same time, each time that changed.
     pub open: Vec<BTreeSet<String>>,
     /// When it ended, as time since its beginning.
     pub ended: Offset,
     /// How many faults were held back at its end.
-    pub held: usize,
+    pub blocked: usize,
     known: Known,
 }
 
@@ -110,14 +110,14 @@ impl Account {
     /// Notes what is new after a pass.
     pub fn note(&mut self, at: Duration, world: &World, plan: &Plan) {
         self.policies(at, plan);
-        self.episodes(at, world);
+        self.remediations(at, world);
         self.marks(at, world);
-        self.held(at, plan);
+        self.blocked(at, plan);
         let open: BTreeSet<String> = world
-            .episodes
+            .remediations
             .values()
-            .filter(|episode| episode.mode == Mode::Enforce && !episode.phase.is_final())
-            .map(|episode| episode.node.clone())
+            .filter(|remediation| remediation.mode == Mode::Enforce && !remediation.phase.is_final())
+            .map(|remediation| remediation.node.clone())
             .collect();
         if self.open.last() != Some(&open) {
             self.open.push(open);
@@ -126,62 +126,73 @@ impl Account {
 
     /// Notes what is left when the timeline is over.
     pub fn end(&mut self, at: Duration, world: &World, plan: &Plan) {
-        for episode in world.episodes.values().filter(|episode| episode.is_open()) {
-            self.line(at, Some(&episode.node), Some(&episode.policy), What::Open(episode.phase), &episode.message);
+        for remediation in world.remediations.values().filter(|remediation| remediation.is_open()) {
+            self.line(
+                at,
+                Some(&remediation.node),
+                Some(&remediation.policy),
+                What::Open(remediation.phase),
+                &remediation.message,
+            );
         }
         self.ended = Offset(at);
-        let is_told = |held: &&Held| held.fault_id.is_some() && held.reason != HoldReason::StepUnderWay;
-        self.held = plan.held.iter().filter(is_told).count();
+        let is_told = |blocked: &&Blocked| blocked.fault_id.is_some() && blocked.reason != BlockReason::InProgress;
+        self.blocked = plan.blocked.iter().filter(is_told).count();
     }
 
     fn policies(&mut self, at: Duration, plan: &Plan) {
         for (name, outlook) in &plan.policies {
             // That its slots are taken is told by the nodes that wait for one.
-            let blocked = outlook.blocked.as_ref().filter(|(reason, _)| *reason != HoldReason::InFlightLimit);
+            let blocked = outlook.blocked.as_ref().filter(|(reason, _)| *reason != BlockReason::MaxInFlightReached);
             let now = blocked.map(|(reason, _)| *reason);
-            let before = self.known.blocked.get(name).copied();
+            let before = self.known.policies.get(name).copied();
             match (blocked, before) {
                 (Some((reason, message)), before) if before != Some(*reason) => {
-                    self.line(at, None, Some(name), What::Blocked(*reason), message);
+                    self.line(at, None, Some(name), What::PolicyBlocked(*reason), message);
                 }
-                (None, Some(_)) => self.line(at, None, Some(name), What::Unblocked, "new episodes may start"),
+                (None, Some(_)) => self.line(at, None, Some(name), What::PolicyUnblocked, "new remediations may start"),
                 _ => {}
             }
             match now {
-                Some(reason) => self.known.blocked.insert(name.clone(), reason),
-                None => self.known.blocked.remove(name),
+                Some(reason) => self.known.policies.insert(name.clone(), reason),
+                None => self.known.policies.remove(name),
             };
         }
     }
 
-    fn episodes(&mut self, at: Duration, world: &World) {
+    fn remediations(&mut self, at: Duration, world: &World) {
         let mut fresh: Vec<(&str, &str, What, String)> = Vec::new();
         let (mut steps, mut ended) = (Vec::new(), Vec::new());
-        for episode in world.episodes.values() {
-            for step in &episode.steps {
+        for remediation in world.remediations.values() {
+            for step in &remediation.steps {
                 let before = self.known.steps.get(&step.operation_id);
                 if is_taken(before.copied(), step.state) {
                     let taken = if step.state == StepState::Simulated { What::Would } else { What::Does };
-                    let fault = episode.fault(&step.fault_id);
+                    let fault = remediation.fault(&step.fault_id);
                     let about =
                         fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
                     // That a Job does it needs no reason.
-                    let why = if step.lane == Lane::Agent { &step.lane_reason } else { "" };
+                    let why = if step.executor == Executor::Probe { &step.executor_reason } else { "" };
                     let why = why.split_once(": ").map_or_else(String::new, |(_, why)| format!(": {why}"));
-                    let sentence = format!("{}, by {:?}{about}{why}", step.phrase(), step.lane);
-                    fresh.push((&episode.node, &episode.policy, taken(step.action), sentence));
+                    let sentence = format!("{}, by {:?}{about}{why}", step.phrase(), step.executor);
+                    fresh.push((&remediation.node, &remediation.policy, taken(step.action), sentence));
                 }
                 if before != Some(&step.state) {
                     steps.push((step.operation_id.clone(), step.state));
                     if tells(step) {
-                        fresh.push((&episode.node, &episode.policy, What::Step(step.state), sentence(step)));
+                        fresh.push((&remediation.node, &remediation.policy, What::Step(step.state), sentence(step)));
                     }
                 }
             }
-            let this = (episode.name.clone(), episode.opened_at);
-            if episode.finished_at.is_some() && !self.known.ended.contains(&this) {
+            let this = (remediation.name.clone(), remediation.started_at);
+            if remediation.finished_at.is_some() && !self.known.ended.contains(&this) {
                 ended.push(this);
-                fresh.push((&episode.node, &episode.policy, What::Ends(episode.phase), episode.message.clone()));
+                fresh.push((
+                    &remediation.node,
+                    &remediation.policy,
+                    What::Ends(remediation.phase),
+                    remediation.message.clone(),
+                ));
             }
         }
         for (node, policy, what, message) in fresh {
@@ -207,17 +218,23 @@ impl Account {
         (self.known.cordoned, self.known.tainted) = (cordoned, tainted);
     }
 
-    fn held(&mut self, at: Duration, plan: &Plan) {
+    fn blocked(&mut self, at: Duration, plan: &Plan) {
         let mut now = BTreeMap::new();
-        for held in &plan.held {
-            let key = (held.node.clone(), held.fault_id.clone());
+        for blocked in &plan.blocked {
+            let key = (blocked.node.clone(), blocked.fault_id.clone());
             // That a step is under way is told by the step.
-            if held.reason != HoldReason::StepUnderWay && self.known.held.get(&key) != Some(&held.reason) {
-                self.line(at, Some(&held.node), held.policy.as_deref(), What::Held(held.reason), &held.message);
+            if blocked.reason != BlockReason::InProgress && self.known.blocked.get(&key) != Some(&blocked.reason) {
+                self.line(
+                    at,
+                    Some(&blocked.node),
+                    blocked.policy.as_deref(),
+                    What::Blocked(blocked.reason),
+                    &blocked.message,
+                );
             }
-            now.insert(key, held.reason);
+            now.insert(key, blocked.reason);
         }
-        self.known.held = now;
+        self.known.blocked = now;
     }
 }
 

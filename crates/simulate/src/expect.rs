@@ -15,7 +15,7 @@ fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
     let on = expected.node.as_deref().map_or_else(String::new, |node| format!(" on {node}"));
     if let Some(most) = expected.open_at_most {
         let peak = account.open.iter().map(|open| open.iter().filter(|name| is_its(name)).count()).max().unwrap_or(0);
-        return (peak > most).then(|| format!("expected at most {most} open episodes at a time{on}, found {peak}"));
+        return (peak > most).then(|| format!("expected at most {most} open remediations at a time{on}, found {peak}"));
     }
     let (after, by) = (expected.after.unwrap_or_default(), expected.by);
     let of_node: Vec<&Line> = account
@@ -46,22 +46,22 @@ fn is(expected: &Expectation, what: What) -> bool {
     match what {
         What::Does(action) => expected.does == Some(action),
         What::Would(action) => expected.would == Some(action),
-        What::Held(reason) | What::Blocked(reason) => expected.held == Some(reason),
+        What::Blocked(reason) | What::PolicyBlocked(reason) => expected.blocked == Some(reason),
         What::Ends(phase) => expected.ends == Some(phase),
         What::Uncordons => expected.uncordons,
         What::Untaints => expected.untaints,
-        What::Happens | What::Step(_) | What::Unblocked | What::Open(_) => false,
+        What::Happens | What::Step(_) | What::PolicyUnblocked | What::Open(_) => false,
     }
 }
 
 fn name(expected: &Expectation) -> String {
     let does = expected.does.map(|action| format!("does {}", action.as_str()));
-    let held = expected.held.map(|reason| format!("held {reason:?}"));
+    let blocked = expected.blocked.map(|reason| format!("held {reason:?}"));
     let ends = expected.ends.map(|phase| format!("ends {}", phase.as_str()));
     let would = expected.would.map(|action| format!("would {}", action.as_str()));
     let uncordons = expected.uncordons.then(|| "uncordons".to_owned());
     let untaints = expected.untaints.then(|| "untaints".to_owned());
-    does.or(would).or(held).or(ends).or(uncordons).or(untaints).unwrap_or_default()
+    does.or(would).or(blocked).or(ends).or(uncordons).or(untaints).unwrap_or_default()
 }
 
 fn span(after: Offset, by: Option<Offset>) -> String {

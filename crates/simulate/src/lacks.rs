@@ -62,7 +62,7 @@ fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<Str
             0 => format!("node {first} has"),
             more => format!("{} nodes have, such as {first},", more + 1),
         };
-        Some(held(policy, rule, field, &format!("{all} no {key} in the timeline")))
+        Some(blocked(policy, rule, field, &format!("{all} no {key} in the timeline")))
     };
     let runtimes =
         without(!asked.runtimes.is_empty(), "runtimes", "runtimeVersion", |view| view.runtime_version.is_none());
@@ -80,10 +80,10 @@ fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<Strin
         0 => format!("the fault of {first} has"),
         more => format!("{} faults have, such as that of {first},", more + 1),
     };
-    Some(held(policy, rule, rule.narrow.field_of_pod(), &format!("{all} neither podLabels nor podOwner")))
+    Some(blocked(policy, rule, rule.narrow.field_of_pod(), &format!("{all} neither podLabels nor podOwner")))
 }
 
-fn held(policy: &Policy, rule: &Rule, field: &str, lack: &str) -> String {
+fn blocked(policy: &Policy, rule: &Rule, field: &str, lack: &str) -> String {
     format!(
         "rule {} of policy {} asks for match.{field}, and {lack}: what may be for it is held",
         rule.name, policy.name

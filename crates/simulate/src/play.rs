@@ -8,17 +8,17 @@ use super::lacks;
 use super::remediator::Remediator;
 use super::sickness;
 use super::timeline::{
-    CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, Nodes, PolicyEvent, ProbeState, Timeline,
-    WishEvent, own_labels,
+    CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, ManualRequestEvent, Nodes, PolicyEvent,
+    ProbeState, Timeline, own_labels,
 };
 use super::world::{Cure, Kured, World, WorldNode, marks};
-use nrh_core::episode::{Approval, Episode, Phase, since};
 use nrh_core::fault::{Fault, FaultType};
+use nrh_core::manual::choices;
 use nrh_core::narrow::Around;
 use nrh_core::policy::{Mode, Policy};
+use nrh_core::remediation::{Approval, Phase, Remediation, since};
 use nrh_core::snapshot::Tri;
 use nrh_core::stuck::LONGEST_BACK_OFF;
-use nrh_core::wish::choices;
 
 /// Time between two passes while something is under way: probes and Jobs answer within it.
 const STEP: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ struct Play<'t> {
     /// Nodes whose `Ready` goes to and fro: when it changes next, and what is left of it.
     flapping: BTreeMap<String, (Duration, FlapsEvent)>,
     /// How often a person has started something by hand.
-    wishes: usize,
+    manual_requests: usize,
 }
 
 struct Stuck<'t> {
@@ -82,7 +82,16 @@ impl<'t> Play<'t> {
         let mut account = Account::default();
         account.notes = lacks::lacks(timeline, &world);
         let (leaving, stuck) = (BTreeMap::new(), BTreeMap::new());
-        Self { world, timeline, leaving, stuck, account, elapsed: Duration::ZERO, flapping: BTreeMap::new(), wishes: 0 }
+        Self {
+            world,
+            timeline,
+            leaving,
+            stuck,
+            account,
+            elapsed: Duration::ZERO,
+            flapping: BTreeMap::new(),
+            manual_requests: 0,
+        }
     }
 
     fn run(mut self) -> Self {
@@ -100,16 +109,17 @@ impl<'t> Play<'t> {
             let plan = self.world.pass();
             self.deleted();
             self.account.note(self.elapsed, &self.world, &plan);
-            let open = || self.world.episodes.values().filter(|episode| episode.is_open());
+            let open = || self.world.remediations.values().filter(|remediation| remediation.is_open());
             // Played to its end is what has begun by then: what cannot be healed is begun anew for ever.
-            let is_early = |episode: &Episode| since(episode.opened_at, self.timeline.start) <= least;
+            let is_early = |remediation: &Remediation| since(remediation.started_at, self.timeline.start) <= least;
             let end = if open().any(is_early) { latest } else { least };
             if self.elapsed >= end {
                 self.account.end(self.elapsed, &self.world, &plan);
                 return self;
             }
             // Past the last event nothing comes in between while all that is open waits for a person.
-            let waits = |episode: &Episode| self.elapsed >= least && episode.phase == Phase::AwaitingApproval;
+            let waits =
+                |remediation: &Remediation| self.elapsed >= least && remediation.phase == Phase::AwaitingApproval;
             let is_slow = plan.effects.is_empty() && open().all(waits);
             let wake = plan.next.unwrap_or(QUIET).clamp(STEP, QUIET);
             let wait = if is_slow { wake } else { STEP };
@@ -126,7 +136,7 @@ impl<'t> Play<'t> {
         self.elapsed += wait;
         for node in self.world.nodes.values_mut() {
             for sick in &mut node.sick {
-                sick.fault.for_seconds = sick.fault.for_seconds.saturating_add(wait.as_secs());
+                sick.fault.duration_seconds = sick.fault.duration_seconds.saturating_add(wait.as_secs());
             }
             for pod in &mut node.pods {
                 pod.age += wait;
@@ -184,8 +194,8 @@ impl<'t> Play<'t> {
             None => {}
         }
         // Of what happens at one moment a person knows.
-        if let Some(wish) = &event.wish {
-            told.push(self.wish(name, wish));
+        if let Some(manual) = &event.manual {
+            told.push(self.manual(name, manual));
         }
         for sentence in told {
             self.account.happens(self.elapsed, Some(name), &sentence);
@@ -224,23 +234,26 @@ impl<'t> Play<'t> {
         }
     }
 
-    /// A person deletes the episode: the object is there until its finalizer has let it go.
+    /// A person deletes the remediation: the object is there until its finalizer has let it go.
     fn cancel(&mut self, name: &str) -> String {
-        let open = self.world.episodes.values_mut().find(|episode| episode.node == name && episode.is_live());
+        let open =
+            self.world.remediations.values_mut().find(|remediation| remediation.node == name && remediation.is_live());
         match open {
-            Some(episode) => {
-                episode.deleting = true;
-                format!("a person deletes episode {}", episode.name)
+            Some(remediation) => {
+                remediation.deleting = true;
+                format!("a person deletes remediation {}", remediation.name)
             }
-            None => "a person would delete the node's episode, and there is none".to_owned(),
+            None => "a person would delete the node's remediation, and there is none".to_owned(),
         }
     }
 
     fn approve(&mut self, name: &str, by: &str) -> String {
-        let awaits = |episode: &&mut Episode| episode.node == name && episode.phase == Phase::AwaitingApproval;
-        let step = self.world.episodes.values_mut().find(awaits).and_then(|episode| {
-            let step = episode.current_step()?.clone();
-            episode.approval = Some(Approval { by: by.to_owned(), operation_id: step.operation_id.clone() });
+        let awaits =
+            |remediation: &&mut Remediation| remediation.node == name && remediation.phase == Phase::AwaitingApproval;
+        let step = self.world.remediations.values_mut().find(awaits).and_then(|remediation| {
+            let step = remediation.current_step()?.clone();
+            remediation.approval =
+                Some(Approval { approved_by: by.to_owned(), operation_id: step.operation_id.clone() });
             Some(step)
         });
         match step {
@@ -250,7 +263,7 @@ impl<'t> Play<'t> {
     }
 
     /// The policy is the one that a person would be offered first.
-    fn wish(&mut self, name: &str, event: &WishEvent) -> String {
+    fn manual(&mut self, name: &str, event: &ManualRequestEvent) -> String {
         let Some(node) = self.world.nodes.get(name) else { return String::new() };
         let is_meant = |seen: &&Fault| seen.kind == event.fault;
         let reported = node.report.faults.iter().map(|seen| &seen.fault).find(is_meant);
@@ -267,22 +280,26 @@ impl<'t> Play<'t> {
         let is_its = |policy: &&Policy| policy.selector.matches(&node.view.labels) && has_rule(policy);
         let any = || self.world.policies.iter().find(is_its).map(|policy| policy.name.clone());
         let Some(policy) = event.policy.clone().or(offered).or_else(any) else {
-            return format!("{} would start a step by hand, and no policy has a rule for it there", event.by);
+            return format!("{} would start a step by hand, and no policy has a rule for it there", event.requested_by);
         };
-        self.wishes += 1;
+        self.manual_requests += 1;
         let looked_at = self.world.policies.iter().find(|one| one.name == policy);
-        let wish = event.wish(looked_at.map(|policy| policy.generation));
-        let sentence =
-            format!("{} starts {} for {} by hand, policy {policy}", wish.by, wish.action.as_str(), wish.fault);
-        self.world.ask(&format!("by-hand-{}", self.wishes), name, &policy, wish);
+        let manual = event.manual(looked_at.map(|policy| policy.generation));
+        let sentence = format!(
+            "{} starts {} for {} by hand, policy {policy}",
+            manual.requested_by,
+            manual.action.as_str(),
+            manual.fault
+        );
+        self.world.ask(&format!("by-hand-{}", self.manual_requests), name, &policy, manual);
         sentence
     }
 
     fn cancel_by_hand(&mut self, name: &str, event: &CancelEvent) -> String {
         let cancel = event.cancel();
         match self.world.cancel(name, &cancel) {
-            Some(episode) => format!("{episode} is cancelled {}", cancel.told()),
-            None => format!("{} would cancel the node's episode, and there is none", cancel.by),
+            Some(remediation) => format!("{remediation} is cancelled {}", cancel.told()),
+            None => format!("{} would cancel the node's remediation, and there is none", cancel.cancelled_by),
         }
     }
 
@@ -440,7 +457,7 @@ fn due(timeline: &Timeline) -> Vec<Due<'_>> {
 fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(change) = &event.condition {
-        let cures = change.cured_by.iter().copied().map(sickness::cure).collect();
+        let cures = change.cleared_by.iter().copied().map(sickness::cure).collect();
         node.set_curable_condition(&change.kind, change.condition(), cures);
         told.push(match change.status {
             None => format!("condition {} of the Node is taken away", change.kind),
@@ -458,7 +475,7 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
         node.probe_runs = state != ProbeState::Silent;
         // One that is silent does not say that it may not act.
         if let Some(heartbeat) = node.report.heartbeat.as_mut().filter(|_| node.probe_runs) {
-            heartbeat.can_act = state == ProbeState::Acts;
+            heartbeat.actions_enabled = state == ProbeState::Acts;
         }
         let what = match state {
             ProbeState::Acts => "the probe reports, and may act",

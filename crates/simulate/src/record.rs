@@ -8,14 +8,14 @@ use jiff::Timestamp;
 
 use super::sickness;
 use super::timeline::{
-    ConditionEvent, CuredBy, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline, own_labels,
+    ClearedBy, ConditionEvent, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline, own_labels,
 };
-use nrh_core::episode::{Episode, EpisodeFault, HealState, StepState, since};
 use nrh_core::fault::{Fault, FaultState, FaultType, Severity, Subject};
 use nrh_core::foreign::Noticed;
 use nrh_core::narrow::{NO_OWNER, PodSeen};
 use nrh_core::order::Signal;
 use nrh_core::policy::ActionType;
+use nrh_core::remediation::{Remediation, RemediationFault, Resolution, StepState, since};
 use nrh_core::snapshot::{NodeView, Snapshot, Tri, missed_after};
 use nrh_core::text::bounded;
 use nrh_core::thresholds::Thresholds;
@@ -30,17 +30,17 @@ struct Past<'a> {
     kind: FaultType,
     subject: Cow<'a, Subject>,
     severity: Option<Severity>,
-    cured_by: Option<Vec<CuredBy>>,
+    cleared_by: Option<Vec<ClearedBy>>,
     gone: Option<Timestamp>,
 }
 
-/// The timeline that the episodes of a cluster tell, and the faults that stand there now.
+/// The timeline that the remediations of a cluster tell, and the faults that stand there now.
 ///
-/// An episode tells since when its faults had been there and what healed them. Of nodes that no policy selected only what
+/// A remediation tells since when its faults had been there and what healed them. Of nodes that no policy selected only what
 /// stands there now is known.
 pub fn record(snapshot: &Snapshot) -> Timeline {
     let mut past: Vec<Past<'_>> =
-        snapshot.episodes.values().flat_map(|episode| of_episode(snapshot, episode)).collect();
+        snapshot.remediations.values().flat_map(|remediation| of_remediation(snapshot, remediation)).collect();
     past.extend(standing(snapshot));
     past.sort_by(|a, b| a.at.cmp(&b.at).then_with(|| a.node.cmp(b.node)).then_with(|| a.kind.cmp(&b.kind)));
     // No timeline is longer: what has stood for longer begins with it.
@@ -97,37 +97,37 @@ fn nodes(snapshot: &Snapshot) -> Vec<Nodes> {
     snapshot.nodes.iter().map(node).collect()
 }
 
-fn of_episode<'a>(snapshot: &'a Snapshot, episode: &'a Episode) -> impl Iterator<Item = Past<'a>> {
-    episode.faults.iter().map(move |fault| Past {
-        node: &episode.node,
-        at: confirmed(fault.since, fault.kind, episode.opened_at),
+fn of_remediation<'a>(snapshot: &'a Snapshot, remediation: &'a Remediation) -> impl Iterator<Item = Past<'a>> {
+    remediation.faults.iter().map(move |fault| Past {
+        node: &remediation.node,
+        at: confirmed(fault.since, fault.kind, remediation.started_at),
         kind: fault.kind,
         subject: Cow::Borrowed(&fault.subject),
         severity: None,
-        cured_by: cured_by(episode, fault),
-        gone: gone(snapshot, episode, fault),
+        cleared_by: cleared_by(remediation, fault),
+        gone: gone(snapshot, remediation, fault),
     })
 }
 
 /// What healed it; `None` where nobody knows.
-fn cured_by(episode: &Episode, fault: &EpisodeFault) -> Option<Vec<CuredBy>> {
-    let mut tried = episode.steps.iter().filter(|step| step.fault_id == fault.id);
+fn cleared_by(remediation: &Remediation, fault: &RemediationFault) -> Option<Vec<ClearedBy>> {
+    let mut tried = remediation.steps.iter().filter(|step| step.fault_id == fault.id);
     let healed = tried.find(|step| step.state == StepState::Succeeded && step.action.heals());
     match (fault.state, healed) {
-        (HealState::Healed, Some(step)) => match (step.action, step.signal) {
+        (Resolution::Resolved, Some(step)) => match (step.action, step.signal) {
             // What is resumed would have been ended just as well.
-            (ActionType::ReleaseHungProcess, Some(Signal::Cont)) => Some(vec![CuredBy::Cont, CuredBy::Kill]),
-            (ActionType::ReleaseHungProcess, _) => Some(vec![CuredBy::Kill]),
-            (ActionType::CleanupOrphans, _) => Some(vec![CuredBy::CleanupOrphans]),
-            (ActionType::DeletePod, _) => Some(vec![CuredBy::DeletePod]),
-            (ActionType::RestartKubelet, _) => Some(vec![CuredBy::RestartKubelet]),
-            (ActionType::RestartRuntime, _) => Some(vec![CuredBy::RestartRuntime]),
-            (ActionType::Reboot | ActionType::MarkForReboot, _) => Some(vec![CuredBy::Reboot]),
-            (ActionType::HandOff, _) => Some(vec![CuredBy::HandOff]),
+            (ActionType::ReleaseHungProcess, Some(Signal::Cont)) => Some(vec![ClearedBy::Cont, ClearedBy::Kill]),
+            (ActionType::ReleaseHungProcess, _) => Some(vec![ClearedBy::Kill]),
+            (ActionType::CleanupOrphans, _) => Some(vec![ClearedBy::CleanupOrphans]),
+            (ActionType::DeletePod, _) => Some(vec![ClearedBy::DeletePod]),
+            (ActionType::RestartKubelet, _) => Some(vec![ClearedBy::RestartKubelet]),
+            (ActionType::RestartRuntime, _) => Some(vec![ClearedBy::RestartRuntime]),
+            (ActionType::Reboot | ActionType::MarkForReboot, _) => Some(vec![ClearedBy::Reboot]),
+            (ActionType::HandOff, _) => Some(vec![ClearedBy::HandOff]),
             (ActionType::Cordon | ActionType::Taint | ActionType::Drain | ActionType::Notify, _) => Some(Vec::new()),
         },
-        (HealState::Healed, None) | (HealState::GivenUp, _) => Some(Vec::new()),
-        (HealState::Open, _) => None,
+        (Resolution::Resolved, None) | (Resolution::Exhausted, _) => Some(Vec::new()),
+        (Resolution::Open, _) => None,
     }
 }
 
@@ -138,22 +138,22 @@ fn confirmed(since: Option<Timestamp>, kind: FaultType, latest: Timestamp) -> Ti
 }
 
 /// When it went without an act, if it did. When one went that was given up, nobody has noted: it was there at the end of
-/// its episode, and does not show now.
-fn gone(snapshot: &Snapshot, episode: &Episode, fault: &EpisodeFault) -> Option<Timestamp> {
-    let acted = episode.steps.iter().any(|step| step.fault_id == fault.id && step.acted_at.is_some());
+/// its remediation, and does not show now.
+fn gone(snapshot: &Snapshot, remediation: &Remediation, fault: &RemediationFault) -> Option<Timestamp> {
+    let executed = remediation.steps.iter().any(|step| step.fault_id == fault.id && step.executed_at.is_some());
     let went = match fault.state {
-        HealState::Healed => !acted,
-        HealState::GivenUp => !shows(snapshot, &episode.node, fault),
-        HealState::Open => false,
+        Resolution::Resolved => !executed,
+        Resolution::Exhausted => !shows(snapshot, &remediation.node, fault),
+        Resolution::Open => false,
     };
-    episode.finished_at.filter(|_| went)
+    remediation.finished_at.filter(|_| went)
 }
 
 /// Whether the fault shows now.
-fn shows(snapshot: &Snapshot, node: &str, fault: &EpisodeFault) -> bool {
+fn shows(snapshot: &Snapshot, node: &str, fault: &RemediationFault) -> bool {
     let report = snapshot.reports.get(node);
     match fault.kind {
-        FaultType::ProbeSilent => {
+        FaultType::ProbeNotReporting => {
             let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
             heartbeat.is_none_or(|heartbeat| heartbeat.arrived > missed_after(heartbeat.interval))
         }
@@ -165,12 +165,12 @@ fn shows(snapshot: &Snapshot, node: &str, fault: &EpisodeFault) -> bool {
     }
 }
 
-/// Confirmed faults that no episode tells of as standing.
+/// Confirmed faults that no remediation tells of as standing.
 fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
     let is_told = |node: &str, fault: &Fault| {
-        let of_node = snapshot.episodes.values().filter(|episode| episode.node == node);
-        let mut same = of_node.filter_map(|episode| episode.fault(&fault.id));
-        same.any(|told| told.state != HealState::Healed)
+        let of_node = snapshot.remediations.values().filter(|remediation| remediation.node == node);
+        let mut same = of_node.filter_map(|remediation| remediation.fault(&fault.id));
+        same.any(|told| told.state != Resolution::Resolved)
     };
     let mut found = Vec::new();
     for (node, report) in &snapshot.reports {
@@ -181,7 +181,7 @@ fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
             kind: fault.kind,
             subject: Cow::Borrowed(&fault.subject),
             severity: Some(fault.severity),
-            cured_by: None,
+            cleared_by: None,
             gone: None,
         }));
     }
@@ -195,7 +195,7 @@ fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
             kind: fault.kind,
             subject: Cow::Owned(fault.subject),
             severity: None,
-            cured_by: None,
+            cleared_by: None,
             gone: None,
         }));
     }
@@ -213,7 +213,7 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
     let on = |at: Offset| Event { at, nodes: vec![past.node.to_owned()], ..Event::default() };
     match past.kind {
         FaultType::KubeletStartBlocked | FaultType::PlegStalled | FaultType::NodeFlapping => return None,
-        FaultType::ProbeSilent => {
+        FaultType::ProbeNotReporting => {
             let silent = Event { probe: Some(ProbeState::Silent), ..on(at) };
             let again = past.gone.map(|gone| Event { probe: Some(ProbeState::Acts), ..on(offset(gone)) });
             return Some([silent].into_iter().chain(again).collect());
@@ -223,8 +223,8 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
             let none = ConditionEvent { kind, ..ConditionEvent::default() };
             let mut there = ConditionEvent { status: Some(stood.status), reason: stood.reason.clone(), ..none.clone() };
             // No other step is about a condition.
-            there.cured_by = past.cured_by.clone().unwrap_or_default();
-            there.cured_by.retain(|by| matches!(by, CuredBy::Reboot | CuredBy::HandOff));
+            there.cleared_by = past.cleared_by.clone().unwrap_or_default();
+            there.cleared_by.retain(|by| matches!(by, ClearedBy::Reboot | ClearedBy::HandOff));
             let written = Event { condition: Some(there), ..on(at) };
             // How it stands when it is well nobody has noted.
             let over = past.gone.map(|gone| Event { condition: Some(none), ..on(offset(gone)) });
@@ -251,7 +251,7 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
         pod_labels,
         pod_owner,
         terminating: false,
-        cured_by: past.cured_by.clone(),
+        cleared_by: past.cleared_by.clone(),
         lasts,
     };
     Some(vec![Event { fault: Some(fault), ..on(at) }])

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::world::{Cure, WorldNode};
-use nrh_core::episode::{ActResult, since};
 use nrh_core::hand_off::{HandOff, HandOffView, HandedOff};
 use nrh_core::order::OutcomeReason;
+use nrh_core::remediation::{ActionResult, since};
 use nrh_core::snapshot::Tri;
 
 /// How the remediator of a node behaves.
@@ -52,19 +52,26 @@ pub struct Remediators {
 
 impl Remediators {
     /// Makes the object of a step.
-    pub(super) fn make(&mut self, node: &WorldNode, name: &str, id: &str, with: &HandOff, now: Timestamp) -> ActResult {
+    pub(super) fn make(
+        &mut self,
+        node: &WorldNode,
+        name: &str,
+        id: &str,
+        with: &HandOff,
+        now: Timestamp,
+    ) -> ActionResult {
         let handed = HandedOff::new(&with.remediation_template, name, id);
         let standing = self.objects.iter().find(|object| object.handed.is_same_object(&handed));
         if standing.is_some_and(|object| object.handed.operation_id == id) {
-            return ActResult::Started;
+            return ActionResult::Started;
         }
         if standing.is_some() || node.remediator == Remediator::Taken {
             let message = format!("{handed} is there already, of somebody else");
-            return ActResult::Refused { reason: OutcomeReason::Protected, message };
+            return ActionResult::Refused { reason: OutcomeReason::Protected, message };
         }
         *self.made.entry(id.to_owned()).or_default() += 1;
         self.objects.push(Object { handed, made_at: now, is_told: false, succeeded: Tri::Unknown });
-        ActResult::Started
+        ActionResult::Started
     }
 
     /// Tells the object of an operation that its time is over.
@@ -75,9 +82,9 @@ impl Remediators {
         }
     }
 
-    /// Deletes the object of an episode.
+    /// Deletes the object of a remediation.
     pub(super) fn delete(&mut self, handed: &HandedOff) {
-        self.objects.retain(|o| !o.handed.is_same_object(handed) || !o.handed.is_of_episode(&handed.operation_id));
+        self.objects.retain(|o| !o.handed.is_same_object(handed) || !o.handed.is_of_remediation(&handed.operation_id));
     }
 
     /// They do their work.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::timeline::{CuredBy, FaultEvent};
+use super::timeline::{ClearedBy, FaultEvent};
 use super::world::{Cure, PodLike, Sickness};
 use nrh_core::fault::{Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target};
 use nrh_core::hand_off;
@@ -19,11 +19,11 @@ use nrh_core::thresholds::Thresholds;
 const fn usual_severity(kind: FaultType) -> Severity {
     use FaultType as F;
     match kind {
-        F::GhostSandbox | F::ContainerStuck | F::ProbeBlind => Severity::Low,
+        F::GhostSandbox | F::ContainerStuck | F::ProbeDegraded => Severity::Low,
         F::RuntimeUnreachable | F::KubeletDown | F::KubeletStartBlocked | F::ReadOnlyFilesystem => Severity::Critical,
         F::NetworkPluginHung
         | F::NetworkNotReady
-        | F::DeafShim
+        | F::UnresponsiveShim
         | F::RuntimeUpdateBlocked
         | F::RuntimeListHung
         | F::KubeletCrashLoop
@@ -40,51 +40,53 @@ const fn usual_severity(kind: FaultType) -> Severity {
         | F::RuntimeClientHung
         | F::LostTask
         | F::DuplicateSandbox
-        | F::UnknownKubepodsProcess
+        | F::UntrackedPodProcess
         | F::UninterruptibleProcess
         | F::FrozenCgroup
-        | F::ExitedContainerPileUp
+        | F::ExitedContainerBacklog
         | F::ClientCertificateExpiring
         | F::ClockUnsynchronised
         | F::StuckDaemonSetPod
         | F::NodeCondition
         | F::NodeFlapping
-        | F::ProbeSilent => Severity::Medium,
+        | F::ProbeNotReporting => Severity::Medium,
     }
 }
 
 /// What ends such a fault as a rule.
-const fn usual_cures(kind: FaultType) -> &'static [CuredBy] {
+const fn usual_cures(kind: FaultType) -> &'static [ClearedBy] {
     match kind {
-        FaultType::HungContainer => &[CuredBy::Cont, CuredBy::Kill],
-        FaultType::NetworkPluginHung | FaultType::RuntimeClientHung => &[CuredBy::Kill],
-        FaultType::OrphanContainer | FaultType::LeakedShim | FaultType::DeafShim => &[CuredBy::CleanupOrphans],
-        FaultType::StuckDaemonSetPod => &[CuredBy::DeletePod],
-        FaultType::KubeletDown => &[CuredBy::RestartKubelet],
-        FaultType::RuntimeUnreachable | FaultType::RuntimeListHung => &[CuredBy::RestartRuntime],
+        FaultType::HungContainer => &[ClearedBy::Cont, ClearedBy::Kill],
+        FaultType::NetworkPluginHung | FaultType::RuntimeClientHung => &[ClearedBy::Kill],
+        FaultType::OrphanContainer | FaultType::LeakedShim | FaultType::UnresponsiveShim => {
+            &[ClearedBy::CleanupOrphans]
+        }
+        FaultType::StuckDaemonSetPod => &[ClearedBy::DeletePod],
+        FaultType::KubeletDown => &[ClearedBy::RestartKubelet],
+        FaultType::RuntimeUnreachable | FaultType::RuntimeListHung => &[ClearedBy::RestartRuntime],
         _ => &[],
     }
 }
 
 /// What ends a fault, as the world knows it.
-pub(super) const fn cure(by: CuredBy) -> Cure {
+pub(super) const fn cure(by: ClearedBy) -> Cure {
     match by {
-        CuredBy::Cont => Cure::Cont,
-        CuredBy::Kill => Cure::Kill,
-        CuredBy::CleanupOrphans => Cure::Cleanup,
-        CuredBy::DeletePod => Cure::Delete,
-        CuredBy::RestartKubelet => Cure::RestartKubelet,
-        CuredBy::RestartRuntime => Cure::RestartRuntime,
-        CuredBy::Reboot => Cure::Reboot,
-        CuredBy::HandOff => Cure::HandOff,
+        ClearedBy::Cont => Cure::Cont,
+        ClearedBy::Kill => Cure::Kill,
+        ClearedBy::CleanupOrphans => Cure::Cleanup,
+        ClearedBy::DeletePod => Cure::Delete,
+        ClearedBy::RestartKubelet => Cure::RestartKubelet,
+        ClearedBy::RestartRuntime => Cure::RestartRuntime,
+        ClearedBy::Reboot => Cure::Reboot,
+        ClearedBy::HandOff => Cure::HandOff,
     }
 }
 
 /// What ends this one.
 pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
-    let named = event.cured_by.as_deref().unwrap_or_else(|| usual_cures(event.kind));
+    let named = event.cleared_by.as_deref().unwrap_or_else(|| usual_cures(event.kind));
     // A reboot ends most of them.
-    let rebooted = event.cured_by.is_none() && hand_off::helps(event.kind).is_ok();
+    let rebooted = event.cleared_by.is_none() && hand_off::helps(event.kind).is_ok();
     named
         .iter()
         .copied()
@@ -103,13 +105,13 @@ const fn subject_kind(kind: FaultType) -> SubjectKind {
         | F::FrozenCgroup
         | F::RuntimeClientHung => SubjectKind::Container,
         F::DuplicateSandbox | F::GhostSandbox => SubjectKind::Sandbox,
-        F::LeakedShim | F::DeafShim => SubjectKind::Shim,
+        F::LeakedShim | F::UnresponsiveShim => SubjectKind::Shim,
         F::NetworkPluginHung => SubjectKind::NetworkPlugin,
         F::RuntimeUnreachable
         | F::RuntimeListHung
         | F::RuntimeUpdateBlocked
         | F::NetworkNotReady
-        | F::ExitedContainerPileUp => SubjectKind::Runtime,
+        | F::ExitedContainerBacklog => SubjectKind::Runtime,
         F::KubeletDown
         | F::KubeletStartBlocked
         | F::KubeletCrashLoop
@@ -119,9 +121,9 @@ const fn subject_kind(kind: FaultType) -> SubjectKind {
         | F::ClientCertificateExpiring => SubjectKind::Kubelet,
         F::StuckDaemonSetPod => SubjectKind::Pod,
         F::NodeCondition => SubjectKind::Condition,
-        F::ProbeBlind | F::ProbeSilent => SubjectKind::Probe,
+        F::ProbeDegraded | F::ProbeNotReporting => SubjectKind::Probe,
         F::DiskFull | F::ReadOnlyFilesystem => SubjectKind::Filesystem,
-        F::UninterruptibleProcess | F::UnknownKubepodsProcess => SubjectKind::Process,
+        F::UninterruptibleProcess | F::UntrackedPodProcess => SubjectKind::Process,
         F::PidExhaustion | F::FdExhaustion | F::DbusUnresponsive | F::ClockUnsynchronised | F::NodeFlapping => {
             SubjectKind::Host
         }
@@ -176,9 +178,9 @@ fn fault(event: &FaultEvent, node: &str, now: Timestamp) -> Fault {
         subject,
         impact: String::new(),
         first_seen: now.checked_sub(lasted).unwrap_or(now),
-        for_seconds: lasted.as_secs(),
+        duration_seconds: lasted.as_secs(),
         confirmations: 3,
-        look_age_seconds: 0,
+        check_age_seconds: 0,
         evidence: Vec::new(),
         evidence_bundle: None,
     }
@@ -195,7 +197,7 @@ fn target(kind: FaultType, key: &str, pod: Option<PodRef>) -> Target {
         FaultType::HungContainer => Target { process: shim("T"), container_id: id("c"), pod, ..Target::default() },
         FaultType::OrphanContainer => Target { container_id: id("c"), sandbox_id: id("s"), pod, ..Target::default() },
         FaultType::LeakedShim => Target { process: shim("S"), sandbox_id: id("s"), ..Target::default() },
-        FaultType::DeafShim => Target { process: shim("T"), sandbox_id: id("s"), ..Target::default() },
+        FaultType::UnresponsiveShim => Target { process: shim("T"), sandbox_id: id("s"), ..Target::default() },
         FaultType::NetworkPluginHung => {
             Target { process: process(Role::NetworkPlugin, "S", "bridge"), pod, ..Target::default() }
         }

@@ -47,13 +47,14 @@ pub fn summary(account: &Account, start: Timestamp) -> String {
     let count =
         |count: usize, one: &str, more: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {more}") };
     let open = account.lines.iter().filter(|line| matches!(line.what, What::Open(_))).count();
-    let left = match (open, account.held) {
+    let left = match (open, account.blocked) {
         (0, 0) => String::new(),
-        (open, 0) => format!("; {} open then", count(open, "episode is", "episodes are")),
-        (0, held) => format!("; {} held then", count(held, "fault is", "faults are")),
-        (open, held) => {
-            let (open, held) = (count(open, "episode is", "episodes are"), count(held, "fault is", "faults are"));
-            format!("; {open} open then, {held} held")
+        (open, 0) => format!("; {} open then", count(open, "remediation is", "remediations are")),
+        (0, blocked) => format!("; {} held then", count(blocked, "fault is", "faults are")),
+        (open, blocked) => {
+            let (open, blocked) =
+                (count(open, "remediation is", "remediations are"), count(blocked, "fault is", "faults are"));
+            format!("; {open} open then, {blocked} held")
         }
     };
     format!("{}TIME counts from {start}, and ends at {} ({end}){left}.\n", in_all(account), account.ended)
@@ -123,9 +124,9 @@ fn word(what: What) -> String {
         What::Does(action) => format!("does {}", action.as_str()),
         What::Would(action) => format!("would {}", action.as_str()),
         What::Step(state) => format!("step {state:?}"),
-        What::Held(reason) => format!("held {reason:?}"),
-        What::Blocked(reason) => format!("blocked {reason:?}"),
-        What::Unblocked => "unblocked".to_owned(),
+        What::Blocked(reason) => format!("held {reason:?}"),
+        What::PolicyBlocked(reason) => format!("blocked {reason:?}"),
+        What::PolicyUnblocked => "unblocked".to_owned(),
         What::Uncordons => "uncordons".to_owned(),
         What::Untaints => "untaints".to_owned(),
         What::Ends(phase) => format!("ends {}", phase.as_str()),

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::remediator::Remediator;
 use super::world::Kured;
-use nrh_core::episode::Phase;
 use nrh_core::fault::{FaultType, Severity};
-use nrh_core::plan::HoldReason;
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::ActionType;
+use nrh_core::remediation::Phase;
 use nrh_core::text::is_like;
 
 mod by_hand;
@@ -21,7 +21,7 @@ mod condition;
 mod flaps;
 mod pods;
 
-pub use by_hand::{CancelEvent, WishEvent};
+pub use by_hand::{CancelEvent, ManualRequestEvent};
 pub use condition::ConditionEvent;
 pub use flaps::FlapsEvent;
 pub use pods::PodsEvent;
@@ -32,7 +32,7 @@ const MAX_NODES: usize = 10_000;
 const MAX_EVENTS: usize = 10_000;
 /// Most of what happens to each node in one, in all.
 const MAX_HAPPENINGS: usize = 1_000_000;
-/// For how long the open episodes of one without `until` are waited for: as long as the longest approval may take.
+/// For how long the open remediations of one without `until` are waited for: as long as the longest approval may take.
 const MAX_OPEN: Duration = Duration::from_hours(24);
 /// Longest timeline: five weeks.
 pub const LONGEST: Duration = Duration::from_hours(24 * 35);
@@ -53,7 +53,7 @@ pub struct Timeline {
     /// Files of the policies, beside this one. `--policy` takes their place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PathBuf>,
-    /// Most episodes in flight in the whole cluster (`--max-in-flight` of the controller).
+    /// Most remediations in flight in the whole cluster (`--max-in-flight` of the controller).
     #[serde(default = "default_ceiling")]
     pub max_in_flight: u32,
     /// The nodes.
@@ -197,7 +197,7 @@ pub struct Event {
     /// The machine is gone, or another one takes its place under the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
-    /// A person deletes the node's open episode.
+    /// A person deletes the node's open remediation.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cancelled: bool,
     /// This person approves the step that waits for it.
@@ -205,8 +205,8 @@ pub struct Event {
     pub approved: Option<String>,
     /// A person starts a step by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wish: Option<WishEvent>,
-    /// A person cancels the node's episode, or the start by hand that waits there.
+    pub manual: Option<ManualRequestEvent>,
+    /// A person cancels the node's remediation, or the start by hand that waits there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel: Option<CancelEvent>,
     /// A policy is changed.
@@ -250,7 +250,7 @@ pub enum Machine {
 
 /// What heals a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-pub enum CuredBy {
+pub enum ClearedBy {
     /// The hung process is resumed (`ReleaseHungProcess` with `Cont`).
     Cont,
     /// The hung process is ended (`ReleaseHungProcess` with `Kill`).
@@ -298,7 +298,7 @@ pub struct FaultEvent {
     /// What heals it, each for itself; an empty list = nothing that is done here. By default what heals such a fault as a
     /// rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cured_by: Option<Vec<CuredBy>>,
+    pub cleared_by: Option<Vec<ClearedBy>>,
     /// It goes by itself after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasts: Option<Offset>,
@@ -336,8 +336,8 @@ pub struct Expectation {
     pub would: Option<ActionType>,
     /// Something is held back for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<HoldReason>,
-    /// An episode ends so.
+    pub blocked: Option<BlockReason>,
+    /// A remediation ends so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<Phase>,
     /// A cordon of ours is taken back.
@@ -358,7 +358,7 @@ pub struct Expectation {
     /// So often at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<usize>,
-    /// So many episodes are open at the same time at most, on such nodes. Stands alone or with `node`.
+    /// So many remediations are open at the same time at most, on such nodes. Stands alone or with `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_at_most: Option<usize>,
 }
@@ -424,7 +424,7 @@ impl Timeline {
         self.until.map_or_else(|| self.end() + MAX_OPEN, |until| until.0)
     }
 
-    /// When it is over, unless an episode is open then.
+    /// When it is over, unless a remediation is open then.
     pub fn end(&self) -> Duration {
         if let Some(until) = self.until {
             return until.0;
@@ -469,7 +469,7 @@ impl Event {
             self.machine.is_some(),
             self.cancelled,
             self.approved.is_some(),
-            self.wish.is_some(),
+            self.manual.is_some(),
             self.cancel.is_some(),
         ]
         .contains(&true);
@@ -484,14 +484,14 @@ impl Event {
             condition.check()?;
         }
         self.flaps.as_ref().map_or(Ok(()), FlapsEvent::check)?;
-        self.wish.as_ref().map_or(Ok(()), WishEvent::check)?;
+        self.manual.as_ref().map_or(Ok(()), ManualRequestEvent::check)?;
         self.cancel.as_ref().map_or(Ok(()), CancelEvent::check)?;
         if let Some(pods) = &self.pods {
             pods.check()?;
         }
         let Some(fault) = &self.fault else { return Ok(()) };
         let instead = match fault.kind {
-            FaultType::ProbeSilent => Some("`probe: Silent`"),
+            FaultType::ProbeNotReporting => Some("`probe: Silent`"),
             FaultType::NodeCondition => Some("`condition: {type, status}`"),
             FaultType::NodeFlapping => Some("`flaps: {times, every}`"),
             FaultType::KubeletStartBlocked | FaultType::PlegStalled => Some("a fault that the probe finds"),
@@ -517,7 +517,7 @@ impl Expectation {
         let kinds = [
             self.does.is_some(),
             self.would.is_some(),
-            self.held.is_some(),
+            self.blocked.is_some(),
             self.ends.is_some(),
             self.uncordons,
             self.untaints,
@@ -538,8 +538,8 @@ impl Expectation {
         }
         let (least, most) = (self.at_least.unwrap_or(0), self.at_most.unwrap_or(usize::MAX));
         ensure!(least <= most, "expected atLeast <= atMost, found {least} and {most}");
-        let is_told = self.held != Some(HoldReason::StepUnderWay);
-        ensure!(is_told, "held: StepUnderWay is not told, since the step itself is");
+        let is_told = self.blocked != Some(BlockReason::InProgress);
+        ensure!(is_told, "blocked: InProgress is not told, since the step itself is");
         if self.open_at_most.is_some() {
             let more = self.after.or(self.by).is_some() || self.at_least.or(self.at_most).is_some();
             ensure!(!more, "openAtMost goes with `node` alone");

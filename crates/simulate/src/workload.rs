@@ -5,8 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use nrh_core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};
-use nrh_core::episode::{ActResult, since};
 use nrh_core::fault::{Fault, PodRef};
+use nrh_core::remediation::{ActionResult, since};
 use nrh_core::tri::Tri;
 
 /// One pod.
@@ -51,7 +51,7 @@ pub(super) fn drain<'f>(
     now: Timestamp,
     operation: &str,
     age: Duration,
-) -> ActResult {
+) -> ActionResult {
     let pods: Vec<NodePod> = workloads.iter().map(|workload| workload.pod.clone()).collect();
     let is_endless = matches!(cannot_end(Tri::True, Tri::True, faults.clone()), Some(CannotEnd::Known(_)));
     let name = format!("{operation}/{}", age.as_secs());
@@ -71,5 +71,5 @@ pub(super) fn drain<'f>(
         round.answered(pod, answer);
     }
     let message = round.sentence();
-    if round.is_quiet() { ActResult::Quiet { message } } else { ActResult::UnderWay { message } }
+    if round.is_quiet() { ActionResult::Quiet { message } } else { ActionResult::InProgress { message } }
 }

@@ -20,17 +20,17 @@ pub use self::boot::Kured;
 use super::remediator::{Remediator, Remediators};
 use super::workload::{self, Workload};
 use nrh_core::drain::cannot_end;
-use nrh_core::episode::{ActResult, Episode, acted, since, taken_back, timed_out, uncordoned, untainted};
 use nrh_core::fault::{Fault, PodRef};
 use nrh_core::flaps::Flaps;
 use nrh_core::hand_off::{HandedOff, TemplateRef};
+use nrh_core::manual::OpenManualRequest;
 use nrh_core::narrow::{PodSeen, PodTraits, asked_keys};
 use nrh_core::notices::Notices;
 use nrh_core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::{Effect, Operation, Plan, PlanSettings, plan};
 use nrh_core::policy::Policy;
+use nrh_core::remediation::{ActionResult, Remediation, executed, since, taken_back, timed_out, uncordoned, untainted};
 use nrh_core::snapshot::{CommandView, Heartbeat, JobView, Ledger, NodeView, ReportView, Snapshot, SuspectPod, Tri};
-use nrh_core::wish::OpenWish;
 
 /// Age of what a probe has seen when its report arrives.
 const LOOKED: Duration = Duration::from_secs(1);
@@ -128,9 +128,9 @@ pub struct World {
     /// All of them valid.
     pub policies: Vec<Policy>,
     /// By name.
-    pub episodes: BTreeMap<String, Episode>,
+    pub remediations: BTreeMap<String, Remediation>,
     /// Starts by hand that have not begun, by name.
-    pub wishes: BTreeMap<String, OpenWish>,
+    pub manual_requests: BTreeMap<String, OpenManualRequest>,
     /// `None` = lost.
     pub ledger: Option<Ledger>,
     /// By operation id, each with its order.
@@ -139,7 +139,7 @@ pub struct World {
     pub terminating: BTreeSet<PodRef>,
     /// What pods are like that faults name; of the others nothing is known.
     pub pods: BTreeMap<PodRef, PodLike>,
-    /// Most episodes in flight in the whole cluster.
+    /// Most remediations in flight in the whole cluster.
     pub ceiling: u32,
     /// The leader's term.
     pub epoch: u64,
@@ -171,8 +171,8 @@ impl World {
             settings: PlanSettings::default(),
             nodes: BTreeMap::new(),
             policies: policies.to_vec(),
-            episodes: BTreeMap::new(),
-            wishes: BTreeMap::new(),
+            remediations: BTreeMap::new(),
+            manual_requests: BTreeMap::new(),
             ledger: Some(Ledger::default()),
             jobs: BTreeMap::new(),
             terminating: BTreeSet::new(),
@@ -205,9 +205,9 @@ impl World {
             commands: nodes().filter_map(|(name, node)| Some((name.clone(), node.command()?))).collect(),
             policies: self.policies.clone(),
             unusable_policies: BTreeSet::new(),
-            episodes: self.episodes.clone(),
+            remediations: self.remediations.clone(),
             unreadable: BTreeMap::new(),
-            wishes: self.wishes.clone(),
+            manual_requests: self.manual_requests.clone(),
             noticed: notices.noticed(self.elapsed(), self.now),
             flaps: flaps.told(self.elapsed(), self.now),
             watched: self.elapsed(),
@@ -238,9 +238,9 @@ impl World {
         self.pods.iter().map(|(pod, like)| (pod.clone(), seen(like))).collect()
     }
 
-    /// What open episodes have still to take back.
+    /// What open remediations have still to take back.
     fn handed_off(&self) -> impl Iterator<Item = HandedOff> {
-        let owed = self.episodes.values().flat_map(|episode| &episode.undo.handed_off);
+        let owed = self.remediations.values().flat_map(|remediation| &remediation.cleanup.handed_off);
         owed.filter(|handed| handed.deleted_at.is_none()).cloned()
     }
 
@@ -273,7 +273,7 @@ impl World {
         plan
     }
 
-    /// The status writer, and the finalizer: an episode that a person has deleted goes once its node has noted that.
+    /// The status writer, and the finalizer: a remediation that a person has deleted goes once its node has noted that.
     pub fn note_what_people_stopped(&mut self, plan: &Plan) {
         for (name, outlook) in &plan.nodes {
             if let Some(node) = self.nodes.get_mut(name) {
@@ -281,12 +281,14 @@ impl World {
             }
         }
         let nodes = &self.nodes;
-        self.episodes.retain(|_, episode| {
-            let node = nodes.get(&episode.node);
+        self.remediations.retain(|_, remediation| {
+            let node = nodes.get(&remediation.node);
             let is_noted = node.is_none_or(|node| {
-                node.view.uid != episode.node_uid || episode.stopped().is_none() || node.report.stopped.is_some()
+                node.view.uid != remediation.node_uid
+                    || remediation.stopped().is_none()
+                    || node.report.stopped.is_some()
             });
-            !episode.deleting || episode.is_live() || !is_noted
+            !remediation.deleting || remediation.is_live() || !is_noted
         });
     }
 
@@ -294,7 +296,7 @@ impl World {
     pub fn node_of(&self, effect: &Effect) -> String {
         match effect {
             Effect::StoreLedger(_) => "-ledger".into(),
-            Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => episode.node.clone(),
+            Effect::WriteRemediation(remediation) | Effect::BeginManualRequest(remediation) => remediation.node.clone(),
             Effect::Act { node, .. }
             | Effect::Uncordon { node, .. }
             | Effect::Untaint { node, .. }
@@ -304,7 +306,7 @@ impl World {
             Effect::DeleteJob { operation_id } => {
                 self.jobs.get(operation_id).map_or_else(String::new, |(order, _)| order.node.clone())
             }
-            Effect::TellWish { name, .. } | Effect::DeleteEpisode { name } => format!("-{name}"),
+            Effect::UpdateManualRequest { name, .. } | Effect::DeleteRemediation { name } => format!("-{name}"),
         }
     }
 
@@ -313,46 +315,49 @@ impl World {
     pub fn apply(&mut self, effect: &Effect, may_record: bool) -> bool {
         match effect {
             Effect::StoreLedger(ledger) => self.ledger = Some(ledger.clone()),
-            Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => return self.write(episode),
-            Effect::TellWish { name, identity, message, .. } => {
+            Effect::WriteRemediation(remediation) | Effect::BeginManualRequest(remediation) => {
+                return self.write(remediation);
+            }
+            Effect::UpdateManualRequest { name, identity, message, .. } => {
                 self.version += 1;
                 let version = self.version.to_string();
-                let Some(wish) = self.wishes.get_mut(name).filter(|wish| wish.identity == *identity) else {
+                let Some(manual) = self.manual_requests.get_mut(name).filter(|manual| manual.identity == *identity)
+                else {
                     return false;
                 };
-                message.clone_into(&mut wish.message);
-                wish.identity.1 = version;
+                message.clone_into(&mut manual.message);
+                manual.identity.1 = version;
             }
-            Effect::Act { episode, operation_id, node, node_uid, operation } => {
+            Effect::Act { remediation, operation_id, node, node_uid, operation } => {
                 // The last look before the act.
-                if self.episodes.get(episode).is_none_or(|episode| episode.cancel.is_some()) {
+                if self.remediations.get(remediation).is_none_or(|remediation| remediation.cancel.is_some()) {
                     return false;
                 }
-                let Some(result) = self.act(node, node_uid, episode, operation_id, operation) else { return false };
-                if may_record && let Some(known) = self.episodes.get(episode).cloned() {
-                    let next = acted(&known, operation_id, result, self.now);
+                let Some(result) = self.act(node, node_uid, remediation, operation_id, operation) else { return false };
+                if may_record && let Some(known) = self.remediations.get(remediation).cloned() {
+                    let next = executed(&known, operation_id, result, self.now);
                     return next == known || self.write(&next);
                 }
             }
-            Effect::Uncordon { episode, node, heir } => {
-                self.uncordon(episode, node, heir.as_ref());
-                return !may_record || self.record(episode, uncordoned);
+            Effect::Uncordon { remediation, node, heir } => {
+                self.uncordon(remediation, node, heir.as_ref());
+                return !may_record || self.record(remediation, uncordoned);
             }
-            Effect::Untaint { episode, node } => {
-                self.untaint(episode, node);
-                return !may_record || self.record(episode, untainted);
+            Effect::Untaint { remediation, node } => {
+                self.untaint(remediation, node);
+                return !may_record || self.record(remediation, untainted);
             }
-            Effect::TimeOutHandOff { episode, handed, why, .. } => {
+            Effect::TimeOutHandOff { remediation, handed, why, .. } => {
                 self.remediators.tell(handed);
                 self.log.push((handed.name.clone(), "time out".into()));
-                let next = |known: &Episode, now| timed_out(known, &handed.operation_id, why, now);
-                return !may_record || self.record(episode, next);
+                let next = |known: &Remediation, now| timed_out(known, &handed.operation_id, why, now);
+                return !may_record || self.record(remediation, next);
             }
-            Effect::TakeBackHandOff { episode, handed, .. } => {
+            Effect::TakeBackHandOff { remediation, handed, .. } => {
                 self.remediators.delete(handed);
                 self.log.push((handed.name.clone(), "take back".into()));
-                let next = |known: &Episode, now| taken_back(known, &handed.operation_id, now);
-                return !may_record || self.record(episode, next);
+                let next = |known: &Remediation, now| taken_back(known, &handed.operation_id, now);
+                return !may_record || self.record(remediation, next);
             }
             Effect::WithdrawOrder { node } => {
                 if let Some(node) = self.nodes.get_mut(node) {
@@ -360,55 +365,63 @@ impl World {
                 }
             }
             Effect::DeleteJob { operation_id } => drop(self.jobs.remove(operation_id)),
-            Effect::DeleteEpisode { name } => drop(self.episodes.remove(name)),
+            Effect::DeleteRemediation { name } => drop(self.remediations.remove(name)),
         }
         true
     }
 
-    fn record(&mut self, episode: &str, next: impl Fn(&Episode, Timestamp) -> Episode) -> bool {
-        let Some(known) = self.episodes.get(episode).cloned() else { return true };
+    fn record(&mut self, remediation: &str, next: impl Fn(&Remediation, Timestamp) -> Remediation) -> bool {
+        let Some(known) = self.remediations.get(remediation).cloned() else { return true };
         let next = next(&known, self.now);
         next == known || self.write(&next)
     }
 
-    fn write(&mut self, episode: &Episode) -> bool {
-        let wish = self.wishes.get(&episode.name).map(|wish| &wish.identity);
-        let stored = self.episodes.get(&episode.name).and_then(|stored| stored.identity.as_ref()).or(wish);
-        if stored != episode.identity.as_ref() {
+    fn write(&mut self, remediation: &Remediation) -> bool {
+        let manual = self.manual_requests.get(&remediation.name).map(|manual| &manual.identity);
+        let stored = self.remediations.get(&remediation.name).and_then(|stored| stored.identity.as_ref()).or(manual);
+        if stored != remediation.identity.as_ref() {
             return false;
         }
-        self.wishes.remove(&episode.name);
+        self.manual_requests.remove(&remediation.name);
         self.version += 1;
-        let mut stored = episode.clone();
-        stored.identity = Some((format!("uid-{}", episode.name), self.version.to_string()));
-        self.episodes.insert(episode.name.clone(), stored);
+        let mut stored = remediation.clone();
+        stored.identity = Some((format!("uid-{}", remediation.name), self.version.to_string()));
+        self.remediations.insert(remediation.name.clone(), stored);
         true
     }
 
-    fn act(&mut self, node: &str, uid: &str, episode: &str, id: &str, operation: &Operation) -> Option<ActResult> {
+    fn act(
+        &mut self,
+        node: &str,
+        uid: &str,
+        remediation: &str,
+        id: &str,
+        operation: &Operation,
+    ) -> Option<ActionResult> {
         let now = self.now;
         let world_node = self.nodes.get_mut(node)?;
         if world_node.view.uid != uid {
             let message = "another node".to_owned();
-            return Some(ActResult::Refused { reason: OutcomeReason::WrongNode, message });
+            return Some(ActionResult::Refused { reason: OutcomeReason::WrongNode, message });
         }
         if self.refuses && !matches!(operation, Operation::Notify(_)) {
             self.log.push((node.to_owned(), format!("refused {}", describe(operation))));
-            return Some(ActResult::Failed { message: format!("creating Job {id} failed: not allowed here (403)") });
+            return Some(ActionResult::Failed { message: format!("creating Job {id} failed: not allowed here (403)") });
         }
         self.log.push((node.to_owned(), describe(operation)));
-        let done = || Some(ActResult::Done { message: "done".to_owned() });
+        let done = || Some(ActionResult::Done { message: "done".to_owned() });
         match operation {
             Operation::Cordon => {
-                let this = self.episodes.get(episode);
-                let kept = world_node.view.cordoned_by.as_ref().and_then(|mark| self.episodes.get(mark));
+                let this = self.remediations.get(remediation);
+                let kept = world_node.view.cordoned_by.as_ref().and_then(|mark| self.remediations.get(mark));
                 let is_left = kept.zip(this).is_some_and(|(kept, this)| this.shares_cordon_of(kept));
-                Some(marks::cordon(world_node, episode, is_left))
+                Some(marks::cordon(world_node, remediation, is_left))
             }
-            Operation::Taint(effect) => marks::taint(world_node, episode, *effect),
+            Operation::Taint(effect) => marks::taint(world_node, remediation, *effect),
             Operation::Drain(with) => {
-                let is_ours = world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(episode);
-                let known = self.episodes.get(episode)?;
+                let is_ours =
+                    world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(remediation);
+                let known = self.remediations.get(remediation)?;
                 let step = known.current_step().filter(|step| is_ours && step.operation_id == id)?;
                 let began = step.started_at.unwrap_or(now);
                 let faults = world_node.sick.iter().map(|sick| &sick.fault);
@@ -416,7 +429,7 @@ impl World {
             }
             Operation::DeletePod(pod) => {
                 let Some(at) = world_node.pods.iter().position(|p| p.pod == *pod) else {
-                    return Some(ActResult::Gone { message: "gone".to_owned() });
+                    return Some(ActionResult::Gone { message: "gone".to_owned() });
                 };
                 *self.acts.entry(id.to_owned()).or_default() += 1;
                 world_node.deleted.push(world_node.pods.remove(at));
@@ -425,7 +438,7 @@ impl World {
             Operation::Notify(_) => done(),
             Operation::HandOff(with) => {
                 // The last look before the act: a step that is over makes nothing.
-                let known = self.episodes.get(episode)?;
+                let known = self.remediations.get(remediation)?;
                 known.current_step().filter(|step| step.operation_id == id)?;
                 let node_now = self.nodes.get(node)?;
                 Some(self.remediators.make(node_now, node, id, with, now))
@@ -434,7 +447,7 @@ impl World {
                 let operation_id = id.to_owned();
                 let job = JobView { operation_id, started: false, rejected: None, finished: false, outcome: None };
                 self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
-                Some(ActResult::Started)
+                Some(ActionResult::Started)
             }
             Operation::GiveOrder(order) => {
                 debug_assert!(order.issued_at <= now, "an order of the future");
@@ -444,7 +457,7 @@ impl World {
                     return None; // not now: another order waits for its answer
                 }
                 world_node.order = Some(order.clone());
-                Some(ActResult::Started)
+                Some(ActionResult::Started)
             }
         }
     }
@@ -483,7 +496,7 @@ impl World {
                 continue;
             }
             if let Some(order) = node.order.clone()
-                && node.report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.can_act)
+                && node.report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.actions_enabled)
                 && node.report.agent.as_ref().is_none_or(|agent| agent.operation_id != order.operation_id)
             {
                 node.report.agent = Some(node.execute(&order, self.now, acts));
@@ -516,7 +529,7 @@ impl WorldNode {
             interval: INTERVAL,
             sequence: 1,
             boot_id: String::new(),
-            can_act: true,
+            actions_enabled: true,
             kubelet_works: Tri::True,
         };
         let mut node = Self {
@@ -565,7 +578,7 @@ impl WorldNode {
             return outcome(OutcomeState::Refused, OutcomeReason::AlreadyRebooted);
         }
         if !self.claimed.insert(order.operation_id.clone()) {
-            return outcome(OutcomeState::Refused, OutcomeReason::AlreadyClaimed);
+            return outcome(OutcomeState::Refused, OutcomeReason::AlreadyExecuted);
         }
         let Some(place) = self.sick.iter().position(|sick| sick.fault.id == order.fault_id) else {
             return outcome(OutcomeState::Refused, OutcomeReason::Recovered);
@@ -579,16 +592,16 @@ impl WorldNode {
             NodeAction::RestartRuntime => Cure::RestartRuntime,
             NodeAction::Reboot => {
                 self.begin_boot();
-                return outcome(OutcomeState::Done, OutcomeReason::Acted);
+                return outcome(OutcomeState::Done, OutcomeReason::Executed);
             }
             NodeAction::MarkForReboot => {
                 self.mark(order, now);
-                return outcome(OutcomeState::Done, OutcomeReason::Acted);
+                return outcome(OutcomeState::Done, OutcomeReason::Executed);
             }
         };
         if self.sick.get(place).is_some_and(|sick| sick.cures.contains(&cure)) {
             self.sick.remove(place);
         }
-        outcome(OutcomeState::Done, OutcomeReason::Acted)
+        outcome(OutcomeState::Done, OutcomeReason::Executed)
     }
 }

@@ -15,8 +15,8 @@ pub fn drain(step: &PolicyStep) -> Option<Drain> {
         grace_period_seconds: with.grace_period.and_then(|period| u32::try_from(period.get().as_secs()).ok()),
         delete_empty_dir_data: with.delete_empty_dir_data.unwrap_or(false),
         force: with.force.unwrap_or(false),
-        even_if_runtime_hangs: with.even_if_runtime_hangs.unwrap_or(false),
-        except_namespaces: with.except_namespaces,
+        ignore_runtime_hang: with.ignore_runtime_hang.unwrap_or(false),
+        excluded_namespaces: with.excluded_namespaces,
     })
 }
 
@@ -29,9 +29,9 @@ pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
             step.action.as_str()
         ));
     }
-    for name in with.except_namespaces.iter().filter(|name| !is_namespace(name)) {
+    for name in with.excluded_namespaces.iter().filter(|name| !is_namespace(name)) {
         errors.push(format!(
-            "{at}.drain.exceptNamespaces: expected the name of a namespace, with `*` at its end at most, found {name:?}: name \
+            "{at}.drain.excludedNamespaces: expected the name of a namespace, with `*` at its end at most, found {name:?}: name \
              each one, or what they begin with"
         ));
     }

@@ -41,8 +41,8 @@ fn check_mark(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
              first: write approval: Manual, or approval: Automatic"
         ));
     }
-    if step.attempts != 1 {
-        errors.push(format!("{at}.attempts: MarkForReboot is tried once, found {}", step.attempts));
+    if step.max_attempts != 1 {
+        errors.push(format!("{at}.maxAttempts: MarkForReboot is tried once, found {}", step.max_attempts));
     }
     if step.timeout.get() < LEAST_MARK {
         errors.push(format!(
@@ -68,8 +68,8 @@ pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
              approval: Manual, or approval: Automatic"
         ));
     }
-    if step.attempts != 1 {
-        errors.push(format!("{at}.attempts: Reboot is tried once, found {}", step.attempts));
+    if step.max_attempts != 1 {
+        errors.push(format!("{at}.maxAttempts: Reboot is tried once, found {}", step.max_attempts));
     }
     if step.timeout.get() < LEAST {
         errors.push(format!(
@@ -93,10 +93,10 @@ pub(super) fn check_place(steps: &[PolicyStep], at: &str, errors: &mut Vec<Strin
                  found none"
             ));
         }
-        if !step.reboot.as_ref().is_some_and(|with| with.even_if_not_drained) && !has(ActionType::Drain) {
+        if step.reboot.as_ref().is_none_or(|with| with.require_drain) && !has(ActionType::Drain) {
             errors.push(format!(
                 "{at}.steps[{i}]: expected a Drain before Reboot in the ladder, of mode Enforce unless it is a dry run itself, or \
-                 reboot.evenIfNotDrained: true, found neither"
+                 reboot.requireDrain: false, found neither"
             ));
         }
     }

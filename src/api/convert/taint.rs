@@ -31,7 +31,7 @@ pub(super) fn check_beside(steps: &[PolicyStep], at: &str, errors: &mut Vec<Stri
     let first = effects.first().map(|(_, effect)| *effect);
     if let Some((i, other)) = effects.iter().find(|(_, effect)| Some(*effect) != first) {
         errors.push(format!(
-            "{at}.steps[{i}].taint.effect: expected the one of the Taint before it, since an episode puts on one taint, found {}: \
+            "{at}.steps[{i}].taint.effect: expected the one of the Taint before it, since a remediation puts on one taint, found {}: \
              take one of the two steps out",
             other.as_str()
         ));

@@ -1,18 +1,18 @@
-//! An episode of which only the metadata can be read.
+//! A remediation of which only the metadata can be read.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::{FINALIZER, NODE_LABEL, POLICY_LABEL};
-use crate::core::snapshot::UnreadableEpisode;
+use crate::core::snapshot::UnreadableRemediation;
 use crate::core::text::bounded;
 
 /// Longest reason that is kept of why it cannot be read: a parser names all that it would have taken.
 const MAX_WHY: usize = 120;
 
 /// What its labels and its finalizers say, which all versions write alike.
-pub fn unreadable_episode(meta: &ObjectMeta, error: &str) -> UnreadableEpisode {
+pub fn unreadable_remediation(meta: &ObjectMeta, error: &str) -> UnreadableRemediation {
     let label = |key: &str| meta.labels.as_ref()?.get(key).cloned();
-    UnreadableEpisode {
+    UnreadableRemediation {
         node: label(NODE_LABEL),
         policy: label(POLICY_LABEL),
         is_open: meta.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER),

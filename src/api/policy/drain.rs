@@ -26,9 +26,9 @@ pub struct Drain {
     /// Deployments are made again elsewhere, all stay Terminating there until the node works again or is gone, and those of
     /// StatefulSets come back nowhere before that. Absent or false = the step is left out there, or held where it is only suspected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub even_if_runtime_hangs: Option<bool>,
+    pub ignore_runtime_hang: Option<bool>,
     /// Pods in these namespaces stay, and the drain does not wait for them; each may end with `*`. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
-    pub except_namespaces: Vec<String>,
+    pub excluded_namespaces: Vec<String>,
 }

@@ -18,7 +18,7 @@ pub struct PolicyLimits {
     /// (rounded down, but at least 1; 0 and 0% mean none). Default 30%.
     #[serde(default = "default_max_unhealthy")]
     pub max_unhealthy: IntOrPercent,
-    /// Episodes that may run at the same time: a number or a percent, rounded the same way. Default 1.
+    /// Remediations that may run at the same time: a number or a percent, rounded the same way. Default 1.
     #[serde(default = "default_max_in_flight")]
     pub max_in_flight: IntOrPercent,
     /// The same in each zone, rack or pool. At most 8; all of them hold.
@@ -44,26 +44,26 @@ pub struct PolicyLimits {
 pub struct PolicyNodeLimit {
     /// So many acts in the name of this policy, whichever faults they are for. Cordon and Notify do not count. 1 to 100,
     /// default 20.
-    #[serde(default = "default_acts")]
+    #[serde(default = "default_actions")]
     #[schemars(range(min = 1, max = 100))]
-    pub acts: u32,
+    pub max_actions: u32,
     /// Within this time: a duration from 1s to 24h. Default 1h. For a quarter of it, or for as long as the longest of the policy's rules
     /// takes if that is more, the policy waits for the node's answers; then the other nodes have their turn.
-    #[serde(default = "default_acts_within")]
-    pub within: HumanDuration,
+    #[serde(default = "default_actions_window")]
+    pub window: HumanDuration,
 }
 
-const fn default_acts() -> u32 {
+const fn default_actions() -> u32 {
     20
 }
 
-fn default_acts_within() -> HumanDuration {
+fn default_actions_window() -> HumanDuration {
     HumanDuration::from_secs(3600)
 }
 
 impl Default for PolicyNodeLimit {
     fn default() -> Self {
-        Self { acts: default_acts(), within: default_acts_within() }
+        Self { max_actions: default_actions(), window: default_actions_window() }
     }
 }
 
@@ -74,23 +74,23 @@ pub struct PolicyStorm {
     /// So many of the selected nodes, and at least 5: a number or a percent, rounded down. Default 25%. More than there are
     /// nodes = never.
     #[serde(default = "default_storm_nodes")]
-    pub nodes: IntOrPercent,
+    pub min_nodes: IntOrPercent,
     /// A fault is new for this time: a duration from 1s to 24h. Default 10m.
-    #[serde(default = "default_storm_within")]
-    pub within: HumanDuration,
+    #[serde(default = "default_storm_window")]
+    pub window: HumanDuration,
 }
 
 const fn default_storm_nodes() -> IntOrPercent {
     IntOrPercent::Percent(25)
 }
 
-fn default_storm_within() -> HumanDuration {
+fn default_storm_window() -> HumanDuration {
     HumanDuration::from_secs(600)
 }
 
 impl Default for PolicyStorm {
     fn default() -> Self {
-        Self { nodes: default_storm_nodes(), within: default_storm_within() }
+        Self { min_nodes: default_storm_nodes(), window: default_storm_window() }
     }
 }
 
@@ -101,7 +101,7 @@ pub struct PolicyTopologyLimit {
     /// Key of the label, such as `topology.kubernetes.io/zone`.
     #[schemars(length(min = 1, max = 317), regex(pattern = LABEL_KEY))]
     pub topology_key: String,
-    /// Episodes that may run at the same time on nodes with one value of it: a number, or a percent of the selected nodes that
+    /// Remediations that may run at the same time on nodes with one value of it: a number, or a percent of the selected nodes that
     /// have this value (rounded down, but at least 1; 0 and 0% mean none).
     pub max_in_flight: IntOrPercent,
 }
@@ -113,7 +113,7 @@ pub struct PolicyFaultLimit {
     /// Kinds of fault, counted together. 1 to 16.
     #[schemars(length(min = 1, max = 16))]
     pub faults: Vec<FaultType>,
-    /// Episodes with such a fault that may run at the same time: a number, or a percent of the selected nodes (rounded down, but
+    /// Remediations with such a fault that may run at the same time: a number, or a percent of the selected nodes (rounded down, but
     /// at least 1; 0 and 0% mean none).
     pub max_in_flight: IntOrPercent,
 }
@@ -140,15 +140,15 @@ impl Default for PolicyLimits {
     }
 }
 
-/// How long finished episodes are kept.
+/// How long finished remediations are kept.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyHistory {
-    /// Most finished episodes kept for this policy. 1 to 500, default 50.
+    /// Most finished remediations kept for this policy. 1 to 500, default 50.
     #[serde(default = "default_history")]
     #[schemars(range(min = 1, max = 500))]
     pub limit: u32,
-    /// Seconds after its end at which a finished episode is removed. 60 to 31536000, default 604800 (7 days).
+    /// Seconds after its end at which a finished remediation is removed. 60 to 31536000, default 604800 (7 days).
     #[serde(default = "default_ttl")]
     #[schemars(range(min = 60, max = 31_536_000))]
     pub ttl_seconds_after_finished: u32,

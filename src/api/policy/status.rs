@@ -21,15 +21,15 @@ pub struct RemediationPolicyStatus {
     pub observed_generation: Option<i64>,
     /// Nodes the policy selects (not counting those being deleted).
     #[serde(default)]
-    pub selected: u32,
-    /// Of those, unhealthy: a confirmed fault that a rule matches, not Ready, an open episode, or silent
+    pub selected_nodes: u32,
+    /// Of those, unhealthy: a confirmed fault that a rule matches, not Ready, an open remediation, or silent
     /// after having reported.
     #[serde(default)]
-    pub unhealthy: u32,
+    pub unhealthy_nodes: u32,
     /// Of those, nodes whose probe has never reported: shown, not counted, never acted on.
     #[serde(default)]
-    pub unknown: u32,
-    /// Episodes in flight.
+    pub unknown_nodes: u32,
+    /// Remediations in flight.
     #[serde(default)]
     pub in_flight: u32,
     /// `maxUnhealthy` as a number of nodes now.
@@ -52,7 +52,7 @@ pub struct RemediationPolicyStatus {
     /// Other policies that select some of the same nodes, at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 253)))]
-    pub overlaps: Vec<String>,
+    pub overlapping_policies: Vec<String>,
     /// Valid (False = the spec has errors, all named) and RemediationAllowed (False = nothing new starts,
     /// with the reason).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -65,25 +65,25 @@ pub struct RemediationPolicyStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyLimitsStatus {
-    /// `perTopology`: each value of each label, those with the least room first. At most 16; `perTopologyLeftOut` counts the rest.
+    /// `perTopology`: each value of each label, those with the least room first. At most 16; `perTopologyOmitted` counts the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub per_topology: Vec<TopologyLimitStatus>,
     /// Values of labels that did not fit into `perTopology`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub per_topology_left_out: Option<u32>,
+    pub per_topology_omitted: Option<u32>,
     /// `perFault`, in the order of the spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub per_fault: Vec<FaultLimitStatus>,
     /// `perNode`: the nodes that were acted on as often, or for as long, as they may be, those that wait for longest first. At most 16;
-    /// `perNodeLeftOut` counts the rest.
+    /// `perNodeOmitted` counts the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub per_node: Vec<NodeLimitStatus>,
     /// Nodes that did not fit into `perNode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub per_node_left_out: Option<u32>,
+    pub per_node_omitted: Option<u32>,
 }
 
 /// A limit for the nodes that share the value of a label.
@@ -99,7 +99,7 @@ pub struct TopologyLimitStatus {
     pub value: Option<String>,
     /// Selected nodes that have it.
     pub nodes: u32,
-    /// Episodes in flight on them.
+    /// Remediations in flight on them.
     pub in_flight: u32,
     /// `maxInFlight` as a number now.
     pub max_in_flight: u32,
@@ -125,7 +125,7 @@ pub struct FaultLimitStatus {
     // As text here and below: a controller of before, which knows fewer kinds, must be able to read the policy.
     #[schemars(length(max = 16), inner(length(max = 64)))]
     pub faults: Vec<String>,
-    /// Episodes in flight for one of them.
+    /// Remediations in flight for one of them.
     pub in_flight: u32,
     /// `maxInFlight` as a number now.
     pub max_in_flight: u32,
@@ -149,14 +149,14 @@ pub struct NodeLimitStatus {
     #[schemars(length(max = 253))]
     pub node: String,
     /// Acts that count now.
-    pub acts: u32,
+    pub actions: u32,
     /// When one more may be done.
     pub until: Timestamp,
 }
 
 impl From<&SpentNode> for NodeLimitStatus {
     fn from(spent: &SpentNode) -> Self {
-        Self { node: bounded(&spent.node, 253), acts: spent.acts, until: spent.until }
+        Self { node: bounded(&spent.node, 253), actions: spent.actions, until: spent.until }
     }
 }
 
@@ -166,10 +166,10 @@ impl PolicyLimitsStatus {
         let left_out = |count: u32| (count > 0).then_some(count);
         let told = Self {
             per_topology: limits.topologies.iter().map(Into::into).collect(),
-            per_topology_left_out: left_out(limits.topologies_left_out),
+            per_topology_omitted: left_out(limits.topologies_left_out),
             per_fault: limits.faults.iter().map(Into::into).collect(),
             per_node: limits.spent.iter().map(Into::into).collect(),
-            per_node_left_out: left_out(limits.spent_left_out),
+            per_node_omitted: left_out(limits.spent_left_out),
         };
         (told != Self::default()).then_some(told)
     }
@@ -183,7 +183,7 @@ pub struct WindowStatus {
     #[schemars(length(max = 256))]
     pub window: String,
     /// Whether it is open now.
-    pub open: bool,
+    pub active: bool,
     /// When that changes. One that opens again before or as it ends does not end there. Absent = not in any time that was looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
@@ -191,7 +191,7 @@ pub struct WindowStatus {
 
 impl From<&window::Outlook> for WindowStatus {
     fn from(told: &window::Outlook) -> Self {
-        Self { window: bounded(&told.window, 256), open: told.is_open, until: told.until }
+        Self { window: bounded(&told.window, 256), active: told.is_open, until: told.until }
     }
 }
 
@@ -203,24 +203,24 @@ pub struct StormStatus {
     #[schemars(length(max = 64))]
     pub fault: String,
     /// How many nodes may be healed of it at a time. 0 = none, as long as new ones come.
-    pub at_a_time: u32,
+    pub max_concurrent: u32,
     /// Nodes on which it is confirmed.
     pub nodes: u32,
     /// Nodes on which it is new, also those on which it does not show any more.
-    pub new: u32,
+    pub new_nodes: u32,
     /// What speaks for a storm, and what the nodes have in common.
     #[schemars(length(max = 512))]
-    pub evidence: String,
+    pub message: String,
 }
 
 impl From<&StormOutlook> for StormStatus {
     fn from(storm: &StormOutlook) -> Self {
         Self {
             fault: storm.fault.as_str().to_owned(),
-            at_a_time: storm.at_a_time,
+            max_concurrent: storm.max_concurrent,
             nodes: storm.nodes,
-            new: storm.new,
-            evidence: bounded(&storm.evidence, 512),
+            new_nodes: storm.new,
+            message: bounded(&storm.evidence, 512),
         }
     }
 }

@@ -16,15 +16,15 @@ use crate::controller::calls::{CallError, bounded, bounded_opt};
 use crate::controller::commands::{self, Command};
 use crate::controller::jobs;
 use crate::core::drain::hung;
-use crate::core::episode::{self, ActResult, Episode, StepRecord, StepState};
 use crate::core::fault::{Fault, PodRef};
 use crate::core::order::{Order, OutcomeReason, OutcomeState};
 use crate::core::plan::Operation;
+use crate::core::remediation::{self, ActionResult, Remediation, StepRecord, StepState};
 use crate::core::snapshot::Tri;
 use crate::core::stuck;
 use crate::core::thresholds::Thresholds;
 
-pub(super) mod undo;
+pub(super) mod cleanup;
 
 /// How often an act is made anew at once whose object somebody else has written right before: a request for a fresh check stands in
 /// the object of an order, too.
@@ -37,7 +37,7 @@ fn parameters() -> PatchParams {
 impl Applier {
     /// Carries out a reserved step and records what came of it.
     pub(super) async fn act(&self, look: Look<'_>, operation: &Operation) -> Result<(), ApplyError> {
-        let Look { episode: name, operation: operation_id, node, .. } = look;
+        let Look { remediation: name, operation: operation_id, node, .. } = look;
         let kind = operation_name(operation);
         let mut conflicts = 0;
         let (live, result) = loop {
@@ -69,19 +69,19 @@ impl Applier {
             }
         };
         let result = settle(result).inspect_err(|_| self.metrics.act(kind, "Error"))?;
-        let next = episode::acted(&live.episode, operation_id, result.clone(), self.clock.now());
+        let next = remediation::executed(&live.remediation, operation_id, result.clone(), self.clock.now());
         let result = told(&next, operation_id, result);
         // Of an act in rounds, people hear of its beginning and its end.
-        if !is_further_round(&live.episode, operation_id, &result) {
+        if !is_further_round(&live.remediation, operation_id, &result) {
             self.metrics.act(kind, result_name(&result));
-            tracing::info!(episode = name, node, operation = operation_id, act = kind, result = ?result, "acted");
-            self.events.acted(&live.node, name, kind, &result);
+            tracing::info!(remediation = name, node, operation = operation_id, act = kind, result = ?result, "acted");
+            self.events.executed(&live.node, name, kind, &result);
         }
-        self.write_episode(&next).await
+        self.write_remediation(&next).await
     }
 
     /// Whether the budgets of the pod that an order ends refuse it, or the API server refuses to tell.
-    async fn weigh(&self, look: Look<'_>, order: &Order) -> Result<Option<ActResult>, ApplyError> {
+    async fn weigh(&self, look: Look<'_>, order: &Order) -> Result<Option<ActionResult>, ApplyError> {
         match Box::pin(self.ends_too_many(look, order)).await {
             Err(error) => settle(Err(error)).map(Some),
             weighed => weighed,
@@ -95,49 +95,56 @@ impl Applier {
         operation_id: &str,
         operation: &Operation,
         live: &Live,
-    ) -> Result<ActResult, ApplyError> {
+    ) -> Result<ActionResult, ApplyError> {
         match operation {
             Operation::Cordon => self.cordon(name, live).await,
             Operation::Taint(effect) => self.taint(name, *effect, live).await,
             Operation::Drain(with) => self.drain(operation_id, with, live).await,
-            Operation::DeletePod(pod) => self.delete_pod(pod, &live.episode.node, live).await,
+            Operation::DeletePod(pod) => self.delete_pod(pod, &live.remediation.node, live).await,
             Operation::RunJob(order) => self.run_job(order).await,
             Operation::GiveOrder(order) => self.give_order(order, live).await,
             Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, live)).await,
-            Operation::Notify(message) => Ok(ActResult::Done { message: message.clone() }),
+            Operation::Notify(message) => Ok(ActionResult::Done { message: message.clone() }),
         }
     }
 
-    async fn cordon(&self, name: &str, live: &Live) -> Result<ActResult, ApplyError> {
+    async fn cordon(&self, name: &str, live: &Live) -> Result<ActionResult, ApplyError> {
         if nodes::view(&live.node).unschedulable {
-            let Some(mark) = nodes::cordoned_by(&live.node) else { return Ok(ActResult::AlreadyCordoned) };
-            let message = "the node is unschedulable with this episode's mark".to_owned();
+            let Some(mark) = nodes::cordoned_by(&live.node) else { return Ok(ActionResult::AlreadyCordoned) };
+            let message = "the node is unschedulable with this remediation's mark".to_owned();
             if mark == name {
-                return Ok(ActResult::Done { message });
+                return Ok(ActionResult::Done { message });
             }
-            // What an earlier episode has left cordoned is this one's to keep, and to put back or to give back.
-            if !self.cache.lock().snapshot.episodes.get(&mark).is_some_and(|kept| live.episode.shares_cordon_of(kept)) {
-                return Ok(ActResult::AlreadyCordoned);
+            // What an earlier remediation has left cordoned is this one's to keep, and to put back or to give back.
+            if !self
+                .cache
+                .lock()
+                .snapshot
+                .remediations
+                .get(&mark)
+                .is_some_and(|kept| live.remediation.shares_cordon_of(kept))
+            {
+                return Ok(ActionResult::AlreadyCordoned);
             }
             self.patch_node(&live.node.name_any(), &marked(&live.node, name)).await?;
-            return Ok(ActResult::Done {
-                message: format!("the node is unschedulable, as episode {mark} has left it"),
+            return Ok(ActionResult::Done {
+                message: format!("the node is unschedulable, as remediation {mark} has left it"),
             });
         }
         // From a write of this very step that it does not know of: it is not cordoned again, and what the mark without the cordon
-        // means is for the next decision. A later cordon of the episode finds the mark of the one before, which says nothing.
-        let is_first = live.episode.cordoned_at().is_none();
+        // means is for the next decision. A later cordon of the remediation finds the mark of the one before, which says nothing.
+        let is_first = live.remediation.cordoned_at().is_none();
         if is_first && nodes::cordoned_by(&live.node).as_deref() == Some(name) {
             let message =
-                "the node was unschedulable with this episode's mark, and somebody has uncordoned it".to_owned();
-            return Ok(ActResult::Done { message });
+                "the node was unschedulable with this remediation's mark, and somebody has uncordoned it".to_owned();
+            return Ok(ActionResult::Done { message });
         }
         let patch = json!({
             "metadata": {"resourceVersion": live.node.resource_version(), "annotations": {CORDON_ANNOTATION: name}},
             "spec": {"unschedulable": true},
         });
         self.patch_node(&live.node.name_any(), &patch).await?;
-        Ok(ActResult::Done { message: "the node is unschedulable".to_owned() })
+        Ok(ActionResult::Done { message: "the node is unschedulable".to_owned() })
     }
 
     pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Result<(), CallError> {
@@ -148,50 +155,50 @@ impl Applier {
         Ok(())
     }
 
-    async fn delete_pod(&self, pod: &PodRef, node: &str, live: &Live) -> Result<ActResult, ApplyError> {
+    async fn delete_pod(&self, pod: &PodRef, node: &str, live: &Live) -> Result<ActionResult, ApplyError> {
         let api = self.calls.act_in::<Pod>(&pod.namespace);
         let what = |verb: &'static str| move || format!("{verb} Pod {pod}");
         let Some(found) = bounded_opt(what("reading"), api.get(&pod.name)).await? else {
-            return Ok(ActResult::Gone { message: format!("Pod {pod} is gone") });
+            return Ok(ActionResult::Gone { message: format!("Pod {pod} is gone") });
         };
         if found.uid().as_deref() != Some(pod.uid.as_str()) {
-            return Ok(ActResult::Gone { message: format!("Pod {pod} is another one now: its successor is there") });
+            return Ok(ActionResult::Gone { message: format!("Pod {pod} is another one now: its successor is there") });
         }
         let is_of_set = self.cache.lock().is_of_daemon_set(&found);
         let spared = spared(&found, pod, node, self.clock.now())
             .or_else(|| forged(is_of_set, pod))
             .or_else(|| hung_below(&live.report, pod));
         if let Some((reason, message)) = spared {
-            return Ok(ActResult::Refused { reason, message });
+            return Ok(ActionResult::Refused { reason, message });
         }
         let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
         let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
         match bounded(what("deleting"), api.delete(&pod.name, &params)).await {
-            Ok(_) => Ok(ActResult::Done { message: format!("the deletion of Pod {pod} was accepted") }),
+            Ok(_) => Ok(ActionResult::Done { message: format!("the deletion of Pod {pod} was accepted") }),
             Err(error) if error.is_not_found() || error.is_conflict() => {
-                Ok(ActResult::Gone { message: format!("Pod {pod} is gone or was replaced") })
+                Ok(ActionResult::Gone { message: format!("Pod {pod} is gone or was replaced") })
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn run_job(&self, order: &Order) -> Result<ActResult, ApplyError> {
+    async fn run_job(&self, order: &Order) -> Result<ActionResult, ApplyError> {
         let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
         let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
         let job = jobs::job(order, &self.image)?;
         match bounded(|| format!("creating Job {}", order.operation_id), api.create(&params, &job)).await {
             Ok(made) => {
                 made.fold(&mut self.cache.lock(), Instant::now());
-                Ok(ActResult::Started)
+                Ok(ActionResult::Started)
             }
             // Its name is the operation: it is ours, from before a crash.
-            Err(error) if error.is_conflict() => Ok(ActResult::Started),
+            Err(error) if error.is_conflict() => Ok(ActionResult::Started),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn give_order(&self, order: &Order, live: &Live) -> Result<ActResult, ApplyError> {
-        let agent = live.report.status.as_ref().and_then(|status| status.agent.as_ref());
+    async fn give_order(&self, order: &Order, live: &Live) -> Result<ActionResult, ApplyError> {
+        let agent = live.report.status.as_ref().and_then(|status| status.command_result.as_ref());
         let running =
             agent.filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != order.operation_id);
         if let Some(running) = running {
@@ -201,13 +208,13 @@ impl Applier {
             )));
         }
         let found = live.command.as_ref();
-        if found.is_some_and(|command| command.spec.order.as_ref() == Some(order)) {
-            return Ok(ActResult::Started);
+        if found.is_some_and(|command| command.spec.command.as_ref() == Some(order)) {
+            return Ok(ActionResult::Started);
         }
         let (node, uid) = (live.node.name_any(), live.node.uid().unwrap_or_default());
         let command = Command { calls: &self.calls, cache: &self.cache, node: &node, uid: &uid };
         command.give_order(found, order).await?;
-        Ok(ActResult::Started)
+        Ok(ActionResult::Started)
     }
 
     /// Withdraws whatever order stands.
@@ -270,34 +277,34 @@ fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<(OutcomeReason
     Some((OutcomeReason::Protected, message))
 }
 
-/// The write that makes a cordon of ours another episode's.
-fn marked(node: &Node, episode: &str) -> Value {
-    let annotations = json!({CORDON_ANNOTATION: episode});
+/// The write that makes a cordon of ours another remediation's.
+fn marked(node: &Node, remediation: &str) -> Value {
+    let annotations = json!({CORDON_ANNOTATION: remediation});
     json!({"metadata": {"resourceVersion": node.resource_version(), "annotations": annotations}})
 }
 
 /// A call's answer as the act's result, where it is final; an error that may pass leaves the step as it is.
-fn settle(result: Result<ActResult, ApplyError>) -> Result<ActResult, ApplyError> {
+fn settle(result: Result<ActionResult, ApplyError>) -> Result<ActionResult, ApplyError> {
     match result {
-        Err(ApplyError::Call(error)) if error.is_refusal() => Ok(ActResult::Failed { message: error.line() }),
+        Err(ApplyError::Call(error)) if error.is_refusal() => Ok(ActionResult::Failed { message: error.line() }),
         other => other,
     }
 }
 
 /// A quiet round as what it has come to: one that goes on, or the end.
-fn told(next: &Episode, operation_id: &str, result: ActResult) -> ActResult {
-    let ActResult::Quiet { message } = result else { return result };
+fn told(next: &Remediation, operation_id: &str, result: ActionResult) -> ActionResult {
+    let ActionResult::Quiet { message } = result else { return result };
     match next.steps.iter().find(|step| step.operation_id == operation_id) {
-        Some(step) if step.state == StepState::Succeeded => ActResult::Done { message: step.message.clone() },
-        Some(step) => ActResult::UnderWay { message: step.message.clone() },
-        None => ActResult::UnderWay { message },
+        Some(step) if step.state == StepState::Succeeded => ActionResult::Done { message: step.message.clone() },
+        Some(step) => ActionResult::InProgress { message: step.message.clone() },
+        None => ActionResult::InProgress { message },
     }
 }
 
 /// Whether this was one more round of an act that goes on.
-fn is_further_round(episode: &Episode, operation_id: &str, result: &ActResult) -> bool {
+fn is_further_round(remediation: &Remediation, operation_id: &str, result: &ActionResult) -> bool {
     let is_it = |step: &StepRecord| step.operation_id == operation_id && step.state == StepState::Started;
-    matches!(result, ActResult::UnderWay { .. }) && episode.current_step().is_some_and(is_it)
+    matches!(result, ActionResult::InProgress { .. }) && remediation.current_step().is_some_and(is_it)
 }
 
 const fn operation_name(operation: &Operation) -> &'static str {
@@ -313,16 +320,16 @@ const fn operation_name(operation: &Operation) -> &'static str {
     }
 }
 
-const fn result_name(result: &ActResult) -> &'static str {
+const fn result_name(result: &ActionResult) -> &'static str {
     match result {
-        ActResult::Done { .. } => "Done",
-        ActResult::UnderWay { .. } | ActResult::Quiet { .. } => "UnderWay",
-        ActResult::Started => "Started",
-        ActResult::AlreadyCordoned => "AlreadyCordoned",
-        ActResult::AlreadyTainted => "AlreadyTainted",
-        ActResult::Gone { .. } => "Gone",
-        ActResult::Refused { .. } => "Refused",
-        ActResult::Failed { .. } => "Failed",
+        ActionResult::Done { .. } => "Done",
+        ActionResult::InProgress { .. } | ActionResult::Quiet { .. } => "InProgress",
+        ActionResult::Started => "Started",
+        ActionResult::AlreadyCordoned => "AlreadyCordoned",
+        ActionResult::AlreadyTainted => "AlreadyTainted",
+        ActionResult::Gone { .. } => "Gone",
+        ActionResult::Refused { .. } => "Refused",
+        ActionResult::Failed { .. } => "Failed",
     }
 }
 

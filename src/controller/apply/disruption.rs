@@ -16,9 +16,9 @@ use super::recheck::Look;
 use super::{Applier, ApplyError};
 use crate::controller::cache::pods;
 use crate::controller::calls::{DEADLINE, bounded, bounded_opt};
-use crate::core::episode::{ActResult, Episode, StepState};
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role};
 use crate::core::order::{NodeAction, Order, OutcomeReason, Signal};
+use crate::core::remediation::{ActionResult, Remediation, StepState};
 use crate::core::text::bounded as cut;
 
 /// For how long after the kill of a running pod's shim no other one follows in its namespace, where a budget covers that: a budget's
@@ -86,7 +86,11 @@ impl Applier {
     ///
     /// # Errors
     /// As long as a budget may yet let it go, or another kill of that namespace has not shown in its budgets.
-    pub(super) async fn ends_too_many(&self, look: Look<'_>, order: &Order) -> Result<Option<ActResult>, ApplyError> {
+    pub(super) async fn ends_too_many(
+        &self,
+        look: Look<'_>,
+        order: &Order,
+    ) -> Result<Option<ActionResult>, ApplyError> {
         let Some(asked) = self.asked_of(look, order) else { return Ok(None) };
         let pod = &asked.pod;
         let api = self.calls.read_in::<Pod>(&pod.namespace);
@@ -118,8 +122,8 @@ impl Applier {
             if asked.is_begun || asked.age < WAIT {
                 return Err(ApplyError::NotNow(message));
             }
-            return Ok(Some(ActResult::Refused {
-                reason: OutcomeReason::CannotLook,
+            return Ok(Some(ActionResult::Refused {
+                reason: OutcomeReason::CheckFailed,
                 message: cut(&message, MAX_LINE),
             }));
         }
@@ -132,26 +136,26 @@ impl Applier {
             full.name_any()
         );
         let waited = self.kills.full_for(operation, now);
-        // What was begun in the other lane may be on its way: that nothing was touched is not known.
+        // What was begun in the other executor may be on its way: that nothing was touched is not known.
         if asked.is_begun || asked.age < WAIT {
             return Err(ApplyError::NotNow(message));
         }
         // Whose turn came late has not waited for its budgets yet.
         let is_over = waited.saturating_add(TRIED_EVERY) >= WAIT;
-        let reason = if is_over { OutcomeReason::Protected } else { OutcomeReason::CannotLook };
-        Ok(Some(ActResult::Refused { reason, message: cut(&message, MAX_LINE) }))
+        let reason = if is_over { OutcomeReason::Protected } else { OutcomeReason::CheckFailed };
+        Ok(Some(ActionResult::Refused { reason, message: cut(&message, MAX_LINE) }))
     }
 
     /// Which pod an order would end, and how the attempt stands; `None` where it ends none, or was given already.
     fn asked_of(&self, look: Look<'_>, order: &Order) -> Option<Asked> {
         let state = self.cache.lock();
-        let episode = state.snapshot.episodes.get(look.episode)?;
-        let pod = ended_by(order, episode)?;
+        let remediation = state.snapshot.remediations.get(look.remediation)?;
+        let pod = ended_by(order, remediation)?;
         let standing = state.snapshot.commands.get(look.node).and_then(|command| command.order.as_ref());
         let is_given = standing.is_some_and(|standing| standing.operation_id == order.operation_id)
             || state.snapshot.jobs.contains_key(&order.operation_id);
-        let step = episode.steps.iter().find(|step| step.operation_id == order.operation_id)?;
-        let age = Duration::try_from(self.clock.now().duration_since(step.reserved_at)).unwrap_or_default();
+        let step = remediation.steps.iter().find(|step| step.operation_id == order.operation_id)?;
+        let age = Duration::try_from(self.clock.now().duration_since(step.scheduled_at)).unwrap_or_default();
         (!is_given).then(|| Asked { pod, is_begun: step.started_at.is_some(), age })
     }
 
@@ -160,18 +164,21 @@ impl Applier {
         let state = self.cache.lock();
         let now = self.clock.now();
         let is_recent = |at: Timestamp| Duration::try_from(now.duration_since(at)).is_ok_and(|age| age < SETTLE);
-        let mut steps =
-            state.snapshot.episodes.values().flat_map(|episode| episode.steps.iter().map(move |step| (episode, step)));
-        let (_, step) = steps.find(|(episode, step)| {
-            let pod = step.target.pod.as_ref().or_else(|| episode.fault(&step.fault_id)?.subject.pod.as_ref());
+        let mut steps = state
+            .snapshot
+            .remediations
+            .values()
+            .flat_map(|remediation| remediation.steps.iter().map(move |step| (remediation, step)));
+        let (_, step) = steps.find(|(remediation, step)| {
+            let pod = step.target.pod.as_ref().or_else(|| remediation.fault(&step.fault_id)?.subject.pod.as_ref());
             let is_of_shim = step.target.process.as_ref().is_none_or(|process| process.role != Role::RuntimeClient);
-            let kind = episode.fault(&step.fault_id).map(|fault| fault.kind);
+            let kind = remediation.fault(&step.fault_id).map(|fault| fault.kind);
             step.operation_id != operation
                 && is_of_shim
                 && kind == Some(FaultType::HungContainer)
                 && step.signal == Some(Signal::Kill)
                 && pod.is_some_and(|pod| pod.namespace == namespace)
-                && (step.state == StepState::Started || step.acted_at.is_some_and(is_recent))
+                && (step.state == StepState::Started || step.executed_at.is_some_and(is_recent))
         })?;
         Some(step.operation_id.clone())
     }
@@ -180,14 +187,14 @@ impl Applier {
 /// The end of a pod that is to be weighed.
 struct Asked {
     pod: PodRef,
-    /// Whether the attempt was begun once, in the other lane.
+    /// Whether the attempt was begun once, in the other executor.
     is_begun: bool,
     /// How long ago the attempt was reserved.
     age: Duration,
 }
 
 /// The pod that an order ends: a shim holds all containers of its pod, and of a `runc create` none depends yet.
-fn ended_by(order: &Order, episode: &Episode) -> Option<PodRef> {
+fn ended_by(order: &Order, remediation: &Remediation) -> Option<PodRef> {
     let role = order.target.process.as_ref().map(|process| process.role);
     if order.action != NodeAction::ReleaseKill
         || order.fault_type != FaultType::HungContainer
@@ -195,7 +202,7 @@ fn ended_by(order: &Order, episode: &Episode) -> Option<PodRef> {
     {
         return None;
     }
-    let subject = || episode.fault(&order.fault_id)?.subject.pod.clone();
+    let subject = || remediation.fault(&order.fault_id)?.subject.pod.clone();
     order.target.pod.clone().or_else(subject)
 }
 

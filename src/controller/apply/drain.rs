@@ -19,9 +19,9 @@ use crate::controller::cache::report;
 use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded};
 use crate::core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};
-use crate::core::episode::{ActResult, since};
 use crate::core::fault::MAX_LINE;
 use crate::core::order::OutcomeReason;
+use crate::core::remediation::{ActionResult, since};
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded as cut;
 
@@ -42,12 +42,12 @@ const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 impl Applier {
     /// Evicts what may go now, and says what is left.
-    pub(super) async fn drain(&self, operation: &str, with: &Drain, live: &Live) -> Result<ActResult, ApplyError> {
-        let (view, episode) = (nodes::view(&live.node), &live.episode);
-        if !view.unschedulable || view.cordoned_by.as_deref() != Some(episode.name.as_str()) {
+    pub(super) async fn drain(&self, operation: &str, with: &Drain, live: &Live) -> Result<ActionResult, ApplyError> {
+        let (view, remediation) = (nodes::view(&live.node), &live.remediation);
+        if !view.unschedulable || view.cordoned_by.as_deref() != Some(remediation.name.as_str()) {
             return Err(ApplyError::NotNow(format!(
-                "Node {} does not carry the cordon of episode {} (any more): evicted pods would come back",
-                episode.node, episode.name
+                "Node {} does not carry the cordon of remediation {} (any more): evicted pods would come back",
+                remediation.node, remediation.name
             )));
         }
         let began = Instant::now();
@@ -56,24 +56,25 @@ impl Applier {
         let works = heartbeat.map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
         let cannot = cannot_end(view.ready, works, faults);
         if let Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) = &cannot
-            && !with.even_if_runtime_hangs
+            && !with.ignore_runtime_hang
         {
-            let node = &episode.node;
+            let node = &remediation.node;
             return Err(ApplyError::NotNow(format!("evicted pods would not end on Node {node} by now: {why}")));
         }
-        let Some(pods) = self.pods_of(&episode.node, episode.cordoned_at()).await? else {
-            return Ok(ActResult::Refused {
+        let Some(pods) = self.pods_of(&remediation.node, remediation.cordoned_at()).await? else {
+            return Ok(ActionResult::Refused {
                 reason: OutcomeReason::Protected,
                 message: format!(
                     "Node {} has more pods that have not ended than any kubelet takes: expected at most {}, found more; see \
                      who binds pods to it (kubectl get pods -A --field-selector spec.nodeName={})",
-                    episode.node,
+                    remediation.node,
                     PAGE * MAX_PAGES,
-                    episode.node
+                    remediation.node
                 ),
             });
         };
-        let first = episode.steps.iter().find(|step| step.operation_id == operation).and_then(|step| step.started_at);
+        let first =
+            remediation.steps.iter().find(|step| step.operation_id == operation).and_then(|step| step.started_at);
         let age = first.map_or(Duration::ZERO, |first| since(self.clock.now(), first));
         let is_endless = matches!(cannot, Some(CannotEnd::Known(_)));
         let name = format!("{operation}/{}", age.as_secs());
@@ -84,14 +85,14 @@ impl Applier {
                 return Err(ApplyError::NotLeading);
             }
             let answer = self.evict(&pod, with).await;
-            tracing::debug!(node = episode.node, pod = %pod.pod, answer = ?answer, "eviction");
+            tracing::debug!(node = remediation.node, pod = %pod.pod, answer = ?answer, "eviction");
             round.answered(pod, answer);
             if began.elapsed() >= ROUND {
                 round.stop("the API server takes its time");
             }
         }
         let message = round.sentence();
-        Ok(if round.is_quiet() { ActResult::Quiet { message } } else { ActResult::UnderWay { message } })
+        Ok(if round.is_quiet() { ActionResult::Quiet { message } } else { ActionResult::InProgress { message } })
     }
 
     /// All pods of a node that have not ended, as the API server has them now: a list that names no resource version is not served

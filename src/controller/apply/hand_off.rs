@@ -11,29 +11,34 @@ use serde_json::{Value, json};
 use super::recheck::Live;
 use super::{Applier, ApplyError};
 use crate::api::{
-    EPISODE_ANNOTATION, NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, TIMED_OUT_ANNOTATION,
+    NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, REMEDIATION_ANNOTATION, TIMED_OUT_ANNOTATION,
 };
 use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
 use crate::controller::hand_offs::rights::version;
 use crate::controller::hand_offs::{Kind, machine, not_served, operation_of};
-use crate::core::episode::{self, ActResult, Episode};
 use crate::core::fault::MAX_LINE;
 use crate::core::hand_off::{HandOff, HandedOff, TemplateRef};
 use crate::core::order::OutcomeReason;
+use crate::core::remediation::{self, ActionResult, Remediation};
 use crate::core::text::{bounded as cut, short_name};
 use kube::Resource;
 
 impl Applier {
     /// Makes the object of a reserved step. One of this very operation is there already: from before a crash.
-    pub(super) async fn hand_off(&self, operation: &str, with: &HandOff, live: &Live) -> Result<ActResult, ApplyError> {
+    pub(super) async fn hand_off(
+        &self,
+        operation: &str,
+        with: &HandOff,
+        live: &Live,
+    ) -> Result<ActionResult, ApplyError> {
         let template = &with.remediation_template;
-        let handed = HandedOff::new(template, &live.episode.node, operation);
+        let handed = HandedOff::new(template, &live.remediation.node, operation);
         let missing = |kind: &str| {
             let message = format!(
                 "{} has no namespaced kind {kind} here: is its remediator installed? Nothing was made",
                 template.api_version
             );
-            Ok(ActResult::Failed { message })
+            Ok(ActionResult::Failed { message })
         };
         let Some(of_template) = self.kind(&template.api_version, &template.kind).await? else {
             return missing(&template.kind);
@@ -46,21 +51,21 @@ impl Applier {
         let templates = of_template.api(self.calls.raw_acts(), &template.namespace);
         let read = bounded_opt(|| format!("reading {template}"), templates.get(&template.name)).await?;
         let Some(read) = read else {
-            return Ok(ActResult::Failed { message: format!("{template} is not there: nothing was made of it") });
+            return Ok(ActionResult::Failed { message: format!("{template} is not there: nothing was made of it") });
         };
-        if let Some(message) = is_another(&read, template, operation, &live.episode) {
-            return Ok(ActResult::Failed { message });
+        if let Some(message) = is_another(&read, template, operation, &live.remediation) {
+            return Ok(ActionResult::Failed { message });
         }
         if !read.data.pointer("/spec/template").is_some_and(Value::is_object) {
             let message = format!("{template}: expected spec.template, found none: nothing was made of it");
-            return Ok(ActResult::Failed { message });
+            return Ok(ActionResult::Failed { message });
         }
         let machine = if template.needs_machine() {
             match machine::owner(&self.calls, &live.node, &template.namespace).await? {
                 Ok(owner) => Some(owner),
                 Err(why) => {
                     let message = cut(&format!("{why}: nothing was made of {template}"), MAX_LINE);
-                    return Ok(ActResult::Failed { message });
+                    return Ok(ActionResult::Failed { message });
                 }
             }
         } else {
@@ -71,9 +76,9 @@ impl Applier {
         if !self.leads() {
             return Err(ApplyError::NotLeading);
         }
-        let object = object(&handed, &live.episode, &kind, &read, machine);
+        let object = object(&handed, &live.remediation, &kind, &read, machine);
         match bounded(|| format!("creating {handed}"), api.create(&post_params(), &object)).await {
-            Ok(_) => Ok(ActResult::Started),
+            Ok(_) => Ok(ActionResult::Started),
             Err(error) if error.is_conflict() => {
                 let standing = bounded(|| format!("reading {handed}"), api.get(&handed.name)).await?;
                 self.met(&api, &standing, &handed).await
@@ -82,16 +87,18 @@ impl Applier {
         }
     }
 
-    /// What it means that an object of that name is there. One of an episode that has done with it is deleted first: where a Machine
+    /// What it means that an object of that name is there. One of a remediation that has done with it is deleted first: where a Machine
     /// owns it too, it goes with nobody.
     async fn met(
         &self,
         api: &Api<DynamicObject>,
         standing: &DynamicObject,
         handed: &HandedOff,
-    ) -> Result<ActResult, ApplyError> {
+    ) -> Result<ActionResult, ApplyError> {
         let is_left = match stranded(standing, handed) {
-            Some((episode, operation)) => self.has_done_with(episode, operation, handed) || self.is_gone(episode).await,
+            Some((remediation, operation)) => {
+                self.has_done_with(remediation, operation, handed) || self.is_gone(remediation).await
+            }
             None => false,
         };
         if !is_left {
@@ -107,17 +114,19 @@ impl Applier {
         };
         bounded_opt(|| format!("deleting {handed} of before"), async { api.delete(&handed.name, &params).await })
             .await?;
-        tracing::info!(object = %handed, "what an earlier episode has left behind was deleted");
-        Err(ApplyError::NotNow(format!("{handed}, left behind by an earlier episode, was to be deleted first")))
+        tracing::info!(object = %handed, "what an earlier remediation has left behind was deleted");
+        Err(ApplyError::NotNow(format!("{handed}, left behind by an earlier remediation, was to be deleted first")))
     }
 
-    /// Whether an episode of ours is at its end and owes the deletion no more.
-    fn has_done_with(&self, episode: &str, operation: &str, handed: &HandedOff) -> bool {
+    /// Whether a remediation of ours is at its end and owes the deletion no more.
+    fn has_done_with(&self, remediation: &str, operation: &str, handed: &HandedOff) -> bool {
         let state = self.cache.lock();
-        let Some(episode) = state.snapshot.episodes.get(episode).filter(|episode| episode.phase.is_final()) else {
+        let Some(remediation) =
+            state.snapshot.remediations.get(remediation).filter(|remediation| remediation.phase.is_final())
+        else {
             return false;
         };
-        let mut all = episode.undo.handed_off.iter();
+        let mut all = remediation.cleanup.handed_off.iter();
         all.any(|of| of.operation_id == operation && of.name == handed.name && of.deleted_at.is_some())
     }
 
@@ -137,21 +146,21 @@ impl Applier {
         };
         let message =
             untold.map_or_else(|| format!("{why}; {handed} was told so"), |untold| format!("{why}; {untold}"));
-        tracing::info!(episode = name, object = %handed, operation = handed.operation_id, message, "hand-off timed out");
-        let known = self.cache.lock().snapshot.episodes.get(name).cloned();
+        tracing::info!(remediation = name, object = %handed, operation = handed.operation_id, message, "hand-off timed out");
+        let known = self.cache.lock().snapshot.remediations.get(name).cloned();
         match known {
-            Some(episode) => {
-                let next = episode::timed_out(&episode, &handed.operation_id, &message, self.clock.now());
-                self.write_episode(&next).await
+            Some(remediation) => {
+                let next = remediation::timed_out(&remediation, &handed.operation_id, &message, self.clock.now());
+                self.write_remediation(&next).await
             }
             None => Ok(()),
         }
     }
 
-    /// Whether the mark was put on the object; false where it is gone, or not the episode's.
+    /// Whether the mark was put on the object; false where it is gone, or not the remediation's.
     async fn tell(&self, handed: &HandedOff, at: Timestamp) -> Result<bool, CallError> {
         let Some((api, standing)) = self.ours(handed).await? else { return Ok(false) };
-        let at = crate::core::episode::clock(at);
+        let at = crate::core::remediation::clock(at);
         // By a leader that died before it could write that down.
         if standing.annotations().get(TIMED_OUT_ANNOTATION) == Some(&at) {
             return Ok(true);
@@ -162,33 +171,33 @@ impl Applier {
         Ok(told.is_some())
     }
 
-    /// Deletes the object, where it is still the episode's.
+    /// Deletes the object, where it is still the remediation's.
     pub(super) async fn take_back_hand_off(&self, name: &str, handed: &HandedOff) -> Result<(), ApplyError> {
         if let Some((api, standing)) = self.ours(handed).await? {
             let same = Preconditions { uid: standing.uid(), resource_version: None };
             let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
             match bounded(|| format!("deleting {handed}"), api.delete(&handed.name, &params)).await {
-                Ok(_) => tracing::info!(episode = name, object = %handed, "hand-off taken back"),
+                Ok(_) => tracing::info!(remediation = name, object = %handed, "hand-off taken back"),
                 Err(error) if error.is_not_found() || error.is_conflict() => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        let known = self.cache.lock().snapshot.episodes.get(name).cloned();
+        let known = self.cache.lock().snapshot.remediations.get(name).cloned();
         match known {
-            Some(episode) => {
-                let next = episode::taken_back(&episode, &handed.operation_id, self.clock.now());
-                self.write_episode(&next).await
+            Some(remediation) => {
+                let next = remediation::taken_back(&remediation, &handed.operation_id, self.clock.now());
+                self.write_remediation(&next).await
             }
             None => Ok(()),
         }
     }
 
-    /// The object, if it is there and was made in this episode.
+    /// The object, if it is there and was made in this remediation.
     async fn ours(&self, handed: &HandedOff) -> Result<Option<(Api<DynamicObject>, DynamicObject)>, CallError> {
         let kind = self.kind(&handed.api_version, &handed.kind).await?.ok_or_else(|| not_served(handed))?;
         let api = kind.api(self.calls.raw_acts(), &handed.namespace);
         let read = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await?;
-        let is_ours = |read: &DynamicObject| operation_of(read).is_some_and(|id| handed.is_of_episode(id));
+        let is_ours = |read: &DynamicObject| operation_of(read).is_some_and(|id| handed.is_of_remediation(id));
         Ok(read.filter(is_ours).map(|read| (api, read)))
     }
 
@@ -198,8 +207,13 @@ impl Applier {
 }
 
 /// Why nothing is made of a template, where it is not what a person has agreed to: who may edit it need not be who may approve.
-fn is_another(read: &DynamicObject, template: &TemplateRef, operation: &str, episode: &Episode) -> Option<String> {
-    let step = episode.steps.iter().find(|step| step.operation_id == operation)?;
+fn is_another(
+    read: &DynamicObject,
+    template: &TemplateRef,
+    operation: &str,
+    remediation: &Remediation,
+) -> Option<String> {
+    let step = remediation.steps.iter().find(|step| step.operation_id == operation)?;
     let by = step.approved_by.as_ref()?;
     let (is, expected) = (version(read), step.template_version.as_deref().unwrap_or("unknown"));
     (is != expected).then(|| {
@@ -210,30 +224,30 @@ fn is_another(read: &DynamicObject, template: &TemplateRef, operation: &str, epi
     })
 }
 
-/// The episode of ours, and its operation, for which an object was made before, by the object's own word.
+/// The remediation of ours, and its operation, for which an object was made before, by the object's own word.
 fn stranded<'a>(standing: &'a DynamicObject, handed: &HandedOff) -> Option<(&'a str, &'a str)> {
     let operation = operation_of(standing)?;
     let is_left = standing.metadata.deletion_timestamp.is_none() && operation != handed.operation_id;
-    Some((standing.annotations().get(EPISODE_ANNOTATION)?.as_str(), operation)).filter(|_| is_left)
+    Some((standing.annotations().get(REMEDIATION_ANNOTATION)?.as_str(), operation)).filter(|_| is_left)
 }
 
 /// What it means that an object of that name stands there already.
-fn not_made(standing: &DynamicObject, handed: &HandedOff) -> Result<ActResult, ApplyError> {
+fn not_made(standing: &DynamicObject, handed: &HandedOff) -> Result<ActionResult, ApplyError> {
     let whose = operation_of(standing);
     if standing.metadata.deletion_timestamp.is_some() {
         return Err(ApplyError::NotNow(format!("{handed} of before is still being deleted")));
     }
     if whose == Some(handed.operation_id.as_str()) {
-        return Ok(ActResult::Started);
+        return Ok(ActionResult::Started);
     }
     let message = format!("{handed} is there already, {}: somebody else is at it", owner(standing));
-    Ok(ActResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, MAX_LINE) })
+    Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, MAX_LINE) })
 }
 
 /// Whose an object is, as far as it tells.
 fn owner(standing: &DynamicObject) -> String {
-    if let Some(episode) = standing.annotations().get(EPISODE_ANNOTATION) {
-        return format!("of episode {}", cut(episode, 253));
+    if let Some(remediation) = standing.annotations().get(REMEDIATION_ANNOTATION) {
+        return format!("of remediation {}", cut(remediation, 253));
     }
     if let Some(owner) = standing.owner_references().first() {
         return format!("of {} {}", cut(&owner.kind, 63), cut(&owner.name, 253));
@@ -245,7 +259,7 @@ fn owner(standing: &DynamicObject) -> String {
 /// The object as it is made of its template, owned by the node's Machine as well where its remediator needs that.
 fn object(
     handed: &HandedOff,
-    episode: &Episode,
+    remediation: &Remediation,
     kind: &Kind,
     template: &DynamicObject,
     machine: Option<OwnerReference>,
@@ -258,20 +272,20 @@ fn object(
         (OPERATION_LABEL.to_owned(), handed.operation_id.clone()),
     ]));
     object.metadata.annotations = Some(BTreeMap::from([
-        (EPISODE_ANNOTATION.to_owned(), episode.name.clone()),
+        (REMEDIATION_ANNOTATION.to_owned(), remediation.name.clone()),
         (NODE_NAME_ANNOTATION.to_owned(), handed.name.clone()),
         (OPERATION_LABEL.to_owned(), handed.operation_id.clone()),
     ]));
-    // It goes with the episode, should that be removed by force; beside a Machine it does so only with that, too.
-    let episode = episode.identity.as_ref().map(|(uid, _)| OwnerReference {
+    // It goes with the remediation, should that be removed by force; beside a Machine it does so only with that, too.
+    let remediation = remediation.identity.as_ref().map(|(uid, _)| OwnerReference {
         api_version: NodeRemediation::api_version(&()).into_owned(),
         kind: NodeRemediation::kind(&()).into_owned(),
-        name: episode.name.clone(),
+        name: remediation.name.clone(),
         uid: uid.clone(),
         controller: None,
         block_owner_deletion: None,
     });
-    let owners: Vec<OwnerReference> = episode.into_iter().chain(machine).collect();
+    let owners: Vec<OwnerReference> = remediation.into_iter().chain(machine).collect();
     object.metadata.owner_references = Some(owners).filter(|owners| !owners.is_empty());
     object.data = json!({"spec": spec.cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()))});
     object
@@ -291,13 +305,13 @@ mod tests {
 
     #[test]
     fn only_the_object_of_this_very_operation_is_taken_for_made() {
-        let of = |id: &str| json!({"annotations": {OPERATION_LABEL: id, EPISODE_ANNOTATION: "e-1"}});
-        assert!(matches!(not_made(&standing(&of("e-1-2")), &handed()), Ok(ActResult::Started)));
+        let of = |id: &str| json!({"annotations": {OPERATION_LABEL: id, REMEDIATION_ANNOTATION: "e-1"}});
+        assert!(matches!(not_made(&standing(&of("e-1-2")), &handed()), Ok(ActionResult::Started)));
         let told = |metadata: Value| match not_made(&standing(&metadata), &handed()) {
-            Ok(ActResult::Refused { reason: OutcomeReason::Protected, message }) => message,
+            Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message }) => message,
             other => panic!("{other:?}"),
         };
-        assert!(told(of("e-1-1")).contains("of episode e-1:"));
+        assert!(told(of("e-1-1")).contains("of remediation e-1:"));
         let owner =
             json!({"ownerReferences": [{"apiVersion": "x/v1", "kind": "NodeHealthCheck", "name": "nhc", "uid": "u"}]});
         assert!(told(owner).contains("of NodeHealthCheck nhc:"));

@@ -1,7 +1,7 @@
 //! What the API server has answered a moment ago: as live as a call made now whose answer takes that long, and one call less.
 //!
 //! Many nodes are acted on by one policy at the same time, and the last look before each act asks for that policy; and the write
-//! that has reserved a step answers with the very episode that the last look would ask for next.
+//! that has reserved a step answers with the very remediation that the last look would ask for next.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,7 +36,7 @@ pub struct Read {
 #[derive(Debug, Default)]
 pub struct Lately {
     policies: Mutex<BTreeMap<String, Slot>>,
-    episodes: Mutex<BTreeMap<String, (Instant, NodeRemediation)>>,
+    remediations: Mutex<BTreeMap<String, (Instant, NodeRemediation)>>,
     /// The version of the ledger, asked for by one at a time.
     ledger: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
@@ -75,18 +75,18 @@ impl Lately {
     }
 
     /// What a write of ours that was sent then was answered with.
-    pub fn wrote(&self, sent: Instant, episode: &NodeRemediation) {
-        let mut episodes = self.episodes.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn wrote(&self, sent: Instant, remediation: &NodeRemediation) {
+        let mut remediations = self.remediations.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        episodes.retain(|_, (sent, _)| is_fresh(*sent, now));
-        episodes.insert(episode.name_any(), (sent, episode.clone()));
+        remediations.retain(|_, (sent, _)| is_fresh(*sent, now));
+        remediations.insert(remediation.name_any(), (sent, remediation.clone()));
     }
 
-    /// The episode as it stands now. A write's answer serves once: who looks again, since the first look led to nothing, asks anew.
-    pub async fn episode(&self, calls: &Calls, name: &str) -> Result<Option<NodeRemediation>, CallError> {
-        let written = self.episodes.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-        if let Some((_, episode)) = written.filter(|(sent, _)| is_fresh(*sent, Instant::now())) {
-            return Ok(Some(episode));
+    /// The remediation as it stands now. A write's answer serves once: who looks again, since the first look led to nothing, asks anew.
+    pub async fn remediation(&self, calls: &Calls, name: &str) -> Result<Option<NodeRemediation>, CallError> {
+        let written = self.remediations.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        if let Some((_, remediation)) = written.filter(|(sent, _)| is_fresh(*sent, Instant::now())) {
+            return Ok(Some(remediation));
         }
         let api = calls.read::<NodeRemediation>();
         bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await

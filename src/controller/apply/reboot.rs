@@ -2,8 +2,8 @@
 //! carries our own cordon, which a node does not need that another tool cordons by itself.
 
 use crate::api::NodeRuntimeHealth;
-use crate::core::episode::{Episode, StepRecord};
 use crate::core::policy::ActionType;
+use crate::core::remediation::{Remediation, StepRecord};
 use crate::core::snapshot::{NodeView, Tri};
 
 /// Whether the node, as it was read right now, may be told to reboot; if not, what was expected and what was found. Any other step
@@ -12,7 +12,7 @@ use crate::core::snapshot::{NodeView, Tri};
 /// # Errors
 /// A sentence: why the order is not given.
 pub(super) fn still_to_do(
-    episode: &Episode,
+    remediation: &Remediation,
     step: &StepRecord,
     node: &NodeView,
     report: &NodeRuntimeHealth,
@@ -20,7 +20,7 @@ pub(super) fn still_to_do(
     if !step.action.boots() {
         return Ok(());
     }
-    let (name, action) = (&episode.node, step.action.as_str());
+    let (name, action) = (&remediation.node, step.action.as_str());
     let meant = step
         .boot_id
         .as_deref()
@@ -43,8 +43,11 @@ pub(super) fn still_to_do(
         }
         return Ok(());
     }
-    if !node.unschedulable || node.cordoned_by.as_deref() != Some(episode.name.as_str()) {
-        return Err(format!("{action}: Node {name} does not carry the cordon of episode {} (any more)", episode.name));
+    if !node.unschedulable || node.cordoned_by.as_deref() != Some(remediation.name.as_str()) {
+        return Err(format!(
+            "{action}: Node {name} does not carry the cordon of remediation {} (any more)",
+            remediation.name
+        ));
     }
     Ok(())
 }
@@ -55,19 +58,19 @@ mod tests {
     use crate::api::{NodeRemediation, convert};
     use serde_json::json;
 
-    fn verdict(change: impl FnOnce(&mut NodeView, &mut NodeRuntimeHealth, &mut Episode)) -> Result<(), String> {
+    fn verdict(change: impl FnOnce(&mut NodeView, &mut NodeRuntimeHealth, &mut Remediation)) -> Result<(), String> {
         let object: NodeRemediation = serde_json::from_value(json!({
             "apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
             "spec": {"nodeName": "w1", "nodeUid": "n1", "policy": "p", "mode": "Enforce"},
-            "status": {"phase": "Running", "message": "", "openedAt": "2025-01-01T00:00:00Z", "faults": [],
-                "steps": [{"operationId": "op", "faultId": "f1", "action": "Reboot", "reboot": {}, "bootId": "b1", "rung": 0,
-                    "lane": "Agent", "state": "Reserved", "reservedAt": "2025-01-01T00:00:00Z"}]}}))
+            "status": {"phase": "Running", "message": "", "startedAt": "2025-01-01T00:00:00Z", "faults": [],
+                "attempts": [{"operationId": "op", "faultId": "f1", "action": "Reboot", "reboot": {}, "bootId": "b1", "stepIndex": 0,
+                    "executor": "Probe", "state": "Scheduled", "scheduledAt": "2025-01-01T00:00:00Z"}]}}))
         .unwrap();
-        let mut episode = convert::episode(&object);
+        let mut remediation = convert::remediation(&object);
         let mut report: NodeRuntimeHealth = serde_json::from_value(json!({
             "apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "w1"}, "spec": {},
             "status": {"probe": {"version": "1", "mode": "Pod", "bootId": "b1", "sequence": 2,
-                "heartbeatAt": "2025-01-01T00:00:15Z", "intervalSeconds": 60, "canAct": true}}}))
+                "heartbeatAt": "2025-01-01T00:00:15Z", "intervalSeconds": 60, "actionsEnabled": true}}}))
         .unwrap();
         let mut node = NodeView {
             boot_id: Some("b1".into()),
@@ -75,14 +78,14 @@ mod tests {
             cordoned_by: Some("e".into()),
             ..NodeView::default()
         };
-        change(&mut node, &mut report, &mut episode);
-        let step = episode.steps[0].clone();
-        still_to_do(&episode, &step, &node, &report)
+        change(&mut node, &mut report, &mut remediation);
+        let step = remediation.steps[0].clone();
+        still_to_do(&remediation, &step, &node, &report)
     }
 
     #[test]
     fn only_a_node_in_the_boot_that_was_meant_and_under_our_cordon_is_told() {
-        type Case = (fn(&mut NodeView, &mut NodeRuntimeHealth, &mut Episode), &'static str);
+        type Case = (fn(&mut NodeView, &mut NodeRuntimeHealth, &mut Remediation), &'static str);
         assert_eq!(verdict(|_, _, _| {}), Ok(()));
         let cases: [Case; 8] = [
             (|n, _, _| n.boot_id = Some("b2".into()), "found b2: it is not rebooted again"),

@@ -15,11 +15,11 @@ use crate::controller::cache::fold::Folds;
 use crate::controller::cache::guard::Guarded;
 use crate::controller::cache::{node, pods, report};
 use crate::controller::calls::bounded_opt;
-use crate::core::episode::{Episode, StepRecord, StepState};
 use crate::core::fault::{FaultState, FaultType, PodRef};
 use crate::core::narrow::asks_of_pods;
 use crate::core::plan::EVIDENCE_MAX_AGE;
 use crate::core::policy::{ActionType, ApprovalMode, Mode, Policy};
+use crate::core::remediation::{Remediation, StepRecord, StepState};
 use crate::core::snapshot::{NodeView, Tri, missed_after};
 use crate::core::window;
 
@@ -31,8 +31,8 @@ use meant::{LivePod, Question, still_meant};
 /// What is about to be done, for which the last look is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look<'a> {
-    /// The episode.
-    pub episode: &'a str,
+    /// The remediation.
+    pub remediation: &'a str,
     /// The operation of its step.
     pub operation: &'a str,
     /// The node.
@@ -41,7 +41,7 @@ pub(super) struct Look<'a> {
     pub node_uid: &'a str,
     /// Whether an order is given: then the node's NodeCommand is read, too.
     pub is_order: bool,
-    /// The version of the ledger in which the episode's slot was stored.
+    /// The version of the ledger in which the remediation's slot was stored.
     pub paid_from: &'a str,
 }
 
@@ -54,8 +54,8 @@ pub(super) struct Live {
     pub report: NodeRuntimeHealth,
     /// Its NodeCommand, where an order is given and there is one.
     pub command: Option<NodeCommand>,
-    /// The episode, as it stands now.
-    pub episode: Episode,
+    /// The remediation, as it stands now.
+    pub remediation: Remediation,
 }
 
 /// What was read.
@@ -66,23 +66,23 @@ struct Read {
     policy: Option<RemediationPolicy>,
     /// Whether that policy was read for this look alone.
     is_policy_new: bool,
-    episode: Option<NodeRemediation>,
+    remediation: Option<NodeRemediation>,
     /// The pod of the fault, where a policy asks for labels or owners, or the fault is about the pod itself.
     pod: Option<LivePod>,
 }
 
 impl Applier {
-    /// Reads node, report, policy and episode again. What was read is folded in, so that a "no" is the base
+    /// Reads node, report, policy and remediation again. What was read is folded in, so that a "no" is the base
     /// of the next decision.
     ///
     /// The ledger must still be the version that this process has written. Who was overtaken without knowing it, since its machine
-    /// stood still with all its clocks, would spend a slot that the next leader may have given back: its episode did not show then. The
-    /// episode is known to be there before the ledger is asked for; so if the version is the same, whoever leads from then on finds that
-    /// episode and keeps its slot.
+    /// stood still with all its clocks, would spend a slot that the next leader may have given back: its remediation did not show then. The
+    /// remediation is known to be there before the ledger is asked for; so if the version is the same, whoever leads from then on finds that
+    /// remediation and keeps its slot.
     pub(super) async fn recheck(&self, look: Look<'_>) -> Result<Live, ApplyError> {
-        let Look { episode: name, operation, node, node_uid, is_order, paid_from } = look;
-        let policy = self.cache.lock().snapshot.episodes.get(name).map(|e| e.policy.clone());
-        let policy = policy.ok_or_else(|| ApplyError::NotNow(format!("episode {name} is not known any more")))?;
+        let Look { remediation: name, operation, node, node_uid, is_order, paid_from } = look;
+        let policy = self.cache.lock().snapshot.remediations.get(name).map(|e| e.policy.clone());
+        let policy = policy.ok_or_else(|| ApplyError::NotNow(format!("remediation {name} is not known any more")))?;
         let pod = self.asked_pod(name, operation);
         let read = Box::pin(self.read_again((name, node, &policy), pod, is_order));
         let ledger = async { Ok(self.lately.ledger(&self.calls).await?) };
@@ -107,11 +107,11 @@ impl Applier {
     }
 
     /// The pod of the fault of a step, where any policy asks for labels or owners, or the fault is about the pod itself.
-    fn asked_pod(&self, episode: &str, operation: &str) -> Option<PodRef> {
+    fn asked_pod(&self, remediation: &str, operation: &str) -> Option<PodRef> {
         let state = self.cache.lock();
-        let episode = state.snapshot.episodes.get(episode)?;
-        let step = episode.steps.iter().find(|step| step.operation_id == operation)?;
-        let fault = episode.fault(&step.fault_id)?;
+        let remediation = state.snapshot.remediations.get(remediation)?;
+        let step = remediation.steps.iter().find(|step| step.operation_id == operation)?;
+        let fault = remediation.fault(&step.fault_id)?;
         let pod = fault.subject.pod.as_ref().or(step.target.pod.as_ref())?;
         (asks_of_pods(&state.snapshot.policies) || own::asks_pod(fault, step.action)).then(|| pod.clone())
     }
@@ -162,7 +162,7 @@ impl Applier {
 
     async fn read_again(
         &self,
-        (episode, node, policy): (&str, &str, &str),
+        (remediation, node, policy): (&str, &str, &str),
         pod: Option<PodRef>,
         is_order: bool,
     ) -> Result<Read, ApplyError> {
@@ -172,14 +172,14 @@ impl Applier {
             Ok(futures::try_join!(
                 bounded_opt(|| format!("reading NodeRuntimeHealth {node}"), reports.get(node)),
                 self.lately.policy(calls, policy),
-                self.lately.episode(calls, episode),
+                self.lately.remediation(calls, remediation),
             )?)
         };
-        let ((report, policy, episode), node, command, pod) =
+        let ((report, policy, remediation), node, command, pod) =
             futures::try_join!(all, self.node_now(node), self.command_now(node, is_order), self.read_pod(pod))?;
         let is_policy_new = policy.as_ref().is_some_and(|read| read.is_new);
         let policy = policy.map(|read| read.policy);
-        Ok(Read { node, report, command, policy, is_policy_new, episode, pod })
+        Ok(Read { node, report, command, policy, is_policy_new, remediation, pod })
     }
 
     fn fold_in(&self, read: &Read) {
@@ -196,8 +196,8 @@ impl Applier {
         if let Some(policy) = read.policy.clone().filter(|_| read.is_policy_new) {
             policy.fold(&mut state, now);
         }
-        if let Some(episode) = read.episode.clone() {
-            episode.fold(&mut state, now);
+        if let Some(remediation) = read.remediation.clone() {
+            remediation.fold(&mut state, now);
         }
     }
 }
@@ -212,29 +212,29 @@ fn judge(
     others: &[Policy],
     at: Timestamp,
 ) -> Result<Live, String> {
-    let episode = read.episode.as_ref().map(convert::episode).ok_or("its episode is gone")?;
-    if episode.deleting || episode.phase.is_final() {
-        return Err(format!("episode {} is at an end ({})", episode.name, episode.phase.as_str()));
+    let remediation = read.remediation.as_ref().map(convert::remediation).ok_or("its remediation is gone")?;
+    if remediation.deleting || remediation.phase.is_final() {
+        return Err(format!("remediation {} is at an end ({})", remediation.name, remediation.phase.as_str()));
     }
-    if let Some(cancel) = &episode.cancel {
-        return Err(format!("episode {} was cancelled {}", episode.name, cancel.told()));
+    if let Some(cancel) = &remediation.cancel {
+        return Err(format!("remediation {} was cancelled {}", remediation.name, cancel.told()));
     }
-    if episode.mode != Mode::Enforce {
-        return Err(format!("episode {} is a dry run", episode.name));
+    if remediation.mode != Mode::Enforce {
+        return Err(format!("remediation {} is a dry run", remediation.name));
     }
-    let step = episode.steps.iter().find(|step| step.operation_id == operation && !step.state.is_final());
-    let step = step.ok_or_else(|| format!("episode {} has no open step {operation}", episode.name))?;
+    let step = remediation.steps.iter().find(|step| step.operation_id == operation && !step.state.is_final());
+    let step = step.ok_or_else(|| format!("remediation {} has no open step {operation}", remediation.name))?;
 
-    let node = read.node.ok_or_else(|| format!("Node {} is gone", episode.node))?;
+    let node = read.node.ok_or_else(|| format!("Node {} is gone", remediation.node))?;
     let view = node::view(&node);
-    if view.uid != node_uid || episode.node_uid != node_uid {
-        return Err(format!("Node {} was replaced: expected uid {node_uid}, found {}", episode.node, view.uid));
+    if view.uid != node_uid || remediation.node_uid != node_uid {
+        return Err(format!("Node {} was replaced: expected uid {node_uid}, found {}", remediation.node, view.uid));
     }
     if view.deleting {
-        return Err(format!("Node {} is being deleted", episode.node));
+        return Err(format!("Node {} is being deleted", remediation.node));
     }
     if let Some(veto) = view.vetoes.first() {
-        return Err(format!("Node {} asks to be left alone: {veto}", episode.node));
+        return Err(format!("Node {} asks to be left alone: {veto}", remediation.node));
     }
 
     let policy = read.policy.ok_or_else(|| format!("RemediationPolicy {policy_name} is gone"))?;
@@ -242,9 +242,9 @@ fn judge(
         return Err(format!("RemediationPolicy {policy_name} does not act now: it is suspended or a dry run"));
     }
 
-    let fault = episode.fault(&step.fault_id);
+    let fault = remediation.fault(&step.fault_id);
     let rule = fault.and_then(|fault| policy.spec.rules.iter().find(|rule| rule.name == fault.rule));
-    let now = rule.and_then(|rule| rule.steps.get(usize::try_from(step.rung).ok()?));
+    let now = rule.and_then(|rule| rule.steps.get(usize::try_from(step.step_index).ok()?));
     let signal = |now: &PolicyStep| now.release_hung_process.as_ref().map(|with| with.signal);
     let restart = |now: &PolicyStep| now.action.restarts().map(|_| now.restart.clone().unwrap_or_default());
     let now = now
@@ -259,26 +259,26 @@ fn judge(
     if now.mode != Mode::Enforce {
         return Err(format!("{} of RemediationPolicy {policy_name} is a dry run now", step.phrase()));
     }
-    if now.approval == Some(ApprovalMode::Manual) && episode.approved(operation).is_none() {
-        return Err(format!("{} in episode {} is not approved (any more)", step.phrase(), episode.name));
+    if now.approval == Some(ApprovalMode::Manual) && remediation.approved(operation).is_none() {
+        return Err(format!("{} in remediation {} is not approved (any more)", step.phrase(), remediation.name));
     }
 
-    let report = read.report.ok_or_else(|| format!("NodeRuntimeHealth {} is gone", episode.node))?;
+    let report = read.report.ok_or_else(|| format!("NodeRuntimeHealth {} is gone", remediation.node))?;
     if let Some(why) = report.spec.veto() {
-        return Err(format!("NodeRuntimeHealth {} is suspended: {why}", episode.node));
+        return Err(format!("NodeRuntimeHealth {} is suspended: {why}", remediation.node));
     }
     if report::owner(&report.metadata).as_deref() != Some(node_uid) {
-        return Err(format!("NodeRuntimeHealth {} is about another node of that name", episode.node));
+        return Err(format!("NodeRuntimeHealth {} is about another node of that name", remediation.node));
     }
     if let Some(fault) = fault {
         own::still_shows((fault, step, rule), &view, &report, read.pod.as_ref(), at)?;
         let policy = convert::policy(&policy)
             .map_err(|bad| format!("RemediationPolicy {policy_name} is not valid now: {}", bad.0.join("; ")))?;
-        still_selected(&policy, &view, &episode.node)?;
+        still_selected(&policy, &view, &remediation.node)?;
         still_in_window(&policy, step, at)?;
         still_meant(&Question { fault, step, view: &view, report: &report, policy: &policy, others }, read.pod)?;
     }
-    let kind = episode.faults.iter().find(|fault| fault.id == step.fault_id).map(|fault| fault.kind);
+    let kind = remediation.faults.iter().find(|fault| fault.id == step.fault_id).map(|fault| fault.kind);
     // Faults that the controller finds itself do not stand in the probe's list.
     let confirmed = kind.is_some_and(crate::core::fault::FaultType::is_cluster_fault)
         || report.status.as_ref().is_some_and(|status| {
@@ -289,8 +289,8 @@ fn judge(
     }
     still_replaced(step, &view)?;
     still_safe(step, &report)?;
-    reboot::still_to_do(&episode, step, &view, &report)?;
-    Ok(Live { node, report, command: read.command, episode })
+    reboot::still_to_do(&remediation, step, &view, &report)?;
+    Ok(Live { node, report, command: read.command, remediation })
 }
 
 /// Whether the node is one of the policy's: somebody may have taken a label off the one, or narrowed the other.
@@ -322,7 +322,7 @@ fn still_safe(step: &StepRecord, report: &NodeRuntimeHealth) -> Result<(), Strin
     let Some(daemon) = step.action.restarts() else { return Ok(()) };
     let view = report::view(report).restart;
     let safe = view.of(daemon);
-    if safe == Tri::True || step.restart.as_ref().is_some_and(|with| with.even_if_unsafe) {
+    if safe == Tri::True || step.restart.as_ref().is_some_and(|with| with.skip_safety_check) {
         return Ok(());
     }
     Err(format!("{}: RestartSafe is {} for it by now: {}", step.phrase(), safe.as_str(), view.message))
@@ -330,12 +330,12 @@ fn still_safe(step: &StepRecord, report: &NodeRuntimeHealth) -> Result<(), Strin
 
 /// Whether the report is still as young as an act asks for: calls that were slow have taken their time since the decision.
 fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Result<(), String> {
-    let node = &live.episode.node;
-    let step = live.episode.steps.iter().find(|step| step.operation_id == operation);
-    let fault = step.and_then(|step| live.episode.fault(&step.fault_id));
+    let node = &live.remediation.node;
+    let step = live.remediation.steps.iter().find(|step| step.operation_id == operation);
+    let fault = step.and_then(|step| live.remediation.fault(&step.fault_id));
     // That nobody can look is no reason to tell nobody.
     let tells = step.is_some_and(|step| step.action == ActionType::Notify);
-    if tells || fault.is_some_and(|fault| fault.kind == FaultType::ProbeSilent) {
+    if tells || fault.is_some_and(|fault| fault.kind == FaultType::ProbeNotReporting) {
         return Ok(());
     }
     let status = live.report.status.as_ref();
@@ -347,7 +347,7 @@ fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Res
     let reported = status.and_then(|status| status.faults.iter().find(|fault| Some(fault.id.as_str()) == id));
     // A fault of the controller's own was looked at in what was read now.
     let Some(reported) = reported else { return Ok(()) };
-    let looked = arrivals.look_age(Duration::from_secs(reported.look_age_seconds), now);
+    let looked = arrivals.look_age(Duration::from_secs(reported.check_age_seconds), now);
     if looked > EVIDENCE_MAX_AGE {
         let limit = EVIDENCE_MAX_AGE.as_secs();
         return Err(format!("the last look at {} on {node} is older than {limit}s by now", reported.kind));

@@ -6,20 +6,20 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::act::undo::{Mark, plain};
+use super::act::cleanup::{Mark, plain};
 use super::recheck::Live;
 use super::{Applier, ApplyError};
 use crate::api::TAINT_ANNOTATION;
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::node as nodes;
 use crate::controller::events::Kind;
-use crate::core::episode::{self, ActResult, Episode};
 use crate::core::order::OutcomeReason;
+use crate::core::remediation::{self, ActionResult, Remediation};
 use crate::core::taint::{Found, KeyedTaint, TAINT_KEY, TaintEffect, TaintMark};
 
 impl Applier {
-    /// Puts the taint on the node, with the mark that makes it this episode's.
-    pub(super) async fn taint(&self, name: &str, effect: TaintEffect, live: &Live) -> Result<ActResult, ApplyError> {
+    /// Puts the taint on the node, with the mark that makes it this remediation's.
+    pub(super) async fn taint(&self, name: &str, effect: TaintEffect, live: &Live) -> Result<ActionResult, ApplyError> {
         let (node, view) = (&live.node, nodes::view(&live.node));
         match Found::of(&view.taints, view.tainted_by.as_ref(), name, effect) {
             Found::Nothing => {
@@ -31,82 +31,84 @@ impl Applier {
                 });
                 let mark = TaintMark::new(name, effect);
                 self.patch_node(&node.name_any(), &patch(node, &taints, Some(&mark))).await?;
-                Ok(ActResult::Done { message: format!("the node has the taint {TAINT_KEY}:{}", effect.as_str()) })
+                Ok(ActionResult::Done { message: format!("the node has the taint {TAINT_KEY}:{}", effect.as_str()) })
             }
-            Found::Own => Ok(ActResult::Done { message: "the node carries this episode's taint".to_owned() }),
+            Found::Own => Ok(ActionResult::Done { message: "the node carries this remediation's taint".to_owned() }),
             // It is not put back: what the mark without it means is for the next decision.
             Found::TakenOff => {
-                let message = "the node carried this episode's taint, and somebody has taken that off".to_owned();
-                Ok(ActResult::Done { message })
+                let message = "the node carried this remediation's taint, and somebody has taken that off".to_owned();
+                Ok(ActionResult::Done { message })
             }
             Found::OwnOther(other) => {
                 let message = format!(
-                    "the node carries this episode's taint with {}: {} is not put in its place",
+                    "the node carries this remediation's taint with {}: {} is not put in its place",
                     other.as_str(),
                     effect.as_str()
                 );
-                Ok(ActResult::Refused { reason: OutcomeReason::Protected, message })
+                Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message })
             }
-            // What another episode has left is taken off first.
+            // What another remediation has left is taken off first.
             Found::Marked(mark) => Err(ApplyError::NotNow(format!(
-                "Node {} carries the mark of episode {mark} for its taint, which is taken off first",
+                "Node {} carries the mark of remediation {mark} for its taint, which is taken off first",
                 node.name_any()
             ))),
-            Found::Somebodys => Ok(ActResult::AlreadyTainted),
+            Found::Somebodys => Ok(ActionResult::AlreadyTainted),
         }
     }
 
-    /// Takes the taint off, where the mark is still this episode's.
+    /// Takes the taint off, where the mark is still this remediation's.
     pub(super) async fn untaint(&self, name: &str, node: &str) -> Result<(), ApplyError> {
         let found = self.node_now(node).await?;
         let uid = found.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
-        let owes = |episode: &Episode| episode.node_uid == uid && episode.undo.owes_taint();
-        let held = self.known(name).filter(owes);
-        // The watch that shows episodes may be further behind than anybody knows.
-        if held.is_none() && !self.is_gone(name).await && self.known(name).is_none_or(|e| e.may_own_taint_of(&uid)) {
+        let owes = |remediation: &Remediation| remediation.node_uid == uid && remediation.cleanup.owes_taint();
+        let blocked = self.known(name).filter(owes);
+        // The watch that shows remediations may be further behind than anybody knows.
+        if blocked.is_none() && !self.is_gone(name).await && self.known(name).is_none_or(|e| e.may_own_taint_of(&uid)) {
             return Err(ApplyError::NotNow(format!(
-                "episode {name}, whose taint seemed to be left over on Node {node}, may own it"
+                "remediation {name}, whose taint seemed to be left over on Node {node}, may own it"
             )));
         }
         if let Some((found, mark)) = found.as_ref().and_then(|found| Some((found, marked(found, name)?))) {
             if let Err(error) = self.patch_node(node, &patch(found, &others(found, mark.effect), None)).await {
-                return Err(Box::pin(self.not_put_back(found, name, held.as_ref(), Mark::Taint, error)).await);
+                return Err(Box::pin(self.not_put_back(found, name, blocked.as_ref(), Mark::Taint, error)).await);
             }
             let is_on = mark.effect.is_some_and(|effect| nodes::view(found).carries(effect));
             let what = if is_on { "our taint is off the node" } else { "the mark of our taint is off the node" };
-            self.events.tell(found, Kind::Untainted, format!("episode {name}: {what}"));
-            tracing::info!(episode = name, node, "{what}");
+            self.events.tell(found, Kind::Untainted, format!("remediation {name}: {what}"));
+            tracing::info!(remediation = name, node, "{what}");
         } else if let Some(found) = &found {
-            if let Some(left) = held.as_ref().and_then(|episode| unmarked(found, episode)) {
+            if let Some(left) = blocked.as_ref().and_then(|remediation| unmarked(found, remediation)) {
                 let what = format!(
-                    "episode {name}: the taint {left} stays on the node: somebody has taken our mark {TAINT_ANNOTATION} off, so \
+                    "remediation {name}: the taint {left} stays on the node: somebody has taken our mark {TAINT_ANNOTATION} off, so \
                      nobody here takes it for ours any more"
                 );
-                tracing::warn!(episode = name, node, taint = %left, "our taint has lost its mark, and stays");
-                self.events.tell(found, Kind::NotActed, what);
+                tracing::warn!(remediation = name, node, taint = %left, "our taint has lost its mark, and stays");
+                self.events.tell(found, Kind::ActionNotExecuted, what);
             }
             found.clone().fold(&mut self.cache.lock(), Instant::now());
         }
-        match held {
-            Some(episode) => self.write_episode(&episode::untainted(&plain(&episode), self.clock.now())).await,
+        match blocked {
+            Some(remediation) => {
+                self.write_remediation(&remediation::untainted(&plain(&remediation), self.clock.now())).await
+            }
             None => Ok(()),
         }
     }
 
-    /// The episode as the watch shows it.
-    fn known(&self, name: &str) -> Option<Episode> {
-        self.cache.lock().snapshot.episodes.get(name).cloned()
+    /// The remediation as the watch shows it.
+    fn known(&self, name: &str) -> Option<Remediation> {
+        self.cache.lock().snapshot.remediations.get(name).cloned()
     }
 }
 
-/// The mark on the node, where it is this episode's.
-fn marked(node: &Node, episode: &str) -> Option<TaintMark> {
-    nodes::tainted_by(node).filter(|mark| mark.episode == episode)
+/// The mark on the node, where it is this remediation's.
+fn marked(node: &Node, remediation: &str) -> Option<TaintMark> {
+    nodes::tainted_by(node).filter(|mark| mark.remediation == remediation)
 }
 
-/// What looks like the taint that the episode has put on the node, and has no mark.
-fn unmarked(node: &Node, episode: &Episode) -> Option<KeyedTaint> {
-    let effect = episode.taint().filter(|_| nodes::tainted_by(node).is_none())?;
+/// What looks like the taint that the remediation has put on the node, and has no mark.
+fn unmarked(node: &Node, remediation: &Remediation) -> Option<KeyedTaint> {
+    let effect = remediation.taint().filter(|_| nodes::tainted_by(node).is_none())?;
     nodes::view(node).carries(effect).then(|| KeyedTaint::plain(effect))
 }
 

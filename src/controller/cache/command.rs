@@ -20,7 +20,7 @@ pub struct CommandRow {
     /// Uid of the Node that owns it.
     pub owner: Option<String>,
     /// The number of the last fresh check that was asked for.
-    pub look_requested: Option<u64>,
+    pub check_sequence: Option<u64>,
     /// The fresh check that was last passed on.
     pub check_requested: Option<String>,
 }
@@ -31,7 +31,7 @@ impl CommandRow {
         Self {
             uid: command.uid().unwrap_or_default(),
             owner: owner(&command.metadata),
-            look_requested: command.spec.look_requested,
+            check_sequence: command.spec.check_sequence,
             check_requested: command.spec.check_requested.clone(),
         }
     }
@@ -39,7 +39,7 @@ impl CommandRow {
 
 /// What a decision reads of it.
 pub fn view(command: &NodeCommand) -> CommandView {
-    CommandView { node_uid: owner(&command.metadata), order: command.spec.order.clone(), unreadable: None }
+    CommandView { node_uid: owner(&command.metadata), order: command.spec.command.clone(), unreadable: None }
 }
 
 /// One that nobody can read: its node is held.
@@ -103,22 +103,22 @@ mod tests {
     #[test]
     fn an_order_is_news_for_the_decision_and_a_request_for_a_check_is_not() {
         let (mut state, now) = (State::new(Instant::now()), Instant::now());
-        assert_eq!(object(1, &json!({"order": order()})).fold(&mut state, now), News::Matters);
+        assert_eq!(object(1, &json!({"command": order()})).fold(&mut state, now), News::Matters);
         let view = &state.snapshot.commands["w1"];
         assert_eq!(view.order.as_ref().map(|order| order.operation_id.as_str()), Some("op-1"));
         assert_eq!(view.node_uid.as_deref(), Some("u"));
         assert_eq!(
-            object(2, &json!({"order": order(), "lookRequested": 3, "checkRequested": "a"})).fold(&mut state, now),
+            object(2, &json!({"command": order(), "checkSequence": 3, "checkRequested": "a"})).fold(&mut state, now),
             News::Nothing
         );
         let row = CommandRow {
             uid: "c".into(),
             owner: Some("u".into()),
-            look_requested: Some(3),
+            check_sequence: Some(3),
             check_requested: Some("a".into()),
         };
         assert_eq!(state.commands["w1"], row);
-        assert_eq!(object(3, &json!({"lookRequested": 3})).fold(&mut state, now), News::Matters);
+        assert_eq!(object(3, &json!({"checkSequence": 3})).fold(&mut state, now), News::Matters);
         assert_eq!(state.snapshot.commands["w1"].order, None);
         assert_eq!(object(3, &json!({})).fold_deletion(&mut state), News::Matters);
         assert!(state.snapshot.commands.is_empty() && state.commands.is_empty());
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn one_that_cannot_be_read_holds_its_node_until_it_can_be() {
         let (mut state, now) = (State::new(Instant::now()), Instant::now());
-        let strange = json!({"order": {"action": "ReformatDisk"}});
+        let strange = json!({"command": {"action": "ReformatDisk"}});
         assert_eq!(object(1, &strange).fold(&mut state, now), News::Matters);
         let view = &state.snapshot.commands["w1"];
         assert!(view.unreadable.as_ref().is_some_and(|why| why.contains("ReformatDisk")), "{view:?}");

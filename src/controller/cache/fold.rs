@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::guard::{Guardable, Unread};
 use super::report::Standing;
 use super::versions::{Versions, version_of};
-use super::{DaemonSetRow, EpisodeRow, PolicyRow, State, job, node, report};
+use super::{DaemonSetRow, PolicyRow, RemediationRow, State, job, node, report};
 use crate::api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
 use crate::controller::node_conditions;
 use crate::core::kubelet::unfinished;
@@ -152,7 +152,7 @@ impl Folds for NodeRuntimeHealth {
         // A heartbeat makes evidence fresh, and ends a silence: it matters where either is waited for.
         let has_own = state.standing.get(key).is_some_and(|standing| !standing.cluster_faults.is_empty());
         let awaited = beat && (!new.faults.is_empty() || has_own || old.as_ref().is_none_or(is_missed));
-        let matters = differs || asks || awaited || (beat && state.open_episode(key).is_some());
+        let matters = differs || asks || awaited || (beat && state.open_remediation(key).is_some());
         state.wakes.news(key, matters, now)
     }
 
@@ -260,36 +260,36 @@ pub(super) fn put_policy(
 
 impl Folds for NodeRemediation {
     fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.episodes
+        &mut state.versions.remediations
     }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
         state.unread.forget(Self::KIND, key);
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
-        let row = EpisodeRow {
+        let row = RemediationRow {
             finalizer: finalizers.iter().any(|finalizer| finalizer == FINALIZER),
             others_finalizers: finalizers.iter().any(|finalizer| finalizer != FINALIZER),
             conditions: self.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default(),
         };
-        state.episodes.insert(key.to_owned(), row);
+        state.remediations.insert(key.to_owned(), row);
         state.snapshot.unreadable.remove(key);
-        if let Some(wish) = convert::wish(&self) {
-            let was_episode = state.snapshot.episodes.remove(key).is_some();
-            let old = state.snapshot.wishes.insert(key.to_owned(), wish);
-            return News::when(was_episode || old.as_ref() != state.snapshot.wishes.get(key));
+        if let Some(manual) = convert::manual(&self) {
+            let was_remediation = state.snapshot.remediations.remove(key).is_some();
+            let old = state.snapshot.manual_requests.insert(key.to_owned(), manual);
+            return News::when(was_remediation || old.as_ref() != state.snapshot.manual_requests.get(key));
         }
-        state.snapshot.wishes.remove(key);
-        let episode = convert::episode(&self);
-        let old = state.snapshot.episodes.insert(key.to_owned(), episode);
-        News::when(old.as_ref() != state.snapshot.episodes.get(key))
+        state.snapshot.manual_requests.remove(key);
+        let remediation = convert::remediation(&self);
+        let old = state.snapshot.remediations.insert(key.to_owned(), remediation);
+        News::when(old.as_ref() != state.snapshot.remediations.get(key))
     }
 
     fn forget(key: &str, state: &mut State) -> News {
         state.unread.forget(Self::KIND, key);
-        state.episodes.remove(key);
-        let was_wish = state.snapshot.wishes.remove(key).is_some();
+        state.remediations.remove(key);
+        let was_manual = state.snapshot.manual_requests.remove(key).is_some();
         let was_unreadable = state.snapshot.unreadable.remove(key).is_some();
-        News::when(state.snapshot.episodes.remove(key).is_some() || was_wish || was_unreadable)
+        News::when(state.snapshot.remediations.remove(key).is_some() || was_manual || was_unreadable)
     }
 }
 

@@ -126,7 +126,7 @@ impl<K: Resource> Resource for Guarded<K> {
     }
 }
 
-/// The objects that cannot be read now, by kind and key. Each is told once, an episode whenever something else is known of it.
+/// The objects that cannot be read now, by kind and key. Each is told once, a remediation whenever something else is known of it.
 #[derive(Debug, Default)]
 pub struct Unreads(BTreeMap<&'static str, BTreeSet<String>>);
 
@@ -164,7 +164,7 @@ pub trait Guardable: Folds {
     const MAX_STATUS: usize = usize::MAX;
 
     /// Takes over that an object is there and cannot be read. That nobody can read it does not mean that it is gone: of what others
-    /// write what was known of it counts on; an episode, a report or a policy of ours counts as what holds its node, or starts nothing.
+    /// write what was known of it counts on; a remediation, a report or a policy of ours counts as what holds its node, or starts nothing.
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News;
 }
 
@@ -277,7 +277,7 @@ impl Guardable for NodeRemediation {
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
         // What we held of it is not true any more. That it is there keeps its slot, and its node from others.
-        let read = convert::unreadable_episode(&bad.metadata, &bad.why);
+        let read = convert::unreadable_remediation(&bad.metadata, &bad.why);
         if state.snapshot.unreadable.get(key) == Some(&read) {
             return News::Nothing;
         }

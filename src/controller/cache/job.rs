@@ -139,7 +139,7 @@ mod tests {
         let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "op-1", "uid": "u", "controller": true});
         serde_json::from_value(
             json!({"metadata": {"name": "p", "ownerReferences": [owner]}, "status": {"containerStatuses": [
-            {"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}}),
+            {"name": "command", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}}),
         )
         .unwrap()
     }
@@ -157,7 +157,7 @@ mod tests {
         assert!(!row.view("op-1", now).finished);
         assert_eq!(row.settles_in(now), Some(LAST_WORD));
         assert!(row.view("op-1", now + LAST_WORD).finished, "a pod that was removed must not hold it up for ever");
-        let said = json!({"operationId": "op-1", "state": "Done", "reason": "Acted", "message": "m", "at": "2025-01-01T00:00:00Z"});
+        let said = json!({"operationId": "op-1", "state": "Done", "reason": "Executed", "message": "m", "at": "2025-01-01T00:00:00Z"});
         note_pod(&mut row, "op-1", &pod(&json!({"terminated": {"exitCode": 0, "message": said.to_string()}})));
         let view = row.view("op-1", now);
         assert!(view.finished && view.outcome.is_some());
@@ -168,9 +168,9 @@ mod tests {
         let ended = json!({"terminated": {"exitCode": 0}});
         let mut mirror = pod(&ended);
         mirror.metadata.owner_references = Some(Vec::new());
-        for (stranger, id) in [(mirror, "op-1"), (pod(&ended), "op-2")] {
+        for (untracked_process, id) in [(mirror, "op-1"), (pod(&ended), "op-2")] {
             let mut row = JobRow::default();
-            note_pod(&mut row, id, &stranger);
+            note_pod(&mut row, id, &untracked_process);
             assert!(!row.pod_started && !row.pod_finished);
         }
     }
@@ -190,9 +190,9 @@ mod tests {
         };
         let refused = json!({"phase": "Failed", "reason": "NodeShutdown", "message": "Pod was rejected: the node is shutting down"});
         assert_eq!(view(&refused), (false, Some("NodeShutdown".to_owned())));
-        let container = json!({"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        let container = json!({"name": "command", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}});
-        let waits = json!({"name": "act", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        let waits = json!({"name": "command", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"waiting": {"reason": "ContainerCreating"}}});
         for unknown in [
             json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [container]}),
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_not_this_operations_outcome_is_none() {
-        let other = json!({"operationId": "op-2", "state": "Done", "reason": "Acted", "message": "m", "at": "2025-01-01T00:00:00Z"});
+        let other = json!({"operationId": "op-2", "state": "Done", "reason": "Executed", "message": "m", "at": "2025-01-01T00:00:00Z"});
         for message in ["", "done", "{}", &other.to_string(), &" ".repeat(5000)] {
             let mut row = JobRow::default();
             note_pod(&mut row, "op-1", &pod(&json!({"terminated": {"exitCode": 0, "message": message}})));

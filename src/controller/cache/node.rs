@@ -20,7 +20,7 @@ const LIFECYCLE_CONDITIONS: [&str; 4] =
 /// The conditions that the kubelet writes. Others (of node-problem-detector, say) have times of their own.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// Longest mark that is read: the name of an episode, and of an effect.
+/// Longest mark that is read: the name of a remediation, and of an effect.
 const LONGEST_MARK: usize = 253 + 1 + "PreferNoSchedule".len();
 
 /// Reads a Node. Images, addresses and the like are left out.
@@ -86,7 +86,7 @@ pub fn maintained(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// The episode in our cordon mark, if the node carries one.
+/// The remediation in our cordon mark, if the node carries one.
 pub fn cordoned_by(node: &Node) -> Option<String> {
     mark(node, CORDON_ANNOTATION)
 }

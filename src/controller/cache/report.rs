@@ -66,7 +66,7 @@ pub fn standing(object: &NodeRuntimeHealth) -> Standing {
         cluster_faults: status.cluster_faults,
         remediation: status.remediation,
         summary: status.summary,
-        flap: status.flap,
+        flap: status.flapping,
         conditions: Conditions::of(&status.conditions),
         sequence: status.probe.map(|probe| probe.sequence),
         check_requested: object.spec.check_requested.clone().filter(|name| is_check_name(name)),
@@ -88,20 +88,20 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
             interval: Duration::from_secs(u64::from(probe.interval_seconds).clamp(1, 3600)),
             sequence: probe.sequence,
             boot_id: bounded(&probe.boot_id, MAX_BOOT_ID),
-            can_act: probe.can_act,
+            actions_enabled: probe.actions_enabled,
             kubelet_works: kubelet_works(status, kubelet),
         }),
         faults: status
             .faults
             .iter()
             .take(MAX_FAULTS)
-            .map(|fault| ReportedFault { fault: fault.clone(), looked: Duration::from_secs(fault.look_age_seconds) })
+            .map(|fault| ReportedFault { fault: fault.clone(), looked: Duration::from_secs(fault.check_age_seconds) })
             .collect(),
         unlooked: unlooked(|kind| standing_of(&status.conditions, kind)),
         kubelet: process(status),
         restart: restart(status),
-        agent: status.agent.clone(),
-        stopped: status.remediation.as_ref().and_then(|remediation| remediation.stopped.clone()),
+        agent: status.command_result.clone(),
+        stopped: status.remediation.as_ref().and_then(|remediation| remediation.cancelled.clone()),
     }
 }
 
@@ -127,15 +127,15 @@ fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
     let made = status.probe.as_ref().and_then(|probe| probe.heartbeat_at);
     let age = made.zip(kubelet.started_at).map(|(made, began)| made.duration_since(began));
     let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
-    let mut lanes = status.probe.iter().flat_map(|probe| &probe.lanes);
-    let looked = lanes.find(|lane| lane.name == "kubelet").and_then(|lane| lane.age_seconds);
+    let mut collectors = status.probe.iter().flat_map(|probe| &probe.collectors);
+    let looked = collectors.find(|collector| collector.name == "kubelet").and_then(|collector| collector.age_seconds);
     let sent = (age, looked.map_or(UNDATED, Duration::from_secs));
     KubeletView {
         began: kubelet.started_at,
         sent,
         age,
         looked: sent.1,
-        makes_pods: kubelet.makes_pods == Some(true),
+        creates_pods: kubelet.creates_pods == Some(true),
         settings: kubelet.settings.as_ref().map(KubeletSettings::from),
         unfinished: None,
     }
@@ -173,7 +173,7 @@ pub fn age(view: &mut ReportView, arrivals: &Arrivals, now: Instant) {
     view.kubelet.age = age.saturating_add(arrivals.age(now));
     view.kubelet.looked = arrivals.look_age(looked, now);
     for reported in &mut view.faults {
-        reported.looked = arrivals.look_age(Duration::from_secs(reported.fault.look_age_seconds), now);
+        reported.looked = arrivals.look_age(Duration::from_secs(reported.fault.check_age_seconds), now);
     }
 }
 
@@ -184,10 +184,10 @@ fn safe(view: &RestartView) -> (Tri, Tri, &str) {
 
 /// Whether `new` says something else than `old`, a mere heartbeat aside.
 pub fn differs(old: &ReportView, new: &ReportView) -> bool {
-    let said = |beat: &Heartbeat| (beat.interval, beat.boot_id.clone(), beat.can_act, beat.kubelet_works);
+    let said = |beat: &Heartbeat| (beat.interval, beat.boot_id.clone(), beat.actions_enabled, beat.kubelet_works);
     let beat = |view: &ReportView| view.heartbeat.as_ref().map(said);
     let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
-    let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.makes_pods, view.kubelet.settings);
+    let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.creates_pods, view.kubelet.settings);
     (&old.node_uid, &old.suspended, &old.unlooked, safe(&old.restart), &old.agent, &old.stopped)
         != (&new.node_uid, &new.suspended, &new.unlooked, safe(&new.restart), &new.agent, &new.stopped)
         || kubelet(old) != kubelet(new)
@@ -207,7 +207,7 @@ mod tests {
                 {"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "node-uid"}]},
             "spec": {},
             "status": {"probe": {"version": "1", "mode": "Pod", "bootId": "b", "sequence": sequence,
-                                 "heartbeatAt": "2025-01-01T00:00:00Z", "intervalSeconds": 300, "canAct": true},
+                                 "heartbeatAt": "2025-01-01T00:00:00Z", "intervalSeconds": 300, "actionsEnabled": true},
                        "kubelet": {"started": started}}}))
         .unwrap()
     }

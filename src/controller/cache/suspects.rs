@@ -296,12 +296,12 @@ fn terminating(state: &State, node: &str, pods: &[Pod]) -> BTreeSet<PodRef> {
     found
 }
 
-/// The pods that faults of a node name, and those of its open episode: a fault may be out of sight for a moment.
+/// The pods that faults of a node name, and those of its open remediation: a fault may be out of sight for a moment.
 fn named(state: &State, node: &str) -> BTreeSet<PodRef> {
     let faults = state.snapshot.reports.get(node).into_iter().flat_map(|view| &view.faults);
-    let of_episode = state.open_episode(node).into_iter().flat_map(|episode| &episode.faults);
-    let in_episode = of_episode.filter_map(|fault| fault.subject.pod.as_ref());
-    faults.filter_map(|reported| pod_of(&reported.fault)).chain(in_episode).cloned().collect()
+    let of_remediation = state.open_remediation(node).into_iter().flat_map(|remediation| &remediation.faults);
+    let in_remediation = of_remediation.filter_map(|fault| fault.subject.pod.as_ref());
+    faults.filter_map(|reported| pod_of(&reported.fault)).chain(in_remediation).cloned().collect()
 }
 
 /// Takes over what policies ask of these pods: of the suspects, and where they are all of a node of those that its faults name.

@@ -300,7 +300,7 @@ impl StatusWriter {
                         continue;
                     }
                     let row = commands.at(node);
-                    let look = self.look(node, said.0.look_requested, standing.sequence, row, now);
+                    let look = self.look(node, said.0.check_sequence, standing.sequence, row, now);
                     let passed_on = row.and_then(|row| row.check_requested.as_ref());
                     let ask = Ask {
                         number: if let Wanted::Now(number) = look { Some(number) } else { None },
@@ -329,7 +329,7 @@ impl StatusWriter {
     fn node_write(
         &mut self,
         node: &str,
-        (outlook, held): &(Arc<NodeOutlook>, Vec<String>),
+        (outlook, blocked): &(Arc<NodeOutlook>, Vec<String>),
         standing: &Standing,
         now: Instant,
         budget: &mut Budget,
@@ -337,7 +337,7 @@ impl StatusWriter {
         if standing.unreadable {
             return Compared::Same;
         }
-        let part = node_part(outlook, held, standing, self.clock.now());
+        let part = node_part(outlook, blocked, standing, self.clock.now());
         let is_recent = |least| !self.has_rested(node, now, least);
         let is_crowded = self.crowded_until.is_some_and(|until| until > now);
         let is_put_off = match difference(standing, &part) {
@@ -386,7 +386,7 @@ impl StatusWriter {
             }
             return Wanted::Nothing;
         }
-        let stands = row.and_then(|row| row.look_requested).unwrap_or(0);
+        let stands = row.and_then(|row| row.check_sequence).unwrap_or(0);
         let (number, count) = match last {
             Some(asked) if asked.at == sequence => {
                 return if stands < asked.number { Wanted::Now(asked.number) } else { Wanted::Nothing };
@@ -453,7 +453,7 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
 fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodePart) -> Option<serde_json::Value> {
     let status = written.0.as_ref().ok()?.status.as_ref()?;
     let fields = [
-        ("flap", status.flap.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)),
+        ("flapping", status.flapping.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)),
         ("clusterFaults", part.cluster_faults.is_empty() && !status.cluster_faults.is_empty()),
         ("kubeletVersion", status.kubelet_version != part.kubelet_version),
     ];
@@ -476,7 +476,7 @@ fn node_patch(part: &NodePart) -> serde_json::Value {
             fields.insert("clusterFaults".to_owned(), json!(part.cluster_faults));
         }
         if let Some(flap) = &part.flap {
-            fields.insert("flap".to_owned(), json!(flap));
+            fields.insert("flapping".to_owned(), json!(flap));
         }
         if let Some(version) = &part.kubelet_version {
             fields.insert("kubeletVersion".to_owned(), json!(version));

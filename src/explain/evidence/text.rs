@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::explain::report::{calls, lanes, seen};
+use crate::explain::report::{calls, collectors, seen};
 use crate::node::evidence::{Bundle, ProcessEvidence, Section};
 
 /// The bundle for people. Writing to a string cannot fail, so its results are not looked at.
@@ -13,7 +13,7 @@ pub(super) fn text(bundle: &Bundle) -> String {
     if let Some(runtime) = &bundle.runtime {
         let _ = writeln!(out, "  runtime: {} at {}", runtime.version, runtime.endpoint);
     }
-    lanes(&mut out, &bundle.lanes);
+    collectors(&mut out, &bundle.collectors);
     calls(&mut out, "calls out then", &bundle.calls);
     for one in &bundle.processes {
         process(&mut out, one);

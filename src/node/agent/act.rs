@@ -29,7 +29,7 @@ pub(super) async fn act(order: &Order, allowed: Allowed, bounds: &Bounds) -> Out
         Allowed::Remove { cri, container_id, state } => {
             let removed = remove(&cri, &container_id, state, bounds).await;
             match removed {
-                Ok(said) => verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said),
+                Ok(said) => verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said),
                 Err(said) => failed(order, &said),
             }
         }
@@ -48,7 +48,7 @@ async fn reboot(order: &Order, bus: &Path, bounds: &Bounds) -> Outcome {
         Err(error @ LoginError::NotSeen(_)) => format!("{error}; the boot id will tell"),
         Err(error) => return failed(order, &format!("the node was not rebooted: {error}")),
     };
-    verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said)
+    verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said)
 }
 
 /// Leaves the mark. Whether the node boots anew for it, the next boot id tells.
@@ -56,14 +56,14 @@ fn leave(order: &Order, folder: &Folder, mark: &Mark, path: &str) -> Outcome {
     let done = |reason, said: &str| verdict::outcome(order, OutcomeState::Done, reason, said);
     match folder.place(sentinel_name(path).unwrap_or_default(), mark) {
         Ok(Placed::Made) => {
-            done(OutcomeReason::Acted, &format!("{path} asks for a reboot, until this order is withdrawn"))
+            done(OutcomeReason::Executed, &format!("{path} asks for a reboot, until this order is withdrawn"))
         }
         Ok(Placed::Others(whose)) => {
             let said = format!(
                 "{path} asks for a reboot already, and is somebody else's ({whose}): it was left as it is, and stays when this order \
                  is withdrawn"
             );
-            done(OutcomeReason::AlreadyMarked, &said)
+            done(OutcomeReason::AlreadyRequested, &said)
         }
         Err(SentinelError::Unfit(said)) => {
             verdict::outcome(order, OutcomeState::Refused, OutcomeReason::Protected, &said)
@@ -80,7 +80,7 @@ async fn restart(order: &Order, unit: &Unit, bounds: &Bounds) -> Outcome {
         // Whether it has helped, the next looks tell, as with any other act.
         Err(error @ UnitError::NotSeen { .. }) => {
             let said = format!("{error}; systemd goes on with it");
-            return verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said);
+            return verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said);
         }
         Err(error @ UnitError::Changed { .. }) => {
             return verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetChanged, &error.to_string());
@@ -93,7 +93,7 @@ async fn restart(order: &Order, unit: &Unit, bounds: &Bounds) -> Outcome {
     };
     let said = format!("{name} was {before}; systemd's restart of it: {result}; it is {after}");
     if result == "done" {
-        verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said)
+        verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said)
     } else {
         failed(order, &said)
     }
@@ -122,7 +122,7 @@ async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) 
     let mut patience = Patience::new(bound, Instant::now());
     loop {
         match effect(held, signal, before) {
-            Ok(Some(said)) => return verdict::outcome(order, OutcomeState::Done, OutcomeReason::Acted, &said),
+            Ok(Some(said)) => return verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said),
             Ok(None) => {}
             Err(error) => {
                 return failed(order, &format!("signalled process {pid}, cannot see what it does now: {error}"));
@@ -132,7 +132,8 @@ async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) 
         if patience.left().is_zero() || not_stopped {
             let (state, wchan) = (held.state().ok().flatten(), held.wchan());
             let message = format!(
-                "sent {signal:?} to process {pid}, which was in state {before}{}; it is in state {} (waits in {})",
+                "sent {} to process {pid}, which was in state {before}{}; it is in state {} (waits in {})",
+                signal.as_str(),
                 if not_stopped { " and not stopped" } else { "" },
                 state.unwrap_or('?'),
                 wchan.as_deref().unwrap_or("nothing known")
@@ -152,7 +153,7 @@ fn effect(held: &Held, signal: Signal, before: char) -> io::Result<Option<String
         Some(_) => return Ok(None),
     };
     let (pid, command) = (held.process.pid, &held.process.command);
-    Ok(Some(format!("sent {signal:?} to process {pid} ({command}), which was in state {before}; {after}")))
+    Ok(Some(format!("sent {} to process {pid} ({command}), which was in state {before}; {after}", signal.as_str())))
 }
 
 fn ended_before(order: &Order, pid: i32) -> Outcome {
@@ -191,5 +192,5 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
 }
 
 fn failed(order: &Order, message: &str) -> Outcome {
-    verdict::outcome(order, OutcomeState::Failed, OutcomeReason::CallFailed, message)
+    verdict::outcome(order, OutcomeState::Failed, OutcomeReason::RequestFailed, message)
 }

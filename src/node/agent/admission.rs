@@ -29,7 +29,7 @@ pub(in crate::node) enum Task {
     /// End this shim that serves nothing any more.
     RemoveShim { process: ProcessRef },
     /// End this shim, for which the runtime may wait at its start.
-    RemoveDeafShim { process: ProcessRef },
+    RemoveUnresponsiveShim { process: ProcessRef },
     /// Remove this container whose sandbox is gone.
     RemoveContainer { container_id: String },
     /// Have this daemon restarted.
@@ -82,7 +82,9 @@ pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> 
         (Some(signal), FaultType::RuntimeClientHung) => {
             Ok(Task::ReleaseClient { process: process(order, Role::RuntimeClient)?, signal })
         }
-        (None, FaultType::DeafShim) => Ok(Task::RemoveDeafShim { process: process(order, Role::Shim)? }),
+        (None, FaultType::UnresponsiveShim) => {
+            Ok(Task::RemoveUnresponsiveShim { process: process(order, Role::Shim)? })
+        }
         (None, FaultType::LeakedShim) => Ok(Task::RemoveShim { process: process(order, Role::Shim)? }),
         (None, FaultType::OrphanContainer) => match &order.target.container_id {
             Some(id) if is_full_id(id) => Ok(Task::RemoveContainer { container_id: id.clone() }),
@@ -124,14 +126,14 @@ fn boot(order: &Order, helps: Result<(), &str>) -> Result<(String, Option<Proces
 /// A mark for a reboot by another tool: of a file that may be one, and for a bounded time.
 fn mark(order: &Order) -> Result<Task, Refusal> {
     let (boot_id, process) = boot(order, reboot::marking_helps(order.fault_type))?;
-    let Some(mark) = order.mark.clone() else {
-        return Err(malformed("MarkForReboot must name the file (mark)"));
+    let Some(mark) = order.reboot_marker.clone() else {
+        return Err(malformed("MarkForReboot must name the file (rebootMarker)"));
     };
     if reboot::sentinel_name(&mark.path).is_none() {
-        return Err(malformed("mark.path is not a file directly in /run with reboot in its name"));
+        return Err(malformed("rebootMarker.path is not a file directly in /run with reboot in its name"));
     }
-    if !(1..=reboot::MARK_STANDS).contains(&mark.stands_for_seconds) {
-        return Err(malformed("mark.standsForSeconds is not within 1 to 86400"));
+    if !(1..=reboot::MARK_STANDS).contains(&mark.expires_after_seconds) {
+        return Err(malformed("rebootMarker.expiresAfterSeconds is not within 1 to 86400"));
     }
     Ok(Task::Mark { boot_id, process, mark })
 }
@@ -197,5 +199,5 @@ fn malformed(what: &str) -> Refusal {
 }
 
 fn stale(what: &str) -> Refusal {
-    Refusal::new(OutcomeReason::Stale, format!("the order is too old: {what}"))
+    Refusal::new(OutcomeReason::Expired, format!("the order is too old: {what}"))
 }

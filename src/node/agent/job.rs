@@ -1,4 +1,4 @@
-//! `nrh act`: one order from the environment, one outcome into the termination message.
+//! `nrh run-command`: one order from the environment, one outcome into the termination message.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::reader::Reader;
 use super::{Agent, AgentSettings};
-use crate::cli::{ActArgs, STATE_DIR};
+use crate::cli::{RunCommandArgs, STATE_DIR};
 use crate::core::fault::MAX_LINE;
 use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::text::bounded;
@@ -27,12 +27,12 @@ const FIND: Duration = Duration::from_secs(5);
 
 /// Runs one order, in a Job. The outcome goes to `--outcome`; the exit code is 0 when the order was done or refused,
 /// and 1 when it failed or could not be read.
-pub async fn run(args: ActArgs) -> anyhow::Result<()> {
+pub async fn run(args: RunCommandArgs) -> anyhow::Result<()> {
     run_in(Path::new(STATE_DIR), args).await
 }
 
-async fn run_in(state_dir: &Path, args: ActArgs) -> anyhow::Result<()> {
-    let outcome = match read_order(&args.order) {
+async fn run_in(state_dir: &Path, args: RunCommandArgs) -> anyhow::Result<()> {
+    let outcome = match read_order(&args.command) {
         Ok(order) => {
             let (endpoint, docker_socket) = sockets(state_dir).await;
             let settings = AgentSettings::new(&args.node_name, state_dir, endpoint);
@@ -57,7 +57,7 @@ fn unreadable(said: &str) -> Outcome {
     Outcome {
         operation_id: String::new(),
         state: OutcomeState::Failed,
-        reason: OutcomeReason::CannotLook,
+        reason: OutcomeReason::CheckFailed,
         message: bounded(said, MAX_LINE),
         at: Timestamp::now(),
     }
@@ -101,7 +101,8 @@ mod tests {
     use crate::node::state::Saved;
 
     async fn act(folder: &Path, order: &str) -> anyhow::Result<()> {
-        let args = ActArgs { order: order.to_owned(), node_name: "n1".to_owned(), outcome: folder.join("outcome") };
+        let args =
+            RunCommandArgs { command: order.to_owned(), node_name: "n1".to_owned(), outcome: folder.join("outcome") };
         run_in(&folder.join("state"), args).await
     }
 
@@ -138,13 +139,13 @@ mod tests {
     #[test]
     fn whoever_makes_the_job_names_no_socket_and_no_folder() {
         for flag in ["--runtime-endpoint=/x", "--docker-endpoint=/x", "--state-dir=/x"] {
-            let words = ["nrh", "act", "--order={}", "--node-name=n1"];
+            let words = ["nrh", "run-command", "--command={}", "--node-name=n1"];
             assert!(Cli::try_parse_from(words).is_ok());
             assert!(Cli::try_parse_from([&words[..], &[flag]].concat()).is_err(), "{flag}");
         }
-        let act = Cli::command().find_subcommand("act").cloned().unwrap();
+        let act = Cli::command().find_subcommand("run-command").cloned().unwrap();
         let variables: Vec<_> = act.get_arguments().filter_map(|argument| argument.get_env()).collect();
-        assert_eq!(variables, ["NRH_ORDER", "NODE_NAME"]);
+        assert_eq!(variables, ["NRH_COMMAND", "NODE_NAME"]);
     }
 
     #[tokio::test]

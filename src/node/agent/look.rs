@@ -25,12 +25,12 @@ use crate::node::runtime::Client;
 use crate::node::sentinel::{Folder, Mark};
 
 mod client;
-mod deaf;
 mod docker;
 mod leaked;
 mod reboot;
 mod restart;
 mod unit;
+mod unresponsive;
 
 pub(super) use unit::Unit;
 
@@ -139,7 +139,7 @@ impl Looker {
                 self.client_still_hung(&order.target, &held).await?;
                 self.allow_signal(held, process, &order.target, *signal).await
             }
-            Task::RemoveDeafShim { process } => {
+            Task::RemoveUnresponsiveShim { process } => {
                 let held = self.hold(process, &order.target).await?;
                 self.shim_still_deaf(&held).await?;
                 self.allow_signal(held, process, &order.target, Signal::Kill).await

@@ -12,7 +12,6 @@ use crate::node::cri::endpoint::{Endpoint, NamedBy};
 
 mod cleanup;
 mod client;
-mod deaf;
 mod docker;
 mod mark;
 mod once;
@@ -21,6 +20,7 @@ mod reboot;
 mod release;
 mod restart;
 mod runtime;
+mod unresponsive;
 
 use process::{Running, Stage, id};
 use runtime::Runtime;
@@ -77,7 +77,7 @@ fn order(action: NodeAction, fault_type: FaultType, target: Target) -> Order {
         target,
         restart: None,
         boot_id: None,
-        mark: None,
+        reboot_marker: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     }
@@ -100,7 +100,7 @@ fn refused(outcome: &Outcome, reason: OutcomeReason) {
 
 #[track_caller]
 fn done(outcome: &Outcome) {
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Acted), "{}", outcome.message);
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{}", outcome.message);
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn orders_for_others_or_out_of_time_are_refused() {
 
     let two_hours = Timestamp::now() - SignedDuration::from_hours(2);
     let old = Order { issued_at: two_hours, ..resume(&shim, &sandbox) };
-    refused(&node.execute(&old).await, OutcomeReason::Stale);
+    refused(&node.execute(&old).await, OutcomeReason::Expired);
 
     let newer = Order { epoch: 9, target: Target::default(), ..resume(&shim, &sandbox) };
     let _ = node.execute(&newer).await;
@@ -128,12 +128,12 @@ async fn orders_for_others_or_out_of_time_are_refused() {
         )
     };
     refused(&node.execute(&newer).await, OutcomeReason::TargetGone);
-    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::Stale);
+    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::Expired);
 
     let mut off = node.settings();
     off.allow_actions = false;
     let order = Order { epoch: 9, ..resume(&shim, &sandbox) };
-    refused(&Agent::new(off).execute(&order).await, OutcomeReason::ActingDisabled);
+    refused(&Agent::new(off).execute(&order).await, OutcomeReason::ActionsDisabled);
 
     assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
     done(&node.execute(&order).await);
@@ -151,13 +151,13 @@ async fn an_order_read_too_long_ago_is_refused_although_clocks_agree() {
     let now = node.agent().now().unwrap();
     claims.first_read(&order, &now).unwrap();
     std::thread::sleep(Duration::from_millis(1200));
-    refused(&node.execute(&order).await, OutcomeReason::Stale);
+    refused(&node.execute(&order).await, OutcomeReason::Expired);
     assert_eq!(shim.state(), Some('T'));
 
     let order = Order { operation_id: "boot".to_owned(), ..resume(&shim, &sandbox) };
     let before = super::claims::Moment { boot: "another".to_owned(), uptime: Duration::ZERO };
     claims.first_read(&order, &before).unwrap();
-    refused(&node.execute(&order).await, OutcomeReason::Stale);
+    refused(&node.execute(&order).await, OutcomeReason::Expired);
     assert_eq!(shim.state(), Some('T'));
 }
 
@@ -171,10 +171,10 @@ async fn malformed_orders_are_refused() {
     let long = "x".repeat(64);
     for operation in ["", "../epoch", "a/b", "A", "-a", "a-", ".", long.as_str()] {
         let order = Order { operation_id: operation.to_owned(), ..good() };
-        refused(&node.execute(&order).await, OutcomeReason::CannotLook);
+        refused(&node.execute(&order).await, OutcomeReason::CheckFailed);
     }
     for ttl_seconds in [0, 3601, u32::MAX] {
-        refused(&node.execute(&Order { ttl_seconds, ..good() }).await, OutcomeReason::CannotLook);
+        refused(&node.execute(&Order { ttl_seconds, ..good() }).await, OutcomeReason::CheckFailed);
     }
     // A shim without the id it serves, nothing at all, and faults that this version cannot look at again.
     let no_id = Target { process: good().target.process, ..Target::default() };
@@ -185,7 +185,7 @@ async fn malformed_orders_are_refused() {
         Order { fault_type: FaultType::LeakedShim, ..good() },
         Order { action: NodeAction::CleanupOrphans, ..good() },
     ] {
-        refused(&node.execute(&order).await, OutcomeReason::CannotLook);
+        refused(&node.execute(&order).await, OutcomeReason::CheckFailed);
     }
     for pid in [i32::MIN, -1, 0, 1, i32::try_from(std::process::id()).unwrap()] {
         let mut order = good();
@@ -202,7 +202,7 @@ async fn without_its_memory_nothing_is_done() {
     let shim = node.stage.shim(&sandbox);
     shim.stop();
     std::fs::write(node.stage.path("state"), "not a folder").unwrap();
-    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::CannotLook);
+    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::CheckFailed);
     assert_eq!(shim.state(), Some('T'));
     let missing = node.agent().self_check().await;
     assert!(missing.iter().any(|line| line.contains("cannot keep claims")), "{missing:?}");

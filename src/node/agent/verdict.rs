@@ -21,7 +21,7 @@ impl Refusal {
 
     /// The node could not look: a missing answer is never taken for a bad or a good one.
     pub(super) fn cannot_look(message: impl Into<String>) -> Self {
-        Self::new(OutcomeReason::CannotLook, message)
+        Self::new(OutcomeReason::CheckFailed, message)
     }
 
     pub(super) fn outcome(self, order: &Order) -> Outcome {

@@ -49,7 +49,7 @@ struct Places {
     settled: bool,
 }
 
-/// The disk lane's eye.
+/// The disk collector's eye.
 #[derive(Debug)]
 pub struct Disks {
     proc: PathBuf,

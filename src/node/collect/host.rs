@@ -11,7 +11,7 @@ use crate::core::observation::{DaemonSeen, FrozenSeen, HostSeen, InitSeen, Limit
 use crate::core::text::bounded;
 use crate::node::proc::{self, Groups, Handle, Waits, groups};
 
-mod strangers;
+mod untracked;
 
 /// Longest file of numbers that is read.
 const MAX_NUMBERS: usize = 256;
@@ -25,7 +25,7 @@ const PODS: [&str; 4] = [
     "sys/fs/cgroup/pids/kubepods",
 ];
 
-/// A daemon to look at, as another lane has found it.
+/// A daemon to look at, as another collector has found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
     /// Which.
@@ -63,7 +63,7 @@ fn of_start(handle: Handle, start_ticks: u64) -> io::Result<Handle> {
     Err(io::Error::new(io::ErrorKind::NotFound, format!("process {} has ended", handle.pid())))
 }
 
-/// The host lane's eye.
+/// The host collector's eye.
 #[derive(Debug)]
 pub struct Host {
     proc: PathBuf,
@@ -87,8 +87,8 @@ impl Host {
             files: vec![LimitSeen { owner: Owner::Node, usage: self.files().map_err(|error| said(&error)) }],
             daemons: Vec::new(),
             frozen: Ok(Vec::new()),
-            strangers: Ok(Vec::new()),
-            strangers_left_out: 0,
+            untracked: Ok(Vec::new()),
+            untracked_left_out: 0,
             unseen: who.unseen.clone(),
         };
         // Control groups are found below the root of a process that sees all of them.
@@ -109,16 +109,16 @@ impl Host {
         if let Some(root) = &root {
             seen.pids.extend(of_pods(root));
             seen.frozen = self.frozen(root, &who.inits);
-            match who.listed.as_ref().map(|listed| strangers::find(root, listed)) {
-                Some(Ok(found)) => (seen.strangers, seen.strangers_left_out) = (Ok(found.told), found.left_out),
-                Some(Err(error)) => seen.strangers = Err(said(&error)),
-                None => seen.strangers = Err("the runtime's lists are not known".to_owned()),
+            match who.listed.as_ref().map(|listed| untracked::find(root, listed)) {
+                Some(Ok(found)) => (seen.untracked, seen.untracked_left_out) = (Ok(found.told), found.left_out),
+                Some(Err(error)) => seen.untracked = Err(said(&error)),
+                None => seen.untracked = Err("the runtime's lists are not known".to_owned()),
             }
         } else {
             let why = "no root of a kubelet or a runtime can be entered to find control groups";
             seen.unseen.get_or_insert(why.to_owned());
             seen.frozen = Err(why.to_owned());
-            seen.strangers = Err(why.to_owned());
+            seen.untracked = Err(why.to_owned());
         }
         Ok(seen)
     }

@@ -51,7 +51,7 @@ enum Tried {
     Unproven,
 }
 
-/// The process lane's eye.
+/// The process collector's eye.
 #[derive(Debug)]
 pub struct Processes {
     root: PathBuf,

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::api::health::{KubeletStatus, LaneStatus, RuntimeStatus};
+use crate::api::health::{CollectorStatus, KubeletStatus, RuntimeStatus};
 use crate::core::fault::Fault;
 use crate::core::text::bounded;
-use crate::node::lanes::Outstanding;
+use crate::node::collectors::Outstanding;
 
 /// Largest bundle, as JSON.
 pub const LARGEST: usize = 128 << 10;
@@ -37,9 +37,9 @@ pub struct Bundle {
     /// The kubelet, as last seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletStatus>,
-    /// How each lane was.
+    /// How each collector was.
     #[serde(default)]
-    pub lanes: Vec<LaneStatus>,
+    pub collectors: Vec<CollectorStatus>,
     /// What had become of the probe's calls.
     #[serde(flatten)]
     pub calls: Outstanding,
@@ -151,7 +151,7 @@ impl Bundle {
                 *process =
                     ProcessEvidence { part, pid, start_ticks, command, state, note, ..ProcessEvidence::default() };
             } else {
-                // Nothing else grows: the fault and the lanes are bounded far below it.
+                // Nothing else grows: the fault and the collectors are bounded far below it.
                 return Ok(json);
             }
         }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::api::health::{LaneState, LaneStatus, ProbeStatus};
+use crate::api::health::{CollectorState, CollectorStatus, ProbeStatus};
 use crate::core::examples::fault;
 use crate::core::examples::{Node, SANDBOX};
 use crate::core::fault::{FaultType, ProcessRef, Role};
@@ -89,13 +89,13 @@ fn confirmed(kind: FaultType, pid: i32) -> Fault {
 }
 
 fn status(faults: Vec<Fault>) -> NodeRuntimeHealthStatus {
-    let lane = LaneStatus {
+    let collector = CollectorStatus {
         name: "lists".into(),
-        state: LaneState::Hung,
+        state: CollectorState::Hung,
         age_seconds: Some(65),
         message: "a call has been out for 65 s".into(),
     };
-    let probe = ProbeStatus { lanes: vec![lane], ..ProbeStatus::default() };
+    let probe = ProbeStatus { collectors: vec![collector], ..ProbeStatus::default() };
     NodeRuntimeHealthStatus { probe: Some(probe), faults, ..NodeRuntimeHealthStatus::default() }
 }
 
@@ -119,7 +119,7 @@ async fn noted(evidence: &mut Evidence, fault: &Fault) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_bundle_holds_what_the_kernel_and_the_lanes_tell() {
+async fn a_bundle_holds_what_the_kernel_and_the_collectors_tell() {
     let host = Host::new();
     host.process(4000, 'T', 3);
     fs::write(host.0.path().join("kmsg"), "6,1,5000000,-;task containerd-shim blocked\n").unwrap();
@@ -128,7 +128,7 @@ async fn a_bundle_holds_what_the_kernel_and_the_lanes_tell() {
     assert_eq!(evidence.counts(), Counts { kept: 1, lost: 0 });
     let bundle = host.bundle(&name);
     assert_eq!((bundle.name.as_str(), bundle.node.as_str(), bundle.boot_id.as_str()), (&*name, "worker-1", "boot-1"));
-    assert_eq!((bundle.fault.evidence[0].as_str(), bundle.lanes[0].age_seconds), ("state T", Some(65)));
+    assert_eq!((bundle.fault.evidence[0].as_str(), bundle.collectors[0].age_seconds), ("state T", Some(65)));
     assert_eq!((bundle.calls.out["lists"], bundle.calls.given_up["tasks"]), (1, 2));
     let [process] = bundle.processes.as_slice() else { panic!("{:?}", bundle.processes) };
     assert_eq!((process.part.as_str(), process.state.as_str(), process.note.as_str()), ("target", "T", ""));
@@ -229,8 +229,8 @@ async fn the_largest_bundle_stays_within_its_bound_and_says_what_it_lacks() {
     (large.message, large.impact) = ("\"".repeat(512), "\\".repeat(512));
     let mut evidence = Evidence::start(host.settings());
     let mut now = status(vec![large]);
-    now.probe.as_mut().unwrap().lanes =
-        vec![LaneStatus { message: "\"".repeat(256), ..now.probe.as_ref().unwrap().lanes[0].clone() }; 8];
+    now.probe.as_mut().unwrap().collectors =
+        vec![CollectorStatus { message: "\"".repeat(256), ..now.probe.as_ref().unwrap().collectors[0].clone() }; 8];
     evidence.note(&mut now, &node.seen(), &calls());
     timeout(Duration::from_secs(30), evidence.ended()).await.unwrap();
     let name = name(&now.faults[0]);

@@ -40,7 +40,7 @@ pub(crate) fn order(data: &[u8]) -> bool {
     assert!((1..=3600).contains(&order.ttl_seconds));
     match task {
         Task::RemoveContainer { container_id } => assert!(is_full_id(&container_id)),
-        Task::RemoveShim { process } | Task::RemoveDeafShim { process } => assert!(process.pid > 1),
+        Task::RemoveShim { process } | Task::RemoveUnresponsiveShim { process } => assert!(process.pid > 1),
         Task::ReleaseClient { process, .. } => {
             assert!(process.pid > 1 && order.action != NodeAction::CleanupOrphans);
             assert!(order.target.container_id.as_deref().is_some_and(is_full_id));
@@ -54,7 +54,7 @@ pub(crate) fn order(data: &[u8]) -> bool {
         Task::Mark { boot_id, process, mark } => {
             assert!(is_boot_id(&boot_id) && process.is_none_or(|process| process.pid > 1));
             assert!(sentinel_name(&mark.path).is_some_and(|name| !name.contains('/')), "{:?}", mark.path);
-            assert!((1..=MARK_STANDS).contains(&mark.stands_for_seconds));
+            assert!((1..=MARK_STANDS).contains(&mark.expires_after_seconds));
         }
         Task::Restart { with, .. } => assert!(with.unit.as_deref().is_none_or(is_service)),
     }
@@ -74,7 +74,7 @@ pub(crate) fn claim(data: &[u8]) -> bool {
         target: fault::Target::default(),
         restart: None,
         boot_id: None,
-        mark: None,
+        reboot_marker: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     };
@@ -94,7 +94,7 @@ pub(crate) fn saved_state(data: &[u8]) -> bool {
     assert!(saved.tracker.suspects().count() <= tracker::MAX_TRACKED);
     let tracked = saved.tracker.step(NOW, Timestamp::UNIX_EPOCH, &Findings::default(), &Thresholds::default());
     assert!(tracked.faults.len() <= MAX_FAULTS);
-    assert!(tracked.faults.iter().all(|fault| fault.for_seconds <= NOW.as_secs()), "longer than since boot");
+    assert!(tracked.faults.iter().all(|fault| fault.duration_seconds <= NOW.as_secs()), "longer than since boot");
     true
 }
 
@@ -109,12 +109,15 @@ pub(crate) fn probe_config(data: &[u8]) -> bool {
                 (&read.kubelet_down, &shipped.kubelet_down),
                 (&read.disk_full, &shipped.disk_full),
             ] {
-                assert!((3..=20).contains(&one.looks), "{} looks", one.looks);
-                assert!(one.apart.saturating_mul(2) >= shipped.apart && one.apart <= shipped.apart.saturating_mul(20));
-                assert!(one.grace <= shipped.grace.saturating_mul(20));
+                assert!((3..=20).contains(&one.checks), "{} looks", one.checks);
+                assert!(
+                    one.interval.saturating_mul(2) >= shipped.interval
+                        && one.interval <= shipped.interval.saturating_mul(20)
+                );
+                assert!(one.grace_period <= shipped.grace_period.saturating_mul(20));
             }
-            assert!((2..=20).contains(&read.clean_looks));
-            assert!(read.clean_apart.saturating_mul(read.clean_looks.saturating_sub(1)) <= Duration::from_secs(20));
+            assert!((2..=20).contains(&read.clear_checks));
+            assert!(read.clear_interval.saturating_mul(read.clear_checks.saturating_sub(1)) <= Duration::from_secs(20));
             assert!(read.leaked_shim_age >= shipped.leaked_shim_age);
             assert!(HumanDuration::from_secs(read.list_deadline.as_secs()).get() == read.list_deadline);
             true

@@ -166,8 +166,8 @@ impl From<kube::Error> for CallError {
 /// What the probe learns from its own report when it writes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Feedback {
-    /// Whether an episode of healing this node runs.
-    pub episode: bool,
+    /// Whether a remediation of healing this node runs.
+    pub remediation: bool,
     /// Uid of the Node that owns the object.
     pub node_uid: Option<String>,
     /// The kubelet's version, which the controller reads off the Node.
@@ -191,7 +191,7 @@ struct OwnStatus {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct OwnRemediation {
-    episode: Option<String>,
+    name: Option<String>,
 }
 
 impl From<OwnObject> for Feedback {
@@ -200,7 +200,7 @@ impl From<OwnObject> for Feedback {
         let remediation = status.remediation.unwrap_or_default();
         let owners = object.metadata.owner_references.unwrap_or_default();
         Self {
-            episode: remediation.episode.is_some(),
+            remediation: remediation.name.is_some(),
             kubelet_version: status.kubelet_version.map(|version| bounded(&version, 64)),
             node_uid: owners.into_iter().find(|owner| owner.kind == "Node").map(|owner| owner.uid),
         }
@@ -275,7 +275,7 @@ pub(super) async fn call<A: DeserializeOwned, T: From<A>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::health::{LaneState, LaneStatus, ProbeStatus, RuntimeStatus};
+    use crate::api::health::{CollectorState, CollectorStatus, ProbeStatus, RuntimeStatus};
     use crate::core::fault::FaultType;
 
     fn nobody() -> Tell {
@@ -335,9 +335,17 @@ mod tests {
         (fault.message, fault.impact, fault.evidence) =
             (hostile.to_owned(), hostile.to_owned(), vec![hostile.to_owned()]);
         fault.subject.name = Some(hostile.to_owned());
-        let lane =
-            LaneStatus { name: "lists".into(), state: LaneState::Failed, age_seconds: None, message: hostile.into() };
-        let probe = ProbeStatus { missing: vec![hostile.into()], lanes: vec![lane], ..ProbeStatus::default() };
+        let collector = CollectorStatus {
+            name: "lists".into(),
+            state: CollectorState::Failed,
+            age_seconds: None,
+            message: hostile.into(),
+        };
+        let probe = ProbeStatus {
+            missing_capabilities: vec![hostile.into()],
+            collectors: vec![collector],
+            ..ProbeStatus::default()
+        };
         let runtime = RuntimeStatus { version: hostile.into(), endpoint: hostile.into(), ..RuntimeStatus::default() };
         let status = NodeRuntimeHealthStatus {
             probe: Some(probe),
@@ -353,9 +361,13 @@ mod tests {
             found
         };
         let raw = look(&json!({"status": status}));
-        for place in
-            [".faults.message", ".faults.evidence", ".probe.lanes.message", ".probe.missing", ".runtime.endpoint"]
-        {
+        for place in [
+            ".faults.message",
+            ".faults.evidence",
+            ".probe.collectors.message",
+            ".probe.missingCapabilities",
+            ".runtime.endpoint",
+        ] {
             assert!(raw.iter().any(|refused| refused == place), "{place} may hold anything: {raw:?}");
         }
         let written = body("n1", &status);

@@ -24,14 +24,14 @@ pub struct Command {
     /// The order that stands, if one does and it can be read.
     pub order: Option<Order>,
     /// The controller's last request for a fresh check; 0 = none.
-    pub look_requested: u64,
+    pub check_sequence: u64,
     /// The last request of a person or a roll-out for a fresh check, by its name.
     pub check_requested: Option<String>,
 }
 
 impl Command {
     /// There is no such object: no order stands.
-    pub const NONE: Self = Self { is_known: true, order: None, look_requested: 0, check_requested: None };
+    pub const NONE: Self = Self { is_known: true, order: None, check_sequence: 0, check_requested: None };
 }
 
 /// The part of a `NodeCommand` that the probe reads. Everything else is skipped, not kept.
@@ -51,15 +51,15 @@ struct OwnMeta {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct OwnSpec {
-    order: Option<Value>,
-    look_requested: Option<u64>,
+    command: Option<Value>,
+    check_sequence: Option<u64>,
     check_requested: Option<String>,
 }
 
 impl From<OwnCommand> for Command {
     fn from(object: OwnCommand) -> Self {
         let spec = object.spec.unwrap_or_default();
-        let order = spec.order.and_then(|raw| match serde_json::from_value(raw) {
+        let order = spec.command.and_then(|raw| match serde_json::from_value(raw) {
             Ok(order) => Some(order),
             Err(error) => {
                 // An order we cannot read is not carried out in part.
@@ -70,7 +70,7 @@ impl From<OwnCommand> for Command {
         Self {
             is_known: true,
             order,
-            look_requested: spec.look_requested.unwrap_or_default(),
+            check_sequence: spec.check_sequence.unwrap_or_default(),
             check_requested: spec.check_requested.filter(|name| is_check_name(name)),
         }
     }

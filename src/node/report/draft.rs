@@ -49,11 +49,11 @@ impl Draft {
     }
 
     /// What the rhythm of reports depends on.
-    pub fn pulse(&self, now: Instant, episode: bool) -> Pulse {
+    pub fn pulse(&self, now: Instant, remediation: bool) -> Pulse {
         Pulse {
             suspected: self.suspected.map(|since| now.saturating_duration_since(since)),
             faults: self.acute().next().is_some(),
-            episode,
+            remediation,
         }
     }
 
@@ -62,11 +62,11 @@ impl Draft {
         let older = now.saturating_duration_since(self.made).as_secs();
         let mut status = self.status.clone();
         for fault in &mut status.faults {
-            fault.look_age_seconds = fault.look_age_seconds.saturating_add(older);
-            fault.for_seconds = fault.for_seconds.saturating_add(older);
+            fault.check_age_seconds = fault.check_age_seconds.saturating_add(older);
+            fault.duration_seconds = fault.duration_seconds.saturating_add(older);
         }
-        for lane in status.probe.iter_mut().flat_map(|probe| &mut probe.lanes) {
-            lane.age_seconds = lane.age_seconds.map(|age| age.saturating_add(older));
+        for collector in status.probe.iter_mut().flat_map(|probe| &mut probe.collectors) {
+            collector.age_seconds = collector.age_seconds.map(|age| age.saturating_add(older));
         }
         status
     }
@@ -88,7 +88,7 @@ impl Draft {
 fn facts(status: &NodeRuntimeHealthStatus) -> NodeRuntimeHealthStatus {
     let mut facts = status.clone();
     for fault in &mut facts.faults {
-        (fault.for_seconds, fault.look_age_seconds, fault.confirmations) = (0, 0, 0);
+        (fault.duration_seconds, fault.check_age_seconds, fault.confirmations) = (0, 0, 0);
         fault.evidence = Vec::new();
         fault.message = String::new();
         // Its name follows a moment after the fault is confirmed: the next heartbeat tells it.
@@ -99,8 +99,8 @@ fn facts(status: &NodeRuntimeHealthStatus) -> NodeRuntimeHealthStatus {
     }
     if let Some(probe) = &mut facts.probe {
         (probe.sequence, probe.heartbeat_at, probe.interval_seconds) = (0, None, 0);
-        for lane in &mut probe.lanes {
-            (lane.age_seconds, lane.message) = (None, String::new());
+        for collector in &mut probe.collectors {
+            (collector.age_seconds, collector.message) = (None, String::new());
         }
     }
     if let Some(runtime) = &mut facts.runtime {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// At rest.
 const REST: Duration = Duration::from_mins(5);
-/// While something new is suspected, or an episode runs.
+/// While something new is suspected, or a remediation runs.
 const ALERT: Duration = Duration::from_secs(15);
 /// While a fault stands and nobody does anything about it.
 const HELD: Duration = Duration::from_mins(1);
@@ -24,14 +24,14 @@ pub struct Pulse {
     pub suspected: Option<Duration>,
     /// Whether any fault stands.
     pub faults: bool,
-    /// Whether an episode of healing this node runs.
-    pub episode: bool,
+    /// Whether a remediation of healing this node runs.
+    pub remediation: bool,
 }
 
 /// Time until the next report at the latest. `chance` in 0..1000 spreads the nodes of a fleet: up to a tenth
 /// more or less at rest, only less otherwise.
 pub fn interval(pulse: Pulse, chance: u32) -> Duration {
-    let alert = pulse.episode || pulse.suspected.is_some_and(|since| since < ALERT_FOR);
+    let alert = pulse.remediation || pulse.suspected.is_some_and(|since| since < ALERT_FOR);
     let (interval, least) = match (alert, pulse.faults) {
         (true, _) => (ALERT, 900),
         (false, true) => (HELD, 900),
@@ -72,11 +72,11 @@ mod tests {
         for (pulse, least, most) in [
             (Pulse::default(), 269, 330),
             (Pulse { suspected: since(0), ..Pulse::default() }, 13, 15),
-            (Pulse { suspected: since(599), faults: true, episode: false }, 13, 15),
-            (Pulse { suspected: since(600), faults: true, episode: false }, 54, 60),
-            (Pulse { suspected: since(600), faults: true, episode: true }, 13, 15),
-            (Pulse { suspected: None, faults: false, episode: true }, 13, 15),
-            (Pulse { suspected: since(600), faults: false, episode: false }, 269, 330),
+            (Pulse { suspected: since(599), faults: true, remediation: false }, 13, 15),
+            (Pulse { suspected: since(600), faults: true, remediation: false }, 54, 60),
+            (Pulse { suspected: since(600), faults: true, remediation: true }, 13, 15),
+            (Pulse { suspected: None, faults: false, remediation: true }, 13, 15),
+            (Pulse { suspected: since(600), faults: false, remediation: false }, 269, 330),
         ] {
             for chance in 0..1000 {
                 let interval = interval(pulse, chance);

@@ -65,9 +65,9 @@ async fn a_suspicion_is_told_at_once_then_every_15_s_for_ten_minutes_then_every_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_episode_keeps_the_rhythm_of_15_s() {
+async fn a_running_remediation_keeps_the_rhythm_of_15_s() {
     let bench = Bench::new();
-    bench.api.server().controller = json!({"remediation": {"episode": "e-1"}});
+    bench.api.server().controller = json!({"remediation": {"remediation": "e-1"}});
     for _ in 0..1200 {
         bench.say(vec![confirmed()]);
         seconds(1).await;
@@ -75,7 +75,7 @@ async fn a_running_episode_keeps_the_rhythm_of_15_s() {
     let writes = bench.api.writes();
     assert!(gaps(&writes).iter().skip(1).all(|gap| *gap <= 15), "{:?}", gaps(&writes));
     let feedback = bench.feedback.borrow().clone();
-    assert_eq!((feedback.episode, feedback.node_uid.as_deref()), (true, Some("node-uid")));
+    assert_eq!((feedback.remediation, feedback.node_uid.as_deref()), (true, Some("node-uid")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +83,7 @@ async fn ages_alone_are_no_news() {
     let bench = Bench::new();
     for age in 0..100 {
         let mut one = fault(FaultType::HungContainer);
-        (one.look_age_seconds, one.for_seconds, one.confirmations) = (age, age, 7);
+        (one.check_age_seconds, one.duration_seconds, one.confirmations) = (age, age, 7);
         one.evidence = vec![format!("{age} s old")];
         one.message = format!("state changes {age}");
         bench.say(vec![one]);
@@ -96,14 +96,14 @@ async fn ages_alone_are_no_news() {
 async fn an_age_is_sent_as_it_is_when_it_is_sent() {
     let bench = Bench::new();
     bench.api.mood(Mood::Answers(500));
-    let old = Fault { look_age_seconds: 5, for_seconds: 60, ..confirmed() };
+    let old = Fault { check_age_seconds: 5, duration_seconds: 60, ..confirmed() };
     bench.say(vec![old]);
     seconds(100).await;
     bench.api.mood(Mood::Well);
     seconds(40).await;
     let writes = bench.api.writes();
     let (at, body) = writes.last().unwrap();
-    let age = body["faults"][0]["lookAgeSeconds"].as_u64().unwrap();
+    let age = body["faults"][0]["checkAgeSeconds"].as_u64().unwrap();
     assert!((at + 4..=at + 5).contains(&age), "sent at {at} with age {age}");
 }
 

@@ -1,4 +1,4 @@
-//! From the lanes to the next report: diagnosis, tracker, conditions, in one place and with one memory.
+//! From the collectors to the next report: diagnosis, tracker, conditions, in one place and with one memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::core::thresholds::Thresholds;
 use crate::core::tracker::{Tracked, Tracker};
 use crate::node::state::{KubeletProcess, Saved};
 
-/// Most ids handed to the task lane as suspects.
+/// Most ids handed to the task collector as suspects.
 const MAX_SUSPECTS: usize = 128;
 /// The start of a kubelet is reckoned back from its age: closer than this is the same moment.
 const SAME_MOMENT: i64 = 3;
@@ -106,8 +106,8 @@ impl Judge {
             runtime: self.runtime.clone(),
             kubelet: Some(self.kubelet.clone()),
             faults: tracked.faults,
-            faults_left_out: (tracked.left_out > 0).then_some(tracked.left_out),
-            agent: about.agent.clone(),
+            faults_omitted: (tracked.left_out > 0).then_some(tracked.left_out),
+            command_result: about.agent.clone(),
             conditions: self.conditions.clone(),
             ..NodeRuntimeHealthStatus::default()
         }
@@ -159,11 +159,11 @@ impl Judge {
                 start_ticks,
                 began: known.map_or(began, |known| earlier(known.began, began)),
                 // What was once so stays so: its pods may be gone again.
-                makes_pods: findings.kubelet.makes_pods || known.is_some_and(|known| known.makes_pods),
+                creates_pods: findings.kubelet.creates_pods || known.is_some_and(|known| known.creates_pods),
             })
         });
         self.kubelet.started_at = self.process.map(|process| process.began);
-        self.kubelet.makes_pods = self.process.map(|process| process.makes_pods);
+        self.kubelet.creates_pods = self.process.map(|process| process.creates_pods);
     }
 }
 
@@ -225,9 +225,12 @@ mod tests {
         assert_eq!((kubelet.started, kubelet.started_at), (Some(true), Timestamp::from_second(1_699_999_400).ok()));
         assert_eq!(status.conditions.len(), 15);
         assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), Tri::True);
-        let lanes = status.probe.unwrap().lanes;
-        assert_eq!(lanes.len(), 10);
-        assert!(lanes.iter().all(|lane| lane.state == crate::api::health::LaneState::Ok), "{lanes:?}");
+        let collectors = status.probe.unwrap().collectors;
+        assert_eq!(collectors.len(), 10);
+        assert!(
+            collectors.iter().all(|collector| collector.state == crate::api::health::CollectorState::Ok),
+            "{collectors:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_node_itself_lacks_makes_no_lane_look_more_often() {
+    async fn what_the_node_itself_lacks_makes_no_collector_look_more_often() {
         use crate::core::observation::Look;
         let mut judge = Judge::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
@@ -319,7 +322,7 @@ mod tests {
         let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
         let makes = |judge: &mut Judge, node: &mut Node, second| {
             let judged = judge.judge(&at(node, second), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
-            judged.status.kubelet.unwrap().makes_pods
+            judged.status.kubelet.unwrap().creates_pods
         };
         assert_eq!(makes(&mut judge, &mut node, 1000), Some(true));
         node.table().retain(|process| !matches!(process.part, crate::core::observation::Part::Shim { .. }));

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::fault::{FaultState, FaultType};
 use crate::core::node_condition::NodeCondition;
-use crate::node::lanes::{Hints, Lanes, Outstanding};
+use crate::node::collectors::{Collectors, Hints, Outstanding};
 use crate::node::report::draft::Draft;
 use crate::server;
 
@@ -27,7 +27,7 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 type Newest = watch::Receiver<Option<Arc<Draft>>>;
 
 /// Serves until the probe ends. An address that cannot be bound is told, and the probe goes on without.
-pub(super) async fn serve(address: SocketAddr, lanes: Arc<Lanes>, newest: Newest) {
+pub(super) async fn serve(address: SocketAddr, collectors: Arc<Collectors>, newest: Newest) {
     let listener = match tokio::net::TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => {
@@ -46,7 +46,8 @@ pub(super) async fn serve(address: SocketAddr, lanes: Arc<Lanes>, newest: Newest
     };
     let metrics = move || async move {
         let draft = newest.borrow().clone();
-        ([(header::CONTENT_TYPE, TEXT)], text(draft.as_deref(), &lanes.outstanding(), lanes.hints())).into_response()
+        ([(header::CONTENT_TYPE, TEXT)], text(draft.as_deref(), &collectors.outstanding(), collectors.hints()))
+            .into_response()
     };
     let app = Router::new().route("/livez", get(live)).route("/metrics", get(metrics));
     // It ends with the probe.
@@ -56,32 +57,37 @@ pub(super) async fn serve(address: SocketAddr, lanes: Arc<Lanes>, newest: Newest
 /// Everything as text. Labels are closed sets, so nothing needs escaping.
 fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
     let mut out = String::new();
-    gauge(&mut out, "nrh_probe_lane_age_seconds", "Seconds since the last completed look of a lane.");
+    gauge(&mut out, "nrh_probe_collector_age_seconds", "Seconds since the last completed look of a collector.");
     let older = draft.map_or(0, |draft| draft.made.elapsed().as_secs());
-    for lane in draft.iter().filter_map(|draft| draft.status.probe.as_ref()).flat_map(|probe| &probe.lanes) {
-        if let Some(age) = lane.age_seconds {
-            line(&mut out, "nrh_probe_lane_age_seconds", &[("lane", &lane.name)], age.saturating_add(older));
+    for collector in draft.iter().filter_map(|draft| draft.status.probe.as_ref()).flat_map(|probe| &probe.collectors) {
+        if let Some(age) = collector.age_seconds {
+            line(
+                &mut out,
+                "nrh_probe_collector_age_seconds",
+                &[("collector", &collector.name)],
+                age.saturating_add(older),
+            );
         }
     }
-    gauge(&mut out, "nrh_probe_calls_out", "Calls that are out now.");
-    for (lane, count) in &calls.out {
-        line(&mut out, "nrh_probe_calls_out", &[("lane", lane)], *count);
+    gauge(&mut out, "nrh_probe_calls_in_flight", "Calls that are out now.");
+    for (collector, count) in &calls.out {
+        line(&mut out, "nrh_probe_calls_in_flight", &[("collector", collector)], *count);
     }
-    head(&mut out, "counter", "nrh_probe_calls_given_up_total", "Calls dropped without an answer.");
-    for (lane, count) in &calls.given_up {
-        line(&mut out, "nrh_probe_calls_given_up_total", &[("lane", lane)], *count);
+    head(&mut out, "counter", "nrh_probe_calls_abandoned_total", "Calls dropped without an answer.");
+    for (collector, count) in &calls.given_up {
+        line(&mut out, "nrh_probe_calls_abandoned_total", &[("collector", collector)], *count);
     }
-    let name = "nrh_probe_held_up_seconds_total";
+    let name = "nrh_probe_stalled_seconds_total";
     head(&mut out, "counter", name, "Time in which calls were out and the probe itself could not run.");
-    for (lane, seconds) in &calls.held_up_seconds {
-        line(&mut out, name, &[("lane", lane)], *seconds);
+    for (collector, seconds) in &calls.held_up_seconds {
+        line(&mut out, name, &[("collector", collector)], *seconds);
     }
     let name = "nrh_probe_kernel_records_total";
     head(&mut out, "counter", name, "Records of the kernel's log that were read, or passed over since too many came.");
     line(&mut out, name, &[("outcome", "Read")], hints.read);
     line(&mut out, name, &[("outcome", "Dropped")], hints.dropped);
-    head(&mut out, "counter", "nrh_probe_hints_total", "Looks at once for something the kernel has logged.");
-    line(&mut out, "nrh_probe_hints_total", &[], hints.looks);
+    head(&mut out, "counter", "nrh_probe_kernel_triggers_total", "Looks at once for something the kernel has logged.");
+    line(&mut out, "nrh_probe_kernel_triggers_total", &[], hints.looks);
     gauge(&mut out, "nrh_probe_faults", "Faults that stand, by type and state.");
     let mut faults: BTreeMap<(&str, String), u64> = BTreeMap::new();
     for fault in draft.iter().flat_map(|draft| &draft.status.faults) {
@@ -157,15 +163,15 @@ mod tests {
         };
         let text = text(Some(&draft), &calls, Hints { read: 7, dropped: 5, looks: 2 });
         assert!(text.contains("nrh_probe_kernel_records_total{outcome=\"Dropped\"} 5\n"), "{text}");
-        assert!(text.contains("nrh_probe_hints_total 2\n"), "{text}");
+        assert!(text.contains("nrh_probe_kernel_triggers_total 2\n"), "{text}");
         assert!(text.contains("nrh_probe_evidence_bundles_total{outcome=\"Lost\"} 1\n"), "{text}");
         assert!(text.contains("nrh_probe_faults{type=\"HungContainer\",state=\"Suspected\"} 1\n"), "{text}");
         let gauge = "problem_gauge{type=\"ContainersUnresponsive\",reason=\"HungContainer\"} 1\n";
         assert!(text.contains(gauge) && text.contains("problem_counter{reason=\"HungContainer\"} 3\n"), "{text}");
         assert!(text.contains("problem_gauge{type=\"KubeletUnhealthy\",reason=\"KubeletDown\"} 0\n"), "{text}");
-        assert!(!text.contains("ProbeSilent"), "what the controller finds is not the probe's to count: {text}");
-        assert!(text.contains("nrh_probe_calls_out{lane=\"lists\"} 1\n"));
-        assert!(text.contains("nrh_probe_calls_given_up_total{lane=\"tasks\"} 2\n"));
-        assert!(text.contains("nrh_probe_held_up_seconds_total{lane=\"lists\"} 2.5\n"));
+        assert!(!text.contains("ProbeNotReporting"), "what the controller finds is not the probe's to count: {text}");
+        assert!(text.contains("nrh_probe_calls_in_flight{collector=\"lists\"} 1\n"));
+        assert!(text.contains("nrh_probe_calls_abandoned_total{collector=\"tasks\"} 2\n"));
+        assert!(text.contains("nrh_probe_stalled_seconds_total{collector=\"lists\"} 2.5\n"));
     }
 }

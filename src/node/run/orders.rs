@@ -76,7 +76,7 @@ mod tests {
                 Outcome {
                     operation_id: order.operation_id,
                     state: OutcomeState::Done,
-                    reason: OutcomeReason::Acted,
+                    reason: OutcomeReason::Executed,
                     message: String::new(),
                     at: jiff::Timestamp::UNIX_EPOCH,
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::api::health::{LaneState, LaneStatus, ProbeMode, ProbeStatus, RuntimeStatus};
+use crate::api::health::{CollectorState, CollectorStatus, ProbeMode, ProbeStatus, RuntimeStatus};
 use crate::core::observation::{Look, Observations, ProcessTable, TaskAnswer};
 use crate::core::order::Outcome;
 use crate::core::text::bounded;
@@ -11,14 +11,14 @@ use crate::core::text::bounded;
 const MAX_MISSING: usize = 16;
 const LINE: usize = 256;
 
-/// What does not come from the lanes.
+/// What does not come from the collectors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct About {
     pub mode: ProbeMode,
     pub boot_id: String,
     pub node_uid: Option<String>,
     /// Whether it may and can act.
-    pub can_act: bool,
+    pub actions_enabled: bool,
     /// What the executor lacks.
     pub missing: Vec<String>,
     /// The runtime's socket in use.
@@ -28,9 +28,9 @@ pub(super) struct About {
 }
 
 pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
-    let lanes = lanes(seen);
-    let blind = lanes.iter().filter(|lane| lane.state == LaneState::Blind);
-    let blind = blind.map(|lane| format!("lane {}: {}", lane.name, lane.message));
+    let collectors = collectors(seen);
+    let blind = collectors.iter().filter(|collector| collector.state == CollectorState::Blind);
+    let blind = blind.map(|collector| format!("collector {}: {}", collector.name, collector.message));
     let missing = blind.chain(about.missing.iter().cloned()).map(|line| bounded(&line, LINE));
     ProbeStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -40,10 +40,10 @@ pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
         sequence: 0,
         heartbeat_at: None,
         interval_seconds: 0,
-        can_act: about.can_act,
+        actions_enabled: about.actions_enabled,
         check_answered: None,
-        missing: missing.take(MAX_MISSING).collect(),
-        lanes,
+        missing_capabilities: missing.take(MAX_MISSING).collect(),
+        collectors,
     }
 }
 
@@ -69,31 +69,31 @@ pub(super) fn runtime(
     Some(RuntimeStatus { version, endpoint, sandboxes, containers })
 }
 
-/// Every lane with the age of its last completed look.
-pub(super) fn lanes(seen: &Observations) -> Vec<LaneStatus> {
+/// Every collector with the age of its last completed look.
+pub(super) fn collectors(seen: &Observations) -> Vec<CollectorStatus> {
     vec![
-        lane("runtime", &seen.runtime),
-        lane("lists", &seen.lists),
-        lane("status", &seen.status),
+        collector("runtime", &seen.runtime),
+        collector("lists", &seen.lists),
+        collector("status", &seen.status),
         tasks(seen),
         processes(&seen.processes),
-        lane("kubelet", &seen.kubelet),
-        lane("host", &seen.host),
-        lane("disks", &seen.disks),
-        lane("port", &seen.port),
-        lane("bus", &seen.bus),
+        collector("kubelet", &seen.kubelet),
+        collector("host", &seen.host),
+        collector("disks", &seen.disks),
+        collector("port", &seen.port),
+        collector("bus", &seen.bus),
     ]
 }
 
-fn lane<T>(name: &str, look: &Look<T>) -> LaneStatus {
+fn collector<T>(name: &str, look: &Look<T>) -> CollectorStatus {
     let (state, message) = match look {
-        Look::Never => (LaneState::Starting, String::new()),
-        Look::Done { .. } => (LaneState::Ok, String::new()),
-        Look::Hung { out } => (LaneState::Hung, format!("a call has been out for {} s", out.as_secs())),
-        Look::Failed { error, .. } => (LaneState::Failed, error.clone()),
-        Look::Blind { reason } => (LaneState::Blind, reason.clone()),
+        Look::Never => (CollectorState::Starting, String::new()),
+        Look::Done { .. } => (CollectorState::Ok, String::new()),
+        Look::Hung { out } => (CollectorState::Hung, format!("a call has been out for {} s", out.as_secs())),
+        Look::Failed { error, .. } => (CollectorState::Failed, error.clone()),
+        Look::Blind { reason } => (CollectorState::Blind, reason.clone()),
     };
-    LaneStatus {
+    CollectorStatus {
         name: name.to_owned(),
         state,
         age_seconds: age(look).map(|age| age.as_secs()),
@@ -101,22 +101,22 @@ fn lane<T>(name: &str, look: &Look<T>) -> LaneStatus {
     }
 }
 
-/// The lane of processes, which goes on where there is more than it takes in, and says what it has left out.
-fn processes(look: &Look<ProcessTable>) -> LaneStatus {
+/// The collector of processes, which goes on where there is more than it takes in, and says what it has left out.
+fn processes(look: &Look<ProcessTable>) -> CollectorStatus {
     let left_out = look.value().map(|table| table.left_out.to_string()).unwrap_or_default();
-    let lane = lane("processes", look);
-    if left_out.is_empty() { lane } else { LaneStatus { message: bounded(&left_out, LINE), ..lane } }
+    let collector = collector("processes", look);
+    if left_out.is_empty() { collector } else { CollectorStatus { message: bounded(&left_out, LINE), ..collector } }
 }
 
-/// The lane of single tasks: as fresh as its newest answer, and hung only when none comes back.
-fn tasks(seen: &Observations) -> LaneStatus {
+/// The collector of single tasks: as fresh as its newest answer, and hung only when none comes back.
+fn tasks(seen: &Observations) -> CollectorStatus {
     let newest = |wanted: fn(&Look<TaskAnswer>) -> bool| {
         seen.tasks.values().filter(|look| wanted(look)).min_by_key(|look| age(look).unwrap_or(Duration::MAX))
     };
     let best = newest(|look| matches!(look, Look::Done { .. }))
         .or_else(|| newest(|look| matches!(look, Look::Hung { .. })))
         .or_else(|| newest(|_| true));
-    best.map_or_else(|| lane::<TaskAnswer>("tasks", &Look::Never), |look| lane("tasks", look))
+    best.map_or_else(|| collector::<TaskAnswer>("tasks", &Look::Never), |look| collector("tasks", look))
 }
 
 /// Age of the last completed look.
@@ -133,12 +133,12 @@ mod tests {
     use crate::core::examples::{Node, done};
 
     #[test]
-    fn what_is_missing_is_named_by_lane_and_bounded() {
+    fn what_is_missing_is_named_by_collector_and_bounded() {
         let about = About { missing: vec!["x".repeat(10_000); 100], ..About::default() };
         let probe = probe(&Node::blind().seen(), &about);
-        assert_eq!(probe.missing.len(), MAX_MISSING);
-        assert!(probe.missing[0].starts_with("lane runtime: "));
-        assert!(probe.missing.iter().all(|line| line.len() <= LINE));
+        assert_eq!(probe.missing_capabilities.len(), MAX_MISSING);
+        assert!(probe.missing_capabilities[0].starts_with("collector runtime: "));
+        assert!(probe.missing_capabilities.iter().all(|line| line.len() <= LINE));
     }
 
     #[test]
@@ -147,20 +147,23 @@ mod tests {
         assert_eq!(processes(&node.seen().processes).message, "");
         let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
         value.left_out.locks = Some("more file locks than are read".to_owned());
-        let lane = processes(&node.seen().processes);
-        assert_eq!((lane.state, lane.message.as_str()), (LaneState::Ok, "more file locks than are read"));
+        let collector = processes(&node.seen().processes);
+        assert_eq!(
+            (collector.state, collector.message.as_str()),
+            (CollectorState::Ok, "more file locks than are read")
+        );
     }
 
     #[test]
-    fn one_hung_task_does_not_make_the_lane_hung() {
+    fn one_hung_task_does_not_make_the_collector_hung() {
         let mut node = Node::healthy();
         node.tasks.insert("x".into(), Look::Hung { out: Duration::from_secs(9) });
-        assert_eq!(tasks(&node.seen()).state, LaneState::Ok);
+        assert_eq!(tasks(&node.seen()).state, CollectorState::Ok);
         node.tasks.retain(|id, _| id == "x");
-        assert_eq!(tasks(&node.seen()).state, LaneState::Hung);
+        assert_eq!(tasks(&node.seen()).state, CollectorState::Hung);
         node.tasks.clear();
-        assert_eq!(tasks(&node.seen()).state, LaneState::Starting);
+        assert_eq!(tasks(&node.seen()).state, CollectorState::Starting);
         node.tasks.insert("y".into(), done(TaskAnswer::NoAnswer));
-        assert_eq!(tasks(&node.seen()).state, LaneState::Ok);
+        assert_eq!(tasks(&node.seen()).state, CollectorState::Ok);
     }
 }

@@ -1,7 +1,7 @@
 //! What is recorded of a cluster plays as it was.
 
-use crate::core::episode::Phase;
-use crate::core::plan::HoldReason;
+use crate::core::plan::BlockReason;
+use crate::core::remediation::Phase;
 use crate::core::snapshot::{Snapshot, Tri};
 use crate::simulate;
 use crate::simulate::account::What;
@@ -16,7 +16,7 @@ fn after(text: &str, policy: &str) -> Snapshot {
     play::end_of(&timeline, &[policy]).snapshot()
 }
 
-const POLICY: &str = include_str!("../../../config/policies/leftovers.yaml");
+const POLICY: &str = include_str!("../../../config/policies/orphans.yaml");
 
 #[test]
 fn what_is_recorded_plays_as_it_was() {
@@ -24,7 +24,7 @@ fn what_is_recorded_plays_as_it_was() {
 nodes: [{name: worker, count: 4, labels: {pool: a}}]
 events:
   - {at: 1m, nodes: [worker-1], fault: {type: OrphanContainer, pod: shop/cart}}
-  - {at: 9m, nodes: [worker-2], fault: {type: LeakedShim, curedBy: []}}
+  - {at: 9m, nodes: [worker-2], fault: {type: LeakedShim, clearedBy: []}}
   - {at: 20m, nodes: [worker-3], fault: {type: DiskFull}}
 until: 30m
 ";
@@ -82,12 +82,12 @@ until: 30m
     assert_eq!(told, [(Some(labels), Some("None")), (None, None)]);
     let policy = simulate::policy(serde_saphyr::from_str(policy).unwrap()).unwrap();
     let lines = play::play(&read, &[policy]).lines;
-    let held = |node: &str| {
-        lines
-            .iter()
-            .any(|line| line.node.as_deref() == Some(node) && matches!(line.what, What::Held(HoldReason::PodUnknown)))
+    let blocked = |node: &str| {
+        lines.iter().any(|line| {
+            line.node.as_deref() == Some(node) && matches!(line.what, What::Blocked(BlockReason::PodUnknown))
+        })
     };
-    assert_eq!((held("worker-1"), held("worker-2")), (false, true));
+    assert_eq!((blocked("worker-1"), blocked("worker-2")), (false, true));
 }
 
 #[test]
@@ -128,7 +128,7 @@ until: 30m
     let again = serde_saphyr::to_string(&recorded).unwrap();
     let read = Timeline::parse(&again).unwrap_or_else(|error| panic!("{error:#}: {again}"));
     assert_eq!(told(&read), expected);
-    // Without an episode only what stands there now is known.
-    seen.episodes.clear();
+    // Without a remediation only what stands there now is known.
+    seen.remediations.clear();
     assert_eq!(told(&record(&seen)), expected[2..]);
 }

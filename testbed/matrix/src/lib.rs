@@ -25,7 +25,7 @@ const MAX_RECORD: u64 = 4096;
 /// The way in which a fault was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Way {
-    /// Injected into real components, and seen by the whole probe or by its lanes.
+    /// Injected into real components, and seen by the whole probe or by its collectors.
     Real,
     /// What the collectors would see of it was made up.
     MadeUp,

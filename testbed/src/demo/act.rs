@@ -31,7 +31,7 @@ pub(super) trait Act {
     /// Whether it is still sick, by the bed's own view.
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
     /// Whether the target was touched, by the bed's own view.
-    fn acted(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
+    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
     /// Whether all is well again, by the API and the runtime.
     fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
     /// Takes the fault away after a control, and waits until all is well.
@@ -66,7 +66,7 @@ pub(super) fn control(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord) 
             stage.tell.say("the fault is named; the policy is a dry run, so this is what would be done:");
             std::thread::sleep(Duration::from_secs(2));
             stage.show_health();
-            stage.show_episodes();
+            stage.show_remediations();
         }
     }
     seen.watched = injection.elapsed().as_secs_f64();
@@ -123,18 +123,18 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds>
             stage.show_health();
         }
         let looked = (|| -> Result<bool> {
-            if seconds.acted.is_none() && act.acted(stage, injection)? {
-                seconds.acted = now();
-                stage.tell.say(&format!("{:.1} s: the target was touched", seconds.acted.unwrap_or_default()));
+            if seconds.executed.is_none() && act.executed(stage, injection)? {
+                seconds.executed = now();
+                stage.tell.say(&format!("{:.1} s: the target was touched", seconds.executed.unwrap_or_default()));
             }
             if !act.healed(stage, injection)? {
                 return Ok(false);
             }
             // What was acted on may be gone between two looks; the cure shows it.
-            if seconds.acted.is_none() && act.acted(stage, injection)? {
-                seconds.acted = now();
+            if seconds.executed.is_none() && act.executed(stage, injection)? {
+                seconds.executed = now();
             }
-            // So may be the fault; an episode is opened for a confirmed one only, and stays.
+            // So may be the fault; a remediation is opened for a confirmed one only, and stays.
             if seconds.detected.is_none() {
                 seconds.detected = stage.opened(act.fault(), injection.at);
             }

@@ -65,15 +65,15 @@ fn act(record: &ActRecord, controls_wanted: bool, objections: &mut Vec<String>) 
     let mut object = |why: String| objections.push(format!("{}: {why}", record.act));
     record.errors.iter().for_each(|error| object(error.clone()));
     let seconds = record.run.clone().unwrap_or_default();
-    for (what, at) in [("detected", seconds.detected), ("acted on", seconds.acted), ("healed", seconds.healed)] {
+    for (what, at) in [("detected", seconds.detected), ("acted on", seconds.executed), ("healed", seconds.healed)] {
         if at.is_none() {
             object(format!("was never {what}"));
         }
     }
-    if let (Some(acted), Some(healed)) = (seconds.acted, seconds.healed)
-        && healed < acted
+    if let (Some(executed), Some(healed)) = (seconds.executed, seconds.healed)
+        && healed < executed
     {
-        object(format!("was well after {healed:.1} s, before anything was done about it at {acted:.1} s"));
+        object(format!("was well after {healed:.1} s, before anything was done about it at {executed:.1} s"));
     }
     let control = control(record, controls_wanted, &mut object);
     ActReport { act: record.act.clone(), ok: objections.len() == before, seconds, control }
@@ -125,7 +125,7 @@ mod tests {
             act: "hung-container".into(),
             threshold: 60.0,
             control: Some(ControlRecord { watched: 121.0, well_after: None }),
-            run: Some(Seconds { detected: Some(50.0), acted: Some(51.0), healed: Some(55.0) }),
+            run: Some(Seconds { detected: Some(50.0), executed: Some(51.0), healed: Some(55.0) }),
             compared: Compared { pods: 10, containers: 8, processes: 30 },
             ..ActRecord::default()
         }
@@ -150,7 +150,7 @@ mod tests {
     fn each_flaw_is_objected_to() {
         let flaws: [Flaw; 11] = [
             ("not detected", |r| r.run.as_mut().unwrap().detected = None),
-            ("not acted", |r| r.run.as_mut().unwrap().acted = None),
+            ("not acted", |r| r.run.as_mut().unwrap().executed = None),
             ("not healed", |r| r.run.as_mut().unwrap().healed = None),
             ("well before the act", |r| r.run.as_mut().unwrap().healed = Some(40.0)),
             ("not run", |r| r.run = None),

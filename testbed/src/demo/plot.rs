@@ -142,7 +142,7 @@ impl Plot<'_> {
         self.control(&mut Orphan::default())?;
         stage.tell.head("the enforcing policies for hung containers and leftovers");
         stage.apply_policy("hung-container.yaml")?;
-        stage.apply_policy("leftovers.yaml")?;
+        stage.apply_policy("orphans.yaml")?;
         self.enforced(&mut Orphan::default())?;
         // No act of the story: a test asks for it by name.
         if self.options.only.iter().any(|only| only == Orphan::probe_runs().name()) {
@@ -229,7 +229,7 @@ fn close(stage: &Stage, report: &Report, options: &Options) -> Result<()> {
             "{:<22} {:>9} {:>9} {:>9}  {control:<22} {}",
             act.act,
             cell(act.seconds.detected),
-            cell(act.seconds.acted),
+            cell(act.seconds.executed),
             cell(act.seconds.healed),
             act.ok
         ));

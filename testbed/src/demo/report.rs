@@ -52,7 +52,7 @@ pub struct Seconds {
     /// Until the node's object names the fault as confirmed.
     pub detected: Option<f64>,
     /// Until the target was touched, by kernel, runtime or API server.
-    pub acted: Option<f64>,
+    pub executed: Option<f64>,
     /// Until the pods run again, by the API *and* the runtime.
     pub healed: Option<f64>,
 }

@@ -130,20 +130,20 @@ impl Stage {
             .any(|found| found["type"] == fault && found["state"] == "Confirmed")
     }
 
-    /// Seconds from then to when an episode was opened on the sick node for such a fault, if one was since.
+    /// Seconds from then to when a remediation was opened on the sick node for such a fault, if one was since.
     pub(super) fn opened(&self, fault: &str, since: Timestamp) -> Option<f64> {
         let text = self.bed.kubectl(&["get", "nrem", "-o", "json"]).ok()?;
         let list: Value = serde_json::from_str(&text).ok()?;
-        let is_for = |episode: &&Value| {
-            let faults = episode["status"]["faults"].as_array();
-            episode["spec"]["nodeName"] == *self.sick.name
+        let is_for = |remediation: &&Value| {
+            let faults = remediation["status"]["faults"].as_array();
+            remediation["spec"]["nodeName"] == *self.sick.name
                 && faults.is_some_and(|all| all.iter().any(|one| one["type"] == fault))
         };
         let opened = list["items"]
             .as_array()?
             .iter()
             .filter(is_for)
-            .filter_map(|episode| episode["status"]["openedAt"].as_str());
+            .filter_map(|remediation| remediation["status"]["startedAt"].as_str());
         let after = opened.filter_map(|at| Some(at.parse::<Timestamp>().ok()?.duration_since(since).as_secs_f64()));
         after.filter(|seconds| *seconds >= 0.0).reduce(f64::min)
     }
@@ -153,7 +153,7 @@ impl Stage {
         self.print(&format!("kubectl get nrh {sick} {well}"), &["get", "nrh", sick, well]);
     }
 
-    pub(super) fn show_episodes(&self) {
+    pub(super) fn show_remediations(&self) {
         self.print("kubectl get nrem", &["get", "nrem"]);
     }
 
@@ -207,7 +207,7 @@ impl Stage {
                 .filter(|pod| self.is_own(pod.node.as_deref()))
                 .all(|pod| pod.phase == "Succeeded" || pod.name.starts_with("crash-") || (pod.ready && !pod.deleting)))
         })?;
-        wait("no episode is open", PODS, || {
+        wait("no remediation is open", PODS, || {
             let path = r#"jsonpath={range .items[*]}{.spec.nodeName} {.status.phase}{"\n"}{end}"#;
             let text = self.bed.kubectl(&["get", "nrem", "-o", path])?;
             let open = |line: &str| {
@@ -259,6 +259,9 @@ impl Stage {
 
 /// The operator's own word on its default thresholds.
 pub(super) fn thresholds(nrh: &Path) -> Result<BTreeMap<String, u64>> {
-    let output = Command::new(nrh).arg("thresholds").output().with_context(|| format!("run {}", nrh.display()))?;
+    let output = Command::new(nrh)
+        .args(["generate", "thresholds"])
+        .output()
+        .with_context(|| format!("run {}", nrh.display()))?;
     serde_json::from_slice(&output.stdout).with_context(|| format!("{} thresholds", nrh.display()))
 }

@@ -92,11 +92,11 @@ pub(super) fn bring_network(node: &Node) -> Result<()> {
 
 /// Stops a pod's shim, kills all that lives below it, and stops containerd: what a start of containerd looks like that waits
 /// for such a shim.
-pub fn deaf_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
+pub fn unresponsive_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let shim = frozen.victim.process.context("the pod has no shim")?;
     let containerd = node.daemon("containerd").context("no containerd runs")?;
-    let injection = Injection::now(Fault::DeafShim, node, frozen.victim);
+    let injection = Injection::now(Fault::UnresponsiveShim, node, frozen.victim);
     ensure!(containerd.signal(Signal::STOP)?, "containerd of {} ended", node.name);
     let living = || process::children(shim.pid).into_iter().filter(|pid| process::state(*pid) != Some('Z'));
     for pid in living() {

@@ -1,7 +1,7 @@
 //! The operator's parts made wrong on purpose, from outside: to show that the demo's judge notices.
 //!
 //! The operator's program stays unchanged. A second server of the same runtime, asked by the operator alone, shows and
-//! does something else than there is; and a program in front of `nrh act` puts something else in its place.
+//! does something else than there is; and a program in front of `nrh run-command` puts something else in its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
@@ -129,17 +129,17 @@ fn neighbour(table: &Table, id: &str) -> Option<Object> {
         .find(|other| of_demo(other) && pod(other) != sick && table.find(&other.sandbox).is_some() && runs(other))
 }
 
-/// `mutant-executor MUTATION NRH ARGS…`: `nrh act` made wrong, everything else as it is.
+/// `mutant-executor MUTATION NRH ARGS…`: `nrh run-command` made wrong, everything else as it is.
 pub(super) fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [mutation, nrh, rest @ ..] = args.as_slice() else { anyhow::bail!("no mutation, or no program") };
     let mut command = Command::new(nrh);
     command.args(rest);
-    if rest.first().is_some_and(|verb| verb == "act") {
-        let order: Value = serde_json::from_str(&std::env::var("NRH_ORDER")?).context("the order")?;
+    if rest.first().is_some_and(|verb| verb == "run-command") {
+        let order: Value = serde_json::from_str(&std::env::var("NRH_COMMAND")?).context("the order")?;
         match Mutation::from_str(mutation, true).map_err(anyhow::Error::msg)? {
             Mutation::NoOp => return lie(&order),
-            Mutation::WrongId => drop(command.env("NRH_ORDER", swapped(order)?.to_string())),
+            Mutation::WrongId => drop(command.env("NRH_COMMAND", swapped(order)?.to_string())),
             Mutation::Blinded => {}
         }
     }
@@ -149,7 +149,7 @@ pub(super) fn run() -> Result<()> {
 /// Says what an executor says that has done as ordered.
 fn lie(order: &Value) -> Result<()> {
     let outcome = json!({
-        "operationId": order["operationId"], "state": "Done", "reason": "Acted",
+        "operationId": order["operationId"], "state": "Done", "reason": "Executed",
         "message": "a mutant: nothing was done", "at": Timestamp::now(),
     });
     std::fs::write("/dev/termination-log", outcome.to_string()).context("the last words")

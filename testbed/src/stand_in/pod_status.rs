@@ -125,7 +125,7 @@ mod tests {
 
     fn seen(state: cri::ContainerState, exit_code: i32) -> Seen {
         let status = cri::ContainerStatus { id: "c1".into(), state: state as i32, exit_code, ..Default::default() };
-        Seen { name: "act".into(), status: Some(status), words: "said".into() }
+        Seen { name: "command".into(), status: Some(status), words: "said".into() }
     }
 
     #[test]

@@ -86,7 +86,7 @@ mod tests {
         let image = Image { entrypoint: words("/x/nrh"), files, args: words("--help"), ..Image::default() };
         assert_eq!(image.command_line(&[], &[]), words("/x/nrh --help"));
         assert_eq!(image.command_line(&[], &words("explain n1")), words("/x/nrh explain n1"));
-        assert_eq!(image.command_line(&words("/nrh act"), &[]), words("/x/nrh act"));
+        assert_eq!(image.command_line(&words("/nrh run-command"), &[]), words("/x/nrh run-command"));
         let probe = image.command_line(&words("/nrh-probe"), &words("--allow-actions"));
         assert_eq!(probe, words("/x/nrh-probe --allow-actions"));
     }

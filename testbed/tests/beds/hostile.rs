@@ -103,12 +103,13 @@ fn probe(node: &Node) -> (i32, u64) {
     (pid, most.trim().trim_end_matches(" kB").parse().unwrap())
 }
 
-/// What a node's report says of the lane of processes, where every lane is as it should be.
+/// What a node's report says of the collector of processes, where every collector is as it should be.
 fn processes(bed: &Bed, node: &Node) -> Option<String> {
-    let lanes = health(bed, node)?["status"]["probe"]["lanes"].as_array()?.clone();
-    let is_well = |lane: &Value| lane["state"] == "Ok" || lane["name"] == "tasks" || lane["name"] == "bus";
-    let lane = lanes.iter().find(|lane| lane["name"] == "processes")?;
-    lanes.iter().all(is_well).then(|| lane["message"].as_str().unwrap_or_default().to_owned())
+    let collectors = health(bed, node)?["status"]["probe"]["collectors"].as_array()?.clone();
+    let is_well =
+        |collector: &Value| collector["state"] == "Ok" || collector["name"] == "tasks" || collector["name"] == "bus";
+    let collector = collectors.iter().find(|collector| collector["name"] == "processes")?;
+    collectors.iter().all(is_well).then(|| collector["message"].as_str().unwrap_or_default().to_owned())
 }
 
 /// Kinds of faults that a node's report has, beside this one.
@@ -123,7 +124,7 @@ fn others(bed: &Bed, node: &Node, but: &str) -> Vec<String> {
 fn more_processes_than_are_kept_hide_no_hung_shim_and_are_no_fault() {
     let Some((bed, node)) = join(Place::Flooded) else { return };
     until("the probe has reported a node that is well", SOON, || {
-        processes(&bed, &node).is_some_and(|lane| lane.is_empty())
+        processes(&bed, &node).is_some_and(|collector| collector.is_empty())
     });
     assert_eq!(others(&bed, &node, ""), Vec::<String>::new());
     let (probe_before, least) = probe(&node);

@@ -16,7 +16,7 @@ use crate::until::until;
 const LONGER: &str = "20m";
 const ENDS: Duration = Duration::from_mins(3);
 
-/// What was decided for a node: actions in their order, and how its last episode ended. How many episodes it takes hangs on seconds.
+/// What was decided for a node: actions in their order, and how its last remediation ended. How many remediations it takes hangs on seconds.
 #[derive(Debug, Default, PartialEq)]
 struct Decided {
     actions: Vec<String>,
@@ -27,7 +27,7 @@ type Decisions = BTreeMap<String, Decided>;
 
 /// Records, plays, and compares with what the controller has done.
 pub fn plays_as_it_was(bed: &Bed, nrh: &Path) {
-    until("every episode has come to its end", ENDS, || done(bed).values().all(|node| !node.end.is_empty()));
+    until("every remediation has come to its end", ENDS, || done(bed).values().all(|node| !node.end.is_empty()));
     let done = done(bed);
     let folder = tempfile::tempdir().unwrap();
     let keep = |name: &str, text: &str| {
@@ -50,16 +50,16 @@ pub fn plays_as_it_was(bed: &Bed, nrh: &Path) {
     println!("played as it was: {done:#?}");
 }
 
-/// What the controller has done, by its episodes; without an end where one is not over.
+/// What the controller has done, by its remediations; without an end where one is not over.
 fn done(bed: &Bed) -> Decisions {
     let list: Value = serde_json::from_str(&bed.kubectl(&["get", "nrem", "-o", "json"]).unwrap()).unwrap();
-    let mut episodes = list["items"].as_array().cloned().unwrap_or_default();
-    episodes.retain(|episode| episode["spec"]["mode"] == "Enforce");
-    episodes.sort_by_key(|episode| text(&episode["status"]["openedAt"]));
+    let mut remediations = list["items"].as_array().cloned().unwrap_or_default();
+    remediations.retain(|remediation| remediation["spec"]["mode"] == "Enforce");
+    remediations.sort_by_key(|remediation| text(&remediation["status"]["startedAt"]));
     let mut done = Decisions::new();
-    for episode in episodes {
-        let status = &episode["status"];
-        let node = done.entry(text(&episode["spec"]["nodeName"])).or_default();
+    for remediation in remediations {
+        let status = &remediation["status"];
+        let node = done.entry(text(&remediation["spec"]["nodeName"])).or_default();
         node.actions.extend(status["steps"].as_array().into_iter().flatten().map(|step| text(&step["action"])));
         node.end = if status["finishedAt"].is_string() { text(&status["phase"]) } else { String::new() };
     }

@@ -66,7 +66,7 @@ fn what_has_failed_is_started_again_and_what_a_person_has_stopped_is_not() {
         assert_eq!(node.unit_state(unit).unwrap().active, "inactive", "{unit} on {}", node.name);
     }
     assert_eq!(daemons(well), before, "{} was never sick", well.name);
-    assert_eq!(episodes(&bed, well), Vec::<Value>::new());
+    assert_eq!(remediations(&bed, well), Vec::<Value>::new());
     let is_job = |entry: &AuditEntry| entry.object_ref.as_ref().is_some_and(|object| object.resource == "jobs");
     let jobs: Vec<AuditEntry> = bed
         .audit()
@@ -111,7 +111,7 @@ fn install(bed: &Bed, programs: &operator::Programs, well: &Node, careless: &Nod
         rule("kubelet", "KubeletDown", "RestartKubelet", json!({})),
         rule("runtime", "RuntimeUnreachable", "RestartRuntime", json!({})),
     ]);
-    let careless = json!([rule("runtime", "RuntimeUnreachable", "RestartRuntime", json!({"evenIfUnsafe": true}))]);
+    let careless = json!([rule("runtime", "RuntimeUnreachable", "RestartRuntime", json!({"skipSafetyCheck": true}))]);
     for policy in [
         policy("restart", json!({}), 0, careful),
         policy("restart-what-hangs", json!({"matchLabels": {"restarts/careless": "true"}}), 10, careless),
@@ -140,23 +140,23 @@ fn running(node: &Node) -> BTreeSet<String> {
     lists.containers.into_iter().filter(Container::running).map(|container| container.id).collect()
 }
 
-/// Episodes of a node.
-fn episodes(bed: &Bed, node: &Node) -> Vec<Value> {
+/// Remediations of a node.
+fn remediations(bed: &Bed, node: &Node) -> Vec<Value> {
     let Ok(text) = bed.kubectl(&["get", "nrem", "-o", "json"]) else { return Vec::new() };
     let list: Value = serde_json::from_str(&text).unwrap();
     let items = list["items"].as_array().cloned().unwrap_or_default();
     items.into_iter().filter(|item| item["spec"]["nodeName"] == node.name.as_str()).collect()
 }
 
-/// Steps of all its episodes, in the order in which they were reserved: action, lane, state.
+/// Steps of all its remediations, in the order in which they were reserved: action, collector, state.
 fn steps(bed: &Bed, node: &Node) -> Vec<[String; 3]> {
-    let mut all: Vec<Value> = episodes(bed, node)
+    let mut all: Vec<Value> = remediations(bed, node)
         .into_iter()
-        .flat_map(|episode| episode["status"]["steps"].as_array().cloned().unwrap_or_default())
+        .flat_map(|remediation| remediation["status"]["attempts"].as_array().cloned().unwrap_or_default())
         .collect();
-    all.sort_by_key(|step| step["reservedAt"].as_str().map(str::to_owned));
+    all.sort_by_key(|step| step["scheduledAt"].as_str().map(str::to_owned));
     let word = |step: &Value, of: &str| step[of].as_str().unwrap_or_default().to_owned();
-    all.iter().map(|step| ["action", "lane", "state"].map(|of| word(step, of))).collect()
+    all.iter().map(|step| ["action", "collector", "state"].map(|of| word(step, of))).collect()
 }
 
 fn are(steps: &[[String; 3]], expected: &[[&str; 3]]) -> bool {
@@ -208,7 +208,7 @@ fn one_down(bed: &Bed, node: &Node, unit: &str, action: &str) {
     // The order stood in the node's own object, and the answer stands beside it.
     let report: Value =
         serde_json::from_str(&bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"]).unwrap()).unwrap();
-    let (answer, step) = (&report["status"]["agent"], &episodes(bed, node)[0]["status"]["steps"][0]);
+    let (answer, step) = (&report["status"]["commandResult"], &remediations(bed, node)[0]["status"]["attempts"][0]);
     assert_eq!((&answer["operationId"], answer["state"].as_str()), (&step["operationId"], Some("Done")));
 }
 
@@ -234,7 +234,7 @@ fn stopped_by_a_person(bed: &Bed, node: &Node, unit: &str, action: &str) {
     until(&format!("{unit}, which a person has stopped, is left alone and people are told"), HEALED, || {
         are(&steps(bed, node), &[[action, "Agent", "Refused"], ["Notify", "Api", "Succeeded"]])
     });
-    let said = episodes(bed, node)[0]["status"]["steps"][0]["message"].to_string();
+    let said = remediations(bed, node)[0]["status"]["attempts"][0]["message"].to_string();
     assert!(said.contains(&format!("{unit} was stopped by somebody")), "{said}");
     assert_eq!(node.unit_state(unit).unwrap().active, "inactive");
 }

@@ -161,7 +161,7 @@ fn a_shim_that_only_seems_to_sleep_a_missing_network_a_deaf_shim_and_a_duplicate
         let nrh = &bed.programs().nrh;
         sleeping_shim(bed, nrh, node);
         missing_network(bed, nrh, node);
-        deaf_shim(bed, nrh, node);
+        unresponsive_shim(bed, nrh, node);
         duplicate_sandbox(bed, nrh, node);
     });
 }
@@ -230,8 +230,8 @@ fn missing_network(bed: &Bed, nrh: &Path, node: &Node) {
     assert!(seen["message"].as_str().unwrap().contains("NetworkPluginNotReady"), "{seen}");
 }
 
-fn deaf_shim(bed: &Bed, nrh: &Path, node: &Node) {
-    let seen = sees(bed, nrh, node, "DeafShim", Shows::Confirmed, faults::deaf_shim);
+fn unresponsive_shim(bed: &Bed, nrh: &Path, node: &Node) {
+    let seen = sees(bed, nrh, node, "UnresponsiveShim", Shows::Confirmed, faults::unresponsive_shim);
     assert!(seen["target"]["process"]["state"] == "T" && seen["subject"]["kind"] == "Shim", "{seen}");
 }
 
@@ -246,7 +246,7 @@ fn duplicate_sandbox(bed: &Bed, nrh: &Path, node: &Node) {
 fn blocked_start(bed: &Bed, nrh: &Path, node: &Node) {
     until("the kubelet's version is told, and that it has started the probe's pod", RUNS, || {
         health(bed, node).is_some_and(|health| {
-            health["status"]["kubeletVersion"].is_string() && health["status"]["kubelet"]["makesPods"] == true
+            health["status"]["kubeletVersion"].is_string() && health["status"]["kubelet"]["createsPods"] == true
         })
     });
     let kubelet = health(bed, node).unwrap()["status"]["kubelet"].clone();
@@ -384,7 +384,7 @@ fn stalled_sync_loop(bed: &Bed, node: &Node) {
 
 fn slow_relists(bed: &Bed, node: &Node) {
     let seen =
-        sees_at_the_port(bed, node, "PlegSlow", "PodsWatched", |_, node, uid| faults::slow_lists(node, uid).unwrap());
+        sees_at_the_port(bed, node, "PlegSlow", "PlegHealthy", |_, node, uid| faults::slow_lists(node, uid).unwrap());
     assert!(seen["message"].as_str().unwrap().contains("30 s or more"), "{seen}");
 }
 

@@ -20,7 +20,7 @@ spec:
     match: {faults: [HungContainer]}
     steps:
     - {action: Cordon}
-    - {action: ReleaseHungProcess, releaseHungProcess: {signal: Cont}, timeout: 15m, verify: {for: 10m}}
+    - {action: ReleaseHungProcess, releaseHungProcess: {signal: SIGCONT}, timeout: 15m, verify: {stableFor: 10m}}
   limits: {maxInFlight: 1, maxUnhealthy: 100%}
 ";
 
@@ -56,7 +56,7 @@ pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<Str
     // The README's three commands, in its order.
     kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
     kubectl(&["delete", "noderemediations", "--all", "--timeout=180s"]);
-    assert!(!unschedulable(), "the cordon is taken back before the episode is gone");
+    assert!(!unschedulable(), "the cordon is taken back before the remediation is gone");
     let folder = nrh_testbed::workspace().join("config/default").display().to_string();
     kubectl(&["delete", "-k", &folder, "--timeout=300s"]);
 

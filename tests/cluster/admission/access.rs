@@ -17,7 +17,7 @@ use crate::admission::requests::{
 };
 use crate::admission::{jobs, system};
 
-const EPISODES: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
+const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
 const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
 const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
 const SYSTEM_PODS: &str = "/api/v1/namespaces/nrh-system/pods";
@@ -108,12 +108,12 @@ async fn stage(all: &Callers, bed: &Bed) -> Result<BTreeMap<String, String>> {
     let kind = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
     let tells = json!([{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": [{"action": "Notify"}]}]);
     admin.must(&create(POLICIES, kind("RemediationPolicy", "standing", json!({"rules": tells})))).await?;
-    let episode = json!({"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
-    all.controller.until_allowed(&create(EPISODES, kind("NodeRemediation", "waits", episode))).await?;
-    let step = json!({"operationId": "op-1", "faultId": "f", "action": "CleanupOrphans", "rung": 0, "lane": "Job",
-        "state": "AwaitingApproval", "reservedAt": "2026-01-01T00:00:00Z"});
+    let remediation = json!({"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
+    all.controller.until_allowed(&create(REMEDIATIONS, kind("NodeRemediation", "waits", remediation))).await?;
+    let step = json!({"operationId": "op-1", "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job",
+        "state": "AwaitingApproval", "scheduledAt": "2026-01-01T00:00:00Z"});
     let status = json!({"status": {"phase": "AwaitingApproval", "steps": [step]}});
-    all.controller.must(&merge(format!("{EPISODES}/waits/status"), status)).await?;
+    all.controller.must(&merge(format!("{REMEDIATIONS}/waits/status"), status)).await?;
     let job = all.controller.must(&create(JOBS, jobs::shaped())).await?;
     let neighbour = admin.must(&get(format!("/api/v1/nodes/{}", NODES[1]))).await?;
     let command = owned_command(NODES[1], &neighbour["metadata"]["uid"], json!({}));
@@ -237,7 +237,7 @@ impl Stage<'_> {
         for path in [
             format!("{COMMANDS}/{}", NODES[1]),
             format!("{POLICIES}/standing"),
-            format!("{EPISODES}/waits"),
+            format!("{REMEDIATIONS}/waits"),
             format!("{JOBS}/{}", self.names["job"]),
             format!("{PODS}/app"),
             format!("{SYSTEM_PODS}/replica"),

@@ -6,34 +6,34 @@ use serde_json::{Value, json};
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Cases, create, delete, merge};
 
-const EPISODES: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
+const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
 
-fn episode(name: &str) -> Value {
+fn remediation(name: &str) -> Value {
     json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": name},
         "spec": {"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}})
 }
 
 fn approval(by: &str, operation: &str) -> Value {
-    json!({"spec": {"approval": {"by": by, "operationId": operation}}})
+    json!({"spec": {"approval": {"approvedBy": by, "operationId": operation}}})
 }
 
 fn step(operation: &str, state: &str) -> Value {
-    json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "rung": 0, "lane": "Job", "state": state,
-        "reservedAt": "2026-01-01T00:00:00Z"})
+    json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job", "state": state,
+        "scheduledAt": "2026-01-01T00:00:00Z"})
 }
 
 /// In their own name, by right, and only what waits.
 pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
     let (ann, patcher) = (&all.approver, &all.patcher);
     let (ann_name, patcher_name) = ("system:serviceaccount:default:ann", "system:serviceaccount:default:patcher");
-    let path = format!("{EPISODES}/approved");
-    all.controller.until_allowed(&create(EPISODES, episode("approved"))).await?;
+    let path = format!("{REMEDIATIONS}/approved");
+    all.controller.until_allowed(&create(REMEDIATIONS, remediation("approved"))).await?;
     let steps = json!({"status": {"phase": "AwaitingApproval",
         "steps": [step("op-1", "Failed"), step("op-2", "AwaitingApproval")]}});
     all.controller.must(&merge(format!("{path}/status"), steps)).await?;
 
     let right = "needs the verb approve on noderemediations";
-    let waits = "expected the operation of a step of this episode that awaits approval";
+    let waits = "expected the operation of a step of this remediation that awaits approval";
     cases.denied(patcher, "approve without the right", merge(&path, approval(patcher_name, "op-2")), right).await;
     cases
         .denied(
@@ -64,9 +64,9 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
         .await;
     cases.denied(ann, "approve a step that is over", merge(&path, approval(ann_name, "op-1")), waits).await;
     cases.denied(ann, "approve a step that is not there", merge(&path, approval(ann_name, "op-3")), waits).await;
-    let mut born = episode("born-approved");
+    let mut born = remediation("born-approved");
     born["spec"]["approval"] = json!({"by": "system:serviceaccount:nrh-system:nrh-controller", "operationId": "op-1"});
-    cases.denied(&all.controller, "open an approved episode", create(EPISODES, born), right).await;
+    cases.denied(&all.controller, "open an approved remediation", create(REMEDIATIONS, born), right).await;
     cases
         .denied(
             ann,
@@ -77,7 +77,7 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
         .await;
     let pinned = "needs the verb update on noderemediations";
     let held = json!({"metadata": {"finalizers": ["runtimehealth.io/x"]}});
-    cases.denied(ann, "change what holds an episode", merge(&path, held), pinned).await;
+    cases.denied(ann, "change what holds a remediation", merge(&path, held), pinned).await;
     let owned =
         json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "y"}]}});
     cases.denied(ann, "have it collected", merge(&path, owned.clone()), pinned).await;
@@ -93,7 +93,7 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases
         .allowed(
             patcher,
-            "change something else of an approved episode",
+            "change something else of an approved remediation",
             merge(&path, json!({"metadata": {"labels": {"a": "b"}}})),
         )
         .await;
@@ -118,7 +118,7 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
         .await;
     let moved = all.admin.send(&merge(&path, json!({"spec": {"nodeName": "worker-2"}}))).await;
     let is_refused = matches!(&moved, Err((422, message)) if message.contains("cannot be changed"));
-    cases.note("an episode of another node", is_refused, &format!("{moved:?}"));
+    cases.note("a remediation of another node", is_refused, &format!("{moved:?}"));
     all.admin.must(&delete(path, Value::Null)).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Who may start an episode by hand and who may cancel one, in whose name, and what nobody changes afterwards.
+//! Who may start a remediation by hand and who may cancel one, in whose name, and what nobody changes afterwards.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -6,28 +6,28 @@ use serde_json::{Value, json};
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Call, Caller, Cases, create, delete, merge};
 
-const EPISODES: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
+const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
 const STAN: &str = "system:serviceaccount:default:stan";
 
-fn episode(name: &str) -> Value {
+fn remediation(name: &str) -> Value {
     json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": name},
         "spec": {"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}})
 }
 
-fn wish(name: &str, by: &str) -> Value {
-    let mut object = episode(name);
-    object["spec"]["wish"] = json!({"by": by, "fault": "OrphanContainer", "action": "CleanupOrphans"});
+fn manual(name: &str, by: &str) -> Value {
+    let mut object = remediation(name);
+    object["spec"]["manual"] = json!({"by": by, "fault": "OrphanContainer", "action": "CleanupOrphans"});
     object
 }
 
 fn changed(name: &str, change: impl Fn(&mut Value)) -> Value {
-    let mut object = wish(name, STAN);
+    let mut object = manual(name, STAN);
     change(&mut object);
     object
 }
 
 fn cancel(by: &str) -> Value {
-    json!({"spec": {"cancel": {"by": by, "reason": "no"}}})
+    json!({"spec": {"cancel": {"cancelledBy": by, "reason": "no"}}})
 }
 
 /// What the schema refuses.
@@ -41,77 +41,91 @@ async fn invalid(by: &Caller, cases: &mut Cases, what: &str, call: &Call, said: 
 pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
     let (stan, ann) = (&all.starter, &all.approver);
     // The role may take a moment to be known.
-    stan.until_allowed(&create(EPISODES, wish("by-hand-first", STAN))).await?;
-    cases.allowed(stan, "start a step by hand", create(EPISODES, wish("by-hand", STAN))).await;
-    let mut generated = wish("x", STAN);
+    stan.until_allowed(&create(REMEDIATIONS, manual("by-hand-first", STAN))).await?;
+    cases.allowed(stan, "start a step by hand", create(REMEDIATIONS, manual("by-hand", STAN))).await;
+    let mut generated = manual("x", STAN);
     generated["metadata"] = json!({"generateName": "worker-1-by-hand-"});
-    cases.allowed(stan, "the same under a generated name", create(EPISODES, generated)).await;
+    cases.allowed(stan, "the same under a generated name", create(REMEDIATIONS, generated)).await;
 
     let name = "expected your own name, system:serviceaccount:default:stan";
-    cases.denied(stan, "start in another's name", create(EPISODES, wish("by-hand-w1", "bob")), name).await;
+    cases.denied(stan, "start in another's name", create(REMEDIATIONS, manual("by-hand-w1", "bob")), name).await;
     cases
         .denied(
             &all.admin,
             "the same as an administrator",
-            create(EPISODES, wish("by-hand-w2", STAN)),
+            create(REMEDIATIONS, manual("by-hand-w2", STAN)),
             "expected your own name",
         )
         .await;
     let by_controller = "the controller starts nothing by hand";
     let controller = "system:serviceaccount:nrh-system:nrh-controller";
     cases
-        .denied(&all.controller, "start by hand", create(EPISODES, wish("by-hand-w3", controller)), by_controller)
+        .denied(&all.controller, "start by hand", create(REMEDIATIONS, manual("by-hand-w3", controller)), by_controller)
         .await;
     cases
         .denied(
             ann,
             "start with the right to approve alone",
-            create(EPISODES, wish("by-hand-w4", STAN)),
+            create(REMEDIATIONS, manual("by-hand-w4", STAN)),
             "cannot create resource",
         )
         .await;
-    let rights = "needs the verbs start and approve on noderemediations";
+    let rights = "needs the verbs remediate and approve on noderemediations";
     let patcher = "system:serviceaccount:default:patcher";
     cases
         .denied(
             &all.patcher,
             "start with the right to create alone",
-            create(EPISODES, wish("by-hand-w5", patcher)),
+            create(REMEDIATIONS, manual("by-hand-w5", patcher)),
             rights,
         )
         .await;
-    cases.denied(&all.pod, "start by hand", create(EPISODES, wish("by-hand-w6", STAN)), "cannot create resource").await;
-    let opened = "episodes are opened by the controller";
-    cases.denied(stan, "open an episode without a wish", create(EPISODES, episode("by-hand-w7")), opened).await;
-    cases.denied(&all.admin, "the same as an administrator", create(EPISODES, episode("by-hand-w8")), opened).await;
-    cases.allowed(&all.controller, "open an episode", create(EPISODES, episode("opened"))).await;
+    cases
+        .denied(&all.pod, "start by hand", create(REMEDIATIONS, manual("by-hand-w6", STAN)), "cannot create resource")
+        .await;
+    let opened = "remediations are opened by the controller";
+    cases
+        .denied(stan, "open a remediation without a wish", create(REMEDIATIONS, remediation("by-hand-w7")), opened)
+        .await;
+    cases
+        .denied(&all.admin, "the same as an administrator", create(REMEDIATIONS, remediation("by-hand-w8")), opened)
+        .await;
+    cases.allowed(&all.controller, "open a remediation", create(REMEDIATIONS, remediation("opened"))).await;
 
     for bad in ["by.hand", &"x".repeat(51)] {
         let said = "expected at most 50 lower-case letters, digits and dashes";
-        invalid(stan, cases, "a name that operations cannot carry", &create(EPISODES, wish(bad, STAN)), said).await;
+        invalid(stan, cases, "a name that operations cannot carry", &create(REMEDIATIONS, manual(bad, STAN)), said)
+            .await;
     }
     let held = changed("by-hand-w9", |object| object["metadata"]["finalizers"] = json!(["example.org/x"]));
-    invalid(stan, cases, "a start by hand with a finalizer", &create(EPISODES, held), "no owners and no finalizers")
-        .await;
+    invalid(
+        stan,
+        cases,
+        "a start by hand with a finalizer",
+        &create(REMEDIATIONS, held),
+        "no owners and no finalizers",
+    )
+    .await;
     let dry = changed("by-hand-w10", |object| object["spec"]["mode"] = json!("DryRun"));
-    invalid(stan, cases, "a start by hand that is a dry run", &create(EPISODES, dry), "expected mode Enforce").await;
-    let short = changed("by-hand-w11", |object| object["spec"]["wish"]["timeout"] = json!("10s"));
-    invalid(stan, cases, "a start by hand for seconds", &create(EPISODES, short), "must be at least 1m").await;
-    let pid = changed("by-hand-w12", |object| object["spec"]["wish"]["action"] = json!("PowerOff"));
-    invalid(stan, cases, "an action that is none", &create(EPISODES, pid), "Unsupported value").await;
+    invalid(stan, cases, "a start by hand that is a dry run", &create(REMEDIATIONS, dry), "expected mode Enforce")
+        .await;
+    let short = changed("by-hand-w11", |object| object["spec"]["manual"]["timeout"] = json!("10s"));
+    invalid(stan, cases, "a start by hand for seconds", &create(REMEDIATIONS, short), "must be at least 1m").await;
+    let pid = changed("by-hand-w12", |object| object["spec"]["manual"]["action"] = json!("PowerOff"));
+    invalid(stan, cases, "an action that is none", &create(REMEDIATIONS, pid), "Unsupported value").await;
 
-    let path = format!("{EPISODES}/by-hand");
+    let path = format!("{REMEDIATIONS}/by-hand");
     let stays = "what a person wanted cannot be changed";
     for change in [json!({"action": "RestartRuntime"}), json!({"by": "bob"}), Value::Null] {
-        let call = merge(&path, json!({"spec": {"wish": change}}));
+        let call = merge(&path, json!({"spec": {"manual": change}}));
         invalid(stan, cases, "change what was wanted", &call, stays).await;
         invalid(&all.controller, cases, "change it as the controller", &call, stays).await;
     }
     let late = merge(
-        format!("{EPISODES}/opened"),
-        json!({"spec": {"wish": {"by": STAN, "fault": "OrphanContainer", "action": "CleanupOrphans"}}}),
+        format!("{REMEDIATIONS}/opened"),
+        json!({"spec": {"manual": {"requestedBy": STAN, "fault": "OrphanContainer", "action": "CleanupOrphans"}}}),
     );
-    invalid(stan, cases, "a wish for an episode of the controller's", &late, stays).await;
+    invalid(stan, cases, "a wish for a remediation of the controller's", &late, stays).await;
     cases
         .denied(
             stan,
@@ -121,10 +135,10 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
     // As the controller begins one.
-    let begun = json!({"metadata": {"finalizers": ["runtimehealth.io/episode"], "labels": {"app.kubernetes.io/part-of": "nrh"}}});
+    let begun = json!({"metadata": {"finalizers": ["runtimehealth.io/remediation"], "labels": {"app.kubernetes.io/part-of": "nrh"}}});
     cases.allowed(&all.controller, "keep it from vanishing", merge(&path, begun)).await;
-    let status = json!({"status": {"phase": "Running", "openedAt": "2026-01-01T00:00:00Z"}});
-    cases.allowed(&all.controller, "make it an episode", merge(format!("{path}/status"), status)).await;
+    let status = json!({"status": {"phase": "Running", "startedAt": "2026-01-01T00:00:00Z"}});
+    cases.allowed(&all.controller, "make it a remediation", merge(format!("{path}/status"), status)).await;
     cases.allowed(&all.controller, "let it go", merge(&path, json!({"metadata": {"finalizers": null}}))).await;
     Ok(())
 }
@@ -133,11 +147,11 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
 pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
     let (ann, patcher) = (&all.approver, &all.patcher);
     let (ann_name, patcher_name) = ("system:serviceaccount:default:ann", "system:serviceaccount:default:patcher");
-    let path = format!("{EPISODES}/by-hand");
+    let path = format!("{REMEDIATIONS}/by-hand");
     let right = "needs the verb cancel on noderemediations";
     cases.denied(patcher, "cancel without the right", merge(&path, cancel(patcher_name)), right).await;
     let controller = "system:serviceaccount:nrh-system:nrh-controller";
-    cases.denied(&all.controller, "cancel an episode by hand", merge(&path, cancel(controller)), right).await;
+    cases.denied(&all.controller, "cancel a remediation by hand", merge(&path, cancel(controller)), right).await;
     cases.denied(&all.pod, "cancel as a probe", merge(&path, cancel(ann_name)), "cannot patch resource").await;
     cases
         .denied(
@@ -147,18 +161,18 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
             "expected your own name, system:serviceaccount:default:ann",
         )
         .await;
-    let mut born = episode("born-cancelled");
+    let mut born = remediation("born-cancelled");
     born["spec"]["cancel"] = json!({"by": controller});
-    cases.denied(&all.controller, "open a cancelled episode", create(EPISODES, born), right).await;
-    let ended = format!("{EPISODES}/opened/status");
-    let over = json!({"status": {"phase": "Succeeded", "openedAt": "2026-01-01T00:00:00Z"}});
+    cases.denied(&all.controller, "open a cancelled remediation", create(REMEDIATIONS, born), right).await;
+    let ended = format!("{REMEDIATIONS}/opened/status");
+    let over = json!({"status": {"phase": "Succeeded", "startedAt": "2026-01-01T00:00:00Z"}});
     all.controller.must(&merge(&ended, over)).await?;
     cases
         .denied(
             ann,
             "cancel what is over",
-            merge(format!("{EPISODES}/opened"), cancel(ann_name)),
-            "expected an episode that is not at its end",
+            merge(format!("{REMEDIATIONS}/opened"), cancel(ann_name)),
+            "expected a remediation that is not at its end",
         )
         .await;
     cases.allowed(ann, "cancel what runs", merge(&path, cancel(ann_name))).await;
@@ -170,13 +184,13 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases
         .allowed(
             patcher,
-            "change something else of a cancelled episode",
+            "change something else of a cancelled remediation",
             merge(&path, json!({"metadata": {"labels": {"a": "b"}}})),
         )
         .await;
-    let waiting = format!("{EPISODES}/by-hand-first");
-    let olga = json!({"spec": {"cancel": {"by": "system:serviceaccount:default:olga"}}});
+    let waiting = format!("{REMEDIATIONS}/by-hand-first");
+    let olga = json!({"spec": {"cancel": {"cancelledBy": "system:serviceaccount:default:olga"}}});
     cases.allowed(&all.operator, "take back a start by hand", merge(&waiting, olga)).await;
-    all.admin.must(&delete(EPISODES, Value::Null)).await?;
+    all.admin.must(&delete(REMEDIATIONS, Value::Null)).await?;
     Ok(())
 }

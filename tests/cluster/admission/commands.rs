@@ -21,7 +21,7 @@ fn command(node: &str) -> String {
 }
 
 fn made(node: &str) -> Value {
-    owned_command(node, &json!("11111111-1111-1111-1111-111111111111"), json!({"order": order()}))
+    owned_command(node, &json!("11111111-1111-1111-1111-111111111111"), json!({"command": order()}))
 }
 
 /// Writes that give an order, change one, or take one back, to the node worker-1 or worker-2, whose commands exist.
@@ -29,13 +29,13 @@ pub fn forgeries(node: &str) -> Vec<(String, Call)> {
     let path = command(node);
     let mut forged = order();
     forged["operationId"] = json!("op-forged");
-    let bare = owned_command(node, &json!("u"), json!({"order": forged}));
+    let bare = owned_command(node, &json!("u"), json!({"command": forged}));
     let writes = [
         ("create", create(COMMANDS, bare.clone())),
-        ("give an order by", merge(&path, json!({"spec": {"order": forged}}))),
-        ("raise the epoch of", merge(&path, json!({"spec": {"order": {"epoch": 99}}}))),
-        ("take an order back from", merge(&path, json!({"spec": {"order": null}}))),
-        ("ask for a check by", merge(&path, json!({"spec": {"lookRequested": 99}}))),
+        ("give an order by", merge(&path, json!({"spec": {"command": forged}}))),
+        ("raise the epoch of", merge(&path, json!({"spec": {"command": {"epoch": 99}}}))),
+        ("take an order back from", merge(&path, json!({"spec": {"command": null}}))),
+        ("ask for a check by", merge(&path, json!({"spec": {"checkSequence": 99}}))),
         ("own", merge(&path, json!({"metadata": {"ownerReferences": null}}))),
         ("apply", crate::admission::requests::apply(format!("{path}?fieldManager=x&force=true"), bare)),
         ("delete", delete(&path, Value::Null)),
@@ -55,21 +55,21 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
     for node in ["worker-1", "worker-2"] {
         let uid = all.admin.must(&get(format!("{NODES}/{node}"))).await?["metadata"]["uid"].clone();
         cases
-            .allowed(by, "make a command", create(COMMANDS, owned_command(node, &uid, json!({"lookRequested": 1}))))
+            .allowed(by, "make a command", create(COMMANDS, owned_command(node, &uid, json!({"checkSequence": 1}))))
             .await;
-        cases.allowed(by, "give an order", merge(command(node), json!({"spec": {"order": order()}}))).await;
+        cases.allowed(by, "give an order", merge(command(node), json!({"spec": {"command": order()}}))).await;
     }
-    cases.allowed(by, "take an order back", merge(command("worker-2"), json!({"spec": {"order": null}}))).await;
+    cases.allowed(by, "take an order back", merge(command("worker-2"), json!({"spec": {"command": null}}))).await;
     for caller in [&all.pod, &all.unit] {
         read_by(caller, cases).await;
         refused_by_roles(caller, cases).await;
     }
-    for caller in [&all.stranger, &all.operator, &all.approver, &all.starter] {
+    for caller in [&all.untracked_process, &all.operator, &all.approver, &all.starter] {
         cases
             .denied(
                 caller,
                 "change an order",
-                merge(command("worker-1"), json!({"spec": {"order": null}})),
+                merge(command("worker-1"), json!({"spec": {"command": null}})),
                 "cannot patch resource",
             )
             .await;
@@ -120,7 +120,7 @@ async fn refused_by_roles(caller: &Caller, cases: &mut Cases) {
             let verb = what.split(' ').next().filter(|verb| ["create", "delete"].contains(verb)).unwrap_or("patch");
             cases.denied(caller, &what, call, &format!("cannot {verb} resource \"nodecommands\"")).await;
         }
-        let status = merge(format!("{}/status", command(node)), json!({"spec": {"order": order()}}));
+        let status = merge(format!("{}/status", command(node)), json!({"spec": {"command": order()}}));
         cases
             .denied(caller, "by the status of a command", status, "cannot patch resource \"nodecommands/status\"")
             .await;
@@ -132,7 +132,7 @@ async fn refused_by_roles(caller: &Caller, cases: &mut Cases) {
 async fn goes_with_its_node(all: &Callers) -> Result<()> {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "short-lived"}});
     let uid = all.admin.must(&create(NODES, node)).await?["metadata"]["uid"].clone();
-    all.controller.must(&create(COMMANDS, owned_command("short-lived", &uid, json!({"order": order()})))).await?;
+    all.controller.must(&create(COMMANDS, owned_command("short-lived", &uid, json!({"command": order()})))).await?;
     all.admin.must(&delete(format!("{NODES}/short-lived"), Value::Null)).await?;
     // It learns of new kinds every half a minute.
     let ends = Instant::now() + Duration::from_mins(2);
@@ -149,7 +149,7 @@ pub async fn without_any_policy(all: &Callers, bed: &Bed, cases: &mut Cases) -> 
     // That nothing holds an administrator any more shows that they are gone. Its owner is no Node: the garbage collector removes it.
     all.admin.until_allowed(&create(COMMANDS, made("canary"))).await?;
     let uid = all.admin.must(&get(format!("{NODES}/worker-1"))).await?["metadata"]["uid"].clone();
-    all.admin.must(&create(COMMANDS, owned_command("worker-1", &uid, json!({"order": order()})))).await?;
+    all.admin.must(&create(COMMANDS, owned_command("worker-1", &uid, json!({"command": order()})))).await?;
     for caller in [&all.pod, &all.unit, &all.unbound] {
         read_by(caller, cases).await;
         refused_by_roles(caller, cases).await;

@@ -111,7 +111,7 @@ pub async fn taints(all: &Callers, cases: &mut Cases) -> Result<()> {
     let (no, rather_not) = (ours("NoSchedule"), ours("PreferNoSchedule"));
     // With our key, and somebody else's by its value.
     let valued = json!({"key": "runtimehealth.io/unhealthy", "value": "mine", "effect": "PreferNoSchedule"});
-    let (hard, soft) = (json!("episode:NoSchedule"), json!("episode:PreferNoSchedule"));
+    let (hard, soft) = (json!("remediation:NoSchedule"), json!("remediation:PreferNoSchedule"));
     all.admin.must(&merge(NODE, json!({"spec": {"taints": [&theirs]}}))).await?;
     let bare = merge(NODE, json!({"spec": {"taints": [&theirs, &no]}}));
     let puts = "puts one taint runtimehealth.io/unhealthy, NoSchedule or PreferNoSchedule, without a value, on a node that has none";
@@ -119,11 +119,11 @@ pub async fn taints(all: &Callers, cases: &mut Cases) -> Result<()> {
     let same_write = "only on a node that it taints in the same write";
     let with_it = "takes its mark runtimehealth.io/tainted-by off only with the taint that it is about";
     cases.denied(by, "taint without its mark", bare.clone(), puts).await;
-    cases.denied(by, "a mark without the effect", patch(&[&theirs, &no], json!("episode")), puts).await;
+    cases.denied(by, "a mark without the effect", patch(&[&theirs, &no], json!("remediation")), puts).await;
     cases.denied(by, "a mark with another effect", patch(&[&theirs, &no], soft.clone()), puts).await;
     cases.denied(by, "a taint with a value", patch(&[&theirs, &valued], soft.clone()), puts).await;
     cases.denied(by, "two taints", patch(&[&theirs, &no, &rather_not], hard.clone()), puts).await;
-    let ends_pods = patch(&[&theirs, &ours("NoExecute")], json!("episode:NoExecute"));
+    let ends_pods = patch(&[&theirs, &ours("NoExecute")], json!("remediation:NoExecute"));
     cases.denied(by, "a taint that ends pods", ends_pods, puts).await;
     let no_other = "runtimehealth.io/unhealthy, no other";
     cases.denied(by, "somebody's taint off", patch(&[&no], hard.clone()), no_other).await;
@@ -131,7 +131,7 @@ pub async fn taints(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases.allowed(by, "taint with its mark", patch(&[&theirs, &no], hard.clone())).await;
     cases.denied(by, "another effect", patch(&[&theirs, &rather_not], soft.clone()), puts).await;
     let another = patch(&[&theirs, &no], json!("another:NoSchedule"));
-    cases.denied(by, "make it another episode's", another, same_write).await;
+    cases.denied(by, "make it another remediation's", another, same_write).await;
     let half = merge(NODE, json!({"spec": {"taints": [&theirs]}}));
     cases.denied(by, "the taint without the mark off", half, takes).await;
     cases.denied(by, "the mark without the taint off", patch(&[&theirs, &no], Value::Null), with_it).await;
@@ -254,8 +254,8 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
     cases.denied(by, "delete a node", delete(NODE, Value::Null), "cannot delete resource").await;
-    cases.allowed(by, "cordon with its mark", merge(NODE, with(mark(json!("episode")), true))).await;
-    cases.allowed(by, "hand its cordon on to another episode", merge(NODE, mark(json!("another")))).await;
+    cases.allowed(by, "cordon with its mark", merge(NODE, with(mark(json!("remediation")), true))).await;
+    cases.allowed(by, "hand its cordon on to another remediation", merge(NODE, mark(json!("another")))).await;
     cases.allowed(by, "take back its own cordon", merge(NODE, with(mark(Value::Null), false))).await;
 
     all.admin
@@ -265,7 +265,7 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
         .denied(
             by,
             "put its mark on somebody's cordon",
-            merge(NODE, mark(json!("episode"))),
+            merge(NODE, mark(json!("remediation"))),
             "only on a node that it cordons in the same write",
         )
         .await;

@@ -25,7 +25,7 @@ pub fn policy(name: &str) -> Value {
 /// A policy that reboots nodes which were not drained.
 fn rebooting(name: &str) -> Value {
     let steps = json!([{"action": "Cordon"},
-        {"action": "Reboot", "reboot": {"evenIfNotDrained": true}, "approval": "Manual", "timeout": "20m"}, {"action": "Notify"}]);
+        {"action": "Reboot", "reboot": {"requireDrain": false}, "approval": "Manual", "timeout": "20m"}, {"action": "Notify"}]);
     json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
         "spec": {"rules": [{"name": "r", "match": {"faults": ["KubeletDown"]}, "steps": steps}]}})
 }
@@ -50,9 +50,9 @@ fn killing(name: &str, signal: &str, running: bool) -> Value {
 }
 
 /// A policy that restarts a daemon, whatever that does to the node's pods.
-fn restarting(name: &str, action: &str, even_if_unsafe: bool) -> Value {
+fn restarting(name: &str, action: &str, skip_safety_check: bool) -> Value {
     let fault = if action == "RestartKubelet" { "KubeletDown" } else { "RuntimeUnreachable" };
-    stepping(name, fault, &json!({"action": action, "restart": {"evenIfUnsafe": even_if_unsafe}}))
+    stepping(name, fault, &json!({"action": action, "restart": {"skipSafetyCheck": skip_safety_check}}))
 }
 
 /// Steps that end pods without being made for that: they need the right, and the same steps that spare pods do not.

@@ -40,7 +40,7 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
         ("is not privileged", "mounts nothing but these folders of the node: /run/nrh, /run/containerd");
     let profile = "under the runtime's default seccomp profile";
     let (account, once) = ("runs as ServiceAccount nrh-act, without a token", "runs once, without retries");
-    let other = json!({"name": "other", "image": IMAGE, "command": ["/nrh", "act"]});
+    let other = json!({"name": "other", "image": IMAGE, "command": ["/nrh", "run-command"]});
     vec![
         ("another image", with_container(|c| c["image"] = json!("example.org/x:1")), image),
         ("a second container", with_pod(|p| p["containers"].as_array_mut().unwrap().push(other.clone())), image),
@@ -48,7 +48,7 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
         ("a shell", with_container(|c| c["command"] = json!(["/bin/sh", "-c", "id"])), command),
         ("another part of the program", with_container(|c| c["command"] = json!(["/nrh", "probe"])), command),
         ("the image's own command", with_container(|c| c["command"] = Value::Null), command),
-        ("arguments", with_container(|c| c["args"] = json!(["--order", "{}"])), command),
+        ("arguments", with_container(|c| c["args"] = json!(["--command", "{}"])), command),
         ("a hook", with_container(|c| c["lifecycle"] = json!({"postStart": {"exec": {"command": ["x"]}}})), command),
         ("privileged", with_container(|c| c["securityContext"] = json!({"privileged": true})), powers),
         ("no word on powers", with_container(|c| c["securityContext"] = Value::Null), powers),
@@ -120,7 +120,7 @@ fn other_variables() -> Vec<(&'static str, Value)> {
         ("another socket", variable(json!({"name": "NRH_RUNTIME_ENDPOINT", "value": "/x"}))),
         ("another socket of Docker", variable(json!({"name": "NRH_DOCKER_ENDPOINT", "value": "/x"}))),
         ("another folder for claims", variable(json!({"name": "NRH_STATE_DIR", "value": "/run/nrh/x"}))),
-        ("a second order", variable(json!({"name": "NRH_ORDER", "value": "{}"}))),
+        ("a second order", variable(json!({"name": "NRH_COMMAND", "value": "{}"}))),
         ("no order", with_container(|c| c["env"] = json!([c["env"][0]]))),
         ("another node's name", with_container(|c| c["env"][0] = json!({"name": "NODE_NAME", "value": "x"}))),
         (
@@ -130,7 +130,7 @@ fn other_variables() -> Vec<(&'static str, Value)> {
         (
             "a variable from a Secret",
             with_container(|c| {
-                c["env"][1] = json!({"name": "NRH_ORDER", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}});
+                c["env"][1] = json!({"name": "NRH_COMMAND", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}});
             }),
         ),
         ("variables from elsewhere", with_container(|c| c["envFrom"] = json!([{"secretRef": {"name": "s"}}]))),

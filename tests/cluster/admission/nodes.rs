@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Caller, Cases, apply_status, create, delete, get, merge, report};
 
-const EPISODES: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
+const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
 const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
 const REPORTS: &str = "/apis/runtimehealth.io/v1alpha1/noderuntimehealths";
 const LEDGER: &str = "/api/v1/namespaces/nrh-system/configmaps/nrh-ledger";
@@ -33,7 +33,7 @@ fn facts(sequence: u64) -> Value {
     json!({
         "probe": {"version": "0.1.0", "mode": "Pod", "bootId": "b", "sequence": sequence, "intervalSeconds": 300},
         "faults": [fault("HungContainer")],
-        "agent": {"operationId": "op-1", "state": "Refused", "reason": "Recovered", "message": "m", "at": NOW},
+        "commandResult": {"operationId": "op-1", "state": "Refused", "reason": "Recovered", "message": "m", "at": NOW},
         "conditions": [condition("RestartSafe", "False"), condition("RuntimeReady", "True")],
     })
 }
@@ -57,9 +57,9 @@ pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Res
         .await?;
     let lease = json!({"metadata": {"name": "nrh-controller"}, "spec": {"holderIdentity": "a"}});
     all.controller.must(&create("/apis/coordination.k8s.io/v1/namespaces/nrh-system/leases", lease)).await?;
-    let episode = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
+    let remediation = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
         "spec": {"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}});
-    all.controller.must(&create(EPISODES, episode)).await?;
+    all.controller.must(&create(REMEDIATIONS, remediation)).await?;
 
     for (caller, sequence) in [(&all.pod, 1), (&all.unit, 2)] {
         cases.allowed(caller, "read its own report", get(report("worker-1"))).await;
@@ -108,7 +108,7 @@ pub async fn with_the_rights_as_shipped(all: &Callers, cases: &mut Cases) -> Res
         .await;
     cases
         .denied(
-            &all.stranger,
+            &all.untracked_process,
             "any status",
             apply_status("worker-1", facts(1)),
             "cannot patch resource \"noderuntimehealths/status\"",
@@ -125,8 +125,8 @@ async fn forged_fields(caller: &Caller, cases: &mut Cases) {
         ("summary", json!({"health": "Healthy"})),
         ("kubeletVersion", json!("v1.23.0")),
         (
-            "flap",
-            json!({"readyChanges": 1, "faultReturns": 0, "since": "2026-01-01T00:00:00Z", "last": "2026-01-01T00:00:00Z",
+            "flapping",
+            json!({"readyTransitions": 1, "recurrences": 0, "since": "2026-01-01T00:00:00Z", "last": "2026-01-01T00:00:00Z",
                    "penalty": 1000, "ready": "True"}),
         ),
     ] {
@@ -164,15 +164,15 @@ fn objects_of_others() -> Vec<(&'static str, crate::admission::requests::Call)> 
     let kind = |kind: &str, spec: Value| json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": kind, "metadata": {"name": "x"}, "spec": spec});
     let policy =
         json!({"rules": [{"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": [{"action": "CleanupOrphans"}]}]});
-    let episode = json!({"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
+    let remediation = json!({"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
     vec![
         ("create a report", create(REPORTS, kind("NodeRuntimeHealth", json!({})))),
         ("its own spec", merge(&own, json!({"spec": {"suspend": true}}))),
         ("its own labels", merge(&own, json!({"metadata": {"labels": {"a": "b"}}}))),
         ("delete its own report", delete(&own, Value::Null)),
-        ("create an episode", create(EPISODES, kind("NodeRemediation", episode))),
-        ("change an episode", merge(format!("{EPISODES}/e/status"), json!({"status": {"phase": "Succeeded"}}))),
-        ("delete an episode", delete(format!("{EPISODES}/e"), Value::Null)),
+        ("create a remediation", create(REMEDIATIONS, kind("NodeRemediation", remediation))),
+        ("change a remediation", merge(format!("{REMEDIATIONS}/e/status"), json!({"status": {"phase": "Succeeded"}}))),
+        ("delete a remediation", delete(format!("{REMEDIATIONS}/e"), Value::Null)),
         ("create a policy", create(POLICIES, kind("RemediationPolicy", policy))),
         ("change the ledger", merge(LEDGER, json!({"data": {"ledger.json": "{}"}}))),
         ("take the leader's Lease", merge(LEASE, json!({"spec": {"holderIdentity": "me"}}))),
@@ -231,13 +231,13 @@ pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()
         "subjects": [group("system:nodes"), group("system:serviceaccounts:nrh-node")]});
     all.admin.must(&create(format!("{rbac}/clusterrolebindings"), binding)).await?;
     let ends = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while all.stranger.send(&get(LEDGER)).await.is_err() && std::time::Instant::now() < ends {
+    while all.untracked_process.send(&get(LEDGER)).await.is_err() && std::time::Instant::now() < ends {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     let own = "a node writes nothing but the status of its own NodeRuntimeHealth";
     let nameless = "a node's report must come with the name of its node";
-    let others = "nodes and their probes never write policies, episodes, the ledger or the leader's Lease";
-    for caller in [&all.pod, &all.unit, &all.unbound, &all.stranger] {
+    let others = "nodes and their probes never write policies, remediations, the ledger or the leader's Lease";
+    for caller in [&all.pod, &all.unit, &all.unbound, &all.untracked_process] {
         for (what, call) in crate::admission::commands::forgeries("worker-1") {
             cases.denied(caller, &what, call, "it cannot give itself an order, nor take one back").await;
         }
@@ -253,7 +253,7 @@ pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()
             cases.denied(caller, what, call, sentence).await;
         }
     }
-    cases.denied(&all.stranger, "any status", apply_status("worker-1", facts(1)), nameless).await;
+    cases.denied(&all.untracked_process, "any status", apply_status("worker-1", facts(1)), nameless).await;
     cases.denied(&all.unbound, "any status", apply_status("worker-1", facts(1)), nameless).await;
     let lease = json!({"metadata": {"name": "worker-1"}, "spec": {"holderIdentity": "worker-1"}});
     cases

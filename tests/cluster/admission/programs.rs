@@ -1,4 +1,4 @@
-//! `nrh start`, `nrh approve`, `nrh cancel`, `nrh suspend` and `nrh resume`, run as the programs that people run, each with a kubeconfig of one's own: who has
+//! `nrh remediate`, `nrh approve`, `nrh cancel`, `nrh suspend` and `nrh resume`, run as the programs that people run, each with a kubeconfig of one's own: who has
 //! the right is done right by and named, who has not is told which right it takes, and nothing is written for them.
 
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use crate::admission::callers::Callers;
 use crate::admission::requests::{Cases, create, delete, get, merge, report};
 
-const EPISODES: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
+const REMEDIATIONS: &str = "/apis/runtimehealth.io/v1alpha1/noderemediations";
 const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies";
 const ANN: &str = "system:serviceaccount:default:ann";
 const OLGA: &str = "system:serviceaccount:default:olga";
 const STAN: &str = "system:serviceaccount:default:stan";
-const START: [&str; 6] = ["start", "worker-1", "--action", "CleanupOrphans", "--policy", "programs"];
+const START: [&str; 6] = ["remediate", "worker-1", "--action", "CleanupOrphans", "--policy", "programs"];
 
 /// Somebody at a terminal.
 struct Person<'b> {
@@ -63,7 +63,7 @@ impl<'b> Person<'b> {
     }
 }
 
-/// Somebody who reads all that the programs read, and may make and change episodes, but neither approve, nor start, nor cancel.
+/// Somebody who reads all that the programs read, and may make and change remediations, but neither approve, nor start, nor cancel.
 async fn without_the_verbs(bed: &Bed) -> Result<Person<'_>> {
     bed.kubectl(&["create", "serviceaccount", "rita", "-n", "default"])?;
     bed.kubectl(&["create", "clusterrole", "reads-nodes", "--verb=get", "--resource=nodes"])?;
@@ -79,7 +79,7 @@ async fn without_the_verbs(bed: &Bed) -> Result<Person<'_>> {
     }
     let rita = Person::new(bed, "rita")?;
     let ends = Instant::now() + Duration::from_secs(20);
-    for reads in [["start", "worker-1"].as_slice(), &["approve"]] {
+    for reads in [["remediate", "worker-1"].as_slice(), &["approve"]] {
         loop {
             let said = rita.runs(reads)?;
             if said.well {
@@ -128,11 +128,11 @@ async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person
     let found = veto().await?;
     cases.note("olga's veto, as it stands in the API", found == hers, &found.to_string());
     let whose = format!("by {OLGA}: disk swap");
-    otto.fails(cases, &["suspend", "worker-2", "--reason", "mine"], &["is suspended already", &whose, "--take-over"])?;
-    otto.fails(cases, &["resume", "worker-2"], &[&whose, "nrh resume worker-2 --take-over"])?;
+    otto.fails(cases, &["suspend", "worker-2", "--reason", "mine"], &["is suspended already", &whose, "--force"])?;
+    otto.fails(cases, &["resume", "worker-2"], &[&whose, "nrh resume worker-2 --force"])?;
     let found = veto().await?;
     cases.note("it still stands", found == hers, &found.to_string());
-    otto.succeeds(cases, &["resume", "worker-2", "--take-over"], &["not suspended any more", &whose])?;
+    otto.succeeds(cases, &["resume", "worker-2", "--force"], &["not suspended any more", &whose])?;
     let found = veto().await?;
     cases.note("it is lifted, with its words", found == json!({"suspend": false}), &found.to_string());
     olga.succeeds(cases, &["resume", "worker-2"], &["is not suspended; nothing was changed"])?;
@@ -152,7 +152,7 @@ pub async fn of_people(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()
     started(all, cases, [&ann, &stan, &rita]).await?;
     approved(all, cases, [&ann, &rita]).await?;
     suspended(all, cases, [&ann, &Person::new(bed, "olga")?, &another_operator(bed).await?]).await?;
-    for gone in [EPISODES.to_owned(), format!("{POLICIES}/programs")] {
+    for gone in [REMEDIATIONS.to_owned(), format!("{POLICIES}/programs")] {
         all.admin.must(&delete(gone, Value::Null)).await?;
     }
     Ok(())
@@ -160,31 +160,34 @@ pub async fn of_people(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()
 
 /// Started, and then cancelled, by right and in one's own name.
 async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'_>; 3]) -> Result<()> {
-    let offered = "nrh start worker-1 --fault orphancontainer-cart --action CleanupOrphans --policy programs";
-    stan.succeeds(cases, &["start", "worker-1"], &["OrphanContainer", offered])?;
-    let rights =
-        ["cannot start it", "ClusterRole nrh:starter", "needs the verbs start and approve on noderemediations"];
+    let offered = "nrh remediate worker-1 --fault orphancontainer-cart --action CleanupOrphans --policy programs";
+    stan.succeeds(cases, &["remediate", "worker-1"], &["OrphanContainer", offered])?;
+    let rights = [
+        "cannot start it",
+        "ClusterRole nrh:manual-remediation",
+        "needs the verbs remediate and approve on noderemediations",
+    ];
     rita.fails(cases, &START, &rights)?;
     ann.fails(cases, &START, &["cannot read node worker-1"])?;
-    let episodes = async || anyhow::Ok(all.admin.must(&get(EPISODES)).await?["items"].as_array().cloned());
-    let made = episodes().await?.unwrap_or_default();
+    let remediations = async || anyhow::Ok(all.admin.must(&get(REMEDIATIONS)).await?["items"].as_array().cloned());
+    let made = remediations().await?.unwrap_or_default();
     cases.note("started by nobody who may", made.is_empty(), &format!("{made:?}"));
 
     let reason = [&START[..], &["--reason", "seen by hand"]].concat();
     stan.succeeds(cases, &reason, &[&format!("asked for by {STAN}: CleanupOrphans for OrphanContainer")])?;
-    let made = episodes().await?.unwrap_or_default();
-    let [wish] = &made[..] else {
+    let made = remediations().await?.unwrap_or_default();
+    let [manual] = &made[..] else {
         cases.note("one start by hand", false, &format!("{made:?}"));
         return Ok(());
     };
     let wanted = json!({"by": STAN, "fault": "OrphanContainer", "faultId": "orphancontainer-cart", "action": "CleanupOrphans",
         "policyGeneration": 1, "reason": "seen by hand"});
-    let spec = &wish["spec"];
-    let is_it = spec["wish"] == wanted && spec["nodeName"] == "worker-1" && spec["policy"] == "programs";
-    cases.note("what stan wants, as it stands in the API", is_it, &wish.to_string());
+    let spec = &manual["spec"];
+    let is_it = spec["manual"] == wanted && spec["nodeName"] == "worker-1" && spec["policy"] == "programs";
+    cases.note("what stan wants, as it stands in the API", is_it, &manual.to_string());
 
-    let name = wish["metadata"]["name"].as_str().context("a name")?;
-    let path = format!("{EPISODES}/{name}");
+    let name = manual["metadata"]["name"].as_str().context("a name")?;
+    let path = format!("{REMEDIATIONS}/{name}");
     let right = ["cannot cancel", "ClusterRole nrh:approver", "needs the verb cancel on noderemediations"];
     rita.fails(cases, &["cancel", name], &right)?;
     let cancel = async || anyhow::Ok(all.admin.must(&get(&path)).await?["spec"]["cancel"].clone());
@@ -197,23 +200,23 @@ async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'
         found == json!({"by": ANN, "reason": "no need"}),
         &found.to_string(),
     );
-    ann.fails(cases, &["cancel", name], &["no episode of that name"])
+    ann.fails(cases, &["cancel", name], &["no remediation of that name"])
 }
 
 /// Approved by right, in one's own name, and only what waits now.
 async fn approved(all: &Callers, cases: &mut Cases, [ann, rita]: [&Person<'_>; 2]) -> Result<()> {
-    let (path, status) = (format!("{EPISODES}/asks"), format!("{EPISODES}/asks/status"));
-    let episode = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "asks"},
+    let (path, status) = (format!("{REMEDIATIONS}/asks"), format!("{REMEDIATIONS}/asks/status"));
+    let remediation = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "asks"},
         "spec": {"nodeName": "worker-2", "nodeUid": "u", "policy": "programs", "mode": "Enforce"}});
-    all.controller.must(&create(EPISODES, episode)).await?;
+    all.controller.must(&create(REMEDIATIONS, remediation)).await?;
     let step = |operation: &str, state: &str| {
-        json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "rung": 0, "lane": "Job", "state": state,
-            "reservedAt": "2026-01-01T00:00:00Z"})
+        json!({"operationId": operation, "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job", "state": state,
+            "scheduledAt": "2026-01-01T00:00:00Z"})
     };
     let waits = |steps: Value| {
-        json!({"status": {"phase": "AwaitingApproval", "openedAt": "2026-01-01T00:00:00Z", "steps": steps,
+        json!({"status": {"phase": "AwaitingApproval", "startedAt": "2026-01-01T00:00:00Z", "steps": steps,
             "faults": [{"id": "f", "type": "OrphanContainer", "subject": {"kind": "Container", "name": "cart"}, "rule": "r",
-                "rung": 0, "state": "Open"}]}})
+                "stepIndex": 0, "state": "Open"}]}})
     };
     all.controller.must(&merge(&status, waits(json!([step("op-1", "AwaitingApproval")])))).await?;
     let approval = async || anyhow::Ok(all.admin.must(&get(&path)).await?["spec"]["approval"].clone());

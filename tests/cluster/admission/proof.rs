@@ -32,10 +32,10 @@ pub async fn of_the_controller(all: &Callers, bed: &Bed, cases: &mut Cases) -> R
     cases.note("they are back", true, "");
     // What an administrator might do to find out what would be denied.
     let audit = r#"{"spec": {"validationActions": ["Audit"]}}"#;
-    bed.kubectl(&["patch", "validatingadmissionpolicybinding", "nrh-orders", "--type=merge", "-p", audit])?;
-    until_lacking(&calls, &["nrh-orders has no binding that denies".to_owned()]).await?;
-    bed.kubectl(&["delete", "validatingadmissionpolicy", "nrh-vetoes"])?;
-    until_lacking(&calls, &["nrh-orders".to_owned(), "nrh-vetoes is missing".to_owned()]).await?;
+    bed.kubectl(&["patch", "validatingadmissionpolicybinding", "nrh-commands", "--type=merge", "-p", audit])?;
+    until_lacking(&calls, &["nrh-commands has no binding that denies".to_owned()]).await?;
+    bed.kubectl(&["delete", "validatingadmissionpolicy", "nrh-exclusions"])?;
+    until_lacking(&calls, &["nrh-commands".to_owned(), "nrh-exclusions is missing".to_owned()]).await?;
     cases.note("a binding that only audits and a policy that is gone are named", true, "");
     plane::install(bed)?;
     until_lacking(&calls, &[]).await

@@ -52,7 +52,7 @@ pub async fn kept(all: &Callers, cases: &mut Cases, policy: &Value, right: &str)
     }
 
     let mut heals = hung.clone();
-    heals["steps"] = json!([{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Cont"}}]);
+    heals["steps"] = json!([{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}}]);
     heals["name"] = json!("hung-and-healed");
     let more = tells("more", &json!(["KubeletDown"]));
     for (what, change) in [

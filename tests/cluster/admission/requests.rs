@@ -259,7 +259,7 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
             admin,
             create(
                 COMMANDS,
-                owned_command("worker-1", &json!("u"), json!({"order": crate::admission::nodes::order()})),
+                owned_command("worker-1", &json!("u"), json!({"command": crate::admission::nodes::order()})),
             ),
         ),
         (admin, create("/apis/batch/v1/namespaces/nrh-node/jobs", crate::admission::jobs::shaped())),
@@ -269,11 +269,11 @@ pub async fn wait_until_active(callers: &Callers) -> Result<()> {
         ),
         (&callers.controller, merge("/api/v1/nodes/worker-1", json!({"metadata": {"labels": {"canary": "x"}}}))),
         (admin, marked_and_tainted()),
-        (&callers.controller, episode_with(&json!({"approval": {"by": "x", "operationId": "y"}}))),
-        (&callers.controller, episode_with(&json!({"cancel": {"by": "x"}}))),
+        (&callers.controller, remediation_with(&json!({"approval": {"approvedBy": "x", "operationId": "y"}}))),
+        (&callers.controller, remediation_with(&json!({"cancel": {"cancelledBy": "x"}}))),
         (admin, merge(report("worker-2"), json!({"spec": {"suspendedBy": "canary"}}))),
         (&callers.operator, merge(report("worker-2"), json!({"metadata": {"finalizers": ["example.org/canary"]}}))),
-        (admin, episode_with(&json!({}))),
+        (admin, remediation_with(&json!({}))),
         (
             &callers.operator,
             create(
@@ -324,8 +324,8 @@ fn marked_and_tainted() -> Call {
     merge("/api/v1/nodes/worker-1", json!({"metadata": {"annotations": notes}, "spec": {"taints": [taint]}}))
 }
 
-/// An episode with something more in its spec.
-fn episode_with(more: &Value) -> Call {
+/// A remediation with something more in its spec.
+fn remediation_with(more: &Value) -> Call {
     let mut spec = json!({"nodeName": "n", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "canary"}, "spec": spec});

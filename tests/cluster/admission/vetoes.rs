@@ -79,10 +79,10 @@ pub async fn signed(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
         .await;
 
     // One from before the name was asked for.
-    let binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/nrh-vetoes";
+    let binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/nrh-exclusions";
     admin.must(&delete(binding, Value::Null)).await?;
     olga.until_allowed(&spec(&json!({"suspend": true, "reason": "long ago"}))).await?;
-    let manifest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/admission/vetoes.yaml");
+    let manifest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/admission/exclusions.yaml");
     bed.kubectl(&["apply", "-f", &manifest.display().to_string()])?;
     olga.until_denied(&spec(&json!({"suspendedBy": "ann"}))).await?;
     cases.allowed(olga, "change something else of an object from before", label("c")).await;

@@ -72,9 +72,9 @@ impl Machine {
         let (state, reason) = if !is_meant {
             (OutcomeState::Refused, OutcomeReason::AlreadyRebooted)
         } else if self.fails.contains(&action) {
-            (OutcomeState::Failed, OutcomeReason::CallFailed)
+            (OutcomeState::Failed, OutcomeReason::RequestFailed)
         } else {
-            (OutcomeState::Done, OutcomeReason::Acted)
+            (OutcomeState::Done, OutcomeReason::Executed)
         };
         let (operation_id, at) = (order.operation_id.clone(), Timestamp::now());
         self.said = Some(Outcome { operation_id, state, reason, message: "played".to_owned(), at });

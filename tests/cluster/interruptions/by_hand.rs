@@ -16,11 +16,11 @@ pub async fn start(client: &Client, node: &str, policy: &str, fault: FaultType, 
     let by = who.status.and_then(|status| status.user_info?.username).context("a name of one's own")?;
     let nodes: Api<Node> = Api::all(client.clone());
     let uid = nodes.get(node).await?.uid().context("a uid")?;
-    let wish = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation",
+    let manual = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation",
         "metadata": {"name": format!("{node}-by-hand")},
         "spec": {"nodeName": node, "nodeUid": uid, "policy": policy, "mode": "Enforce",
-            "wish": {"by": by, "fault": fault, "action": action}}});
-    let episodes: Api<NodeRemediation> = Api::all(client.clone());
-    episodes.create(&PostParams::default(), &serde_json::from_value(wish)?).await?;
+            "manual": {"requestedBy": by, "fault": fault, "action": action}}});
+    let remediations: Api<NodeRemediation> = Api::all(client.clone());
+    remediations.create(&PostParams::default(), &serde_json::from_value(manual)?).await?;
     Ok(())
 }

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use nrh::api::{CORDON_ANNOTATION, EXCLUDE_LABEL, NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
-use nrh::core::episode::Phase;
 use nrh::core::fault::FaultType;
+use nrh::core::remediation::Phase;
 use serde_json::{Value, json};
 
 use crate::interruptions::account::{self, Write};
@@ -27,16 +27,16 @@ const QUESTIONS: usize = 5;
 /// The nodes, what each has, and what is decided: the first step that is taken, or why none is.
 const NODES: [(&str, FaultType, &str); 7] = [
     ("dry-cordoned", FaultType::RuntimeUnreachable, "Cordon"),
-    ("dry-excluded", FaultType::DiskFull, "Vetoed"),
+    ("dry-excluded", FaultType::DiskFull, "Excluded"),
     ("dry-handed-off", FaultType::DiskFull, "HandOff"),
     ("dry-no-rule", FaultType::PidExhaustion, "NoRule"),
     ("dry-released", FaultType::LeakedShim, "CleanupOrphans"),
-    ("dry-too-many", FaultType::LeakedShim, "InFlightLimit"),
-    ("dry-young", FaultType::ReadOnlyFilesystem, "TooYoung"),
+    ("dry-too-many", FaultType::LeakedShim, "MaxInFlightReached"),
+    ("dry-young", FaultType::ReadOnlyFilesystem, "MinDurationNotReached"),
 ];
 
 /// Why those are held that no step can be taken on, however much room there is.
-const STAY_HELD: [&str; 3] = ["NoRule", "TooYoung", "Vetoed"];
+const STAY_BLOCKED: [&str; 3] = ["NoRule", "MinDurationNotReached", "Excluded"];
 /// The pause that keeps everything back until all nodes have reported.
 const PAUSE: &str = "until every node has reported";
 
@@ -49,9 +49,9 @@ const ACTS: [&str; 4] = [
 ];
 
 fn policy() -> Value {
-    let rule = |fault: FaultType, hold: &str, steps: Value| {
+    let rule = |fault: FaultType, block: &str, steps: Value| {
         json!({"name": fault.as_str().to_lowercase(),
-        "match": {"faults": [fault], "for": hold}, "steps": steps})
+        "match": {"faults": [fault], "minDuration": block}, "steps": steps})
     };
     let remediator = json!({"remediationTemplate": template(SELF_NODE, "SelfNodeRemediationTemplate")});
     let hand_off = json!({"action": "HandOff", "handOff": remediator, "timeout": "10m"});
@@ -59,7 +59,7 @@ fn policy() -> Value {
     // before it comes to the evidence, and one heartbeat alone is none.
     json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": POLICY}, "spec": {
     "mode": "DryRun", "pauseRequests": [PAUSE],
-    "limits": {"maxUnhealthy": "100%", "maxInFlight": 3, "storm": {"nodes": 100_000}},
+    "limits": {"maxUnhealthy": "100%", "maxInFlight": 3, "storm": {"minNodes": 100_000}},
     "rules": [
         rule(FaultType::RuntimeUnreachable, "1s", json!([{"action": "Cordon", "timeout": "10m"}, hand_off])),
         rule(FaultType::DiskFull, "1s", json!([hand_off])),
@@ -68,7 +68,7 @@ fn policy() -> Value {
     ]}})
 }
 
-/// What was decided: for each node the beginning of its episode, or what is held.
+/// What was decided: for each node the beginning of its remediation, or what is held.
 type Decisions = BTreeMap<String, Value>;
 
 /// Runs the policy dry and in earnest over the same nodes, and compares decisions and writes.
@@ -92,12 +92,12 @@ pub async fn writes_only_its_account(stage: &Stage<'_>) -> Result<()> {
     let account = account::since(stage.bed, dry_from)?;
     let commands: Api<NodeCommand> = Api::all(stage.admin.clone());
     let mut ordered = commands.list(&ListParams::default()).await?.items;
-    ordered.retain(|command| command.spec.order.is_some());
+    ordered.retain(|command| command.spec.command.is_some());
     untouched(stage).await?;
 
     change(stage, &json!({"mode": "Enforce", "pauseRequests": [PAUSE]})).await?;
-    let episodes: Api<NodeRemediation> = Api::all(stage.admin.clone());
-    episodes.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+    let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
+    remediations.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     let earnest_from = Timestamp::now();
     let earnest = decided(stage).await.context("in earnest")?;
     ensure!(dry == earnest, "decided in the dry run:\n{dry:#?}\nin earnest:\n{earnest:#?}");
@@ -195,11 +195,11 @@ async fn change(stage: &Stage<'_>, spec: &Value) -> Result<()> {
 /// Waits until the pause alone holds what could begin, ends that, and waits until all is decided as expected.
 async fn decided(stage: &Stage<'_>) -> Result<Decisions> {
     // What cannot begin is held for the same reason whether or not there is a pause.
-    let reason = |expected: &'static str| if STAY_HELD.contains(&expected) { expected } else { "Paused" };
+    let reason = |expected: &'static str| if STAY_BLOCKED.contains(&expected) { expected } else { "Paused" };
     until("every node is held, by the pause where nothing else speaks against it", LIMIT, async || {
-        let held = held(stage).await?;
+        let blocked = blocked(stage).await?;
         let is_held = |(node, _, expected): &(&str, FaultType, &'static str)| {
-            held.get(*node).is_some_and(|lines| lines.iter().all(|line| line.starts_with(reason(expected))))
+            blocked.get(*node).is_some_and(|lines| lines.iter().all(|line| line.starts_with(reason(expected))))
         };
         Ok(NODES.iter().all(is_held).then_some(()))
     })
@@ -211,8 +211,8 @@ async fn decided(stage: &Stage<'_>) -> Result<Decisions> {
         let is_it = |(node, _, expected): &(&str, FaultType, &str)| {
             let decision = last.get(*node);
             let action = decision.and_then(|one| one.pointer("/step/action"));
-            let hold = decision.and_then(|one| one.pointer("/held/0")).and_then(Value::as_str);
-            action.is_some_and(|action| action == expected) || hold.is_some_and(|line| line.starts_with(expected))
+            let block = decision.and_then(|one| one.pointer("/held/0")).and_then(Value::as_str);
+            action.is_some_and(|action| action == expected) || block.is_some_and(|line| line.starts_with(expected))
         };
         Ok(NODES.iter().all(is_it).then(|| last.clone()))
     })
@@ -221,45 +221,45 @@ async fn decided(stage: &Stage<'_>) -> Result<Decisions> {
 }
 
 /// What is held, by node; the nodes of which nothing is said are left out.
-async fn held(stage: &Stage<'_>) -> Result<BTreeMap<String, Vec<String>>> {
+async fn blocked(stage: &Stage<'_>) -> Result<BTreeMap<String, Vec<String>>> {
     let reports: Api<NodeRuntimeHealth> = Api::all(stage.admin.clone());
     let of = |report: NodeRuntimeHealth| {
-        let held = report.status.clone().and_then(|status| status.remediation).map(|remediation| remediation.held);
-        (report.name_any(), held.unwrap_or_default())
+        let blocked =
+            report.status.clone().and_then(|status| status.remediation).map(|remediation| remediation.blocked);
+        (report.name_any(), blocked.unwrap_or_default())
     };
     let all = reports.list(&ListParams::default()).await?.items.into_iter().map(of);
-    Ok(all.filter(|(_, held)| !held.is_empty()).collect())
+    Ok(all.filter(|(_, blocked)| !blocked.is_empty()).collect())
 }
 
 async fn decisions(stage: &Stage<'_>) -> Result<Decisions> {
     let mut decisions = Decisions::new();
-    for (node, lines) in held(stage).await? {
-        decisions.insert(node, json!({"held": lines}));
+    for (node, lines) in blocked(stage).await? {
+        decisions.insert(node, json!({"blocked": lines}));
     }
-    let episodes: Api<NodeRemediation> = Api::all(stage.admin.clone());
-    for episode in episodes.list(&ListParams::default()).await? {
-        let status = episode.status.clone().unwrap_or_default();
-        let Some(first) = status.steps.first() else { continue };
+    let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
+    for remediation in remediations.list(&ListParams::default()).await? {
+        let status = remediation.status.clone().unwrap_or_default();
+        let Some(first) = status.attempts.first() else { continue };
         let mut first = serde_json::to_value(first)?;
-        // When, what has come of it since, and its identity, which no two episodes share.
+        // When, what has come of it since, and its identity, which no two remediations share.
         let fields = first.as_object_mut().context("a step")?;
         fields.retain(|key, _| !key.ends_with("At") && !["state", "message", "operationId"].contains(&key.as_str()));
         let faults: Vec<Value> =
             status.faults.iter().map(|fault| json!([fault.id, fault.rule, fault.subject])).collect();
         // The name stands for the node, its fault, and which time it is.
-        let decision =
-            json!({"episode": episode.name_any(), "policy": episode.spec.policy, "faults": faults, "step": first});
-        decisions.insert(episode.spec.node_name.clone(), decision);
+        let decision = json!({"remediation": remediation.name_any(), "policy": remediation.spec.policy, "faults": faults, "step": first});
+        decisions.insert(remediation.spec.node_name.clone(), decision);
     }
     Ok(decisions)
 }
 
-/// The names of the episodes of the dry run, all of which have ended as such.
+/// The names of the remediations of the dry run, all of which have ended as such.
 async fn simulated(stage: &Stage<'_>) -> Result<BTreeSet<String>> {
-    let episodes: Api<NodeRemediation> = Api::all(stage.admin.clone());
-    let all = episodes.list(&ListParams::default()).await?.items;
+    let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
+    let all = remediations.list(&ListParams::default()).await?.items;
     let is_simulated = |one: &NodeRemediation| one.status.as_ref().is_some_and(|s| s.phase == Phase::Simulated);
-    ensure!(all.len() == 3 && all.iter().all(is_simulated), "expected 3 simulated episodes, found {all:#?}");
+    ensure!(all.len() == 3 && all.iter().all(is_simulated), "expected 3 simulated remediations, found {all:#?}");
     Ok(all.iter().map(ResourceExt::name_any).collect())
 }
 

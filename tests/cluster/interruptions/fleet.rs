@@ -12,9 +12,9 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use nrh::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, TAINT_ANNOTATION};
 use nrh::core::condition::{faults_of, looked_at};
-use nrh::core::episode::Phase;
 use nrh::core::fault::FaultType;
 use nrh::core::order::Order;
+use nrh::core::remediation::Phase;
 use nrh::core::taint::TAINT_KEY;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -103,28 +103,31 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until the node's episode has healed it.
+    /// Waits until the node's remediation has healed it.
     pub async fn healed(&self, node: &str) -> Result<()> {
         let ends = Instant::now() + LIMIT;
         loop {
-            let episodes = self.episodes(node).await?;
-            let is_over = |episode: &&NodeRemediation| episode.status.as_ref().is_some_and(|s| s.finished_at.is_some());
-            let has_healed =
-                |episode: &NodeRemediation| episode.status.as_ref().is_some_and(|s| s.phase == Phase::Succeeded);
-            if episodes.iter().any(has_healed) && episodes.iter().filter(is_over).count() == episodes.len() {
+            let remediations = self.remediations(node).await?;
+            let is_over =
+                |remediation: &&NodeRemediation| remediation.status.as_ref().is_some_and(|s| s.finished_at.is_some());
+            let has_healed = |remediation: &NodeRemediation| {
+                remediation.status.as_ref().is_some_and(|s| s.phase == Phase::Succeeded)
+            };
+            if remediations.iter().any(has_healed) && remediations.iter().filter(is_over).count() == remediations.len()
+            {
                 return Ok(());
             }
-            let told: Vec<Value> = episodes.iter().filter_map(|e| serde_json::to_value(&e.status).ok()).collect();
+            let told: Vec<Value> = remediations.iter().filter_map(|e| serde_json::to_value(&e.status).ok()).collect();
             ensure!(Instant::now() < ends, "node {node} is not healed within {} s: {told:#?}", LIMIT.as_secs());
             sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Episodes of a node.
-    pub async fn episodes(&self, node: &str) -> Result<Vec<NodeRemediation>> {
+    /// Remediations of a node.
+    pub async fn remediations(&self, node: &str) -> Result<Vec<NodeRemediation>> {
         let api: Api<NodeRemediation> = Api::all(self.client.clone());
         let all = api.list(&ListParams::default()).await?.items;
-        Ok(all.into_iter().filter(|episode| episode.spec.node_name == node).collect())
+        Ok(all.into_iter().filter(|remediation| remediation.spec.node_name == node).collect())
     }
 
     /// What must hold once a node is healed by a Job, whatever happened on the way.
@@ -138,11 +141,13 @@ impl Fleet {
         let done: Vec<(String, String)> = done.into_iter().filter(|(id, _)| id.starts_with(node)).collect();
         let is_so = done.iter().map(|(_, what)| what.as_str()).eq(acts.iter().copied());
         ensure!(is_so, "node {node}: expected the acts {acts:?}, found {done:?}");
-        let episodes = self.episodes(node).await?;
+        let remediations = self.remediations(node).await?;
         // One whose leader died before it was recorded ends by itself; nothing was done in it.
-        let acted = |episode: &&NodeRemediation| episode.status.as_ref().is_some_and(|status| !status.steps.is_empty());
-        let count = episodes.iter().filter(acted).count();
-        ensure!(count == 1, "node {node} has {count} episodes in which something was done");
+        let executed = |remediation: &&NodeRemediation| {
+            remediation.status.as_ref().is_some_and(|status| !status.attempts.is_empty())
+        };
+        let count = remediations.iter().filter(executed).count();
+        ensure!(count == 1, "node {node} has {count} remediations in which something was done");
         let nodes: Api<Node> = Api::all(self.client.clone());
         let object = nodes.get(node).await?;
         let spec = object.spec.unwrap_or_default();
@@ -155,15 +160,15 @@ impl Fleet {
         Ok(())
     }
 
-    /// How many of these nodes had an open episode at the same time at most, by what stands in the episodes.
+    /// How many of these nodes had an open remediation at the same time at most, by what stands in the remediations.
     pub async fn most_at_a_time(&self, nodes: &[String]) -> Result<usize> {
         let api: Api<NodeRemediation> = Api::all(self.client.clone());
         let all = api.list(&ListParams::default()).await?.items;
-        let of_nodes = all.into_iter().filter(|episode| nodes.contains(&episode.spec.node_name));
+        let of_nodes = all.into_iter().filter(|remediation| nodes.contains(&remediation.spec.node_name));
         // One whose leader died before it was recorded was never in work.
         let spans: Vec<(Timestamp, Timestamp)> = of_nodes
-            .filter_map(|episode| episode.status.filter(|status| !status.steps.is_empty()))
-            .filter_map(|status| Some((opened(status.opened_at?), status.finished_at.unwrap_or(Timestamp::MAX))))
+            .filter_map(|remediation| remediation.status.filter(|status| !status.attempts.is_empty()))
+            .filter_map(|status| Some((opened(status.started_at?), status.finished_at.unwrap_or(Timestamp::MAX))))
             .collect();
         // More are open only from where one opens; where one ends, another one may open.
         let at = |moment: Timestamp| spans.iter().filter(|(from, to)| *from <= moment && moment < *to).count();
@@ -247,10 +252,10 @@ impl Fleet {
         let boot = machine.as_ref().map_or_else(|| "b".to_owned(), Machine::boot_id);
         let mut status = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "status": {
             "probe": {"version": "t", "mode": "Pod", "bootId": boot, "sequence": sequence, "heartbeatAt": now, "intervalSeconds": 15,
-                "canAct": true, "lanes": [{"name": "kubelet", "state": "Ok", "ageSeconds": 0}]},
+                "actionsEnabled": true, "collectors": [{"name": "kubelet", "state": "Ok", "ageSeconds": 0}]},
             "kubelet": {"started": true}, "faults": faults, "conditions": conditions}});
         if let Some(said) = machine.as_ref().and_then(Machine::said) {
-            status["status"]["agent"] = serde_json::to_value(said)?;
+            status["status"]["commandResult"] = serde_json::to_value(said)?;
         }
         let api: Api<NodeRuntimeHealth> = Api::all(self.client.clone());
         api.patch_status(node, &PatchParams::apply("nrh-probe").force(), &Patch::Apply(&status)).await?;
@@ -272,10 +277,9 @@ impl Fleet {
                 continue;
             }
             let now = Timestamp::now();
-            let outcome =
-                json!({"operationId": operation, "state": "Done", "reason": "Acted", "message": "removed", "at": now});
+            let outcome = json!({"operationId": operation, "state": "Done", "reason": "Executed", "message": "removed", "at": now});
             let at = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "act", "image": "", "imageID": "",
+            let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "command", "image": "", "imageID": "",
                 "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
                     "message": outcome.to_string(), "startedAt": at, "finishedAt": at}}}]}});
             self.done.lock().unwrap().push((operation, "Job".to_owned()));
@@ -293,7 +297,7 @@ impl Fleet {
         let commands: Api<NodeCommand> = Api::all(self.client.clone());
         for node in names {
             let command = commands.get_opt(&node).await?;
-            if self.obeys(&node, command.and_then(|command| command.spec.order).as_ref()) {
+            if self.obeys(&node, command.and_then(|command| command.spec.command).as_ref()) {
                 self.ready(&node).await?;
             }
         }
@@ -336,7 +340,7 @@ impl Fleet {
     }
 }
 
-/// When an episode was opened. Where the first word about it was lost, its object tells, in whole seconds: it was within that one.
+/// When a remediation was opened. Where the first word about it was lost, its object tells, in whole seconds: it was within that one.
 fn opened(told: Timestamp) -> Timestamp {
     if told.subsec_nanosecond() == 0 { told.saturating_add(Duration::from_secs(1)).unwrap_or(told) } else { told }
 }
@@ -345,8 +349,8 @@ fn opened(told: Timestamp) -> Timestamp {
 fn fault(node: &str, sick: Sickness) -> Value {
     let (kind, shim) = (sick.fault.as_str(), "0".repeat(64));
     let mut fault = json!({"id": format!("{}-{node}", kind.to_lowercase()), "type": kind, "severity": "High", "state": "Confirmed",
-        "subject": {"kind": "Host"}, "message": "it is so", "firstSeen": sick.since, "forSeconds": 90, "confirmations": 3,
-        "lookAgeSeconds": 0});
+        "subject": {"kind": "Host"}, "message": "it is so", "firstSeen": sick.since, "durationSeconds": 90, "confirmations": 3,
+        "checkAgeSeconds": 0});
     if sick.fault == FaultType::LeakedShim {
         fault["severity"] = json!("Medium");
         fault["subject"] = json!({"kind": "Shim", "id": shim});

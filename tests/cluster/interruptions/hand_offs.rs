@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
-use nrh::api::{EPISODE_ANNOTATION, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, TIMED_OUT_ANNOTATION};
+use nrh::api::{NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, REMEDIATION_ANNOTATION, TIMED_OUT_ANNOTATION};
 use nrh::api::{NodeRuntimeHealth, RemediationPolicy};
-use nrh::core::episode::{Phase, StepState};
 use nrh::core::fault::FaultType;
+use nrh::core::remediation::{Phase, StepState};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -97,11 +97,11 @@ fn names_self_node(groups: Option<&[String]>) -> bool {
 fn policy(name: &str, (api_version, kind): (&str, &str), timeout: &str) -> RemediationPolicy {
     let remediator = json!({"remediationTemplate": template(api_version, &format!("{kind}Template"))});
     let steps = json!([
-        {"action": "HandOff", "handOff": remediator, "timeout": timeout, "cooldown": "1s", "verify": {"for": "1s"}},
+        {"action": "HandOff", "handOff": remediator, "timeout": timeout, "cooldown": "1s", "verify": {"stableFor": "1s"}},
         {"action": "Notify"}]);
     let policy = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
         "spec": {"mode": "Enforce", "nodeSelector": {"matchLabels": {"remediator": name}},
-            "limits": {"maxUnhealthy": "100%", "maxInFlight": 10, "storm": {"nodes": 100_000}},
+            "limits": {"maxUnhealthy": "100%", "maxInFlight": 10, "storm": {"minNodes": 100_000}},
             "rules": [{"name": "r", "match": {"faults": ["LeakedShim"]}, "steps": steps}]}});
     serde_json::from_value(policy).unwrap()
 }
@@ -137,12 +137,12 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// The node's episode, of which there is never a second one.
-    async fn episode(&self, node: &str) -> Result<Option<NodeRemediation>> {
-        let mut all = self.stage.fleet.episodes(node).await?;
+    /// The node's remediation, of which there is never a second one.
+    async fn remediation(&self, node: &str) -> Result<Option<NodeRemediation>> {
+        let mut all = self.stage.fleet.remediations(node).await?;
         // One whose leader died before it was recorded ends by itself; nothing was done in it.
-        all.retain(|one| one.status.as_ref().is_some_and(|status| !status.steps.is_empty()));
-        ensure!(all.len() <= 1, "node {node} has {} episodes: {all:#?}", all.len());
+        all.retain(|one| one.status.as_ref().is_some_and(|status| !status.attempts.is_empty()));
+        ensure!(all.len() <= 1, "node {node} has {} remediations: {all:#?}", all.len());
         Ok(all.pop())
     }
 
@@ -150,15 +150,15 @@ impl Play<'_> {
     async fn first_step(&self, node: &str, states: &[StepState]) -> Result<NodeRemediation> {
         let mut last = None;
         let found = until("the state of the step", LIMIT, async || {
-            last = self.episode(node).await?;
-            let state = last.as_ref().and_then(|one| one.status.as_ref()?.steps.first().map(|step| step.state));
+            last = self.remediation(node).await?;
+            let state = last.as_ref().and_then(|one| one.status.as_ref()?.attempts.first().map(|step| step.state));
             Ok(last.clone().filter(|_| state.is_some_and(|state| states.contains(&state))))
         })
         .await;
         found.with_context(|| format!("node {node}, {states:?}: {last:#?}"))
     }
 
-    /// The remediator is done, the node is well after that, and the episode ends so.
+    /// The remediator is done, the node is well after that, and the remediation ends so.
     async fn comes_back(&self, node: &str) -> Result<()> {
         self.remediators.will(node, Does::Heals);
         self.first_step(node, &[StepState::Verifying]).await?;
@@ -166,12 +166,12 @@ impl Play<'_> {
         self.stage.fleet.healed(node).await
     }
 
-    /// Waits until the node's object is gone and the episode owes nothing any more.
+    /// Waits until the node's object is gone and the remediation owes nothing any more.
     async fn taken_back(&self, node: &str) -> Result<()> {
-        let what = format!("the end of the object of {node}, and of what its episode owes");
+        let what = format!("the end of the object of {node}, and of what its remediation owes");
         until(&what, LIMIT, async || {
             let owes = |one: &NodeRemediation| !one.finalizers().is_empty();
-            let is_over = self.episode(node).await?.is_some_and(|one| !owes(&one));
+            let is_over = self.remediation(node).await?.is_some_and(|one| !owes(&one));
             Ok((is_over && !self.stands(node).await?).then_some(()))
         })
         .await
@@ -200,18 +200,18 @@ impl Play<'_> {
     }
 
     /// What is being done on the node, as its object tells.
-    async fn doing(&self, node: &str) -> Result<String> {
+    async fn activity(&self, node: &str) -> Result<String> {
         let reports: Api<NodeRuntimeHealth> = Api::all(self.stage.admin.clone());
         let summary = reports.get(node).await?.status.and_then(|status| status.summary);
-        Ok(summary.map(|summary| summary.doing).unwrap_or_default())
+        Ok(summary.map(|summary| summary.activity).unwrap_or_default())
     }
 
     /// What is held on the node.
-    async fn held(&self, node: &str) -> Result<String> {
+    async fn blocked(&self, node: &str) -> Result<String> {
         let reports: Api<NodeRuntimeHealth> = Api::all(self.stage.admin.clone());
         // The controller may not have made it yet.
         let remediation = reports.get_opt(node).await?.and_then(|report| report.status?.remediation);
-        Ok(remediation.map(|remediation| remediation.held.join("\n")).unwrap_or_default())
+        Ok(remediation.map(|remediation| remediation.blocked.join("\n")).unwrap_or_default())
     }
 }
 
@@ -277,8 +277,8 @@ async fn answers(play: &Play<'_>) -> Result<()> {
     }
 
     for (node, (api_version, kind)) in [("well-self", KINDS[0]), ("well-metal", KINDS[1])] {
-        let episode = play.first_step(node, &[StepState::Started, StepState::Verifying]).await?;
-        let operation = episode.status.clone().unwrap_or_default().steps.remove(0).operation_id;
+        let remediation = play.first_step(node, &[StepState::Started, StepState::Verifying]).await?;
+        let operation = remediation.status.clone().unwrap_or_default().attempts.remove(0).operation_id;
         let object = until("the object", LIMIT, async || Ok(play.remediators.made(node))).await?;
         let types = object.types.clone().unwrap_or_default();
         // A list may leave it out.
@@ -289,17 +289,19 @@ async fn answers(play: &Play<'_>) -> Result<()> {
         );
         let annotation = |key: &str| object.annotations().get(key).map(String::as_str).unwrap_or_default();
         ensure!(annotation(OPERATION_LABEL) == operation, "{node}: expected operation {operation}, found {object:#?}");
-        ensure!(annotation(EPISODE_ANNOTATION) == episode.name_any() && annotation(NODE_NAME_ANNOTATION) == node);
+        ensure!(
+            annotation(REMEDIATION_ANNOTATION) == remediation.name_any() && annotation(NODE_NAME_ANNOTATION) == node
+        );
         let owner = object.owner_references().first().map(|owner| (owner.kind.clone(), Some(owner.uid.clone())));
-        ensure!(owner == Some(("NodeRemediation".to_owned(), episode.uid())), "{node}: whose is it? {object:#?}");
+        ensure!(owner == Some(("NodeRemediation".to_owned(), remediation.uid())), "{node}: whose is it? {object:#?}");
         let machine = object.owner_references().get(1).map(|owner| (owner.kind.as_str(), owner.name.as_str()));
         let expected = (kind == "Metal3Remediation").then_some(("Machine", node));
         ensure!(machine == expected, "{node}: expected the owner {expected:?}, found {object:#?}");
     }
 
     for node in ["well-self", "cut-before", "cut-after"] {
-        let episode = play.first_step(node, &[StepState::Verifying]).await?;
-        let message = episode.status.unwrap_or_default().steps.remove(0).message;
+        let remediation = play.first_step(node, &[StepState::Verifying]).await?;
+        let message = remediation.status.unwrap_or_default().attempts.remove(0).message;
         ensure!(message.contains("its remediator is done: Succeeded=True R: said"), "{node}: {message}");
         ensure!(play.stands(node).await?, "{node}: the remediator's word alone was taken for a cure");
     }
@@ -307,9 +309,9 @@ async fn answers(play: &Play<'_>) -> Result<()> {
     for node in ["well-self", "well-metal", "cut-before", "cut-after"] {
         play.stage.fleet.well(node);
     }
-    let failed = play.first_step("failed", &[StepState::Failed]).await?.status.unwrap_or_default().steps.remove(0);
+    let failed = play.first_step("failed", &[StepState::Failed]).await?.status.unwrap_or_default().attempts.remove(0);
     ensure!(failed.message.contains("Succeeded=False R: said"), "{}", failed.message);
-    let late = play.first_step("late", &[StepState::TimedOut]).await?.status.unwrap_or_default().steps.remove(0);
+    let late = play.first_step("late", &[StepState::TimedOut]).await?.status.unwrap_or_default().attempts.remove(0);
     let said = format!("its remediator is still at work after {LATE}");
     ensure!(late.message.contains(&said), "expected {said:?}, found {:?}", late.message);
     for node in ["well-self", "well-metal", "cut-before", "cut-after"] {
@@ -319,8 +321,8 @@ async fn answers(play: &Play<'_>) -> Result<()> {
         play.taken_back(node).await?;
     }
     for node in ["failed", "late"] {
-        let status = play.episode(node).await?.and_then(|one| one.status).unwrap_or_default();
-        let last = status.steps.last().map(|step| step.action.as_str());
+        let status = play.remediation(node).await?.and_then(|one| one.status).unwrap_or_default();
+        let last = status.attempts.last().map(|step| step.action.as_str());
         ensure!(
             status.phase == Phase::Failed && last == Some("Notify"),
             "{node}: expected the ladder to go on: {status:#?}"
@@ -352,9 +354,9 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     play.stage.fleet.well("owed");
     let mut last = String::new();
     let said = until("a hold that says why", LIMIT, async || {
-        last = play.held("denied").await?;
+        last = play.blocked("denied").await?;
         let parts = [
-            "CallRefused: SelfNodeRemediation medik8s/denied is to be deleted before anything else is done to node denied",
+            "RequestRejected: SelfNodeRemediation medik8s/denied is to be deleted before anything else is done to node denied",
             "cannot get resource",
         ];
         Ok(parts.iter().all(|part| last.contains(part)).then(|| last.clone()))
@@ -364,11 +366,11 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     play.first_step("owed", &[StepState::Succeeded]).await?;
     sleep(LOOK.saturating_sub(taken.elapsed())).await;
     play.first_step("at-work", &[StepState::Started]).await.context("the hand-off whose object cannot be read")?;
-    let owed = play.episode("owed").await?.unwrap();
+    let owed = play.remediation("owed").await?.unwrap();
     ensure!(play.stands("owed").await? && !owed.finalizers().is_empty(), "expected it to be owed: {owed:#?}");
-    let expected = format!("deleting SelfNodeRemediation medik8s/owed of episode {}", owed.name_any());
+    let expected = format!("deleting SelfNodeRemediation medik8s/owed of remediation {}", owed.name_any());
     // Mere words are written seldom.
-    until(&expected, LIMIT, async || Ok((play.doing("owed").await? == expected).then_some(()))).await?;
+    until(&expected, LIMIT, async || Ok((play.activity("owed").await? == expected).then_some(()))).await?;
     ensure!(!play.stands("denied").await?, "an object was made without the right");
 
     give_rights(play.stage)?;
@@ -377,14 +379,15 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     until("the hand-off after all", LIMIT, async || Ok(play.stands("denied").await?.then_some(()))).await?;
     play.comes_back("at-work").await?;
     let denied = until("the step that followed the refused one", LIMIT, async || {
-        let episode = play.episode("denied").await?;
-        let is_begun =
-            |one: &NodeRemediation| one.status.as_ref().is_some_and(|s| s.steps.iter().any(|s| s.started_at.is_some()));
-        Ok(episode.filter(is_begun))
+        let remediation = play.remediation("denied").await?;
+        let is_begun = |one: &NodeRemediation| {
+            one.status.as_ref().is_some_and(|s| s.attempts.iter().any(|s| s.started_at.is_some()))
+        };
+        Ok(remediation.filter(is_begun))
     })
     .await?;
     let actions: BTreeSet<&str> =
-        denied.status.iter().flat_map(|status| &status.steps).map(|step| step.action.as_str()).collect();
+        denied.status.iter().flat_map(|status| &status.attempts).map(|step| step.action.as_str()).collect();
     ensure!(actions == BTreeSet::from(["HandOff"]), "the refusal was answered by another step: {denied:#?}");
     play.stage.fleet.well("denied");
     for node in ["at-work", "denied"] {

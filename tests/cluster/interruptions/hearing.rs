@@ -50,7 +50,7 @@ pub async fn at_once(stage: &Stage<'_>) -> Result<()> {
     tokio::time::sleep(REST).await;
     let before = sequence(&reports).await?;
     let asked = Instant::now();
-    let patch = Patch::Merge(json!({"spec": {"lookRequested": 41}}));
+    let patch = Patch::Merge(json!({"spec": {"checkSequence": 41}}));
     commands.patch(NODE, &PatchParams::default(), &patch).await.context("as the controller does")?;
     until("an answer to the controller", SOON, async || Ok((sequence(&reports).await? != before).then_some(())))
         .await?;

@@ -1,4 +1,4 @@
-//! The leader is killed before and after each write of an episode, one episode for each such point, and another one takes over:
+//! The leader is killed before and after each write of a remediation, one remediation for each such point, and another one takes over:
 //! whatever was under way is done once, and nothing is left of it. Before: the write never arrives. After: it is carried out, and
 //! the answer never comes back.
 //!
@@ -34,7 +34,7 @@ use crate::interruptions::{
     LIMIT, Stage, by_hand, daemons, door, free_lease, hand_offs, kill, start_set, until, workload,
 };
 
-/// Names the one kind of episode that is to be tried, in the midst of work on it.
+/// Names the one kind of remediation that is to be tried, in the midst of work on it.
 const ONLY: &str = "NRH_LADDER";
 /// More than one healing takes; a healing of which no write is hit ends the count.
 const MOST_POINTS: usize = 60;
@@ -43,7 +43,7 @@ const ALL: &str = "";
 /// How long a write may follow after all is settled, and what a dead leader has sent may still arrive.
 const TRAILS: Duration = Duration::from_millis(300);
 
-/// Which write of an episode.
+/// Which write of a remediation.
 #[derive(Clone, Copy, Debug)]
 enum At {
     /// This one, from 0 on.
@@ -61,7 +61,7 @@ struct Shot {
     hit: Option<Call>,
 }
 
-/// Hits that write, and lets nothing of the episode pass after it.
+/// Hits that write, and lets nothing of the remediation pass after it.
 #[derive(Clone, Default)]
 struct Aim(Arc<Mutex<Option<Shot>>>);
 
@@ -79,7 +79,7 @@ impl Aim {
 impl Judge for Aim {
     fn call(&mut self, call: &Call) -> Fate {
         let mut shot = self.0.lock().unwrap();
-        let Some(shot) = shot.as_mut().filter(|shot| call.is_of_episode(&shot.node)) else { return Fate::Answered };
+        let Some(shot) = shot.as_mut().filter(|shot| call.is_of_remediation(&shot.node)) else { return Fate::Answered };
         let is_it = match shot.at {
             At::Write(at) => shot.seen == at,
             At::Kind(kind) => call.kind() == kind,
@@ -112,7 +112,7 @@ struct Range<'a> {
     kubeconfig: Value,
 }
 
-/// What came of one kind of episode.
+/// What came of one kind of remediation.
 struct Row {
     title: &'static str,
     by: By,
@@ -127,7 +127,7 @@ impl Row {
     }
 }
 
-/// The kinds of episodes of that part, at all of their points.
+/// The kinds of remediations of that part, at all of their points.
 pub async fn at_each_write(stage: &Stage<'_>, part: Part) -> Result<()> {
     let (aim, gone) = (Aim::default(), Arc::new(Notify::new()));
     let way = rough(stage.upstream.clone(), gone.clone(), aim.clone());
@@ -139,7 +139,7 @@ pub async fn at_each_write(stage: &Stage<'_>, part: Part) -> Result<()> {
     let mut rows = Vec::new();
     let only = std::env::var(ONLY).ok();
     let is_known = only.as_ref().is_none_or(|only| LADDERS.iter().any(|ladder| ladder.name == only));
-    ensure!(is_known, "{ONLY}={only:?}: there is no such kind of episode");
+    ensure!(is_known, "{ONLY}={only:?}: there is no such kind of remediation");
     let is_meant = |ladder: &&Ladder| ladder.part == part && only.as_ref().is_none_or(|only| ladder.name == only);
     let ladders: Vec<&Ladder> = LADDERS.iter().filter(is_meant).collect();
     if ladders.iter().any(|ladder| ladder.hands_off()) {
@@ -153,9 +153,12 @@ pub async fn at_each_write(stage: &Stage<'_>, part: Part) -> Result<()> {
         policies.delete(ladder.name, &DeleteParams::default()).await?;
     }
     // One that is named may be another test's.
-    ensure!(!rows.is_empty() || only.is_some(), "no kind of episode was tried");
+    ensure!(!rows.is_empty() || only.is_some(), "no kind of remediation was tried");
     let points: usize = rows.iter().flat_map(Row::points).sum();
-    println!("the leader was killed at {points} points, before and after each write of an episode:\n{}", table(&rows)?);
+    println!(
+        "the leader was killed at {points} points, before and after each write of a remediation:\n{}",
+        table(&rows)?
+    );
     Ok(())
 }
 
@@ -205,7 +208,7 @@ impl Range<'_> {
         Ok(Row { title: ladder.title, by: ladder.by, kinds })
     }
 
-    /// A node is healed, and the leader dies at that write of its episode. The next leader, and the write, if there was such a one.
+    /// A node is healed, and the leader dies at that write of its remediation. The next leader, and the write, if there was such a one.
     async fn point(
         &self,
         ladder: &Ladder,
@@ -310,14 +313,14 @@ impl Range<'_> {
         self.stage.fleet.remove(node).await
     }
 
-    /// Waits until the node's episode has healed it, holds nothing any more, and no order stands.
+    /// Waits until the node's remediation has healed it, holds nothing any more, and no order stands.
     async fn settled(&self, node: &str) -> Result<()> {
         let fleet = &self.stage.fleet;
         fleet.healed(node).await?;
         let commands: Api<NodeCommand> = Api::all(self.stage.admin.clone());
-        until("the end of what the episode holds, and of the order", LIMIT, async || {
-            let holds = fleet.episodes(node).await?.iter().any(|episode| !episode.finalizers().is_empty());
-            let order = commands.get_opt(node).await?.and_then(|command| command.spec.order);
+        until("the end of what the remediation holds, and of the order", LIMIT, async || {
+            let holds = fleet.remediations(node).await?.iter().any(|remediation| !remediation.finalizers().is_empty());
+            let order = commands.get_opt(node).await?.and_then(|command| command.spec.command);
             Ok((!holds && order.is_none()).then_some(()))
         })
         .await?;

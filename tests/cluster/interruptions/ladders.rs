@@ -1,4 +1,4 @@
-//! The kinds of episodes whose leader is killed at each of their writes: what is wrong with the node, what is done about it, and
+//! The kinds of remediations whose leader is killed at each of their writes: what is wrong with the node, what is done about it, and
 //! what is seen of that from outside.
 
 use std::time::Duration;
@@ -21,18 +21,18 @@ pub enum By {
     Task,
 }
 
-/// Which test a kind of episode belongs to: each has a bed of its own, and they may run beside each other.
+/// Which test a kind of remediation belongs to: each has a bed of its own, and they may run beside each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// What heals by itself.
     Killed,
     /// A drain that is done has been quiet for a while.
     Drained,
-    /// Others have a hand in it, or another lane.
+    /// Others have a hand in it, or another executor.
     Handed,
 }
 
-/// One kind of episode.
+/// One kind of remediation.
 #[derive(Debug)]
 pub struct Ladder {
     /// Name of its policy, which is for nodes with that value of the label `ladder`.
@@ -49,7 +49,7 @@ pub struct Ladder {
     pub fails: &'static [NodeAction],
     /// The controller's writes to others' objects by the audit log, and how often there is each of them.
     pub written: &'static [(&'static str, usize)],
-    /// Kinds of writes at which the leader is to be killed, beside those of every episode.
+    /// Kinds of writes at which the leader is to be killed, beside those of every remediation.
     pub points: &'static [&'static str],
     /// If its kubelet starts no pods, its agent is ordered.
     pub kubelet: Kubelet,
@@ -62,7 +62,7 @@ pub struct Ladder {
     pub settings: fn(PlanSettings) -> PlanSettings,
 }
 
-/// Writes that every episode takes: its slot, its account, and that it holds nothing any more.
+/// Writes that every remediation takes: its slot, its account, and that it holds nothing any more.
 const OF_ALL: [&str; 3] = ["PATCH configmaps", "PATCH noderemediations/status", "PATCH noderemediations"];
 /// What the controller writes that is of one node and no account of it.
 pub const ACTS: [&str; 7] = [
@@ -122,7 +122,7 @@ pub const LADDERS: [Ladder; 9] = [
         title: "RestartKubelet, Cordon, Reboot by order",
         fault: FaultType::KubeletDown,
         steps: || {
-            let reboot = json!({"approval": "Automatic", "reboot": {"evenIfNotDrained": true}});
+            let reboot = json!({"approval": "Automatic", "reboot": {"requireDrain": false}});
             json!([step("RestartKubelet", &json!({})), {"action": "Cordon"}, step("Reboot", &reboot), {"action": "Notify"}])
         },
         acts: &["RestartKubelet", "Reboot"],
@@ -148,7 +148,7 @@ pub const LADDERS: [Ladder; 9] = [
         name: "pod",
         title: "DeletePod",
         fault: FaultType::StuckDaemonSetPod,
-        steps: || json!([step("DeletePod", &json!({"attempts": 3})), {"action": "Notify"}]),
+        steps: || json!([step("DeletePod", &json!({"maxAttempts": 3})), {"action": "Notify"}]),
         acts: &["DeletePod"],
         written: &[("delete pods", 1)],
         points: &["DELETE pods"],
@@ -191,7 +191,7 @@ pub const LADDERS: [Ladder; 9] = [
         ..COMMON
     },
     Ladder {
-        name: "lanes",
+        name: "collectors",
         title: "CleanupOrphans by a Job that does not start, then by order",
         part: Part::Handed,
         acts: &["CleanupOrphans"],
@@ -213,13 +213,14 @@ pub const LADDERS: [Ladder; 9] = [
 ];
 
 fn step(action: &str, more: &Value) -> Value {
-    let mut step = json!({"action": action, "attempts": 1, "cooldown": "1s", "timeout": "5m", "verify": {"for": "1s"}});
+    let mut step =
+        json!({"action": action, "maxAttempts": 1, "cooldown": "1s", "timeout": "5m", "verify": {"stableFor": "1s"}});
     step.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     step
 }
 
 fn cleanup() -> Value {
-    step("CleanupOrphans", &json!({"attempts": 3}))
+    step("CleanupOrphans", &json!({"maxAttempts": 3}))
 }
 
 impl Ladder {
@@ -228,11 +229,11 @@ impl Ladder {
         let mut matched = json!({"faults": [self.fault]});
         if self.by_hand.is_some() {
             // What a person starts does not wait for this, and the engine does.
-            matched["for"] = json!("1h");
+            matched["minDuration"] = json!("1h");
         }
         json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": self.name}, "spec": {
             "mode": "Enforce", "nodeSelector": {"matchLabels": {"ladder": self.name}},
-            "limits": {"maxUnhealthy": "100%", "maxInFlight": 1, "storm": {"nodes": 100_000}},
+            "limits": {"maxUnhealthy": "100%", "maxInFlight": 1, "storm": {"minNodes": 100_000}},
             "rules": [{"name": "rule", "match": matched, "steps": (self.steps)()}]}})
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use kube::{Api, ResourceExt};
 use nrh::api::{NodeRemediation, NodeRuntimeHealth};
-use nrh::core::episode::Phase;
+use nrh::core::remediation::Phase;
 
 use crate::interruptions::{Stage, kill, start, until};
 
@@ -16,7 +16,7 @@ const NODES: [&str; 2] = ["left-healed", "left-in-work"];
 /// The collector looks anew at what it has put off within so long.
 const COLLECTED: Duration = Duration::from_secs(10);
 
-/// Deletes the nodes, and looks for their episodes.
+/// Deletes the nodes, and looks for their remediations.
 pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
     let [healed, in_work] = NODES;
     let leader = start(&stage.upstream);
@@ -25,13 +25,13 @@ pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
     stage.fleet.keep_idle(true);
     stage.fleet.sick_node(in_work).await?;
     until("the cordon of the second node", LIMIT, async || {
-        let is_begun = |one: &NodeRemediation| one.status.as_ref().is_some_and(|status| status.steps.len() >= 2);
-        Ok(stage.fleet.episodes(in_work).await?.iter().any(is_begun).then_some(()))
+        let is_begun = |one: &NodeRemediation| one.status.as_ref().is_some_and(|status| status.attempts.len() >= 2);
+        Ok(stage.fleet.remediations(in_work).await?.iter().any(is_begun).then_some(()))
     })
     .await?;
-    let before = episodes(stage).await?;
+    let before = remediations(stage).await?;
     let phases = || before.values().map(|one| one.status.as_ref().map(|status| status.phase)).collect::<Vec<_>>();
-    ensure!(before.len() == NODES.len(), "expected an episode per node, found {:?}", phases());
+    ensure!(before.len() == NODES.len(), "expected a remediation per node, found {:?}", phases());
 
     for node in NODES {
         stage.fleet.remove(node).await?;
@@ -49,26 +49,26 @@ pub async fn its_node(stage: &Stage<'_>) -> Result<()> {
     stage.fleet.ledger_is_empty().await?;
     tokio::time::sleep(COLLECTED).await;
 
-    let after = episodes(stage).await?;
+    let after = remediations(stage).await?;
     ensure!(after.keys().eq(before.keys()), "expected {:?}, found {:?}", before.keys(), after.keys());
-    for (name, episode) in &after {
-        let status = episode.status.clone().unwrap_or_default();
-        ensure!(episode.metadata.deletion_timestamp.is_none(), "episode {name:?} is being deleted");
-        ensure!(!status.steps.is_empty(), "episode {name:?} has lost what was done: {status:#?}");
-        let expected = if episode.spec.node_name == healed { Phase::Succeeded } else { Phase::Cancelled };
-        ensure!(status.phase == expected, "episode {name:?}: expected {expected:?}, found {status:#?}");
+    for (name, remediation) in &after {
+        let status = remediation.status.clone().unwrap_or_default();
+        ensure!(remediation.metadata.deletion_timestamp.is_none(), "remediation {name:?} is being deleted");
+        ensure!(!status.attempts.is_empty(), "remediation {name:?} has lost what was done: {status:#?}");
+        let expected = if remediation.spec.node_name == healed { Phase::Succeeded } else { Phase::Cancelled };
+        ensure!(status.phase == expected, "remediation {name:?}: expected {expected:?}, found {status:#?}");
     }
-    println!("two nodes were deleted and their reports with them; their episodes are all there");
+    println!("two nodes were deleted and their reports with them; their remediations are all there");
     stage.fleet.keep_idle(false);
     kill(&stage.admin, leader).await
 }
 
-/// Episodes of the nodes, by name and uid: another one of the same name is not the same.
-async fn episodes(stage: &Stage<'_>) -> Result<BTreeMap<(String, Option<String>), NodeRemediation>> {
+/// Remediations of the nodes, by name and uid: another one of the same name is not the same.
+async fn remediations(stage: &Stage<'_>) -> Result<BTreeMap<(String, Option<String>), NodeRemediation>> {
     let mut all = BTreeMap::new();
     for node in NODES {
-        let of_node = stage.fleet.episodes(node).await?;
-        all.extend(of_node.into_iter().map(|episode| ((episode.name_any(), episode.uid()), episode)));
+        let of_node = stage.fleet.remediations(node).await?;
+        all.extend(of_node.into_iter().map(|remediation| ((remediation.name_any(), remediation.uid()), remediation)));
     }
     Ok(all)
 }

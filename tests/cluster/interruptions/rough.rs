@@ -193,7 +193,7 @@ pub async fn way(stage: &Stage<'_>) -> Result<()> {
 
 /// Waits until all are, and never more are in work than may be; how often the leader was replaced.
 async fn all_are_healed(stage: &Stage<'_>, way: &kube::Client, nodes: &[String]) -> Result<usize> {
-    let episodes: Api<NodeRemediation> = Api::all(stage.admin.clone());
+    let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
     let (ends, mut leader, mut replaced) = (Instant::now() + LIMIT, start(way), 0);
     loop {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -201,11 +201,12 @@ async fn all_are_healed(stage: &Stage<'_>, way: &kube::Client, nodes: &[String])
             leader = start(way);
             replaced += 1;
         }
-        let all: Vec<_> = episodes.list(&ListParams::default()).await?.iter().map(convert::episode).collect();
-        let ours = || all.iter().filter(|episode| nodes.contains(&episode.node));
-        let open = ours().filter(|episode| episode.is_open()).count();
-        ensure!(open <= AT_A_TIME, "{open} episodes at a time, at most {AT_A_TIME} are allowed");
-        let healed = |node: &String| ours().any(|episode| episode.node == *node && episode.finished_at.is_some());
+        let all: Vec<_> = remediations.list(&ListParams::default()).await?.iter().map(convert::remediation).collect();
+        let ours = || all.iter().filter(|remediation| nodes.contains(&remediation.node));
+        let open = ours().filter(|remediation| remediation.is_open()).count();
+        ensure!(open <= AT_A_TIME, "{open} remediations at a time, at most {AT_A_TIME} are allowed");
+        let healed =
+            |node: &String| ours().any(|remediation| remediation.node == *node && remediation.finished_at.is_some());
         if nodes.iter().all(healed) {
             kill(&stage.admin, leader).await?;
             return Ok(replaced);

@@ -50,10 +50,10 @@ pub async fn share_one_budget(stage: &Stage<'_>) -> Result<()> {
     let lost = writes.iter().filter(is_try).filter(|write| write.code == 409).count();
     ensure!(
         one > 0 && two > 0 && lost > 0,
-        "they never met: {one} and {two} writes of slots and episodes, {lost} too late"
+        "they never met: {one} and {two} writes of slots and remediations, {lost} too late"
     );
     println!(
-        "two leaders healed {SICK} nodes, {most} at a time; slots and episodes: {one} and {two} writes, {lost} too late"
+        "two leaders healed {SICK} nodes, {most} at a time; slots and remediations: {one} and {two} writes, {lost} too late"
     );
     Ok(())
 }

@@ -30,8 +30,8 @@ struct Untold(Arc<Mutex<Kept>>);
 
 #[derive(Default)]
 struct Kept {
-    /// From the first episode on, changes of these are kept back as well.
-    from_episode: &'static [&'static str],
+    /// From the first remediation on, changes of these are kept back as well.
+    from_remediation: &'static [&'static str],
     resources: BTreeSet<&'static str>,
     count: BTreeMap<String, usize>,
     /// The watches that expire now.
@@ -39,9 +39,9 @@ struct Kept {
 }
 
 impl Untold {
-    fn of_episode(resources: &'static [&'static str]) -> Self {
+    fn of_remediation(resources: &'static [&'static str]) -> Self {
         let untold = Self::default();
-        untold.0.lock().unwrap().from_episode = resources;
+        untold.0.lock().unwrap().from_remediation = resources;
         untold
     }
 
@@ -65,7 +65,7 @@ impl Judge for Untold {
     fn call(&mut self, call: &Call) -> Fate {
         let mut kept = self.0.lock().unwrap();
         if call.makes("noderemediations") {
-            let from_now = kept.from_episode;
+            let from_now = kept.from_remediation;
             kept.resources.extend(from_now);
         }
         // The answer to such a write shows the policy as it stands.
@@ -99,7 +99,7 @@ pub async fn is_seen_later(stage: &Stage<'_>) -> Result<()> {
 
 /// A person opens a node that we have cordoned and cordons it again, and the watch tells neither: that cordon is not ours to take off.
 async fn cordoned_by_a_person(stage: &Stage<'_>) -> Result<()> {
-    let (untold, node) = (Untold::of_episode(&["nodes"]), "untold-cordon");
+    let (untold, node) = (Untold::of_remediation(&["nodes"]), "untold-cordon");
     let leader = start(&rough(stage.upstream.clone(), Arc::new(Notify::new()), untold.clone()));
     stage.fleet.keep_idle(true);
     stage.fleet.sick_node(node).await?;
@@ -128,9 +128,9 @@ async fn cordoned_by_a_person(stage: &Stage<'_>) -> Result<()> {
     kill(&stage.admin, leader).await
 }
 
-/// A node is healed, once, though no change of these is told from the begin of its episode on.
+/// A node is healed, once, though no change of these is told from the begin of its remediation on.
 async fn healed_without(stage: &Stage<'_>, node: &str, resources: &'static [&'static str]) -> Result<()> {
-    let untold = Untold::of_episode(resources);
+    let untold = Untold::of_remediation(resources);
     let leader = start(&rough(stage.upstream.clone(), Arc::new(Notify::new()), untold.clone()));
     stage.fleet.sick_node(node).await?;
     stage.fleet.healed(node).await.with_context(|| format!("without changes of {resources:?}"))?;
@@ -157,7 +157,8 @@ async fn suspended(stage: &Stage<'_>) -> Result<()> {
     .await?;
     stage.fleet.sick_node(node).await?;
     // It does not know better.
-    until("an episode", LIMIT, async || Ok((!stage.fleet.episodes(node).await?.is_empty()).then_some(()))).await?;
+    until("a remediation", LIMIT, async || Ok((!stage.fleet.remediations(node).await?.is_empty()).then_some(())))
+        .await?;
     nothing_is_done(stage, node, begun).await?;
     suspend(stage, false).await?;
     nothing_is_done(stage, node, begun).await?;

@@ -85,7 +85,7 @@ enum End {
     Silent,
 }
 
-struct Held {
+struct Blocked {
     line: Vec<u8>,
     object: String,
     until_newer: bool,
@@ -98,14 +98,14 @@ struct Watched<J> {
     /// What has come of a line that is not whole.
     rest: Vec<u8>,
     ready: VecDeque<Vec<u8>>,
-    held: Option<Held>,
+    blocked: Option<Blocked>,
     end: Option<End>,
 }
 
 /// What a watch of that resource tells, as the judge lets it.
 pub fn watched<J: Judge>(body: Body, judge: Arc<Mutex<J>>, resource: String) -> Answer {
     let (rest, ready) = Default::default();
-    let watch = Watched { judge, resource, body, rest, ready, held: None, end: None };
+    let watch = Watched { judge, resource, body, rest, ready, blocked: None, end: None };
     Answer::from_stream(stream::unfold(watch, |mut watch| async move {
         let told = watch.next().await?;
         Some((told, watch))
@@ -158,9 +158,9 @@ impl<J: Judge> Watched<J> {
         let Some(change) = Change::of(&self.resource, &line) else { return self.ready.push_back(line) };
         let telling = self.judge.lock().unwrap().change(&change);
         match telling {
-            Telling::AfterNext | Telling::AfterNewer if self.held.is_none() => {
+            Telling::AfterNext | Telling::AfterNewer if self.blocked.is_none() => {
                 let until_newer = telling == Telling::AfterNewer;
-                self.held = Some(Held { line, object: change.object, until_newer });
+                self.blocked = Some(Blocked { line, object: change.object, until_newer });
             }
             Telling::Told | Telling::AfterNext | Telling::AfterNewer => self.tell(line, &change),
             Telling::Dropped => self.met(DROPPED),
@@ -182,10 +182,10 @@ impl<J: Judge> Watched<J> {
     /// Tells it, and what was held back for it.
     fn tell(&mut self, line: Vec<u8>, change: &Change) {
         self.ready.push_back(line);
-        let is_due = |held: &mut Held| !held.until_newer || held.object == change.object;
-        if let Some(held) = self.held.take_if(is_due) {
-            self.met(if held.object == change.object { OLDER } else { REORDERED });
-            self.ready.push_back(held.line);
+        let is_due = |blocked: &mut Blocked| !blocked.until_newer || blocked.object == change.object;
+        if let Some(blocked) = self.blocked.take_if(is_due) {
+            self.met(if blocked.object == change.object { OLDER } else { REORDERED });
+            self.ready.push_back(blocked.line);
         }
     }
 

@@ -116,10 +116,10 @@ impl Call {
         self.path.contains("/leases")
     }
 
-    /// Whether it is a write of that node's episode: of the ledger, the episode itself, its node, its Job, its pod or the order to
+    /// Whether it is a write of that node's remediation: of the ledger, the remediation itself, its node, its Job, its pod or the order to
     /// its agent, each of which has the node's name in its own once it is made. Statuses that only tell, events, questions about
     /// rights and the Lease are none.
-    pub fn is_of_episode(&self, node: &str) -> bool {
+    pub fn is_of_remediation(&self, node: &str) -> bool {
         let others = [
             "/leases",
             "/events",

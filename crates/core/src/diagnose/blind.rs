@@ -1,4 +1,4 @@
-//! `ProbeBlind`: a lane of the probe itself that cannot look. Nothing is said of the node then, and that has to be said.
+//! `ProbeDegraded`: a collector of the probe itself that cannot look. Nothing is said of the node then, and that has to be said.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::observation::{Look, Observations};
 use crate::reason::ConditionReason;
 use crate::thresholds::Thresholds;
 
-/// How a lane stands, whatever it looks at.
+/// How a collector stands, whatever it looks at.
 enum Sight {
     /// It could look, at this moment.
     Looked(Duration),
@@ -38,9 +38,9 @@ fn of_thread<T>(look: &Look<T>, now: Duration, stale: Duration) -> Sight {
     }
 }
 
-pub(super) fn lanes(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
-    let (kind, now) = (FaultType::ProbeBlind, seen.now);
-    let lanes = [
+pub(super) fn collectors(seen: &Observations, thresholds: &Thresholds, findings: &mut Findings) {
+    let (kind, now) = (FaultType::ProbeDegraded, seen.now);
+    let collectors = [
         ("runtime", of_call(&seen.runtime, now, STALE)),
         ("lists", of_call(&seen.lists, now, STALE)),
         ("status", of_call(&seen.status, now, STALE)),
@@ -52,32 +52,33 @@ pub(super) fn lanes(seen: &Observations, thresholds: &Thresholds, findings: &mut
         ("bus", of_call(&seen.bus, now, STALE)),
     ];
     let mut coverage = Coverage::new(Verdict::Clean { looked: now });
-    for (lane, sight) in lanes {
+    for (collector, sight) in collectors {
         let verdict = match sight {
             Sight::Looked(looked) => Verdict::Clean { looked },
             Sight::Never => {
-                coverage.others = Verdict::unknown(ConditionReason::NotYetLooked, "not every lane has looked lately");
-                Verdict::undecided("the lane has not looked lately")
+                coverage.others =
+                    Verdict::unknown(ConditionReason::NotYetChecked, "not every collector has looked lately");
+                Verdict::undecided("the collector has not looked lately")
             }
             Sight::Blind(why) => {
                 findings.sightings.push(
                     Component {
                         kind,
-                        key: lane,
-                        subject: Subject::named(SubjectKind::Probe, lane),
+                        key: collector,
+                        subject: Subject::named(SubjectKind::Probe, collector),
                         severity: Severity::Low,
-                        message: format!("the probe's lane {lane} cannot look at this node"),
-                        impact: "what this lane would see on the node is not seen; conditions that need it are Unknown",
+                        message: format!("the probe's collector {collector} cannot look at this node"),
+                        impact: "what this collector would see on the node is not seen; conditions that need it are Unknown",
                         evidence: vec![why],
                         looked: now,
-                        confirm: thresholds.probe_blind,
+                        confirm: thresholds.probe_degraded,
                     }
                     .into(),
                 );
-                Verdict::unknown(ConditionReason::CannotLook, &format!("the lane {lane} cannot look"))
+                Verdict::unknown(ConditionReason::CheckFailed, &format!("the collector {collector} cannot look"))
             }
         };
-        coverage.named.insert(lane.to_owned(), verdict);
+        coverage.named.insert(collector.to_owned(), verdict);
     }
     findings.cover(kind, coverage);
 }

@@ -21,7 +21,7 @@ pub(super) fn unresponsive(seen: &Observations, thresholds: &Thresholds, finding
         BusSeen::Answered | BusSeen::NoBus => return findings.blind(kind, Verdict::Clean { looked }),
         BusSeen::NotOnIt => {
             let detail = "the system bus says that systemd is not on it";
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
         BusSeen::Silent { step, how } => (*step, how, true),
         BusSeen::Refused { step, how } => (*step, how, false),

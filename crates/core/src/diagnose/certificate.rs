@@ -27,7 +27,7 @@ pub(super) fn expiring(seen: &Observations, thresholds: &Thresholds, findings: &
         Credential::Certificate { place, lifetime, left } => (place, *lifetime, *left),
         Credential::Other => return findings.blind(kind, Verdict::Clean { looked }),
         Credential::Unknown(why) => {
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why));
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why));
         }
     };
     if left > (lifetime.saturating_mul(OVERDUE) / 100).min(LONGEST) {

@@ -58,7 +58,7 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, confirm: Confir
             Some(Whose::NotKnown) | None => {
                 let detail =
                     format!("whose container `{}` works on is not known: {}", bounded(verb, 16), describe(process));
-                coverage.others = Verdict::unknown(ConditionReason::CannotLook, &detail);
+                coverage.others = Verdict::unknown(ConditionReason::CheckFailed, &detail);
             }
         }
     }

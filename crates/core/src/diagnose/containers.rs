@@ -46,11 +46,11 @@ pub(super) fn hung(seen: &Observations, known: Known, confirm: Confirm, findings
         // Since 1.18 it answers for a running container without a look at what holds that one. What stands in no list any
         // more, or answers after it has hung, is clean all the same.
         let detail = "CRI-O answers from its memory whatever holds a container";
-        coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CannotLook, detail));
+        coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CheckFailed, detail));
     }
     if findings.unasked > 0 && (seen.tasks.is_empty() || !known.tasks) {
         let detail = "not every running container has been asked once since the probe began";
-        coverage.others = Verdict::unknown(ConditionReason::NotYetLooked, detail);
+        coverage.others = Verdict::unknown(ConditionReason::NotYetChecked, detail);
     }
     findings.cover(FaultType::HungContainer, coverage);
 }
@@ -125,7 +125,7 @@ impl<'a> Answers<'a> {
                         self.newest = self.newest.max(Some(looked));
                     }
                 }
-                Err(Verdict::Unknown { reason: ConditionReason::NotYetLooked | ConditionReason::Stale, .. }) => {
+                Err(Verdict::Unknown { reason: ConditionReason::NotYetChecked | ConditionReason::Stale, .. }) => {
                     self.unasked += usize::from(needed);
                 }
                 Err(verdict) if needed => self.gap = Some(verdict),

@@ -65,7 +65,7 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) {
             Ok(_) => clean.clone(),
             Err(why) => {
                 let detail = format!("the {} of {owner} are not known: {why}", limit.what);
-                Verdict::unknown(ConditionReason::CannotLook, &detail)
+                Verdict::unknown(ConditionReason::CheckFailed, &detail)
             }
         };
         // Two daemons may have one name: the better verdict hides nothing of the other.

@@ -21,7 +21,7 @@ pub(super) fn containers(seen: &Observations, thresholds: &Thresholds, findings:
     };
     let frozen = match &host.frozen {
         Ok(frozen) => frozen,
-        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
+        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
     };
     let left_out = seen.processes.value().and_then(|table| table.left_out.inits.as_deref());
     let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref().or(left_out), looked));

@@ -25,7 +25,7 @@ pub(super) fn down(seen: &Observations, known: Known, thresholds: &Thresholds, f
     findings.kubelet = KubeletStart {
         looked: Some(looked),
         began: kubelet.process.map(|(_, _, age)| looked.saturating_sub(age)),
-        makes_pods: makes_pods(kubelet, seen),
+        creates_pods: creates_pods(kubelet, seen),
         ..KubeletStart::default()
     };
     let confirm = thresholds.kubelet_down;
@@ -34,10 +34,10 @@ pub(super) fn down(seen: &Observations, known: Known, thresholds: &Thresholds, f
         (Some((_, _, age)), _) if age < thresholds.kubelet_start_age => {
             // It may be on its way up, or one of many that die at start: it takes twice the grace, in which
             // none completes its start, to tell.
-            let grace = confirm.grace.saturating_mul(2);
+            let grace = confirm.grace_period.saturating_mul(2);
             (
                 "a kubelet process has begun, but none has completed its start".to_owned(),
-                Confirmation { grace, ..confirm },
+                Confirmation { grace_period: grace, ..confirm },
             )
         }
         (Some(_), Some(true)) => {
@@ -48,7 +48,7 @@ pub(super) fn down(seen: &Observations, known: Known, thresholds: &Thresholds, f
         (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
         (Some(_), None) => {
             let note = kubelet.note.as_deref().unwrap_or("its health check could not be asked");
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, note));
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, note));
         }
     };
     findings.kubelet.started = started(kubelet, thresholds);
@@ -79,7 +79,7 @@ pub(super) fn down(seen: &Observations, known: Known, thresholds: &Thresholds, f
         }
         .into(),
     );
-    findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, "no kubelet has completed its start"));
+    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has completed its start"));
 }
 
 /// Kubelets that come up, each of them, and do not stay. One that never comes up is down.
@@ -115,7 +115,7 @@ pub(super) fn crash_loop(seen: &Observations, known: Known, thresholds: &Thresho
         }
         .into(),
     );
-    findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, "no kubelet has stayed for long"));
+    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has stayed for long"));
 }
 
 /// The last look at the kubelet. None in a table that may not be the node's means nothing.
@@ -125,7 +125,7 @@ fn look(seen: &Observations, known: Known) -> Result<(&KubeletSeen, Duration), V
         processes(seen)?;
         if !known.host_processes {
             let detail = "no process of the node has ever been seen here";
-            return Err(Verdict::unknown(ConditionReason::CannotLook, detail));
+            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     }
     Ok((kubelet, looked))
@@ -139,7 +139,7 @@ fn started(kubelet: &KubeletSeen, thresholds: &Thresholds) -> Option<bool> {
 }
 
 /// Whether the shim of a pod's sandbox is younger than the kubelet: then that has come to the end of its start.
-fn makes_pods(kubelet: &KubeletSeen, seen: &Observations) -> bool {
+fn creates_pods(kubelet: &KubeletSeen, seen: &Observations) -> bool {
     let (Some((_, began, _)), Ok((table, _)), Ok((lists, _))) = (kubelet.process, processes(seen), lists(seen)) else {
         return false;
     };

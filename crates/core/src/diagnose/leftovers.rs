@@ -34,7 +34,7 @@ pub(super) fn orphans(seen: &Observations, thresholds: &Thresholds, findings: &m
             candidates.len(),
             lists.containers.len()
         );
-        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     let before_1_24 = kubelet_before_1_24(seen);
     let mut coverage = Coverage::new(Verdict::Clean { looked });
@@ -49,7 +49,7 @@ pub(super) fn orphans(seen: &Observations, thresholds: &Thresholds, findings: &m
             }
             Some(OrphanRecheck::NoAnswer) | None => {
                 let detail = format!("the runtime did not say whether the sandbox of {} exists", short(&key));
-                coverage.named.insert(key, Verdict::unknown(ConditionReason::CannotLook, &detail));
+                coverage.named.insert(key, Verdict::unknown(ConditionReason::CheckFailed, &detail));
             }
         }
     }
@@ -144,7 +144,7 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
         RuntimeKind::CriO => return leaked_monitors(table, lists, listed.min(looked_at), thresholds, findings),
         RuntimeKind::Other => {
             let detail = "the processes that this runtime keeps beside its containers are not known to the probe yet";
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     }
     let both = listed.min(looked_at);
@@ -161,7 +161,7 @@ pub(super) fn leaked_shims(seen: &Observations, thresholds: &Thresholds, finding
             }
             Standing::Unclear => {
                 let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
-                coverage.named.insert(id.clone(), Verdict::unknown(ConditionReason::CannotLook, &detail));
+                coverage.named.insert(id.clone(), Verdict::unknown(ConditionReason::CheckFailed, &detail));
             }
             // The kubelet's have full ids; a shim of `ctr run` with a name of its own is nobody's leftover.
             Standing::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
@@ -198,7 +198,7 @@ fn leaked_monitors(
 ) {
     let mut coverage = Coverage::new(absent(table, looked));
     let detail = "whether a conmon that runs still has something to do is not known";
-    coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CannotLook, detail));
+    coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CheckFailed, detail));
     for process in table.processes.iter().filter(|process| process.state == 'T') {
         let Part::Monitor { id } = &process.part else { continue };
         let is_left = matches!(standing(id, lists), Standing::Left);
@@ -259,11 +259,11 @@ fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Durati
         ('T', true) => Ok(Proof { line: "it is stopped, and what it served has ended", looked: both }),
         ('T', false) => {
             let detail = format!("shim {} is stopped and in no list: whose it is is not known", short(id));
-            Err(Verdict::unknown(ConditionReason::CannotLook, &detail))
+            Err(Verdict::unknown(ConditionReason::CheckFailed, &detail))
         }
         _ => {
             let detail = format!("whether shim {} still has something to do is not known", short(id));
-            Err(Verdict::unknown(ConditionReason::NotYetLooked, &detail))
+            Err(Verdict::unknown(ConditionReason::NotYetChecked, &detail))
         }
     }
 }
@@ -280,7 +280,7 @@ fn proof(
     if process.state == 'T' {
         return Ok(Proof { line: "it is stopped, so no start of a sandbox is under way in it", looked: both });
     }
-    let waits = |detail: String| Verdict::unknown(ConditionReason::NotYetLooked, &detail);
+    let waits = |detail: String| Verdict::unknown(ConditionReason::NotYetChecked, &detail);
     if process.age < thresholds.leaked_shim_age {
         return Err(waits(format!("shim {} is young: its sandbox may just be being made", short(id))));
     }
@@ -294,7 +294,7 @@ fn proof(
         }
         (TaskAnswer::NoAnswer, _) => {
             let detail = format!("containerd knows a task of shim {}, which does not answer", short(id));
-            Err(Verdict::unknown(ConditionReason::CannotLook, &detail))
+            Err(Verdict::unknown(ConditionReason::CheckFailed, &detail))
         }
         (TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone, looked) => {
             Err(Verdict::Clean { looked: both.min(looked) })

@@ -26,7 +26,7 @@ pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut 
     }
     if seen.kind == RuntimeKind::CriO {
         let detail = "CRI-O answers with the state that it lists: that nothing runs it does not tell";
-        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
     }
     let who = if seen.kind == RuntimeKind::Docker { "Docker, asked by id" } else { "containerd" };
     // That a process is not there means something in the node's own process table only.
@@ -37,7 +37,7 @@ pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         let Some(pod) = container.pod.as_ref().filter(|_| container.state == ContainerState::Running) else { continue };
         let later = |detail: &str| {
             let detail = format!("task {}: {detail}", short(&container.id));
-            Verdict::unknown(ConditionReason::NotYetLooked, &detail)
+            Verdict::unknown(ConditionReason::NotYetChecked, &detail)
         };
         let look = seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", max_age));
         let (what, asked) = match look {

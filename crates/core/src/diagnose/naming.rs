@@ -30,7 +30,7 @@ pub(super) fn describe(process: &ProcessSeen) -> String {
 pub(super) fn unproven(process: &Unproven) -> Verdict {
     let (pid, state, command) = (process.pid, process.state, bounded(&process.command, 64));
     let detail = format!("what process {pid} ({command}, state {state}) is could not be proven");
-    Verdict::unknown(ConditionReason::CannotLook, &detail)
+    Verdict::unknown(ConditionReason::CheckFailed, &detail)
 }
 
 pub(super) fn evidence(lines: Vec<String>) -> Vec<String> {

@@ -22,7 +22,7 @@ pub(super) fn not_ready(seen: &Observations, thresholds: &Thresholds, findings: 
         Some(network) => network,
         None => {
             let detail = "this runtime does not say whether its network is ready";
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     };
     let reason = match network.reason.as_str() {
@@ -44,5 +44,5 @@ pub(super) fn not_ready(seen: &Observations, thresholds: &Thresholds, findings: 
         }
         .into(),
     );
-    findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, "the network is not ready"));
+    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "the network is not ready"));
 }

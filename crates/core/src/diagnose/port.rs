@@ -62,7 +62,7 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
                 "whether the kubelet's sync loop has begun is not known: no look at its pods has been seen to end";
             return findings.blind(kind, Verdict::undecided(detail));
         }
-        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, why)),
+        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
         Ok(false) => {}
     }
     // What is sick is looked at again within a minute: an old word on it says nothing of the runtime beside it now.
@@ -71,7 +71,7 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
     }
     let held = |why: &str| {
         let detail = format!("the kubelet's sync loop stands still, and {why}: that may be why");
-        Verdict::unknown(ConditionReason::CannotLook, &detail)
+        Verdict::unknown(ConditionReason::CheckFailed, &detail)
     };
     if let Some(why) = of_the_runtime(seen).or_else(|| no_network(seen)) {
         return findings.blind(kind, held(why));
@@ -113,7 +113,7 @@ pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut 
     }
     if let Some(why) = of_the_runtime(seen) {
         let detail = format!("the kubelet's looks at its pods are slow, and {why}: that may be why");
-        return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     findings.sightings.push(
         Component {
@@ -134,7 +134,7 @@ pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut 
 fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Relists {
     let relists = match &port.relists {
         Ok(relists) => relists,
-        Err(why) => return Relists::Undecided(Verdict::unknown(ConditionReason::CannotLook, why)),
+        Err(why) => return Relists::Undecided(Verdict::unknown(ConditionReason::CheckFailed, why)),
     };
     // With events it looks every five minutes only, and sets the moment of its last list to now whenever it is asked.
     let evented =

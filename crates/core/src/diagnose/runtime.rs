@@ -64,7 +64,7 @@ pub(super) fn unreachable(seen: &Observations, thresholds: &Thresholds, findings
         .into(),
     );
     let detail = format!("the runtime {how}");
-    findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, &detail));
+    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
 }
 
 /// Which list is out tells what is stuck: the runtime as a whole, or one update of one container. containerd holds the
@@ -87,7 +87,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
     let limit = thresholds.list_deadline.as_secs();
     if *out < thresholds.list_deadline {
         let detail = format!("a list has been out for less than {limit} s");
-        return blind(findings, &Verdict::unknown(ConditionReason::CannotLook, &detail));
+        return blind(findings, &Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     let (kind, list, message, impact) = if seen.sandbox_list_hung {
         (
@@ -123,7 +123,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
         }
         .into(),
     );
-    blind(findings, &Verdict::unknown(ConditionReason::CannotLook, "a list does not come back"));
+    blind(findings, &Verdict::unknown(ConditionReason::CheckFailed, "a list does not come back"));
 }
 
 /// Starts and stops that have been under way for so long that a restart of the runtime would cut them off.

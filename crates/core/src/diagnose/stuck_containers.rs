@@ -26,7 +26,7 @@ pub(super) fn stuck(seen: &Observations, thresholds: &Thresholds, findings: &mut
         (None, RuntimeKind::Unknown) => return findings.blind(kind, super::kind_not_known()),
         (None, RuntimeKind::Docker) => {
             let detail = "Docker itself could not be asked which containers it is removing";
-            return findings.blind(kind, Verdict::unknown(ConditionReason::CannotLook, detail));
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
         }
     };
     let mut coverage = Coverage::new(Verdict::Clean { looked });
@@ -60,7 +60,7 @@ pub(super) fn stuck(seen: &Observations, thresholds: &Thresholds, findings: &mut
             }
             None => {
                 let detail = format!("Docker did not say how the removal of {} stands", short(&key));
-                coverage.named.insert(key, Verdict::unknown(ConditionReason::CannotLook, &detail));
+                coverage.named.insert(key, Verdict::unknown(ConditionReason::CheckFailed, &detail));
             }
         }
     }

@@ -6,7 +6,6 @@ mod clients;
 mod clock;
 mod components;
 mod crio;
-mod deaf_shims;
 mod docker;
 mod duplicate_sandbox;
 mod host;
@@ -21,8 +20,9 @@ mod orphan;
 mod part;
 mod port;
 mod properties;
-mod strangers;
 mod stuck_containers;
+mod unresponsive_shims;
+mod untracked;
 mod waits;
 
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn clean_at(findings: &Findings, kind: FaultType, key: &str) -> Option<u64> {
 
 /// What is said of the node; that the probe cannot look says nothing of it, and has tests of its own.
 fn of_node(findings: &Findings) -> Vec<&Sighting> {
-    findings.sightings.iter().filter(|one| one.kind != FaultType::ProbeBlind).collect()
+    findings.sightings.iter().filter(|one| one.kind != FaultType::ProbeDegraded).collect()
 }
 
 fn only(findings: &Findings) -> &Sighting {

@@ -46,7 +46,7 @@ pub(super) fn waiting(seen: &Observations, thresholds: &Thresholds, findings: &m
         Err(verdict) => coverage.others = verdict,
         Ok((host, looked)) => {
             if let Some(why) = &host.unseen {
-                coverage.others = Verdict::unknown(ConditionReason::CannotLook, why);
+                coverage.others = Verdict::unknown(ConditionReason::CheckFailed, why);
             }
             for daemon in &host.daemons {
                 let key = key_of(daemon.pid, daemon.start_ticks);
@@ -73,7 +73,7 @@ pub(super) fn waiting(seen: &Observations, thresholds: &Thresholds, findings: &m
                     }
                     Err(why) => {
                         let detail = format!("the threads of {} are not known: {why}", daemon.owner);
-                        Verdict::unknown(ConditionReason::CannotLook, &detail)
+                        Verdict::unknown(ConditionReason::CheckFailed, &detail)
                     }
                 };
                 coverage.named.insert(key, verdict);

@@ -76,15 +76,15 @@ fn a_record_that_no_controller_wrote_is_refused_with_what_is_wrong() {
     let good = flap.record(now, wall(), SEEN);
     assert_eq!(good.check(wall()), Ok(()));
     let cases: [(&str, Spoil); 9] = [
-        ("at least one change", |r| r.ready_changes = 0),
+        ("at least one change", |r| r.ready_transitions = 0),
         ("a penalty of at most 12000", |r| r.penalty = CEILING + 1),
-        ("a penalty of at most 6000 for 6", |r| (r.ready_changes, r.penalty) = (6, 6_001)),
-        ("since before last", |r| r.since = later(1)),
-        ("a last change before now", |r| r.last = later(86_401)),
-        ("a last change before now", |r| r.last = Timestamp::MAX),
-        ("within the last ten years", |r| r.since = Timestamp::MIN),
-        ("within the last ten years", |r| (r.since, r.last) = (Timestamp::MIN, Timestamp::MIN)),
-        ("expected 6 changes", |r| (r.ready_changes, r.penalty) = (5, 1_000)),
+        ("a penalty of at most 6000 for 6", |r| (r.ready_transitions, r.penalty) = (6, 6_001)),
+        ("since before last", |r| r.tracked_since = later(1)),
+        ("a last change before now", |r| r.last_change_at = later(86_401)),
+        ("a last change before now", |r| r.last_change_at = Timestamp::MAX),
+        ("within the last ten years", |r| r.tracked_since = Timestamp::MIN),
+        ("within the last ten years", |r| (r.tracked_since, r.last_change_at) = (Timestamp::MIN, Timestamp::MIN)),
+        ("expected 6 changes", |r| (r.ready_transitions, r.penalty) = (5, 1_000)),
     ];
     for (want, spoil) in cases {
         let mut bad = good.clone();
@@ -94,8 +94,8 @@ fn a_record_that_no_controller_wrote_is_refused_with_what_is_wrong() {
     }
     // As much as it can say is a history like any other.
     let most = FlapRecord {
-        ready_changes: u32::MAX,
-        fault_returns: u32::MAX,
+        ready_transitions: u32::MAX,
+        recurrences: u32::MAX,
         penalty: CEILING,
         ready_since: Some(Timestamp::MAX),
         ..good.clone()

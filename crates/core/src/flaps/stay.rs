@@ -1,4 +1,4 @@
-//! For how long a fault has been there that goes and comes again: what `match.for` asks for on a node that flaps.
+//! For how long a fault has been there that goes and comes again: what `match.minDuration` asks for on a node that flaps.
 //!
 //! Only the time counts for which it was there. It begins anew when the fault was away for too long at once, or for as long as it had
 //! been there before: so at each moment it was there for most of the time that counts.

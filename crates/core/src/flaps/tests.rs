@@ -30,7 +30,7 @@ fn report(faults: &[Fault]) -> ReportView {
         arrived: secs(0),
         interval: secs(60),
         sequence: 1,
-        can_act: true,
+        actions_enabled: true,
         kubelet_works: Tri::True,
         boot_id: String::new(),
     };
@@ -43,7 +43,7 @@ fn a_node_that_flaps_is_told_with_its_count_and_stable_after_a_quiet_time() {
     let mut flaps = Flaps::default();
     let now = flap(&mut flaps, 0, 10, 60);
     let told = flaps.told(secs(now), wall(now)).remove("n").unwrap();
-    assert_eq!((told.record.ready_changes, told.record.rhythm()), (10, secs(60)));
+    assert_eq!((told.record.ready_transitions, told.record.rhythm()), (10, secs(60)));
     assert!(told.flapping.is_some() && told.record.penalty >= CUT_OFF);
     let settles = flaps.next_change(secs(now)).unwrap();
     assert!(settles > QUIET && settles < 3 * HALF_LIFE);
@@ -110,7 +110,7 @@ fn a_fault_that_comes_and_goes_counts_and_those_that_are_healed_once_do_not() {
         flaps.note_report("n", &report(&[]), secs(810 + n * 120));
     }
     let told = flaps.told(secs(1_770), wall(1_770)).remove("n").unwrap();
-    assert_eq!((told.record.fault_returns, told.record.ready_changes), (8, 0));
+    assert_eq!((told.record.recurrences, told.record.ready_transitions), (8, 0));
     assert!(told.flapping.is_some());
     let of = &flaps.0["n"];
     assert!(of.gone.len() <= MAX_GONE && of.confirmed.is_empty());
@@ -132,11 +132,11 @@ fn the_next_controller_goes_on_where_the_one_before_has_ended() {
     let same = node(Tri::True, now);
     let (told, refused) = restart("u", same.clone(), &record);
     assert!(refused.is_empty() && told.as_ref().unwrap().flapping.is_some());
-    assert_eq!(told.unwrap().record.ready_changes, 20);
+    assert_eq!(told.unwrap().record.ready_transitions, 20);
     let (told, _) = restart("u", node(Tri::False, now + 30), &record);
-    assert_eq!(told.unwrap().record.ready_changes, 21, "at least one while nobody looked");
+    assert_eq!(told.unwrap().record.ready_transitions, 21, "at least one while nobody looked");
     let (told, _) = restart("u", node(Tri::True, now + 30), &record);
-    assert_eq!(told.unwrap().record.ready_changes, 20, "a time that is renewed is none");
+    assert_eq!(told.unwrap().record.ready_transitions, 20, "a time that is renewed is none");
     assert_eq!(restart("another", same.clone(), &record), (None, vec![]), "it is about another Node");
     let bad = FlapRecord { penalty: u32::MAX, ..record };
     let (told, refused) = restart("u", same.clone(), &bad);
@@ -145,7 +145,7 @@ fn the_next_controller_goes_on_where_the_one_before_has_ended() {
     flap(&mut next, 0, 4, 10);
     let refused = next.restore(secs(50), wall(50), |_| Some(("u", Err("it is a word"))));
     assert_eq!(refused, [("n".to_owned(), "it is a word".to_owned())]);
-    assert_eq!(next.told(secs(50), wall(50))["n"].record.ready_changes, 4, "what it has seen itself counts on");
+    assert_eq!(next.told(secs(50), wall(50))["n"].record.ready_transitions, 4, "what it has seen itself counts on");
 }
 
 /// Each goes True, False while it shuts down, Unknown while it is away, False while its kubelet begins, True.

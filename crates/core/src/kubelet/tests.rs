@@ -59,7 +59,7 @@ fn a_ready_node_whose_status_is_older_than_its_kubelet_has_a_blocked_one() {
     }
     let found = blocked(&view, &process(90), &[]).unwrap();
     assert_eq!((found.kind, found.severity), (FaultType::KubeletStartBlocked, Severity::Critical));
-    assert_eq!((found.first_seen, found.for_seconds), (at(BEGAN), 90));
+    assert_eq!((found.first_seen, found.duration_seconds), (at(BEGAN), 90));
     assert!(found.message.contains("although the node is Ready; the probe names no cause"), "{}", found.message);
     let later = blocked(&view, &process(400), &[]).unwrap();
     assert_eq!((&found.message, &found.evidence), (&later.message, &later.evidence), "no figure changes by itself");
@@ -86,7 +86,7 @@ fn missing_or_contradicting_evidence_is_no_blocked_start() {
     assert!(blocked(&view, &kubelet, &[]).is_some());
     let cases: [(&str, NodeView, KubeletView); 8] = [
         ("no kubelet runs", view.clone(), KubeletView { began: None, ..kubelet.clone() }),
-        ("it makes sandboxes", view.clone(), KubeletView { makes_pods: true, ..kubelet.clone() }),
+        ("it makes sandboxes", view.clone(), KubeletView { creates_pods: true, ..kubelet.clone() }),
         (
             "this controller has only just seen it",
             view.clone(),

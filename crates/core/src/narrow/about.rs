@@ -82,7 +82,7 @@ fn why_not(rule: &Rule, fault: &Fault, around: &Around<'_>) -> String {
         let About::Pod(pod) = about else { return "match.namespaces asks for a pod, and it is about none".to_owned() };
         let only = Answer::No == super::Namespaces { except: Vec::new(), ..namespaces.clone() }.hold(about);
         let (field, asked) =
-            if only { ("namespaces", &namespaces.only) } else { ("exceptNamespaces", &namespaces.except) };
+            if only { ("namespaces", &namespaces.only) } else { ("excludedNamespaces", &namespaces.except) };
         return format!("match.{field} is {}, and its pod is {pod}", list(asked.iter().map(String::as_str)));
     }
     of_narrow(&rule.narrow, about, around)

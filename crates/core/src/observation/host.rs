@@ -129,7 +129,7 @@ pub struct FrozenSeen {
 
 /// The control group of a container that no list had when it was looked for, with processes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StrangerSeen {
+pub struct UntrackedSeen {
     /// Id of the container, from the group's name.
     pub id: String,
     /// Uid of the pod, from the name of the group above.
@@ -153,9 +153,9 @@ pub struct HostSeen {
     pub frozen: Result<Vec<FrozenSeen>, String>,
     /// Groups of containers below the kubelet's group of pods that the runtime's newest lists did not have; an error where
     /// those groups or those lists could not be looked at.
-    pub strangers: Result<Vec<StrangerSeen>, String>,
+    pub untracked: Result<Vec<UntrackedSeen>, String>,
     /// How many more of them there are than are told.
-    pub strangers_left_out: usize,
+    pub untracked_left_out: usize,
     /// Why the kubelet or the runtime was not looked at, where they were not.
     pub unseen: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! One turn of an open episode: its step is moved on, its faults are marked healed, new ones join, and the next
+//! One turn of an open remediation: its step is moved on, its faults are marked healed, new ones join, and the next
 //! step is reserved.
 
 use jiff::Timestamp;
@@ -9,30 +9,32 @@ use super::payment::Payment;
 use super::scope::{self, Scope};
 use super::turn::Turn;
 use super::{
-    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, going_down, hand_off, ladder, lanes, quiet,
+    Block, BlockReason, Ctx, Wake, approval, attempt, drain, ending, executors, going_down, hand_off, ladder, quiet,
     readiness, reboot, refused, steps, taint,
 };
 use crate::budget::Slots;
-use crate::episode::{Episode, EpisodeFault, HealState, Lane, MAX_EPISODE_FAULTS, MAX_STEPS, StepState, since};
 use crate::fault::{FaultState, FaultType};
 use crate::policy::{Action, ActionType, Found, Mode, Policy, Rule, Step};
+use crate::remediation::{
+    Executor, MAX_REMEDIATION_FAULTS, MAX_STEPS, Remediation, RemediationFault, Resolution, StepState, since,
+};
 
-/// Takes the episode as far as it goes now.
+/// Takes the remediation as far as it goes now.
 pub(super) fn take(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
-    episode: &Episode,
+    remediation: &Remediation,
     payment: &Payment,
     slots: &mut Slots,
     wake: &mut Wake,
 ) -> Turn {
-    let mut turn = Turn::new(episode.clone());
-    hand_off::note_uncordon(ctx, facts, &mut turn.episode);
-    let is_known = ending::note_put_back(ctx, facts, &mut turn.episode);
-    if !episode.phase.is_final() {
-        match (ending::must_end(ctx, facts, &turn.episode), payment, ending::policy_of(ctx, episode)) {
-            (Some(why), ..) => ending::cancel(ctx, &mut turn.episode, &why),
-            (None, Payment::Refused(why), _) => ending::cancel(ctx, &mut turn.episode, why),
+    let mut turn = Turn::new(remediation.clone());
+    hand_off::note_uncordon(ctx, facts, &mut turn.remediation);
+    let is_known = ending::note_put_back(ctx, facts, &mut turn.remediation);
+    if !remediation.phase.is_final() {
+        match (ending::must_end(ctx, facts, &turn.remediation), payment, ending::policy_of(ctx, remediation)) {
+            (Some(why), ..) => ending::cancel(ctx, &mut turn.remediation, &why),
+            (None, Payment::Refused(why), _) => ending::cancel(ctx, &mut turn.remediation, why),
             (None, _, Some(policy)) if is_known => go_on(ctx, facts, policy, &mut turn, (payment, slots), wake),
             (None, _, _) => {}
         }
@@ -40,12 +42,12 @@ pub(super) fn take(
     if quiet::is_awaited(ctx, facts, &mut turn, wake) {
         return turn;
     }
-    if turn.episode.is_watched() {
+    if turn.remediation.is_watched() {
         // From here on what it owes is put back, which the record has to say before that is begun.
-        turn.episode.set_phase();
+        turn.remediation.set_phase();
     }
-    if let Some(undo) = ending::put_back(ctx, facts, &mut turn.episode, wake) {
-        turn.effect = Some(undo);
+    if let Some(cleanup) = ending::put_back(ctx, facts, &mut turn.remediation, wake) {
+        turn.effect = Some(cleanup);
         wake.at(ctx.settings.retry);
     }
     going_down::note(ctx, facts, &mut turn, wake);
@@ -64,21 +66,21 @@ fn go_on(
     if let Some(why) = scope::broken(policy) {
         set_aside(turn, &why, ctx.snapshot.now);
     }
-    mark_healed(ctx, facts, &mut turn.episode);
-    if turn.episode.phase.is_final() {
+    mark_healed(ctx, facts, &mut turn.remediation);
+    if turn.remediation.phase.is_final() {
         return;
     }
-    if turn.episode.current_step().is_none() {
-        if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
+    if turn.remediation.current_step().is_none() {
+        if let Some(why) = ending::must_stop(ctx, facts, &turn.remediation) {
             // One that has nothing left to do comes to its own end, and takes nothing new.
-            if turn.episode.has_work() {
-                ending::cancel(ctx, &mut turn.episode, &why);
+            if turn.remediation.has_work() {
+                ending::cancel(ctx, &mut turn.remediation, &why);
             }
             return;
         }
         join(ctx, facts, policy, turn, slots, wake);
         // A remediator whose step is at its end lets go before anything else is done to the node.
-        if let Some(back) = hand_off::take_back(ctx, &mut turn.episode) {
+        if let Some(back) = hand_off::take_back(ctx, &mut turn.remediation) {
             turn.effect = Some(back);
             hand_off::hold_back(ctx, turn, wake);
             wake.at(ctx.settings.retry);
@@ -90,45 +92,45 @@ fn go_on(
             }
         }
     } else {
-        let held = turn.held.len();
+        let blocked = turn.blocked.len();
         wait_for_step(turn, wake);
         join(ctx, facts, policy, turn, slots, wake);
-        give_way(ctx, facts, policy, turn, held, payment, wake);
+        give_way(ctx, facts, policy, turn, blocked, payment, wake);
     }
-    turn.episode.set_phase();
+    turn.remediation.set_phase();
 }
 
 /// Faults that are gone by a clean look, whether by a step or by themselves.
-fn mark_healed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
-    let current = episode.current_step().map(|step| step.fault_id.clone());
+fn mark_healed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) {
+    let current = remediation.current_step().map(|step| step.fault_id.clone());
     let mut healed = Vec::new();
-    for fault in &episode.faults {
-        if fault.state == HealState::Healed || current.as_deref() == Some(fault.id.as_str()) {
+    for fault in &remediation.faults {
+        if fault.state == Resolution::Resolved || current.as_deref() == Some(fault.id.as_str()) {
             continue;
         }
-        let after = episode.steps.iter().filter(|s| s.fault_id == fault.id).filter_map(|s| s.acted_at).max();
+        let after = remediation.steps.iter().filter(|s| s.fault_id == fault.id).filter_map(|s| s.executed_at).max();
         if facts.cure(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == Cure::Clean {
             healed.push((fault.id.clone(), fault.kind, after.is_some()));
         }
     }
     for (id, kind, was_acted_on) in healed {
-        if let Some(fault) = episode.fault_mut(&id) {
-            fault.state = HealState::Healed;
+        if let Some(fault) = remediation.fault_mut(&id) {
+            fault.state = Resolution::Resolved;
         }
         let how = if was_acted_on { "is gone now" } else { "recovered by itself" };
-        episode.say(&format!("{kind} {how}"));
+        remediation.say(&format!("{kind} {how}"));
     }
 }
 
-/// Confirmed faults of the node that are not in the episode yet, or have come back.
+/// Confirmed faults of the node that are not in the remediation yet, or have come back.
 fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, slots: &mut Slots, wake: &mut Wake) {
     let scope = ctx.scopes.get(policy.name.as_str());
     let selects = facts.policies.iter().any(|selecting| selecting.name == policy.name);
     for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = seen.fault.id.as_str();
-        match turn.episode.fault(id).map(|fault| fault.state) {
-            Some(HealState::Open) => continue,
-            Some(HealState::GivenUp) => {
+        match turn.remediation.fault(id).map(|fault| fault.state) {
+            Some(Resolution::Open) => continue,
+            Some(Resolution::Exhausted) => {
                 let is_fresh = ladder::evidence(facts, seen, ctx).is_ok();
                 let how =
                     if is_fresh { "and it is still there" } else { "and nobody can look whether it is still there" };
@@ -136,58 +138,61 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
                     "{} ({}): its ladder is at an end {how}; a person is needed",
                     seen.fault.kind, seen.fault.subject
                 );
-                turn.hold(id, Hold::new(HoldReason::LadderExhausted, &message), wake);
+                turn.block(id, Block::new(BlockReason::StepsExhausted, &message), wake);
                 continue;
             }
-            Some(HealState::Healed) | None => {}
+            Some(Resolution::Resolved) | None => {}
         }
         if !selects {
             // What is under way is finished, and nothing new is taken on in the name of a policy that is not for the node any more.
             let message = format!(
-                "{} ({}): policy {} does not select node {} any more; its episode {} has the node until its end",
-                seen.fault.kind, seen.fault.subject, policy.name, facts.name, turn.episode.name
+                "{} ({}): policy {} does not select node {} any more; its remediation {} has the node until its end",
+                seen.fault.kind, seen.fault.subject, policy.name, facts.name, turn.remediation.name
             );
-            turn.hold(id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
+            turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
             continue;
         }
         let other = facts.policy_for(&seen.fault).filter(|other| other.name != policy.name);
         if let Some((other, Found::Perhaps(rule, lack))) = other.map(|other| (other, facts.rule_of(other, &seen.fault)))
         {
-            turn.hold(id, readiness::doubtful(other, rule, &seen.fault, &lack), wake);
+            turn.block(id, readiness::doubtful(other, rule, &seen.fault, &lack), wake);
             continue;
         }
         if let Some(other) = other {
             let message = format!(
-                "{} ({}) is for policy {}; episode {} of policy {} has the node until its end",
-                seen.fault.kind, seen.fault.subject, other.name, turn.episode.name, policy.name
+                "{} ({}) is for policy {}; remediation {} of policy {} has the node until its end",
+                seen.fault.kind, seen.fault.subject, other.name, turn.remediation.name, policy.name
             );
-            turn.hold(id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
+            turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
             continue;
         }
         match readiness::judge(ctx, facts, policy, seen).and_then(|rule| not_blocked(facts, scope, rule)) {
-            Err(hold) => turn.hold(id, hold, wake),
+            Err(block) => turn.block(id, block, wake),
             // A node that boots shows much that goes by itself.
-            Ok(_) if reboot::is_under_way(&turn.episode) => under_way(turn, id, wake),
+            Ok(_) if reboot::is_under_way(&turn.remediation) => under_way(turn, id, wake),
             Ok(rule) => {
                 let kind = seen.fault.kind;
-                if let Some(scope) = scope.filter(|scope| scope.limits(kind) && !turn.episode.kinds().contains(&kind))
-                    && let Some(hold) = limited(ctx, facts, scope, turn, kind, slots)
+                if let Some(scope) =
+                    scope.filter(|scope| scope.limits(kind) && !turn.remediation.kinds().contains(&kind))
+                    && let Some(block) = limited(ctx, facts, scope, turn, kind, slots)
                 {
-                    turn.hold(id, hold, wake);
+                    turn.block(id, block, wake);
                     continue;
                 }
-                if let Some(fault) = turn.episode.fault_mut(id) {
-                    (fault.state, fault.since) = (HealState::Open, readiness::standing(ctx, seen, rule).since);
-                    fault.clean_since = None;
-                } else if turn.episode.faults.len() < MAX_EPISODE_FAULTS {
-                    turn.episode.faults.push(readiness::standing(ctx, seen, rule));
+                if let Some(fault) = turn.remediation.fault_mut(id) {
+                    (fault.state, fault.since) = (Resolution::Open, readiness::standing(ctx, seen, rule).since);
+                    fault.clear_since = None;
+                } else if turn.remediation.faults.len() < MAX_REMEDIATION_FAULTS {
+                    turn.remediation.faults.push(readiness::standing(ctx, seen, rule));
                 } else {
-                    let message =
-                        format!("episode {} holds as many faults as it may; the next one takes it", turn.episode.name);
-                    turn.hold(id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
+                    let message = format!(
+                        "remediation {} holds as many faults as it may; the next one takes it",
+                        turn.remediation.name
+                    );
+                    turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
                     continue;
                 }
-                if turn.episode.current_step().is_some() {
+                if turn.remediation.current_step().is_some() {
                     under_way(turn, id, wake);
                 }
             }
@@ -195,13 +200,13 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
     }
 }
 
-/// What joins an open episode is as new as what would open one: where nothing new may be begun, it waits.
-fn not_blocked<'p>(facts: &NodeFacts<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Hold> {
+/// What joins an open remediation is as new as what would open one: where nothing new may be begun, it waits.
+fn not_blocked<'p>(facts: &NodeFacts<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
     let blocked = scope.and_then(|scope| scope.blocked(Some(facts)));
-    blocked.map_or(Ok(rule), |(reason, message)| Err(Hold::new(reason, &message)))
+    blocked.map_or(Ok(rule), |(reason, message)| Err(Block::new(reason, &message)))
 }
 
-/// Why a fault of a kind with a limit of its own does not join the episode now, if so: enough others are dealt with, or its kind is
+/// Why a fault of a kind with a limit of its own does not join the remediation now, if so: enough others are dealt with, or its kind is
 /// not noted in the stored slot yet, by which the next leader counts.
 fn limited(
     ctx: Ctx<'_>,
@@ -210,26 +215,26 @@ fn limited(
     turn: &Turn,
     kind: FaultType,
     slots: &mut Slots,
-) -> Option<Hold> {
+) -> Option<Block> {
     if let Some((reason, message)) = scope.full(kind, facts.name, slots) {
-        return Some(Hold::new(reason, &message));
+        return Some(Block::new(reason, &message));
     }
-    if slots.is_noted(&turn.episode.name, kind) {
+    if slots.is_noted(&turn.remediation.name, kind) {
         return None;
     }
-    slots.note(&turn.episode.name, kind);
+    slots.note(&turn.remediation.name, kind);
     let message =
         format!("{kind} has a limit of its own (limits.perFault): it is noted in the ledger before it is dealt with");
-    Some(Hold::new(HoldReason::FaultLimit, &message).until(ctx.settings.retry))
+    Some(Block::new(BlockReason::FaultLimit, &message).until(ctx.settings.retry))
 }
 
 /// Takes back what has not begun, is asked for, or would need a further look before each of its rounds: no such look says yes to a
 /// policy that cannot be used, and what was never tried must not count as tried. It has its turn again when the policy is mended.
 fn set_aside(turn: &mut Turn, why: &str, now: Timestamp) {
-    let Some(step) = turn.episode.current_step() else { return };
+    let Some(step) = turn.remediation.current_step() else { return };
     let is_waiting = match step.state {
         StepState::AwaitingApproval => true,
-        StepState::Reserved => step.started_at.is_none(),
+        StepState::Scheduled => step.started_at.is_none(),
         StepState::Started => step.action == ActionType::Drain,
         _ => false,
     };
@@ -241,29 +246,29 @@ fn set_aside(turn: &mut Turn, why: &str, now: Timestamp) {
 
 /// Nothing is begun for any of its faults, for this reason.
 fn hold_open(turn: &mut Turn, why: &str, wake: &mut Wake) {
-    for id in open_but(&turn.episode, None) {
-        turn.hold(&id, Hold::new(HoldReason::Paused, why), wake);
+    for id in open_but(&turn.remediation, None) {
+        turn.block(&id, Block::new(BlockReason::Paused, why), wake);
     }
 }
 
 fn wait_for_step(turn: &mut Turn, wake: &mut Wake) {
-    let Some(current) = turn.episode.current_step().map(|step| step.fault_id.clone()) else { return };
-    for id in open_but(&turn.episode, Some(&current)) {
+    let Some(current) = turn.remediation.current_step().map(|step| step.fault_id.clone()) else { return };
+    for id in open_but(&turn.remediation, Some(&current)) {
         under_way(turn, &id, wake);
     }
 }
 
 /// The open faults but one.
-fn open_but(episode: &Episode, but: Option<&str>) -> Vec<String> {
-    let open = episode.faults.iter().filter(|fault| fault.state == HealState::Open);
+fn open_but(remediation: &Remediation, but: Option<&str>) -> Vec<String> {
+    let open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
     open.map(|fault| fault.id.clone()).filter(|id| Some(id.as_str()) != but).collect()
 }
 
 fn under_way(turn: &mut Turn, id: &str, wake: &mut Wake) {
-    let Some(step) = turn.episode.current_step() else { return };
+    let Some(step) = turn.remediation.current_step() else { return };
     let how = if step.state == StepState::AwaitingApproval { "awaits approval" } else { "is under way" };
-    let message = format!("{} {how} on node {}; one step at a time", step.phrase(), turn.episode.node);
-    turn.hold(id, Hold::new(HoldReason::StepUnderWay, &message), wake);
+    let message = format!("{} {how} on node {}; one step at a time", step.phrase(), turn.remediation.node);
+    turn.block(id, Block::new(BlockReason::InProgress, &message), wake);
 }
 
 /// Reserves the next step: of the most urgent fault for which one may be taken now.
@@ -288,22 +293,22 @@ fn next_step_but(
     payment: &Payment,
     wake: &mut Wake,
 ) {
-    for id in by_urgency(&turn.episode, facts).into_iter().filter(|id| Some(id.as_str()) != but) {
-        if let Some(step) = turn.episode.current_step() {
+    for id in by_urgency(&turn.remediation, facts).into_iter().filter(|id| Some(id.as_str()) != but) {
+        if let Some(step) = turn.remediation.current_step() {
             let message = format!("{} for a more urgent fault of node {} goes first", step.phrase(), facts.name);
-            turn.hold(&id, Hold::new(HoldReason::OtherFaultFirst, &message), wake);
+            turn.block(&id, Block::new(BlockReason::LowerUrgency, &message), wake);
             continue;
         }
-        if let Err(hold) = try_fault(ctx, facts, policy, turn, &id, payment, wake) {
-            turn.hold(&id, hold, wake);
+        if let Err(block) = try_fault(ctx, facts, policy, turn, &id, payment, wake) {
+            turn.block(&id, block, wake);
         }
     }
 }
 
 /// Open faults, most urgent first; those that the probe does not name now come last.
-fn by_urgency(episode: &Episode, facts: &NodeFacts<'_>) -> Vec<String> {
-    let place = |fault: &EpisodeFault| facts.seen.iter().position(|s| s.fault.id == fault.id).unwrap_or(usize::MAX);
-    let mut open: Vec<&EpisodeFault> = episode.faults.iter().filter(|f| f.state == HealState::Open).collect();
+fn by_urgency(remediation: &Remediation, facts: &NodeFacts<'_>) -> Vec<String> {
+    let place = |fault: &RemediationFault| facts.seen.iter().position(|s| s.fault.id == fault.id).unwrap_or(usize::MAX);
+    let mut open: Vec<&RemediationFault> = remediation.faults.iter().filter(|f| f.state == Resolution::Open).collect();
     open.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.id.cmp(&b.id)));
     open.into_iter().map(|fault| fault.id.clone()).collect()
 }
@@ -316,131 +321,134 @@ fn try_fault(
     id: &str,
     payment: &Payment,
     wake: &mut Wake,
-) -> Result<(), Hold> {
+) -> Result<(), Block> {
     loop {
-        let Some(mut standing) = turn.episode.fault(id).cloned() else { return Ok(()) };
+        let Some(mut standing) = turn.remediation.fault(id).cloned() else { return Ok(()) };
         let Some(rule) = policy.rule(&standing.rule) else { return Ok(()) };
-        refused::cooled_down(ctx, &turn.episode, &standing, rule)?;
+        refused::cooled_down(ctx, &turn.remediation, &standing, rule)?;
         let seen = facts.find(id);
         let mut notes = Vec::new();
         let step = ladder::climb(
-            Relapse::of(ctx, Some(&turn.episode)),
+            Relapse::of(ctx, Some(&turn.remediation)),
             &mut standing,
             rule,
-            Some(&turn.episode),
+            Some(&turn.remediation),
             facts,
             seen.map(|seen| seen.fault.as_ref()),
             &mut notes,
         );
         for note in notes {
-            turn.episode.say(&note);
+            turn.remediation.say(&note);
         }
-        let is_full = turn.episode.steps.len() >= MAX_STEPS;
+        let is_full = turn.remediation.steps.len() >= MAX_STEPS;
         let Some(step) = step.filter(|_| !is_full) else {
-            standing.state = HealState::GivenUp;
-            let why = if is_full { "the episode has as many steps as it may" } else { "its ladder is at an end" };
-            turn.episode.say(&format!("{} ({}): {why}; a person is needed", standing.kind, standing.subject));
-            replace(&mut turn.episode, standing);
+            standing.state = Resolution::Exhausted;
+            let why = if is_full { "the remediation has as many steps as it may" } else { "its ladder is at an end" };
+            turn.remediation.say(&format!("{} ({}): {why}; a person is needed", standing.kind, standing.subject));
+            replace(&mut turn.remediation, standing);
             return Ok(());
         };
-        replace(&mut turn.episode, standing.clone());
+        replace(&mut turn.remediation, standing.clone());
         if step.mode == Mode::DryRun {
             shadow(ctx, facts, policy, turn, standing, seen, rule, step);
             continue;
         }
         // Nothing is begun for the sake of a hand-off that cannot be; what is under way waits for it.
-        let is_new = turn.episode.identity.is_none();
-        if let Some(hold) = hand_off::is_lacking(ctx, &step.action).filter(|_| is_new) {
-            turn.episode.say(hold.message());
-            standing.rung += 1;
-            replace(&mut turn.episode, standing);
+        let is_new = turn.remediation.identity.is_none();
+        if let Some(block) = hand_off::is_lacking(ctx, &step.action).filter(|_| is_new) {
+            turn.remediation.say(block.message());
+            standing.step_index += 1;
+            replace(&mut turn.remediation, standing);
             continue;
         }
-        let out_of_place = drain::is_out_of_place(ctx, facts, &turn.episode, step);
-        let out_of_place = out_of_place.or_else(|| taint::is_out_of_place(&turn.episode, step));
-        if let Some(why) = out_of_place.or_else(|| reboot::is_out_of_place(&turn.episode, step)) {
+        let out_of_place = drain::is_out_of_place(ctx, facts, &turn.remediation, step);
+        let out_of_place = out_of_place.or_else(|| taint::is_out_of_place(&turn.remediation, step));
+        if let Some(why) = out_of_place.or_else(|| reboot::is_out_of_place(&turn.remediation, step)) {
             // Recorded: that the node was not emptied, or not rebooted, is to be seen afterwards, too.
-            let mut record = attempt::record(ctx, &turn.episode, &standing, step, Lane::Api);
+            let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
             record.finish(StepState::Refused, &why, ctx.snapshot.now);
-            turn.episode.steps.push(record);
-            standing.rung = drain::rung_without(step, rule, standing.rung);
-            replace(&mut turn.episode, standing);
+            turn.remediation.steps.push(record);
+            standing.step_index = drain::step_after_skip(step, rule, standing.step_index);
+            replace(&mut turn.remediation, standing);
             continue;
         }
-        ladder::cooled_down(ctx, facts, &turn.episode, &standing, step)?;
+        ladder::cooled_down(ctx, facts, &turn.remediation, &standing, step)?;
         payment.is_made()?;
-        let hold = match judged(ctx, facts, policy, &turn.episode, &standing, seen, rule, step) {
-            Ok((seen, lane))
-                if step.needs_approval() && turn.episode.wished_by(&standing, step.action.kind(), policy).is_none() =>
+        let block = match judged(ctx, facts, policy, &turn.remediation, &standing, seen, rule, step) {
+            Ok((seen, executor))
+                if step.needs_approval()
+                    && turn.remediation.requested_by(&standing, step.action.kind(), policy).is_none() =>
             {
-                approval::ask(ctx, turn, seen, &standing, step, lane, wake);
+                approval::ask(ctx, turn, seen, &standing, step, executor, wake);
                 return Ok(());
             }
-            Ok((seen, lane)) => {
-                reserve(ctx, facts, turn, seen, &standing, step, lane, wake);
+            Ok((seen, executor)) => {
+                reserve(ctx, facts, turn, seen, &standing, step, executor, wake);
                 return Ok(());
             }
-            Err(hold) => hold,
+            Err(block) => block,
         };
-        if hold.reason == HoldReason::CoolDown {
-            return Err(hold);
+        if block.reason == BlockReason::Cooldown {
+            return Err(block);
         }
-        let waits = hold.waits_for_its_hour();
+        let waits = block.waits_for_its_hour();
         // What one fault has waited for in vain, all others of the node wait for as well: not each for itself.
-        let activity = if waits { turn.episode.last_touched() } else { turn.episode.last_activity() };
+        let activity = if waits { turn.remediation.last_touched() } else { turn.remediation.last_activity() };
         let (patience, idle) = (ctx.patience(step), since(ctx.snapshot.now, activity));
-        let tells = matches!(step.action, Action::Notify { .. }) && hold.awaits_look();
+        let tells = matches!(step.action, Action::Notify { .. }) && block.awaits_look();
         if let Some(seen) = seen.filter(|_| tells && (idle >= patience || facts.probe == Probe::Silent)) {
             // What was seen last was bad, and nobody can look any more: people are told all the same.
-            let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Any)?;
-            reserve(ctx, facts, turn, seen, &standing, step, lane, wake);
+            let executor = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Any)?;
+            reserve(ctx, facts, turn, seen, &standing, step, executor, wake);
             return Ok(());
         }
         let rest = patience.saturating_sub(idle);
-        if !rest.is_zero() && !hold.outlasts(rest) {
+        if !rest.is_zero() && !block.outlasts(rest) {
             wake.at(rest);
-            return Err(hold);
+            return Err(block);
         }
-        pass_over(ctx, turn, standing, rule, step, &hold);
+        pass_over(ctx, turn, standing, rule, step, &block);
     }
 }
 
-/// The fault as it shows now, and the lane in which this step may be taken on it.
+/// The fault as it shows now, and the executor in which this step may be taken on it.
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 fn judged<'s, 'a>(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     policy: &Policy,
-    episode: &Episode,
-    standing: &EpisodeFault,
+    remediation: &Remediation,
+    standing: &RemediationFault,
     seen: Option<&'s Seen<'a>>,
     rule: &Rule,
     step: &Step,
-) -> Result<(&'s Seen<'a>, Lane), Hold> {
+) -> Result<(&'s Seen<'a>, Executor), Block> {
     let seen = present(facts, standing, seen)?;
-    let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
-    drain::is_cordoned(facts, episode, step)?;
-    drain::is_worth_it(ctx, facts, policy, episode, standing, seen, rule, step)?;
+    let executor = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
+    drain::is_cordoned(facts, remediation, step)?;
+    drain::is_worth_it(ctx, facts, policy, remediation, standing, seen, rule, step)?;
     reboot::is_ready(facts, step)?;
-    Ok((seen, lane))
+    Ok((seen, executor))
 }
 
 /// The fault as it shows now; without that nothing is done about it.
 fn present<'s, 'a>(
     facts: &NodeFacts<'_>,
-    standing: &EpisodeFault,
+    standing: &RemediationFault,
     seen: Option<&'s Seen<'a>>,
-) -> Result<&'s Seen<'a>, Hold> {
+) -> Result<&'s Seen<'a>, Block> {
     let what = format!("{} ({}) on {}", standing.kind, standing.subject, facts.name);
     match seen {
         Some(seen) if seen.fault.state == FaultState::Confirmed => Ok(seen),
-        Some(_) => Err(Hold::new(HoldReason::NotConfirmed, &format!("{what} is not confirmed any more"))),
-        None => Err(Hold::new(HoldReason::NotConfirmed, &format!("{what} does not show now; its end is not sure yet"))),
+        Some(_) => Err(Block::new(BlockReason::NotConfirmed, &format!("{what} is not confirmed any more"))),
+        None => {
+            Err(Block::new(BlockReason::NotConfirmed, &format!("{what} does not show now; its end is not sure yet")))
+        }
     }
 }
 
-fn replace(episode: &mut Episode, standing: EpisodeFault) {
-    if let Some(fault) = episode.fault_mut(&standing.id)
+fn replace(remediation: &mut Remediation, standing: RemediationFault) {
+    if let Some(fault) = remediation.fault_mut(&standing.id)
         && *fault != standing
     {
         *fault = standing;
@@ -454,25 +462,25 @@ fn shadow(
     facts: &NodeFacts<'_>,
     policy: &Policy,
     turn: &mut Turn,
-    mut standing: EpisodeFault,
+    mut standing: RemediationFault,
     seen: Option<&Seen<'_>>,
     rule: &Rule,
     step: &Step,
 ) {
-    let judged = judged(ctx, facts, policy, &turn.episode, &standing, seen, rule, step);
-    let lane = judged.as_ref().map_or(Lane::Api, |(_, lane)| *lane);
-    let mut record = attempt::record(ctx, &turn.episode, &standing, step, lane);
+    let judged = judged(ctx, facts, policy, &turn.remediation, &standing, seen, rule, step);
+    let executor = judged.as_ref().map_or(Executor::Controller, |(_, executor)| *executor);
+    let mut record = attempt::record(ctx, &turn.remediation, &standing, step, executor);
     let message = match judged {
         Ok((seen, _)) => {
             record.target = seen.fault.target.clone();
             "not done: the step is a dry run".to_owned()
         }
-        Err(hold) => format!("not done: the step is a dry run, and would be held: {}", hold.message()),
+        Err(block) => format!("not done: the step is a dry run, and would be held: {}", block.message()),
     };
     record.finish(StepState::Simulated, &message, ctx.snapshot.now);
-    turn.episode.steps.push(record);
-    standing.rung += 1;
-    replace(&mut turn.episode, standing);
+    turn.remediation.steps.push(record);
+    standing.step_index += 1;
+    replace(&mut turn.remediation, standing);
 }
 
 #[expect(clippy::too_many_arguments, reason = "all of them make up the reservation")]
@@ -481,63 +489,63 @@ fn reserve(
     facts: &NodeFacts<'_>,
     turn: &mut Turn,
     seen: &Seen<'_>,
-    standing: &EpisodeFault,
+    standing: &RemediationFault,
     step: &Step,
-    lane: Lane,
+    executor: Executor,
     wake: &mut Wake,
 ) {
-    let mut record = attempt::record(ctx, &turn.episode, standing, step, lane);
-    lanes::note(facts, &mut record);
+    let mut record = attempt::record(ctx, &turn.remediation, standing, step, executor);
+    executors::note(facts, &mut record);
     record.target = seen.fault.target.clone();
-    let policy = ending::policy_of(ctx, &turn.episode);
-    let agreed = policy.and_then(|policy| turn.episode.wished_by(standing, record.action, policy));
+    let policy = ending::policy_of(ctx, &turn.remediation);
+    let agreed = policy.and_then(|policy| turn.remediation.requested_by(standing, record.action, policy));
     record.approved_by = agreed.map(ToOwned::to_owned);
-    attempt::owe(&mut turn.episode, &record);
-    turn.episode.say(&format!("{} for {} ({}) by {lane:?}", record.phrase(), standing.kind, standing.subject));
-    turn.effect = attempt::act(ctx, facts, &turn.episode, &record, &seen.fault, step);
-    turn.episode.steps.push(record);
+    attempt::owe(&mut turn.remediation, &record);
+    turn.remediation.say(&format!("{} for {} ({}) by {executor:?}", record.phrase(), standing.kind, standing.subject));
+    turn.effect = attempt::act(ctx, facts, &turn.remediation, &record, &seen.fault, step);
+    turn.remediation.steps.push(record);
     wake.at(ctx.settings.retry);
 }
 
 /// Passes over a step that stayed held for too long, or that stays so for longer than anybody waits: every wait has an end. One that
 /// waits for the hour of day, or since the node had its turn, or since nobody knows whose fault it is, is not replaced by a harsher
 /// one: people are told instead, where the ladder says so.
-fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: EpisodeFault, rule: &Rule, step: &Step, hold: &Hold) {
-    let mut record = attempt::record(ctx, &turn.episode, &standing, step, Lane::Api);
-    let why = if hold.reason == HoldReason::NodeLimit { "not done" } else { "held for too long" };
-    record.finish(StepState::Refused, &format!("{why}: {}", hold.message()), ctx.snapshot.now);
-    turn.episode.steps.push(record);
-    standing.rung = drain::rung_without(step, rule, standing.rung);
-    if hold.waits_for_its_hour() || hold.is_doubt() {
-        standing.rung = rule.telling_rung(standing.rung);
+fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: RemediationFault, rule: &Rule, step: &Step, block: &Block) {
+    let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
+    let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "held for too long" };
+    record.finish(StepState::Refused, &format!("{why}: {}", block.message()), ctx.snapshot.now);
+    turn.remediation.steps.push(record);
+    standing.step_index = drain::step_after_skip(step, rule, standing.step_index);
+    if block.waits_for_its_hour() || block.is_doubt() {
+        standing.step_index = rule.next_notify_step(standing.step_index);
     }
-    replace(&mut turn.episode, standing);
+    replace(&mut turn.remediation, standing);
 }
 
 /// What waits for a person keeps no other fault of the node waiting that can be healed without one: it is withdrawn for that, and
-/// asked for again after it. `held` is how many holds the turn had before it was told what the others wait for.
+/// asked for again after it. `blocked` is how many holds the turn had before it was told what the others wait for.
 fn give_way(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     policy: &Policy,
     turn: &mut Turn,
-    held: usize,
+    blocked: usize,
     payment: &Payment,
     wake: &mut Wake,
 ) {
-    let may = turn.episode.unanswered().is_some() && !policy.is_broken;
-    let waiting = turn.episode.current_step().filter(|_| may);
+    let may = turn.remediation.unanswered().is_some() && !policy.is_broken;
+    let waiting = turn.remediation.current_step().filter(|_| may);
     let Some(fault) = waiting.map(|step| step.fault_id.clone()) else { return };
-    let mut other = Turn::new(turn.episode.clone());
+    let mut other = Turn::new(turn.remediation.clone());
     attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, ctx.snapshot.now);
     let mut later = *wake;
     next_step_but(ctx, facts, policy, &mut other, Some(&fault), payment, &mut later);
-    let goes_first = other.episode.current_step().is_some_and(|step| step.action != ActionType::Notify);
+    let goes_first = other.remediation.current_step().is_some_and(|step| step.action != ActionType::Notify);
     if other.effect.is_none() || !goes_first {
         return;
     }
     *wake = later;
-    turn.held.truncate(held);
-    turn.held.append(&mut other.held);
-    (turn.episode, turn.effect) = (other.episode, other.effect);
+    turn.blocked.truncate(blocked);
+    turn.blocked.append(&mut other.blocked);
+    (turn.remediation, turn.effect) = (other.remediation, other.effect);
 }

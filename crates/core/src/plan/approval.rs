@@ -2,7 +2,7 @@
 //! operation and to no other, and ends with it.
 //!
 //! ```text
-//! AwaitingApproval ─► approved, asked the same questions again ─► Reserved ─► …
+//! AwaitingApproval ─► approved, asked the same questions again ─► Scheduled ─► …
 //!         │ the fault goes, its object changes, the policy changes, another fault can be healed meanwhile, its time is over
 //!         │   while nobody knows whether the rule is for the fault ─► Cancelled
 //!         └ nobody says yes in time ─► TimedOut: people are told, nothing harsher follows
@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use super::evidence::{NodeFacts, Seen};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, attempt, lanes};
-use crate::episode::{EpisodeFault, Lane, StepRecord, StepState, clock, since};
+use super::{Block, BlockReason, Ctx, Wake, attempt, executors};
 use crate::policy::{Policy, Step};
+use crate::remediation::{Executor, RemediationFault, StepRecord, StepState, clock, since};
 
 /// Why an attempt ended that gave way to another fault, and is asked for again.
 pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
@@ -29,19 +29,19 @@ pub(super) fn ask(
     ctx: Ctx<'_>,
     turn: &mut Turn,
     seen: &Seen<'_>,
-    standing: &EpisodeFault,
+    standing: &RemediationFault,
     step: &Step,
-    lane: Lane,
+    executor: Executor,
     wake: &mut Wake,
 ) {
-    let mut record = attempt::record(ctx, &turn.episode, standing, step, lane);
+    let mut record = attempt::record(ctx, &turn.remediation, standing, step, executor);
     record.target = seen.fault.target.clone();
     record.state = StepState::AwaitingApproval;
-    record.reserved_at = asked_at(turn, &record);
-    turn.episode.say(&format!("{} for {} ({}) awaits approval", record.phrase(), standing.kind, standing.subject));
-    turn.hold(&standing.id, awaited(turn, &record, step), wake);
+    record.scheduled_at = asked_at(turn, &record);
+    turn.remediation.say(&format!("{} for {} ({}) awaits approval", record.phrase(), standing.kind, standing.subject));
+    turn.block(&standing.id, awaited(turn, &record, step), wake);
     wake.at(step.approval_timeout);
-    turn.episode.steps.push(record);
+    turn.remediation.steps.push(record);
 }
 
 /// The attempt goes on once it is approved, and does not wait for ever.
@@ -71,46 +71,48 @@ pub(super) fn wait(
         let why = "the template has changed since its approval was asked for";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
-    let by = turn.episode.approved(&record.operation_id).map(ToOwned::to_owned);
-    let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &turn.episode, &standing, step));
-    let age = since(now, record.reserved_at);
+    let by = turn.remediation.approved(&record.operation_id).map(ToOwned::to_owned);
+    let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &turn.remediation, &standing, step));
+    let age = since(now, record.scheduled_at);
     let is_agreed = by.is_some() || !step.needs_approval();
-    if age >= step.approval_timeout && again.as_ref().is_err_and(Hold::is_doubt) {
+    if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_doubt) {
         // Ignorance is nobody's no: a person is asked again once it is known what the fault is about.
         return attempt::end(turn, StepState::Cancelled, IN_DOUBT, now);
     }
     if age >= step.approval_timeout && (!is_agreed || again.is_err()) {
         let why = match (&by, &again) {
-            (Some(by), Err(hold)) => format!("approved by {by}, and held until its time was over: {}", hold.message()),
+            (Some(by), Err(block)) => {
+                format!("approved by {by}, and held until its time was over: {}", block.message())
+            }
             _ => format!("nobody approved it within {} s", step.approval_timeout.as_secs()),
         };
-        if let Some(current) = turn.episode.current_step_mut() {
+        if let Some(current) = turn.remediation.current_step_mut() {
             current.approved_by = by;
         }
         attempt::end(turn, StepState::TimedOut, &why, now);
-        if let (Some(rule), Some(fault)) = (policy.rule(&standing.rule), turn.episode.fault_mut(&standing.id)) {
-            fault.rung = rule.telling_rung(fault.rung.saturating_add(1));
+        if let (Some(rule), Some(fault)) = (policy.rule(&standing.rule), turn.remediation.fault_mut(&standing.id)) {
+            fault.step_index = rule.next_notify_step(fault.step_index.saturating_add(1));
         }
         return;
     }
     wake.at(step.approval_timeout.saturating_sub(age));
     if !is_agreed {
-        let hold = awaited(turn, record, step);
-        return turn.hold(&record.fault_id, hold, wake);
+        let block = awaited(turn, record, step);
+        return turn.block(&record.fault_id, block, wake);
     }
     match again {
-        Err(hold) => turn.hold(&record.fault_id, hold, wake),
-        Ok((fault, lane)) => {
+        Err(block) => turn.block(&record.fault_id, block, wake),
+        Ok((fault, executor)) => {
             let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
-            turn.episode.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
-            attempt::owe(&mut turn.episode, record);
-            let Some(current) = turn.episode.current_step_mut() else { return };
-            (current.state, current.reserved_at, current.approved_by) = (StepState::Reserved, now, by);
+            turn.remediation.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
+            attempt::owe(&mut turn.remediation, record);
+            let Some(current) = turn.remediation.current_step_mut() else { return };
+            (current.state, current.scheduled_at, current.approved_by) = (StepState::Scheduled, now, by);
             // What could start pods when it was asked need not be able to now.
-            current.lane = lane;
-            lanes::note(facts, current);
+            current.executor = executor;
+            executors::note(facts, current);
             let record = current.clone();
-            turn.effect = attempt::act(ctx, facts, &turn.episode, &record, fault, step);
+            turn.effect = attempt::act(ctx, facts, &turn.remediation, &record, fault, step);
             wake.at(ctx.settings.retry);
         }
     }
@@ -118,18 +120,19 @@ pub(super) fn wait(
 
 /// Since when a person has been asked for this step: one that gave way is asked for again, and its time goes on.
 fn asked_at(turn: &Turn, record: &StepRecord) -> Timestamp {
-    let is_same = |step: &&StepRecord| (step.fault_id.as_str(), step.rung) == (record.fault_id.as_str(), record.rung);
-    let last = turn.episode.steps.iter().rev().find(is_same).filter(|step| step.message == GAVE_WAY);
-    last.map_or(record.reserved_at, |step| step.reserved_at)
+    let is_same =
+        |step: &&StepRecord| (step.fault_id.as_str(), step.step_index) == (record.fault_id.as_str(), record.step_index);
+    let last = turn.remediation.steps.iter().rev().find(is_same).filter(|step| step.message == GAVE_WAY);
+    last.map_or(record.scheduled_at, |step| step.scheduled_at)
 }
 
-fn awaited(turn: &Turn, record: &StepRecord, step: &Step) -> Hold {
-    let until = record.reserved_at.checked_add(step.approval_timeout).unwrap_or(record.reserved_at);
+fn awaited(turn: &Turn, record: &StepRecord, step: &Step) -> Block {
+    let until = record.scheduled_at.checked_add(step.approval_timeout).unwrap_or(record.scheduled_at);
     let message = format!(
         "{} waits for a person until {}: {}",
         record.phrase(),
         clock(until),
-        turn.episode.approve_command(&record.operation_id)
+        turn.remediation.approve_command(&record.operation_id)
     );
-    Hold::new(HoldReason::AwaitingApproval, &message)
+    Block::new(BlockReason::AwaitingApproval, &message)
 }

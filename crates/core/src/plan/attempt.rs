@@ -3,15 +3,21 @@
 use super::evidence::{Cure, NodeFacts};
 use super::ladder::Look;
 use super::turn::Turn;
-use super::{Ctx, Effect, Hold, HoldReason, drain, ending, hand_off, ladder, reboot};
-use crate::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, operation_id};
+use super::{Block, BlockReason, Ctx, Effect, drain, ending, hand_off, ladder, reboot};
 use crate::fault::{Fault, FaultState};
 use crate::policy::{Action, ActionType, Mode, Policy, Step};
+use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState, operation_id};
 
 /// A new attempt, with the next free operation id.
-pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, step: &Step, lane: Lane) -> StepRecord {
+pub(super) fn record(
+    ctx: Ctx<'_>,
+    remediation: &Remediation,
+    standing: &RemediationFault,
+    step: &Step,
+    executor: Executor,
+) -> StepRecord {
     StepRecord {
-        operation_id: operation_id(&episode.name, episode.opened_at, episode.steps.len() + 1),
+        operation_id: operation_id(&remediation.name, remediation.started_at, remediation.steps.len() + 1),
         fault_id: standing.id.clone(),
         action: step.action.kind(),
         signal: ladder::signal(&step.action),
@@ -21,23 +27,23 @@ pub(super) fn record(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, s
         drain: step.action.drain().cloned(),
         reboot: step.action.reboot().cloned(),
         mark_for_reboot: step.action.mark_for_reboot().cloned(),
-        boot_id: reboot::boot(ctx, episode, &step.action),
-        rung: standing.rung,
-        lane,
-        lane_reason: String::new(),
+        boot_id: reboot::boot(ctx, remediation, &step.action),
+        step_index: standing.step_index,
+        executor,
+        executor_reason: String::new(),
         target: crate::fault::Target::default(),
-        state: StepState::Reserved,
+        state: StepState::Scheduled,
         reason: None,
         message: String::new(),
-        reserved_at: ctx.snapshot.now,
+        scheduled_at: ctx.snapshot.now,
         approved_by: None,
         template_version: template_version(ctx, step).map(ToOwned::to_owned),
         started_at: None,
-        switched_at: None,
+        executor_changed_at: None,
         continued_at: None,
-        quiet_rounds: 0,
-        acted_at: None,
-        clean_since: None,
+        empty_rounds: 0,
+        executed_at: None,
+        clear_since: None,
         finished_at: None,
     }
 }
@@ -49,20 +55,20 @@ pub(super) fn template_version<'a>(ctx: Ctx<'a>, step: &Step) -> Option<&'a str>
 }
 
 /// What is to be put back after the act. Owed before it: a crash in between strands nothing.
-pub(super) fn owe(episode: &mut Episode, record: &StepRecord) {
+pub(super) fn owe(remediation: &mut Remediation, record: &StepRecord) {
     if record.action == ActionType::Cordon {
-        (episode.undo.cordoned, episode.undo.uncordoned_at) = (true, None);
+        (remediation.cleanup.cordoned, remediation.cleanup.uncordoned_at) = (true, None);
     }
     if record.action == ActionType::Taint {
-        (episode.undo.tainted, episode.undo.untainted_at) = (true, None);
+        (remediation.cleanup.tainted, remediation.cleanup.untainted_at) = (true, None);
     }
-    hand_off::owe(episode, record);
+    hand_off::owe(remediation, record);
 }
 
 /// The step of the policy that the attempt was made for, if the policy still has it.
-pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRecord) -> Option<&'p Step> {
-    let rule = policy.rule(&episode.fault(&record.fault_id)?.rule)?;
-    let step = rule.steps.get(usize::try_from(record.rung).ok()?)?;
+pub(super) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record: &StepRecord) -> Option<&'p Step> {
+    let rule = policy.rule(&remediation.fault(&record.fault_id)?.rule)?;
+    let step = rule.steps.get(usize::try_from(record.step_index).ok()?)?;
     // A policy changed meanwhile must not turn one act into another, and a step that is a dry run now is none.
     let is_same = step.action.kind() == record.action
         && ladder::signal(&step.action) == record.signal
@@ -76,7 +82,7 @@ pub(super) fn step_of<'p>(policy: &'p Policy, episode: &Episode, record: &StepRe
 }
 
 /// What an attempt is for that is not known to have begun: its fault, and the step of the policy. None where it comes to its end
-/// here: the episode stops, the fault is gone (`gone` says it), or the policy does not name the step any more.
+/// here: the remediation stops, the fault is gone (`gone` says it), or the policy does not name the step any more.
 pub(super) fn purpose<'p>(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
@@ -84,14 +90,14 @@ pub(super) fn purpose<'p>(
     turn: &mut Turn,
     record: &StepRecord,
     gone: &str,
-) -> Option<(EpisodeFault, &'p Step)> {
+) -> Option<(RemediationFault, &'p Step)> {
     let now = ctx.snapshot.now;
-    if let Some(why) = ending::must_stop(ctx, facts, &turn.episode) {
-        ending::cancel(ctx, &mut turn.episode, &why);
+    if let Some(why) = ending::must_stop(ctx, facts, &turn.remediation) {
+        ending::cancel(ctx, &mut turn.remediation, &why);
         return None;
     }
-    let standing = turn.episode.fault(&record.fault_id).cloned();
-    let (Some(standing), Some(step)) = (standing, step_of(policy, &turn.episode, record)) else {
+    let standing = turn.remediation.fault(&record.fault_id).cloned();
+    let (Some(standing), Some(step)) = (standing, step_of(policy, &turn.remediation, record)) else {
         end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
         return None;
     };
@@ -99,7 +105,7 @@ pub(super) fn purpose<'p>(
         end(turn, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
         return None;
     }
-    if facts.cure(&standing, Some(record.reserved_at), now, ctx.settings.evidence_max_age) == Cure::Clean {
+    if facts.cure(&standing, Some(record.scheduled_at), now, ctx.settings.evidence_max_age) == Cure::Clean {
         end(turn, StepState::Cancelled, gone, now);
         return None;
     }
@@ -111,47 +117,47 @@ pub(super) fn again<'f>(
     ctx: Ctx<'_>,
     facts: &'f NodeFacts<'_>,
     policy: &Policy,
-    episode: &Episode,
-    standing: &EpisodeFault,
+    remediation: &Remediation,
+    standing: &RemediationFault,
     step: &Step,
-) -> Result<(&'f Fault, Lane), Hold> {
+) -> Result<(&'f Fault, Executor), Block> {
     let not_now = || {
         let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
-        Hold::new(HoldReason::NotConfirmed, &message)
+        Block::new(BlockReason::NotConfirmed, &message)
     };
     let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
     let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
     // People are told once it is decided, whether or not the probe still looks.
     let look = if matches!(step.action, Action::Notify { .. }) { Look::Any } else { Look::Fresh };
-    let lane = ladder::may_take(ctx, facts, policy, seen, rule, step, look)?;
-    drain::is_cordoned(facts, episode, step)?;
-    drain::is_worth_it(ctx, facts, policy, episode, standing, seen, rule, step)?;
+    let executor = ladder::may_take(ctx, facts, policy, seen, rule, step, look)?;
+    drain::is_cordoned(facts, remediation, step)?;
+    drain::is_worth_it(ctx, facts, policy, remediation, standing, seen, rule, step)?;
     reboot::is_ready(facts, step)?;
-    Ok((&seen.fault, lane))
+    Ok((&seen.fault, executor))
 }
 
 /// The act of a reserved step.
 pub(super) fn act(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
-    episode: &Episode,
+    remediation: &Remediation,
     record: &StepRecord,
     fault: &Fault,
     step: &Step,
 ) -> Option<Effect> {
     let operation = ladder::operation(ctx, facts, record, fault, step)?;
     Some(Effect::Act {
-        episode: episode.name.clone(),
+        remediation: remediation.name.clone(),
         operation_id: record.operation_id.clone(),
-        node: episode.node.clone(),
-        node_uid: episode.node_uid.clone(),
+        node: remediation.node.clone(),
+        node_uid: remediation.node_uid.clone(),
         operation,
     })
 }
 
 /// Ends the attempt under way.
 pub(super) fn end(turn: &mut Turn, state: StepState, message: &str, now: jiff::Timestamp) {
-    if let Some(step) = turn.episode.current_step_mut() {
+    if let Some(step) = turn.remediation.current_step_mut() {
         step.finish(state, message, now);
     }
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Hold, HoldReason, protect};
+use super::{Block, BlockReason, Ctx, protect};
 use crate::fault::{Fault, FaultState, FaultType};
 use crate::stuck::{self, Pattern};
 
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_mins(10);
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Whether the probe has looked for the cause since the pod is stuck, and suspects none.
-pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
     let thresholds = &ctx.settings.thresholds;
     let pod = protect::suspect(facts, fault).filter(|_| fault.kind == FaultType::StuckDaemonSetPod);
     let Some((pod, (pattern, at_read))) = pod.and_then(|pod| Some((pod, stuck::pattern(pod, thresholds)?))) else {
@@ -39,7 +39,7 @@ pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> 
             "pod {}: {} ({}) is suspected to be the cause, and is confirmed or cleared first",
             pod.pod, cause.fault.kind, cause.fault.subject
         );
-        return Err(Hold::new(HoldReason::NotConfirmed, &message));
+        return Err(Block::new(BlockReason::NotConfirmed, &message));
     }
     let has_reported = facts.arrived().is_some_and(|arrived| arrived < stuck_for);
     let has_looked = facts.report.is_some_and(|report| CAUSES.iter().all(|kind| !report.unlooked.contains(kind)));
@@ -50,5 +50,5 @@ pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> 
         "pod {}: its cause on {} is looked for before anything is done about it; a new look was asked for",
         pod.pod, facts.name
     );
-    Err(Hold::new(HoldReason::StaleEvidence, &message).until(AGAIN))
+    Err(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN))
 }

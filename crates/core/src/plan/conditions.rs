@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::evidence::{NodeFacts, Seen};
-use crate::episode::EpisodeFault;
 use crate::fault::FaultType;
 use crate::foreign::{Noticed, Standing, askings, standing};
 use crate::notices::{asked, rules};
 use crate::policy::Rule;
+use crate::remediation::RemediationFault;
 use crate::tri::Tri;
 
 /// Those for which a policy that selects the node asks. The Node is watched, so they are as they were last written, whether or
@@ -37,9 +37,9 @@ pub(super) fn lasted(facts: &NodeFacts<'_>, seen: &Seen<'_>, rule: &Rule) -> Dur
     same.map(|noticed| noticed.lasted_for(&rule.conditions, node_flaps)).max().unwrap_or_default()
 }
 
-/// Whether the condition of an episode's fault stands otherwise now, or with a reason that nobody asks for. One that nobody
+/// Whether the condition of a remediation's fault stands otherwise now, or with a reason that nobody asks for. One that nobody
 /// asks for at all any more, or that is there twice, proves nothing; nor does one that a rule asks for as it does for the former.
-pub(super) fn is_other(facts: &NodeFacts<'_>, fault: &EpisodeFault) -> bool {
+pub(super) fn is_other(facts: &NodeFacts<'_>, fault: &RemediationFault) -> bool {
     let (Some(view), Some(kind), Some(was)) = (facts.view, &fault.subject.name, &fault.subject.condition) else {
         return false;
     };

@@ -1,4 +1,4 @@
-//! One pass: gather, move the open episodes on, open new ones, clean up, and say what was held.
+//! One pass: gather, move the open remediations on, open new ones, clean up, and say what was held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use super::payment::Payment;
 use super::scope::Scope;
 use super::turn::Turn;
 use super::{
-    Effect, Held, Plan, PlanSettings, Wake, advance, ahead, ending, history, kept, leftovers, opening, outlook,
-    payment, scope, taint, unreadable, wishes,
+    Blocked, Effect, Plan, PlanSettings, Wake, advance, ahead, ending, history, kept, leftovers, manual_requests,
+    opening, outlook, payment, scope, taint, unreadable,
 };
 use crate::budget::Slots;
-use crate::episode::Episode;
 use crate::policy::{Policy, Step};
+use crate::remediation::Remediation;
 use crate::snapshot::Snapshot;
 
 /// For how long a mark for a reboot stays held, whatever the step's own time.
-const MARK_HELD: Duration = Duration::from_mins(15);
+const REBOOT_MARKER_BLOCK_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// What every part of a decision may ask.
 #[derive(Clone, Copy, Debug)]
@@ -32,10 +32,10 @@ pub(super) struct Ctx<'a> {
 }
 
 impl Ctx<'_> {
-    /// The longest that anything may stay held in an open episode before it is given up.
+    /// The longest that anything may stay held in an open remediation before it is given up.
     pub fn patience(self, step: &Step) -> Duration {
         // For how long a mark may stand says nothing of how long people may be left untold that none can be made.
-        let longest = if step.action.mark_for_reboot().is_some() { MARK_HELD } else { Duration::MAX };
+        let longest = if step.action.mark_for_reboot().is_some() { REBOOT_MARKER_BLOCK_TIMEOUT } else { Duration::MAX };
         step.timeout.min(longest).max(self.settings.answer_within)
     }
 }
@@ -56,7 +56,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let ctx = Ctx { snapshot, settings, policies: &by_name, scopes: &scopes };
     let mut slots = Slots::reconcile(
         snapshot.ledger.as_ref(),
-        &snapshot.episodes,
+        &snapshot.remediations,
         &snapshot.unreadable,
         snapshot.ceiling,
         snapshot.now,
@@ -72,47 +72,47 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     for facts in nodes.values() {
         // As if nobody had looked since: neither how it stands is known, nor what an act would find.
         if unreadable::is_frozen(facts) {
-            let open = facts.open.iter().map(|episode| Turn::new(Episode::clone(episode)));
+            let open = facts.open.iter().map(|remediation| Turn::new(Remediation::clone(remediation)));
             turns.entry(facts.name).or_default().extend(open);
             continue;
         }
-        for episode in &facts.open {
-            let payment = payments.get(episode.name.as_str()).unwrap_or(&Payment::Awaited);
-            let turn = advance::take(ctx, facts, episode, payment, &mut slots, &mut wake);
+        for remediation in &facts.open {
+            let payment = payments.get(remediation.name.as_str()).unwrap_or(&Payment::Awaited);
+            let turn = advance::take(ctx, facts, remediation, payment, &mut slots, &mut wake);
             turns.entry(facts.name).or_default().push(turn);
         }
-        for episode in facts.finished.iter().filter(|episode| episode.is_contained()) {
-            turns.entry(facts.name).or_default().push(kept::watch(ctx, facts, episode, &mut wake));
+        for remediation in facts.finished.iter().filter(|remediation| remediation.is_quarantined()) {
+            turns.entry(facts.name).or_default().push(kept::watch(ctx, facts, remediation, &mut wake));
         }
     }
     // What it comes to is seen by the next pass.
-    let is_ending = |turn: &Turn| !turn.episode.is_contained() || turn.effect.is_some();
+    let is_ending = |turn: &Turn| !turn.remediation.is_quarantined() || turn.effect.is_some();
     let mut busy: BTreeSet<&str> =
         turns.iter().filter(|(_, turns)| turns.iter().any(is_ending)).map(|(node, _)| *node).collect();
-    let begun = wishes::begin(ctx, &nodes, &busy, &mut slots, &mut wake);
-    let taken = begun.turns.iter().map(|turn| &turn.episode.node).chain(&begun.stopped);
+    let begun = manual_requests::begin(ctx, &nodes, &busy, &mut slots, &mut wake);
+    let taken = begun.turns.iter().map(|turn| &turn.remediation.node).chain(&begun.stopped);
     busy.extend(taken.filter_map(|node| Some(*nodes.get_key_value(node.as_str())?.0)));
     let opened = opening::open(ctx, &nodes, &busy, &mut slots, &mut wake);
-    let mut held = opened.held;
-    held.extend(begun.held);
-    held.extend(unreadable::told(&nodes, &mut wake));
+    let mut blocked = opened.blocked;
+    blocked.extend(begun.blocked);
+    blocked.extend(unreadable::told(&nodes, &mut wake));
     for turn in begun.turns.into_iter().chain(opened.turns) {
-        if let Some((name, _)) = nodes.get_key_value(turn.episode.node.as_str()) {
+        if let Some((name, _)) = nodes.get_key_value(turn.remediation.node.as_str()) {
             turns.entry(name).or_default().push(turn);
         }
     }
-    held.extend(turns.values().flatten().flat_map(|turn| turn.held.iter().cloned()));
-    held.sort_by(|a, b| {
+    blocked.extend(turns.values().flatten().flat_map(|turn| turn.blocked.iter().cloned()));
+    blocked.sort_by(|a, b| {
         (&a.node, &a.fault_id, a.reason, &a.message).cmp(&(&b.node, &b.fault_id, b.reason, &b.message))
     });
-    held.dedup();
+    blocked.dedup();
 
     let mut effects: Vec<Effect> =
         slots.to_store(settings.rebuild_ledger).map(Effect::StoreLedger).into_iter().collect();
     let gone = leftovers(ctx, &nodes, &turns, &slots);
     for (node, mut extra) in gone {
         let turns = turns.get(node).map(Vec::as_slice).unwrap_or_default();
-        effects.extend(turns.iter().filter_map(|turn| write(known, &turn.episode)));
+        effects.extend(turns.iter().filter_map(|turn| write(known, &turn.remediation)));
         effects.append(&mut extra);
         effects.extend(turns.iter().filter_map(|turn| turn.effect.clone()));
     }
@@ -121,7 +121,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
 
     Plan {
         effects,
-        nodes: outlooks(ctx, &nodes, &turns, &held),
+        nodes: outlooks(ctx, &nodes, &turns, &blocked),
         policies: scopes
             .iter()
             .map(|(name, scope)| {
@@ -129,17 +129,17 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
                 ((*name).to_owned(), outlook)
             })
             .collect(),
-        held,
+        blocked,
         next: wake.get(),
     }
 }
 
-/// The episode, if this pass has changed it.
-fn write(snapshot: &Snapshot, episode: &Episode) -> Option<Effect> {
-    let is_known = snapshot.episodes.get(&episode.name).is_some_and(|known| known == episode);
-    let begins = snapshot.wishes.contains_key(&episode.name);
-    let effect = if begins { Effect::BeginWish } else { Effect::WriteEpisode };
-    (!is_known).then(|| effect(Box::new(episode.clone())))
+/// The remediation, if this pass has changed it.
+fn write(snapshot: &Snapshot, remediation: &Remediation) -> Option<Effect> {
+    let is_known = snapshot.remediations.get(&remediation.name).is_some_and(|known| known == remediation);
+    let begins = snapshot.manual_requests.contains_key(&remediation.name);
+    let effect = if begins { Effect::BeginManualRequest } else { Effect::WriteRemediation };
+    (!is_known).then(|| effect(Box::new(remediation.clone())))
 }
 
 /// For every node with something to do: what is to be taken away there before the act.
@@ -149,14 +149,14 @@ fn leftovers<'a>(
     turns: &'a BTreeMap<&'a str, Vec<Turn>>,
     slots: &Slots,
 ) -> BTreeMap<&'a str, Vec<Effect>> {
-    let after = turns.values().flatten().map(|turn| (turn.episode.name.as_str(), &turn.episode)).collect();
+    let after = turns.values().flatten().map(|turn| (turn.remediation.name.as_str(), &turn.remediation)).collect();
     let mut gone = leftovers::jobs(ctx, &after, slots);
     // One that cannot be read may still want its marks there.
     let stands = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);
     for facts in nodes.values() {
         let mine = turns.get(facts.name);
-        let episodes: Vec<&Episode> = mine.into_iter().flatten().map(|turn| &turn.episode).collect();
-        let order = leftovers::order(ctx, facts, &episodes);
+        let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|turn| &turn.remediation).collect();
+        let order = leftovers::order(ctx, facts, &remediations);
         let is_known = !unreadable::is_frozen(facts);
         let mark = ending::stray_mark(ctx, facts, stands).filter(|_| is_known);
         let taint = taint::stray(ctx, facts, stands).filter(|_| is_known);
@@ -171,21 +171,21 @@ fn outlooks(
     ctx: Ctx<'_>,
     nodes: &Nodes<'_>,
     turns: &BTreeMap<&str, Vec<Turn>>,
-    held: &[Held],
+    blocked: &[Blocked],
 ) -> BTreeMap<String, Arc<super::NodeOutlook>> {
     let mut resting = outlook::Resting::default();
-    let mut by_node: BTreeMap<&str, Vec<&Held>> = BTreeMap::new();
-    for one in held {
+    let mut by_node: BTreeMap<&str, Vec<&Blocked>> = BTreeMap::new();
+    for one in blocked {
         by_node.entry(&one.node).or_default().push(one);
     }
     nodes
         .values()
         .filter(|facts| facts.report.is_some())
         .map(|facts| {
-            let held = by_node.get(facts.name).map(Vec::as_slice).unwrap_or_default();
+            let blocked = by_node.get(facts.name).map(Vec::as_slice).unwrap_or_default();
             let turns = turns.get(facts.name).map(Vec::as_slice).unwrap_or_default();
-            let turn = turns.iter().find(|turn| turn.episode.is_open()).or_else(|| turns.first());
-            (facts.name.to_owned(), resting.node(ctx, facts, turn, held))
+            let turn = turns.iter().find(|turn| turn.remediation.is_open()).or_else(|| turns.first());
+            (facts.name.to_owned(), resting.node(ctx, facts, turn, blocked))
         })
         .collect()
 }

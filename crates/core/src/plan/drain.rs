@@ -1,24 +1,24 @@
 //! Drains: when a node's pods are evicted, round after round, and when that is at an end.
 //!
 //! Like a cordon a drain contains, and heals nothing by itself: what follows it on the ladder follows at once. It is begun only
-//! on a node that carries this episode's own cordon, since evicted pods would come back to any other.
+//! on a node that carries this remediation's own cordon, since evicted pods would come back to any other.
 
 use super::evidence::{NodeFacts, Seen};
 use super::ladder::{Look, Relapse};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, attempt, hand_off, ladder, readiness};
+use super::{Block, BlockReason, Ctx, Wake, attempt, hand_off, ladder, readiness};
 use crate::drain::{CannotEnd, Drain, cannot_end};
-use crate::episode::{Episode, EpisodeFault, HealState, StepRecord, StepState, since};
 use crate::fault::{Fault, FaultState};
 use crate::policy::{Action, ActionType, Found, OnFailure, Policy, Rule, Step};
+use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState, since};
 use crate::snapshot::Tri;
 
 /// How often a drain is broken off for the release of a hung process and begun anew, for one fault.
 const GIVES_WAY: usize = 3;
 
 /// Whether the controller may evict pods; as long as nobody knows, no node is drained.
-pub(super) fn is_proven(ctx: Ctx<'_>) -> Result<(), Hold> {
+pub(super) fn is_proven(ctx: Ctx<'_>) -> Result<(), Block> {
     let message = match ctx.snapshot.may_evict {
         Tri::True => return Ok(()),
         Tri::False => {
@@ -30,18 +30,18 @@ pub(super) fn is_proven(ctx: Ctx<'_>) -> Result<(), Hold> {
              asked again and again"
         }
     };
-    Err(Hold::new(HoldReason::CannotAct, message))
+    Err(Block::new(BlockReason::ActionsDisabled, message))
 }
 
 /// That it is known that the controller may not, or that the node cannot end pods: then such a step is left out, and nothing is
 /// begun for its sake.
-pub(super) fn is_lacking(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -> Option<Hold> {
+pub(super) fn is_lacking(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -> Option<Block> {
     let with = action.drain()?;
     if ctx.snapshot.may_evict == Tri::False {
         return is_proven(ctx).err();
     }
     match ends_no_pods(facts, with) {
-        Some(CannotEnd::Known(why)) => Some(Hold::new(HoldReason::CannotAct, &not_ended(facts, &why))),
+        Some(CannotEnd::Known(why)) => Some(Block::new(BlockReason::ActionsDisabled, &not_ended(facts, &why))),
         _ => None,
     }
 }
@@ -52,13 +52,13 @@ fn ends_no_pods(facts: &NodeFacts<'_>, with: &Drain) -> Option<CannotEnd> {
     let works = heartbeat.map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
     let ready = facts.view.map_or(Tri::Unknown, |view| view.ready);
     let found = || cannot_end(ready, works, facts.seen.iter().map(|seen| seen.fault.as_ref()));
-    (!with.even_if_runtime_hangs).then(found).flatten()
+    (!with.ignore_runtime_hang).then(found).flatten()
 }
 
 fn not_ended(facts: &NodeFacts<'_>, why: &str) -> String {
     format!(
         "node {} is not drained, since evicted pods would not end there: {why}; heal that first (or have them evicted all the \
-         same: drain.evenIfRuntimeHangs)",
+         same: drain.ignoreRuntimeHang)",
         facts.name
     )
 }
@@ -70,17 +70,17 @@ pub(super) fn may_begin(
     policy: &Policy,
     fault: &Fault,
     with: &Drain,
-) -> Result<(), Hold> {
+) -> Result<(), Block> {
     is_proven(ctx)?;
     if let Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) = ends_no_pods(facts, with) {
-        return Err(Hold::new(HoldReason::CannotAct, &not_ended(facts, &why)));
+        return Err(Block::new(BlockReason::ActionsDisabled, &not_ended(facts, &why)));
     }
     let Some(first) = release_first(ctx, facts, policy, fault) else { return Ok(()) };
     let message = format!(
         "node {} is drained after the release for {} ({}), which does not wait for the end of a drain",
         facts.name, first.fault.kind, first.fault.subject
     );
-    Err(Hold::new(HoldReason::ReleaseFirst, &message))
+    Err(Block::new(BlockReason::HungProcessFirst, &message))
 }
 
 /// Another fault of the node that names a hung process, and whose next step releases that and may be taken now: the pod above it
@@ -98,15 +98,15 @@ fn release_first<'s, 'a>(
             return false;
         }
         let Found::Rule(rule) = facts.rule_of(policy, other) else { return false };
-        let episode = facts.open.iter().copied().find(|episode| episode.policy == policy.name);
-        let known = episode.and_then(|episode| episode.fault(&other.id));
+        let remediation = facts.open.iter().copied().find(|remediation| remediation.policy == policy.name);
+        let known = remediation.and_then(|remediation| remediation.fault(&other.id));
         let mut standing = match known.map(|known| known.state) {
-            Some(HealState::GivenUp) => return false,
-            Some(HealState::Open) => known.cloned().unwrap_or_else(|| readiness::standing(ctx, seen, rule)),
-            Some(HealState::Healed) | None => readiness::standing(ctx, seen, rule),
+            Some(Resolution::Exhausted) => return false,
+            Some(Resolution::Open) => known.cloned().unwrap_or_else(|| readiness::standing(ctx, seen, rule)),
+            Some(Resolution::Resolved) | None => readiness::standing(ctx, seen, rule),
         };
         // What is not open yet is judged as it will be opened.
-        let of = episode.filter(|_| known.is_some_and(|known| known.state == HealState::Open));
+        let of = remediation.filter(|_| known.is_some_and(|known| known.state == Resolution::Open));
         let Some(step) =
             ladder::climb(Relapse::of(ctx, of), &mut standing, rule, of, facts, Some(other), &mut Vec::new())
         else {
@@ -116,12 +116,12 @@ fn release_first<'s, 'a>(
         if !releases || step.needs_approval() {
             return false;
         }
-        let may = || match known.filter(|known| known.state == HealState::Open) {
+        let may = || match known.filter(|known| known.state == Resolution::Open) {
             Some(_) => ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh).map(|_| ()),
             None => readiness::judge(ctx, facts, policy, seen).map(|_| ()),
         };
         // What is not open yet has to join.
-        let is_new = known.is_none_or(|known| known.state != HealState::Open);
+        let is_new = known.is_none_or(|known| known.state != Resolution::Open);
         let is_blocked =
             || ctx.scopes.get(policy.name.as_str()).is_some_and(|scope| scope.blocked(Some(facts)).is_some());
         !(is_new && is_blocked()) && may().is_ok()
@@ -136,23 +136,23 @@ pub(super) fn is_worth_it(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     policy: &Policy,
-    episode: &Episode,
-    standing: &EpisodeFault,
+    remediation: &Remediation,
+    standing: &RemediationFault,
     seen: &Seen<'_>,
     rule: &Rule,
     step: &Step,
-) -> Result<(), Hold> {
+) -> Result<(), Block> {
     if step.action.drain().is_none() || rule.keeps_cordon() {
         return Ok(());
     }
     let mut after = standing.clone();
     loop {
-        after.rung = after.rung.saturating_add(1);
+        after.step_index = after.step_index.saturating_add(1);
         let Some(next) = ladder::climb(
-            Relapse::of(ctx, Some(episode)),
+            Relapse::of(ctx, Some(remediation)),
             &mut after,
             rule,
-            Some(episode),
+            Some(remediation),
             facts,
             Some(&seen.fault),
             &mut Vec::new(),
@@ -165,58 +165,63 @@ pub(super) fn is_worth_it(
     }
 }
 
-/// Why a drain has no place in this episode, if so: it cannot be, or the cordon that it needs is not this episode's.
-pub(super) fn is_out_of_place(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, step: &Step) -> Option<String> {
+/// Why a drain has no place in this remediation, if so: it cannot be, or the cordon that it needs is not this remediation's.
+pub(super) fn is_out_of_place(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    remediation: &Remediation,
+    step: &Step,
+) -> Option<String> {
     step.action.drain()?;
-    if let Some(hold) = is_lacking(ctx, facts, &step.action) {
-        return Some(format!("left out: {}", hold.message()));
+    if let Some(block) = is_lacking(ctx, facts, &step.action) {
+        return Some(format!("left out: {}", block.message()));
     }
-    let is_ours = episode.undo.owes_cordon() && episode.cordoned_at().is_some();
+    let is_ours = remediation.cleanup.owes_cordon() && remediation.cordoned_at().is_some();
     (!is_ours).then(|| {
         format!(
-            "left out: node {} is not cordoned by this episode, and whoever else has cordoned it has to say whether its \
+            "left out: node {} is not cordoned by this remediation, and whoever else has cordoned it has to say whether its \
              pods are to go",
-            episode.node
+            remediation.node
         )
     })
 }
 
 /// Where the ladder goes on from a step that is not done. After a drain with `onFailure: Stop` nothing harsher follows, whatever
 /// it was that kept the node from being drained.
-pub(super) fn rung_without(step: &Step, rule: &Rule, rung: u32) -> u32 {
-    let next = rung.saturating_add(1);
+pub(super) fn step_after_skip(step: &Step, rule: &Rule, step_index: u32) -> u32 {
+    let next = step_index.saturating_add(1);
     let stops = step.action.drain().is_some() && step.on_failure == OnFailure::Stop;
-    if stops { rule.telling_rung(next) } else { next }
+    if stops { rule.next_notify_step(next) } else { next }
 }
 
-/// Whether the node shows the cordon that a drain needs, which is this episode's: evicted pods would come back to a node that takes
+/// Whether the node shows the cordon that a drain needs, which is this remediation's: evicted pods would come back to a node that takes
 /// pods.
-pub(super) fn is_cordoned(facts: &NodeFacts<'_>, episode: &Episode, step: &Step) -> Result<(), Hold> {
+pub(super) fn is_cordoned(facts: &NodeFacts<'_>, remediation: &Remediation, step: &Step) -> Result<(), Block> {
     if step.action.drain().is_none() {
         return Ok(());
     }
     let mark = facts.view.filter(|view| view.unschedulable).and_then(|view| view.cordoned_by.as_deref());
-    if mark == Some(episode.name.as_str()) {
+    if mark == Some(remediation.name.as_str()) {
         return Ok(());
     }
     let message = format!(
-        "node {} does not show the cordon of its episode (any more): it is not drained, since evicted pods would come back",
+        "node {} does not show the cordon of its remediation (any more): it is not drained, since evicted pods would come back",
         facts.name
     );
-    Err(Hold::new(HoldReason::CannotAct, &message))
+    Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
 /// Whether the node was drained in just this way since it was cordoned: it is not done twice.
-pub(super) fn is_done(step: &Step, episode: Option<&Episode>) -> bool {
-    let Some((with, episode)) = step.action.drain().zip(episode) else { return false };
-    let since = episode.cordoned_at();
+pub(super) fn is_done(step: &Step, remediation: Option<&Remediation>) -> bool {
+    let Some((with, remediation)) = step.action.drain().zip(remediation) else { return false };
+    let since = remediation.cordoned_at();
     let is_it = |record: &StepRecord| {
         record.action == ActionType::Drain
             && record.state == StepState::Succeeded
             && record.drain.as_ref() == Some(with)
             && record.finished_at >= since
     };
-    episode.steps.iter().any(is_it)
+    remediation.steps.iter().any(is_it)
 }
 
 /// A drain under way: another round of evictions, until no pod is left or its time is over.
@@ -232,17 +237,17 @@ pub(super) fn go_on(
     let now = ctx.snapshot.now;
     let gone = format!("no further pod is evicted, since the fault is gone; {}", record.message);
     let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, &gone) else { return };
-    let age = since(now, record.started_at.unwrap_or(record.reserved_at));
+    let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
     if age >= step.timeout {
         let why = format!("not drained within {}s: {}", step.timeout.as_secs(), record.message);
         return attempt::end(turn, StepState::TimedOut, &why, now);
     }
     wake.at(step.timeout.saturating_sub(age));
-    if step.needs_approval() && turn.episode.approved(&record.operation_id).is_none() {
+    if step.needs_approval() && turn.remediation.approved(&record.operation_id).is_none() {
         let why = format!("its approval was taken back, or the policy asks for one now; {}", record.message);
         return attempt::end(turn, StepState::Cancelled, &why, now);
     }
-    let interrupted = interruption(ctx, facts, policy, &turn.episode, &standing, record, step);
+    let interrupted = interruption(ctx, facts, policy, &turn.remediation, &standing, record, step);
     if let Some((state, why)) = interrupted {
         return attempt::end(turn, state, &format!("{why}; {}", record.message), now);
     }
@@ -250,12 +255,12 @@ pub(super) fn go_on(
     if rested < ctx.settings.retry {
         return wake.at(ctx.settings.retry.saturating_sub(rested));
     }
-    match payment.is_made().and_then(|()| may_go_on(ctx, facts, policy, &turn.episode, &standing, step)) {
+    match payment.is_made().and_then(|()| may_go_on(ctx, facts, policy, &turn.remediation, &standing, step)) {
         Ok(fault) => {
-            turn.effect = attempt::act(ctx, facts, &turn.episode, record, fault, step);
+            turn.effect = attempt::act(ctx, facts, &turn.remediation, record, fault, step);
             wake.at(ctx.settings.retry);
         }
-        Err(hold) => turn.hold(&record.fault_id, hold, wake),
+        Err(block) => turn.block(&record.fault_id, block, wake),
     }
 }
 
@@ -265,8 +270,8 @@ fn interruption(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     policy: &Policy,
-    episode: &Episode,
-    standing: &EpisodeFault,
+    remediation: &Remediation,
+    standing: &RemediationFault,
     record: &StepRecord,
     step: &Step,
 ) -> Option<(StepState, String)> {
@@ -278,8 +283,9 @@ fn interruption(
     }
     let seen = facts.find(&standing.id).filter(|seen| ladder::evidence(facts, seen, ctx).is_ok())?;
     let first = release_first(ctx, facts, policy, &seen.fault)?;
-    let gave_way = episode.steps.iter().filter(|other| {
-        let is_its = (other.action, other.rung) == (record.action, record.rung) && other.fault_id == record.fault_id;
+    let gave_way = remediation.steps.iter().filter(|other| {
+        let is_its =
+            (other.action, other.step_index) == (record.action, record.step_index) && other.fault_id == record.fault_id;
         is_its && other.state == StepState::Cancelled && other.started_at.is_some()
     });
     let message = format!("it gives way to the release for {} ({})", first.fault.kind, first.fault.subject);
@@ -292,13 +298,13 @@ fn may_go_on<'f>(
     ctx: Ctx<'_>,
     facts: &'f NodeFacts<'_>,
     policy: &Policy,
-    episode: &Episode,
-    standing: &EpisodeFault,
+    remediation: &Remediation,
+    standing: &RemediationFault,
     step: &Step,
-) -> Result<&'f Fault, Hold> {
+) -> Result<&'f Fault, Block> {
     let not_now = || {
         let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
-        Hold::new(HoldReason::NotConfirmed, &message)
+        Block::new(BlockReason::NotConfirmed, &message)
     };
     let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
     let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
@@ -307,8 +313,8 @@ fn may_go_on<'f>(
     ladder::may_be_touched(facts, &seen.fault)?;
     is_proven(ctx)?;
     if let Some(CannotEnd::Doubtful(why)) = step.action.drain().and_then(|with| ends_no_pods(facts, with)) {
-        return Err(Hold::new(HoldReason::CannotAct, &not_ended(facts, &why)));
+        return Err(Block::new(BlockReason::ActionsDisabled, &not_ended(facts, &why)));
     }
-    is_cordoned(facts, episode, step)?;
+    is_cordoned(facts, remediation, step)?;
     Ok(&seen.fault)
 }

@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use super::unreadable::{Kept, Unreadable};
 use super::{PlanSettings, Wake, conditions, relapse};
 use crate::along::Along;
-use crate::episode::{Episode, EpisodeFault, since};
 use crate::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
 use crate::flap::{FlapView, QUIET};
 use crate::foreign::Noticed;
@@ -18,6 +17,7 @@ use crate::kubelet;
 use crate::narrow::Around;
 use crate::order::Order;
 use crate::policy::{Found, Mode, Policy};
+use crate::remediation::{Remediation, RemediationFault, since};
 use crate::snapshot::{
     CommandView, Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, Tri, missed_after,
 };
@@ -72,20 +72,20 @@ pub(super) struct NodeFacts<'a> {
     pub stable: Tri,
     /// The policies that select the node, the one that goes first before the others.
     pub policies: Vec<&'a Policy>,
-    /// Open episodes, oldest first.
-    pub open: Vec<&'a Episode>,
-    /// Finished episodes, oldest first.
-    pub finished: Vec<&'a Episode>,
+    /// Open remediations, oldest first.
+    pub open: Vec<&'a Remediation>,
+    /// Finished remediations, oldest first.
+    pub finished: Vec<&'a Remediation>,
     /// Of those, what ended on this very node within the memory of failures.
-    pub recent: Vec<&'a Episode>,
-    /// An episode that has the node and cannot be read.
+    pub recent: Vec<&'a Remediation>,
+    /// A remediation that has the node and cannot be read.
     pub unreadable: Option<Unreadable<'a>>,
 }
 
 /// What is known of every node that is named anywhere, by its name. Each stays where it is while the map is made.
 pub(super) type Nodes<'a> = BTreeMap<&'a str, Box<NodeFacts<'a>>>;
 
-/// Whether a fault of an episode is gone.
+/// Whether a fault of a remediation is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cure {
     /// Gone, by a clean look.
@@ -174,33 +174,33 @@ impl<'a> NodeFacts<'a> {
     }
 
     /// What was really done on nodes of that name, as far as it is kept.
-    fn real(&self) -> impl Iterator<Item = &Episode> {
-        self.open.iter().chain(&self.finished).copied().filter(|episode| episode.mode == Mode::Enforce)
+    fn real(&self) -> impl Iterator<Item = &Remediation> {
+        self.open.iter().chain(&self.finished).copied().filter(|remediation| remediation.mode == Mode::Enforce)
     }
 
     /// Of that, what was done in the name of that policy.
-    pub fn episodes_by(&self, policy: &Policy) -> impl Iterator<Item = &Episode> {
-        self.real().filter(|episode| episode.policy == policy.name)
+    pub fn remediations_by(&self, policy: &Policy) -> impl Iterator<Item = &Remediation> {
+        self.real().filter(|remediation| remediation.policy == policy.name)
     }
 
     /// When something that disturbs a node of that name was last over, of what ended within that time.
     pub fn last_served(&self, now: Timestamp, within: Duration) -> Option<Timestamp> {
-        let disturbed = |episode: &&Episode| episode.steps.iter().any(|step| step.action.disturbs());
-        let ended = self.real().filter(disturbed).filter_map(|episode| episode.finished_at);
+        let disturbed = |remediation: &&Remediation| remediation.steps.iter().any(|step| step.action.disturbs());
+        let ended = self.real().filter(disturbed).filter_map(|remediation| remediation.finished_at);
         ended.filter(|at| since(now, *at) < within).max()
     }
 
     /// And on this very node.
-    pub fn episodes_of(&self, policy: &Policy) -> impl Iterator<Item = &Episode> {
+    pub fn remediations_of(&self, policy: &Policy) -> impl Iterator<Item = &Remediation> {
         let uid = self.view.map(|view| view.uid.as_str());
-        self.episodes_by(policy).filter(move |episode| Some(episode.node_uid.as_str()) == uid)
+        self.remediations_by(policy).filter(move |remediation| Some(remediation.node_uid.as_str()) == uid)
     }
 
     /// What was really done on another Node object of this name, as far as it is kept, and when it ended.
-    pub fn on_others_of_its_name(&self) -> impl Iterator<Item = (&Episode, Timestamp)> {
+    pub fn on_others_of_its_name(&self) -> impl Iterator<Item = (&Remediation, Timestamp)> {
         let uid = self.view.map(|view| view.uid.as_str());
-        let others = self.real().filter(move |episode| Some(episode.node_uid.as_str()) != uid);
-        others.map(|episode| (episode, episode.finished_at.unwrap_or(episode.opened_at)))
+        let others = self.real().filter(move |remediation| Some(remediation.node_uid.as_str()) != uid);
+        others.map(|remediation| (remediation, remediation.finished_at.unwrap_or(remediation.started_at)))
     }
 
     /// The fault of that id.
@@ -220,8 +220,8 @@ impl<'a> NodeFacts<'a> {
         self.report.and_then(|report| report.heartbeat.as_ref()).map(|heartbeat| heartbeat.arrived)
     }
 
-    /// Whether a fault of an episode is gone by a look later than `after`.
-    pub fn cure(&self, fault: &EpisodeFault, after: Option<Timestamp>, now: Timestamp, fresh: Duration) -> Cure {
+    /// Whether a fault of a remediation is gone by a look later than `after`.
+    pub fn cure(&self, fault: &RemediationFault, after: Option<Timestamp>, now: Timestamp, fresh: Duration) -> Cure {
         if self.probe != Probe::Reporting {
             return Cure::Unknown;
         }
@@ -243,7 +243,7 @@ impl<'a> NodeFacts<'a> {
                 let is_awaited = !is_back && (is_kept_away || after.is_some_and(|after| since(now, after) < SUCCESSOR));
                 !is_awaited && self.pods_read.is_some_and(|age| age <= fresh && is_later(age))
             }
-            FaultType::ProbeSilent => true,
+            FaultType::ProbeNotReporting => true,
             // It is not flapping any more only by the history that the controller keeps.
             FaultType::NodeFlapping => self.stable == Tri::True && self.arrived().is_some_and(is_later),
             FaultType::KubeletStartBlocked => self.kubelet_works() && self.arrived().is_some_and(is_later),
@@ -270,14 +270,14 @@ impl<'a> NodeFacts<'a> {
 const SUCCESSOR: Duration = Duration::from_secs(30);
 
 /// Whether it is the stuck pod, or another one of the same DaemonSet on the node.
-fn is_of(pod: &SuspectPod, fault: &EpisodeFault) -> bool {
+fn is_of(pod: &SuspectPod, fault: &RemediationFault) -> bool {
     let Some(stuck) = &fault.subject.pod else { return false };
     let same_set = pod.pod.namespace == stuck.namespace && pod.daemon_set == fault.subject.name;
     pod.pod.uid == stuck.uid || same_set
 }
 
 /// Whether one of these pods is not well yet.
-fn is_unwell(pod: &SuspectPod, fault: &EpisodeFault) -> bool {
+fn is_unwell(pod: &SuspectPod, fault: &RemediationFault) -> bool {
     is_of(pod, fault) && !pod.is_well()
 }
 
@@ -292,12 +292,12 @@ pub(super) fn gather<'a>(
     for pod in &snapshot.pods {
         pods.entry(&pod.node).or_default().push(pod);
     }
-    let mut episodes: BTreeMap<&str, Vec<&Episode>> = BTreeMap::new();
-    for episode in snapshot.episodes.values() {
-        episodes.entry(&episode.node).or_default().push(episode);
+    let mut remediations: BTreeMap<&str, Vec<&Remediation>> = BTreeMap::new();
+    for remediation in snapshot.remediations.values() {
+        remediations.entry(&remediation.node).or_default().push(remediation);
     }
     let kept = Kept::of(snapshot);
-    let live_nodes = episodes.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node, _)| *node);
+    let live_nodes = remediations.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node, _)| *node);
     let mut names: Vec<&str> =
         snapshot.nodes.keys().chain(snapshot.reports.keys()).map(String::as_str).chain(live_nodes).collect();
     #[expect(
@@ -316,10 +316,10 @@ pub(super) fn gather<'a>(
             let mut pods = pods.remove(name).unwrap_or_default();
             // Whatever order the list had: the same pod must be judged the same.
             pods.sort_by(|a, b| a.pod.cmp(&b.pod).then_with(|| a.read.cmp(&b.read)));
-            let mut here = episodes.remove(name).unwrap_or_default();
-            here.sort_by(|a, b| a.opened_at.cmp(&b.opened_at).then_with(|| a.name.cmp(&b.name)));
-            let (open, finished): (Vec<&Episode>, Vec<&Episode>) =
-                here.into_iter().partition(|episode| episode.is_open());
+            let mut here = remediations.remove(name).unwrap_or_default();
+            here.sort_by(|a, b| a.started_at.cmp(&b.started_at).then_with(|| a.name.cmp(&b.name)));
+            let (open, finished): (Vec<&Remediation>, Vec<&Remediation>) =
+                here.into_iter().partition(|remediation| remediation.is_open());
             let uid = view.map(|view| view.uid.as_str());
             let recent = relapse::recent(&finished, uid, snapshot.now, settings.failed_memory);
             let probe = Probe::of(view, report);
@@ -373,7 +373,7 @@ fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp, settings: &PlanSettings) -> V
         let arrived = facts.arrived().unwrap_or_default();
         // A probe has no say in what only the controller can know.
         for reported in report.faults.iter().filter(|r| !r.fault.kind.is_cluster_fault()) {
-            let lasted = Duration::from_secs(reported.fault.for_seconds).saturating_add(arrived);
+            let lasted = Duration::from_secs(reported.fault.duration_seconds).saturating_add(arrived);
             all.push(Seen { fault: believed(&reported.fault), looked: reported.looked, lasted });
         }
     }
@@ -421,7 +421,7 @@ fn cluster_faults<'a>(
         .map(|fault| {
             let uid = fault.subject.pod.as_ref().map(|pod| pod.uid.as_str());
             let read = facts.pods.iter().filter(|pod| Some(pod.pod.uid.as_str()) == uid).map(|pod| pod.read).max();
-            let lasted = Duration::from_secs(fault.for_seconds);
+            let lasted = Duration::from_secs(fault.duration_seconds);
             Seen { looked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
         })
         .collect();
@@ -461,8 +461,8 @@ fn of_kubelet<'a>(
 
 fn silent_probe(node: &str, now: Timestamp, arrived: Duration) -> Fault {
     Fault {
-        id: Fault::identity(FaultType::ProbeSilent, node),
-        kind: FaultType::ProbeSilent,
+        id: Fault::identity(FaultType::ProbeNotReporting, node),
+        kind: FaultType::ProbeNotReporting,
         severity: Severity::Medium,
         state: FaultState::Confirmed,
         subject: Subject::of(SubjectKind::Probe),
@@ -470,9 +470,9 @@ fn silent_probe(node: &str, now: Timestamp, arrived: Duration) -> Fault {
         message: format!("the probe of node {node} has missed three of its promised heartbeats"),
         impact: "what is wrong on the node is not known, and nothing can be done there".to_owned(),
         first_seen: stuck::begun(now, arrived),
-        for_seconds: arrived.as_secs(),
+        duration_seconds: arrived.as_secs(),
         confirmations: 3,
-        look_age_seconds: 0,
+        check_age_seconds: 0,
         evidence: Vec::new(),
         evidence_bundle: None,
     }

@@ -1,5 +1,5 @@
 //! Nodes that may still go down for a reboot that was ordered, although nobody waits for it any more: its step has run out of time,
-//! or its episode was stopped. They stay closed to pods until it is known what came of the order, and never for longer than a
+//! or its remediation was stopped. They stay closed to pods until it is known what came of the order, and never for longer than a
 //! machine can take to go down.
 
 use std::time::Duration;
@@ -8,33 +8,33 @@ use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe};
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, attempt, ending, mark};
-use crate::episode::{Episode, StepRecord, StepState, clock, since};
+use super::{Block, BlockReason, Ctx, Wake, attempt, ending, mark};
 use crate::order::OutcomeReason;
 use crate::policy::{ActionType, Step};
+use crate::remediation::{Remediation, StepRecord, StepState, clock, since};
 use crate::snapshot::Tri;
 
 /// How long after the order a machine may still go down: systemd's `reboot.target` has its job ended by force after 30 min
 /// (systemd.special(7)), and the order may be begun for some minutes before that.
 const LONGEST: Duration = Duration::from_mins(40);
 
-/// The reboot of an episode of which nobody knows what has come. A mark that is over counts, too: whom it has set to work, its
+/// The reboot of a remediation of which nobody knows what has come. A mark that is over counts, too: whom it has set to work, its
 /// withdrawal does not stop, and he may be emptying the node just now.
-fn unsettled(episode: &Episode) -> Option<&StepRecord> {
+fn unsettled(remediation: &Remediation) -> Option<&StepRecord> {
     let is_it = |step: &&StepRecord| {
         let is_over = matches!(step.state, StepState::TimedOut | StepState::Cancelled);
         let is_reboot = step.action == ActionType::Reboot || (mark::is_carried(step) && step.started_at.is_some());
-        is_reboot && is_over && step.acted_at.is_none() && step.boot_id.is_some()
+        is_reboot && is_over && step.executed_at.is_none() && step.boot_id.is_some()
     };
-    episode.steps.iter().rev().find(is_it)
+    remediation.steps.iter().rev().find(is_it)
 }
 
 /// Until when the node may still go down at the latest; `None` = it will not, or has done so.
-pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<Timestamp> {
-    let step = unsettled(episode)?;
+pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> Option<Timestamp> {
+    let step = unsettled(remediation)?;
     let view = facts.view?;
     // A person was asked and has not said yes: nothing was ordered.
-    let named = ending::policy_of(ctx, episode).and_then(|policy| attempt::step_of(policy, episode, step));
+    let named = ending::policy_of(ctx, remediation).and_then(|policy| attempt::step_of(policy, remediation, step));
     let was_asked = named.is_some_and(Step::needs_approval) && step.approved_by.is_none();
     if was_asked && step.started_at.is_none() {
         return None;
@@ -47,7 +47,7 @@ pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> O
     let still = |until: Timestamp| (until > now).then_some(until);
     let ttl = Duration::from_secs(ctx.settings.order_ttl_seconds.into());
     // From then on no probe begins it any more, whichever of its words we have not seen yet.
-    let unheard = step.reserved_at.checked_add(ttl.saturating_add(ctx.settings.cache_lag)).ok()?;
+    let unheard = step.scheduled_at.checked_add(ttl.saturating_add(ctx.settings.cache_lag)).ok()?;
     let report = facts.report.filter(|_| facts.probe == Probe::Reporting);
     let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
     // What the agent has said stands, also when its probe has ended with the machine that goes down.
@@ -68,33 +68,33 @@ pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> O
     }
     // A mark may have been found at its very end.
     let found = step.finished_at.filter(|_| step.action == ActionType::MarkForReboot).or(step.started_at);
-    still(found.unwrap_or(step.reserved_at).checked_add(LONGEST).ok()?)
+    still(found.unwrap_or(step.scheduled_at).checked_add(LONGEST).ok()?)
 }
 
-/// Until when the cordon of an episode with nothing else left to do stays for that reason.
-pub(super) fn keeps_closed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<Timestamp> {
+/// Until when the cordon of a remediation with nothing else left to do stays for that reason.
+pub(super) fn keeps_closed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> Option<Timestamp> {
     // Whoever has opened the node has the last word.
-    let is_closed = facts.view.is_some_and(|view| view.uid == episode.node_uid && view.unschedulable);
-    let is_at_its_end = episode.phase.is_final() || !episode.has_work();
-    until(ctx, facts, episode).filter(|_| is_closed && is_at_its_end && episode.undo.owes_cordon())
+    let is_closed = facts.view.is_some_and(|view| view.uid == remediation.node_uid && view.unschedulable);
+    let is_at_its_end = remediation.phase.is_final() || !remediation.has_work();
+    until(ctx, facts, remediation).filter(|_| is_closed && is_at_its_end && remediation.cleanup.owes_cordon())
 }
 
 /// That the cordon stays, in one sentence.
-pub(super) fn told(episode: &Episode, until: Timestamp) -> String {
-    let is_mark = unsettled(episode).is_some_and(|step| step.action == ActionType::MarkForReboot);
+pub(super) fn told(remediation: &Remediation, until: Timestamp) -> String {
+    let is_mark = unsettled(remediation).is_some_and(|step| step.action == ActionType::MarkForReboot);
     let how = if is_mark { "marked for a reboot" } else { "ordered to reboot" };
     format!(
-        "node {} was {how} and may still go down: the cordon of episode {} stays until its boot id tells, until {} at the latest",
-        episode.node,
-        episode.name,
+        "node {} was {how} and may still go down: the cordon of remediation {} stays until its boot id tells, until {} at the latest",
+        remediation.node,
+        remediation.name,
         clock(until)
     )
 }
 
 /// Says so, where it is so.
 pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &mut Turn, wake: &mut Wake) {
-    let Some(until) = keeps_closed(ctx, facts, &turn.episode).filter(|_| turn.effect.is_none()) else { return };
+    let Some(until) = keeps_closed(ctx, facts, &turn.remediation).filter(|_| turn.effect.is_none()) else { return };
     wake.at(since(until, ctx.snapshot.now));
-    let message = told(&turn.episode, until);
-    turn.hold_node(Hold::new(HoldReason::StepUnderWay, &message), wake);
+    let message = told(&turn.remediation, until);
+    turn.block_node(Block::new(BlockReason::InProgress, &message), wake);
 }

@@ -6,10 +6,10 @@
 use super::attempt;
 use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
-use super::{Ctx, Effect, Hold, HoldReason, Wake, ending, readiness, steps};
-use crate::episode::{Episode, EpisodeFault, HealState, StepRecord, StepState, clock, since};
+use super::{Block, BlockReason, Ctx, Effect, Wake, ending, readiness, steps};
 use crate::hand_off::{HandOff, HandOffView, HandedOff};
 use crate::policy::{Action, ActionType, Policy, Step};
+use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState, clock, since};
 use crate::snapshot::Tri;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const TELL_WITHIN: Duration = Duration::from_hours(1);
 const TIDY_UP: Duration = Duration::from_mins(15);
 
 /// Whether the controller may use the remediator's kinds; as long as nobody knows, nothing is handed to it.
-pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Hold> {
+pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Block> {
     let template = &with.remediation_template;
     if !ctx.snapshot.unproven.contains(template) {
         return Ok(());
@@ -34,58 +34,58 @@ pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Hold> {
         template.object_kind(),
         template.namespace
     );
-    Err(Hold::new(HoldReason::CannotAct, &message))
+    Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
 /// That it is known that the controller may not: then nothing is begun for the sake of such a step, and the others are taken.
-pub(super) fn is_lacking(ctx: Ctx<'_>, action: &Action) -> Option<Hold> {
+pub(super) fn is_lacking(ctx: Ctx<'_>, action: &Action) -> Option<Block> {
     let with = action.hand_off()?;
     is_proven(ctx, with).err().filter(|_| ctx.snapshot.lacking.contains(&with.remediation_template))
 }
 
-/// An object of a node is made once in an episode: what it has not healed it does not heal under another operation, for
+/// An object of a node is made once in a remediation: what it has not healed it does not heal under another operation, for
 /// whichever fault.
-pub(super) fn is_new(action: &Action, episode: Option<&Episode>) -> Result<(), &'static str> {
-    let Some((with, episode)) = action.hand_off().zip(episode) else { return Ok(()) };
-    let is_done = begun(episode, with).any(|step| step.state.is_final());
-    if is_done { Err("the node was handed to this remediator in this episode already") } else { Ok(()) }
+pub(super) fn is_new(action: &Action, remediation: Option<&Remediation>) -> Result<(), &'static str> {
+    let Some((with, remediation)) = action.hand_off().zip(remediation) else { return Ok(()) };
+    let is_done = begun(remediation, with).any(|step| step.state.is_final());
+    if is_done { Err("the node was handed to this remediator in this remediation already") } else { Ok(()) }
 }
 
-/// The steps of an episode with which it has handed, or may have handed, its node to that remediator.
-fn begun<'e>(episode: &'e Episode, with: &HandOff) -> impl Iterator<Item = &'e StepRecord> {
-    let object = |with: &HandOff| HandedOff::new(&with.remediation_template, &episode.node, "");
+/// The steps of a remediation with which it has handed, or may have handed, its node to that remediator.
+fn begun<'e>(remediation: &'e Remediation, with: &HandOff) -> impl Iterator<Item = &'e StepRecord> {
+    let object = |with: &HandOff| HandedOff::new(&with.remediation_template, &remediation.node, "");
     let planned = object(with);
     let is_its =
         move |step: &&StepRecord| step.hand_off.as_ref().is_some_and(|with| object(with).is_same_object(&planned));
-    episode.steps.iter().filter(|step| step.started_at.is_some()).filter(is_its)
+    remediation.steps.iter().filter(|step| step.started_at.is_some()).filter(is_its)
 }
 
 /// Whether this Node may be handed to that remediator, as far as the one goes that had its name before: a machine that was deleted and
 /// made anew in vain is not deleted again at once, and again after that.
-pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, with: &HandOff) -> Result<(), Hold> {
-    let was_handed = |episode: &Episode| begun(episode, with).any(|step| step.state != StepState::Refused);
-    let handed = facts.on_others_of_its_name().filter(|(episode, _)| was_handed(episode));
-    let Some((episode, at)) = handed.max_by_key(|(_, at)| *at) else { return Ok(()) };
+pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, with: &HandOff) -> Result<(), Block> {
+    let was_handed = |remediation: &Remediation| begun(remediation, with).any(|step| step.state != StepState::Refused);
+    let handed = facts.on_others_of_its_name().filter(|(remediation, _)| was_handed(remediation));
+    let Some((remediation, at)) = handed.max_by_key(|(_, at)| *at) else { return Ok(()) };
     let (memory, passed) = (ctx.settings.failed_memory, since(ctx.snapshot.now, at));
     if passed >= memory {
         return Ok(());
     }
     let until = clock(at.checked_add(memory).unwrap_or(at));
     let message = format!(
-        "node {} was handed to {} as another Node object of that name (episode {}), and is sick again: not handed to it before {until}",
+        "node {} was handed to {} as another Node object of that name (remediation {}), and is sick again: not handed to it before {until}",
         facts.name,
         with.remediation_template.object_kind(),
-        episode.name
+        remediation.name
     );
-    Err(Hold::new(HoldReason::NodeLimit, &message).until(memory.saturating_sub(passed)))
+    Err(Block::new(BlockReason::NodeLimit, &message).until(memory.saturating_sub(passed)))
 }
 
 /// What is to be deleted after the act. Owed before it: a crash in between strands nothing.
-pub(super) fn owe(episode: &mut Episode, record: &StepRecord) {
+pub(super) fn owe(remediation: &mut Remediation, record: &StepRecord) {
     let Some(with) = &record.hand_off else { return };
-    if episode.undo.hand_off_of(&record.operation_id).is_none() {
-        let handed = HandedOff::new(&with.remediation_template, &episode.node, &record.operation_id);
-        episode.undo.handed_off.push(handed);
+    if remediation.cleanup.hand_off_of(&record.operation_id).is_none() {
+        let handed = HandedOff::new(&with.remediation_template, &remediation.node, &record.operation_id);
+        remediation.cleanup.handed_off.push(handed);
     }
 }
 
@@ -114,15 +114,15 @@ pub(super) fn wait(
     // It may last for long, and a person who stops it is not kept waiting. What other tools mark on the node may be this very
     // remediator's doing.
     if let Some(why) = readiness::suspended(facts).or_else(|| ending::is_stopped(policy)) {
-        return ending::cancel(ctx, &mut turn.episode, &why);
+        return ending::cancel(ctx, &mut turn.remediation, &why);
     }
-    let began = record.started_at.unwrap_or(record.reserved_at);
+    let began = record.started_at.unwrap_or(record.scheduled_at);
     // Also where the policy has moved it to another place meanwhile.
-    let rule = turn.episode.fault(&record.fault_id).and_then(|fault| policy.rule(&fault.rule));
+    let rule = turn.remediation.fault(&record.fault_id).and_then(|fault| policy.rule(&fault.rule));
     let is_it = |step: &&Step| step.action.hand_off().is_some() && step.action.hand_off() == record.hand_off.as_ref();
     let moved = || rule?.steps.iter().find(is_it);
-    let step = attempt::step_of(policy, &turn.episode, record).or_else(moved);
-    let is_clean = match turn.episode.fault(&record.fault_id) {
+    let step = attempt::step_of(policy, &turn.remediation, record).or_else(moved);
+    let is_clean = match turn.remediation.fault(&record.fault_id) {
         Some(fault) => facts.cure(fault, Some(began), now, ctx.settings.evidence_max_age) == Cure::Clean,
         None => true,
     };
@@ -132,8 +132,8 @@ pub(super) fn wait(
     let is_at_it = view.is_some_and(|view| view.processing == Tri::True && view.succeeded != Tri::True);
     let age = since(now, began);
     if is_at_it {
-        if let Some(current) = turn.episode.current_step_mut() {
-            current.clean_since = None;
+        if let Some(current) = turn.remediation.current_step_mut() {
+            current.clear_since = None;
         }
         if age < limit {
             return wake.at(limit.saturating_sub(age));
@@ -141,21 +141,21 @@ pub(super) fn wait(
         let why = format!("its remediator is still at work after {}s", limit.as_secs());
         return time_out(ctx, turn, record, limit, &why, wake);
     }
-    if !is_clean && let Some(why) = view.and_then(|view| failed(&turn.episode, record, view)) {
+    if !is_clean && let Some(why) = view.and_then(|view| failed(&turn.remediation, record, view)) {
         return attempt::end(turn, StepState::Failed, &why, now);
     }
     let is_done = view.is_some_and(|view| view.succeeded == Tri::True);
     if record.state == StepState::Started && (is_clean || is_done) {
-        let Some(current) = turn.episode.current_step_mut() else { return };
+        let Some(current) = turn.remediation.current_step_mut() else { return };
         current.state = StepState::Verifying;
         // From here on, too, the step's time counts from when the node was handed off.
-        current.acted_at = Some(began);
+        current.executed_at = Some(began);
         if let Some(view) = view.filter(|_| is_done) {
             let message = format!("its remediator is done: {}", view.message);
             current.message = crate::text::bounded(&message, crate::fault::MAX_LINE);
         }
     }
-    let Some(record) = turn.episode.current_step().cloned() else { return };
+    let Some(record) = turn.remediation.current_step().cloned() else { return };
     if record.state == StepState::Verifying {
         return steps::verify(ctx, facts, turn, &record, step, wake);
     }
@@ -168,8 +168,8 @@ pub(super) fn wait(
 }
 
 /// Why the remediator will not heal the node, by its own object.
-fn failed(episode: &Episode, record: &StepRecord, view: &HandOffView) -> Option<String> {
-    let object = episode.undo.hand_off_of(&record.operation_id)?;
+fn failed(remediation: &Remediation, record: &StepRecord, view: &HandOffView) -> Option<String> {
+    let object = remediation.cleanup.hand_off_of(&record.operation_id)?;
     if !view.exists {
         return Some(format!("{object} is not there any more: somebody has deleted it"));
     }
@@ -187,16 +187,16 @@ pub(super) fn time_out(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    let began = record.started_at.unwrap_or(record.reserved_at);
+    let began = record.started_at.unwrap_or(record.scheduled_at);
     let late = since(now, began).saturating_sub(limit);
-    let handed = turn.episode.undo.hand_off_of(&record.operation_id).cloned();
+    let handed = turn.remediation.cleanup.hand_off_of(&record.operation_id).cloned();
     let Some(handed) = handed.filter(|_| late < TELL_WITHIN) else {
         let why = format!("{why}; its remediator could not be told that its time is over");
         return attempt::end(turn, StepState::TimedOut, &why, now);
     };
     turn.effect = Some(Effect::TimeOutHandOff {
-        episode: turn.episode.name.clone(),
-        node: turn.episode.node.clone(),
+        remediation: turn.remediation.name.clone(),
+        node: turn.remediation.node.clone(),
         handed,
         // The same in every repetition.
         at: began.checked_add(limit).unwrap_or(now),
@@ -210,25 +210,25 @@ fn was_begun(step: &StepRecord) -> bool {
     step.action == ActionType::HandOff && step.started_at.is_some()
 }
 
-/// What a remediator had its turn with and did not heal is given up, also where something else ends the episode: it is not
+/// What a remediator had its turn with and did not heal is given up, also where something else ends the remediation: it is not
 /// handed to it again at once.
-pub(super) fn give_up(episode: &mut Episode) {
-    let tried = episode.steps.iter().filter(|step| was_begun(step) && !step.is_refused_call());
+pub(super) fn give_up(remediation: &mut Remediation) {
+    let tried = remediation.steps.iter().filter(|step| was_begun(step) && !step.is_refused_call());
     for step in tried {
         for fault in
-            episode.faults.iter_mut().filter(|fault| fault.id == step.fault_id && fault.state == HealState::Open)
+            remediation.faults.iter_mut().filter(|fault| fault.id == step.fault_id && fault.state == Resolution::Open)
         {
-            fault.state = HealState::GivenUp;
+            fault.state = Resolution::Exhausted;
         }
     }
 }
 
-/// Deletes the next object that is still owed. One that cannot be deleted holds nobody up for ever: it goes with the episode,
+/// Deletes the next object that is still owed. One that cannot be deleted holds nobody up for ever: it goes with the remediation,
 /// which owns it, or, where a Machine owns it as well, before the next hand-off of the node.
-pub(super) fn take_back(ctx: Ctx<'_>, episode: &mut Episode) -> Option<Effect> {
+pub(super) fn take_back(ctx: Ctx<'_>, remediation: &mut Remediation) -> Option<Effect> {
     let now = ctx.snapshot.now;
-    for handed in episode.undo.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
-        let step = episode.steps.iter().find(|step| step.operation_id == handed.operation_id);
+    for handed in remediation.cleanup.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
+        let step = remediation.steps.iter().find(|step| step.operation_id == handed.operation_id);
         let end = step.and_then(|step| step.finished_at);
         // A controller that was away meanwhile has not tried.
         let has_tried = ctx.snapshot.watched >= TAKE_BACK_WITHIN;
@@ -236,14 +236,14 @@ pub(super) fn take_back(ctx: Ctx<'_>, episode: &mut Episode) -> Option<Effect> {
             handed.deleted_at = Some(now);
         }
     }
-    let handed = episode.undo.owed_hand_off()?.clone();
-    Some(Effect::TakeBackHandOff { episode: episode.name.clone(), node: episode.node.clone(), handed })
+    let handed = remediation.cleanup.owed_hand_off()?.clone();
+    Some(Effect::TakeBackHandOff { remediation: remediation.name.clone(), node: remediation.node.clone(), handed })
 }
 
 /// That nothing else is done to the node before the object is deleted, once that takes longer than the one call that it is.
 pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut Turn, wake: &mut Wake) {
-    let Some(handed) = turn.episode.undo.owed_hand_off() else { return };
-    let step = turn.episode.steps.iter().find(|step| step.operation_id == handed.operation_id);
+    let Some(handed) = turn.remediation.cleanup.owed_hand_off() else { return };
+    let step = turn.remediation.steps.iter().find(|step| step.operation_id == handed.operation_id);
     let Some((step, end)) = step.and_then(|step| Some((step, step.finished_at?))) else { return };
     let age = since(ctx.snapshot.now, end);
     if age < ctx.settings.retry {
@@ -252,29 +252,29 @@ pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut Turn, wake: &mut Wake) {
     let least = TAKE_BACK_WITHIN.saturating_sub(ctx.snapshot.watched);
     let until = end.checked_add(TAKE_BACK_WITHIN).unwrap_or(end);
     let until = clock(until.max(ctx.snapshot.now.checked_add(least).unwrap_or(until)));
-    let node = &turn.episode.node;
+    let node = &turn.remediation.node;
     let mut message = format!(
         "{handed} is to be deleted before anything else is done to node {node}, and the API server has not accepted that yet: \
          tried again until {until}"
     );
-    let mut reason = HoldReason::StepUnderWay;
+    let mut reason = BlockReason::InProgress;
     // What keeps us from deleting it is most likely what kept us from making it.
     if step.is_refused_call() {
-        reason = HoldReason::CallRefused;
+        reason = BlockReason::RequestRejected;
         message = format!("{message}; {}: {}", step.phrase(), step.message);
     }
-    let hold = Hold::new(reason, &message);
-    let is_open = |fault: &&EpisodeFault| fault.state == HealState::Open;
-    let open: Vec<String> = turn.episode.faults.iter().filter(is_open).map(|fault| fault.id.clone()).collect();
+    let block = Block::new(reason, &message);
+    let is_open = |fault: &&RemediationFault| fault.state == Resolution::Open;
+    let open: Vec<String> = turn.remediation.faults.iter().filter(is_open).map(|fault| fault.id.clone()).collect();
     for id in open {
-        turn.hold(&id, hold.clone(), wake);
+        turn.block(&id, block.clone(), wake);
     }
 }
 
-/// What is said beside the end of an episode whose node went while it was handed off.
-pub(super) fn on_the_way(ctx: Ctx<'_>, episode: &Episode) -> String {
-    let under_way = episode.current_step().filter(|step| step.started_at.is_some());
-    let Some(object) = under_way.and_then(|step| episode.undo.hand_off_of(&step.operation_id)) else {
+/// What is said beside the end of a remediation whose node went while it was handed off.
+pub(super) fn on_the_way(ctx: Ctx<'_>, remediation: &Remediation) -> String {
+    let under_way = remediation.current_step().filter(|step| step.started_at.is_some());
+    let Some(object) = under_way.and_then(|step| remediation.cleanup.hand_off_of(&step.operation_id)) else {
         return String::new();
     };
     let view = ctx.snapshot.hand_offs.get(&object.operation_id);
@@ -284,23 +284,25 @@ pub(super) fn on_the_way(ctx: Ctx<'_>, episode: &Episode) -> String {
     format!(", while it was handed to {object}")
 }
 
-/// Whether a remediator may have uncordoned the node: one is at work there, in whichever episode, or was until a moment ago.
-fn may_have_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> bool {
-    let here = facts.open.iter().chain(&facts.finished).copied().filter(|other| other.node_uid == episode.node_uid);
+/// Whether a remediator may have uncordoned the node: one is at work there, in whichever remediation, or was until a moment ago.
+fn may_have_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> bool {
+    let here = facts.open.iter().chain(&facts.finished).copied().filter(|other| other.node_uid == remediation.node_uid);
     let mut steps = here.flat_map(|other| &other.steps).filter(|step| was_begun(step));
     steps.any(|step| step.finished_at.is_none_or(|end| since(ctx.snapshot.now, end) < TIDY_UP))
 }
 
 /// Notes that the node's remediator has taken our cordon off: it uncordons what it has rebooted, which says nothing of a person.
 /// A later step may cordon it again.
-pub(super) fn note_uncordon(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
-    let Some(view) = facts.view.filter(|view| view.uid == episode.node_uid && !view.unschedulable) else { return };
-    let is_cordoning = episode.current_step().is_some_and(|step| step.action == ActionType::Cordon);
-    let Some(at) = episode.cordoned_at().filter(|_| episode.undo.owes_cordon() && !is_cordoning) else { return };
+pub(super) fn note_uncordon(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) {
+    let Some(view) = facts.view.filter(|view| view.uid == remediation.node_uid && !view.unschedulable) else { return };
+    let is_cordoning = remediation.current_step().is_some_and(|step| step.action == ActionType::Cordon);
+    let Some(at) = remediation.cordoned_at().filter(|_| remediation.cleanup.owes_cordon() && !is_cordoning) else {
+        return;
+    };
     // Without the mark it may be a view of before the cordon.
-    let is_sure = view.cordoned_by.as_deref() == Some(episode.name.as_str())
+    let is_sure = view.cordoned_by.as_deref() == Some(remediation.name.as_str())
         || since(ctx.snapshot.now, at) >= ctx.settings.cache_lag;
-    if is_sure && may_have_uncordoned(ctx, facts, episode) {
-        episode.undo.uncordoned_at = Some(ctx.snapshot.now);
+    if is_sure && may_have_uncordoned(ctx, facts, remediation) {
+        remediation.cleanup.uncordoned_at = Some(ctx.snapshot.now);
     }
 }

@@ -1,4 +1,4 @@
-//! Which finished episodes are removed.
+//! Which finished remediations are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::evidence::Nodes;
 use super::reboot::{self, AFTER_ONE_IN_VAIN};
 use super::{Ctx, Effect, Wake};
-use crate::episode::{Episode, since};
 use crate::policy::{Mode, Policy};
+use crate::remediation::{Remediation, since};
 
 /// Most records of starts by hand that never began, for each policy.
 const NEVER_BEGAN: u32 = 20;
@@ -17,7 +17,7 @@ const NEVER_BEGAN: u32 = 20;
 /// that has done anything is followed by another at once.
 const AT_ONCE: usize = 64;
 
-/// Finished episodes beyond the limit or the time to live of their policy, oldest first; not more than one pass may remove.
+/// Finished remediations beyond the limit or the time to live of their policy, oldest first; not more than one pass may remove.
 ///
 /// Some are kept longer, since decisions rest on them: those of the last hour that acted, or of the time in which acts
 /// on a node and nodes with a new fault are counted (a fault that could not be healed is not tried again at once), those of the last
@@ -25,9 +25,11 @@ const AT_ONCE: usize = 64;
 pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec<Effect> {
     let needed = needed(nodes);
     // Starts by hand that never began are counted for themselves: they take no place from a record of what was done.
-    let mut by_policy: BTreeMap<(&str, bool), Vec<&Episode>> = BTreeMap::new();
-    for episode in ctx.snapshot.episodes.values().filter(|episode| !episode.is_live() && !episode.deleting) {
-        by_policy.entry((&episode.policy, never_began(episode))).or_default().push(episode);
+    let mut by_policy: BTreeMap<(&str, bool), Vec<&Remediation>> = BTreeMap::new();
+    for remediation in
+        ctx.snapshot.remediations.values().filter(|remediation| !remediation.is_live() && !remediation.deleting)
+    {
+        by_policy.entry((&remediation.policy, never_began(remediation))).or_default().push(remediation);
     }
     let mut gone: Vec<(jiff::Timestamp, &str)> = Vec::new();
     // What a policy wants kept that cannot be read is not known.
@@ -39,51 +41,53 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec
             history.limit = history.limit.min(NEVER_BEGAN);
         }
         // How often a node was acted on, and on how many a fault was new, is counted from them.
-        let within = |policy: &&Policy| policy.limits.per_node.within.max(policy.limits.storm.within);
+        let within = |policy: &&Policy| policy.limits.per_node.window.max(policy.limits.storm.window);
         let counted = known.map_or(Duration::ZERO, within);
         let memory = ctx.settings.failed_memory.max(counted);
         finished.sort_by(|a, b| ended(b).cmp(&ended(a)).then_with(|| b.name.cmp(&a.name)));
-        for (place, episode) in finished.into_iter().enumerate() {
-            let age = since(ctx.snapshot.now, ended(episode));
+        for (place, remediation) in finished.into_iter().enumerate() {
+            let age = since(ctx.snapshot.now, ended(remediation));
             let is_over_limit = place >= usize::try_from(history.limit).unwrap_or(usize::MAX);
             if !is_over_limit && age < history.ttl {
                 wake.at(history.ttl.saturating_sub(age));
                 continue;
             }
-            if needed.contains(episode.name.as_str()) {
+            if needed.contains(remediation.name.as_str()) {
                 continue;
             }
             // A reboot is remembered longer than anything else.
-            let longest = if reboot::is_remembered(episode) { AFTER_ONE_IN_VAIN } else { Duration::ZERO };
+            let longest = if reboot::is_remembered(remediation) { AFTER_ONE_IN_VAIN } else { Duration::ZERO };
             let memory = memory.max(longest);
-            if episode.mode == Mode::Enforce && !never_began && age < memory {
+            if remediation.mode == Mode::Enforce && !never_began && age < memory {
                 wake.at(memory.saturating_sub(age));
                 continue;
             }
-            gone.push((ended(episode), &episode.name));
+            gone.push((ended(remediation), &remediation.name));
         }
     }
     gone.sort_unstable();
-    gone.into_iter().take(AT_ONCE).map(|(_, name)| Effect::DeleteEpisode { name: name.to_owned() }).collect()
+    gone.into_iter().take(AT_ONCE).map(|(_, name)| Effect::DeleteRemediation { name: name.to_owned() }).collect()
 }
 
 /// Whether it is the record of a start by hand with which nothing was begun: no decision rests on it.
-fn never_began(episode: &Episode) -> bool {
-    episode.wish.is_some() && episode.steps.is_empty() && episode.stopped().is_none()
+fn never_began(remediation: &Remediation) -> bool {
+    remediation.manual.is_some() && remediation.steps.is_empty() && remediation.stopped().is_none()
 }
 
-fn ended(episode: &Episode) -> jiff::Timestamp {
-    episode.finished_at.unwrap_or(episode.opened_at)
+fn ended(remediation: &Remediation) -> jiff::Timestamp {
+    remediation.finished_at.unwrap_or(remediation.started_at)
 }
 
-/// The newest finished episode about each fault that still shows, and the newest dry run beside it: neither speaks for the other.
+/// The newest finished remediation about each fault that still shows, and the newest dry run beside it: neither speaks for the other.
 fn needed<'a>(nodes: &Nodes<'a>) -> BTreeSet<&'a str> {
     let mut needed = BTreeSet::new();
     for facts in nodes.values().filter(|facts| !facts.finished.is_empty()) {
         for seen in &facts.seen {
             for mode in [Mode::Enforce, Mode::DryRun] {
-                let is_it = |episode: &&&Episode| episode.mode == mode && episode.fault(&seen.fault.id).is_some();
-                needed.extend(facts.finished.iter().rev().find(is_it).map(|episode| episode.name.as_str()));
+                let is_it = |remediation: &&&Remediation| {
+                    remediation.mode == mode && remediation.fault(&seen.fault.id).is_some()
+                };
+                needed.extend(facts.finished.iter().rev().find(is_it).map(|remediation| remediation.name.as_str()));
             }
         }
     }

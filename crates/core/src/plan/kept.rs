@@ -1,7 +1,7 @@
 //! Nodes that stay cordoned after the ladder of a fault is at its end: until the fault has stayed away, or for as long as the
 //! policy says.
 //!
-//! Such an episode is at its end but for its undo: it holds no slot and keeps no other from the node. How many nodes can be so is
+//! Such a remediation is at its end but for its undo: it holds no slot and keeps no other from the node. How many nodes can be so is
 //! bounded by `limits.maxUnhealthy`, since each of them is unhealthy.
 
 use jiff::Timestamp;
@@ -9,61 +9,62 @@ use jiff::Timestamp;
 use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
 use super::{Ctx, Wake, ending, going_down, hand_off, ladder, readiness};
-use crate::episode::{Episode, EpisodeFault, HealState, Phase, STOPPED_BY_A_PERSON, clock, since};
 use crate::policy::{Action, Keep, Mode, Policy};
+use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, STOPPED_BY_A_PERSON, clock, since};
 use crate::snapshot::Tri;
 
 /// For how long the policy keeps the node cordoned for the sake of this fault, whose ladder is at its end.
-fn keep(policy: &Policy, fault: &EpisodeFault) -> Option<Keep> {
+fn keep(policy: &Policy, fault: &RemediationFault) -> Option<Keep> {
     ladder::cordon_helps_against(fault.kind).ok()?;
-    let reached = usize::try_from(fault.rung).unwrap_or(usize::MAX);
+    let reached = usize::try_from(fault.step_index).unwrap_or(usize::MAX);
     let steps = policy.rule(&fault.rule)?.steps.iter().take(reached).filter(|step| step.mode == Mode::Enforce);
     let kept = steps.filter_map(|step| if let Action::Cordon(keep) = step.action { keep } else { None });
-    kept.max_by_key(|keep| keep.keep_for)
+    kept.max_by_key(|keep| keep.quarantine_for)
 }
 
-/// Until when the node stays cordoned for faults that no step has healed. None = no longer than the episode.
-pub(super) fn until(ctx: Ctx<'_>, episode: &Episode) -> Option<Timestamp> {
-    let policy = ending::policy_of(ctx, episode).filter(|_| episode.undo.owes_cordon())?;
-    let cordoned_at = episode.cordoned_at()?;
-    let longest = episode.given_up().filter_map(|fault| keep(policy, fault)).map(|keep| keep.keep_for).max()?;
+/// Until when the node stays cordoned for faults that no step has healed. None = no longer than the remediation.
+pub(super) fn until(ctx: Ctx<'_>, remediation: &Remediation) -> Option<Timestamp> {
+    let policy = ending::policy_of(ctx, remediation).filter(|_| remediation.cleanup.owes_cordon())?;
+    let cordoned_at = remediation.cordoned_at()?;
+    let longest =
+        remediation.given_up().filter_map(|fault| keep(policy, fault)).map(|keep| keep.quarantine_for).max()?;
     cordoned_at.checked_add(longest).ok()
 }
 
-/// Ends an episode with nothing left to do but to take back its cordon, and puts that off.
-pub(super) fn contain(ctx: Ctx<'_>, episode: &mut Episode, until: Timestamp, wake: &mut Wake) {
+/// Ends a remediation with nothing left to do but to take back its cordon, and puts that off.
+pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timestamp, wake: &mut Wake) {
     let now = ctx.snapshot.now;
     wake.at(since(until, now));
-    let names: Vec<&str> = episode.given_up().map(|fault| fault.kind.as_str()).collect();
+    let names: Vec<&str> = remediation.given_up().map(|fault| fault.kind.as_str()).collect();
     let message = format!(
         "the ladder is at an end, and not healed: {}; a person is needed; the node stays cordoned until that is gone, until {} \
-         at the latest unless it is tried anew (cordon.keepFor)",
+         at the latest unless it is tried anew (cordon.quarantineFor)",
         names.join(", "),
         clock(until)
     );
-    (episode.phase, episode.finished_at) = (Phase::Contained, Some(now));
-    episode.say(&message);
+    (remediation.phase, remediation.finished_at) = (Phase::Quarantined, Some(now));
+    remediation.say(&message);
 }
 
-/// One look at an episode whose node is kept cordoned: it goes on so, or ends, and the undo is done.
-pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake) -> Turn {
-    let mut turn = Turn::new(episode.clone());
-    hand_off::note_uncordon(ctx, facts, &mut turn.episode);
-    note_clean(ctx, facts, &mut turn.episode, wake);
-    match over(ctx, facts, &turn.episode, wake) {
+/// One look at a remediation whose node is kept cordoned: it goes on so, or ends, and the undo is done.
+pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation, wake: &mut Wake) -> Turn {
+    let mut turn = Turn::new(remediation.clone());
+    hand_off::note_uncordon(ctx, facts, &mut turn.remediation);
+    note_clean(ctx, facts, &mut turn.remediation, wake);
+    match over(ctx, facts, &turn.remediation, wake) {
         None => return turn,
         // With nothing left to wait for it ends as after any other cure, once the cordon is put back.
-        Some(Over::Healed) => {}
+        Some(Over::Resolved) => {}
         Some(Over::Ends(phase, why)) => {
-            turn.episode.phase = phase;
+            turn.remediation.phase = phase;
             // Its end stays that of its ladder; what a person has said counts from now on.
             if why.starts_with(STOPPED_BY_A_PERSON) {
-                turn.episode.finished_at = None;
+                turn.remediation.finished_at = None;
             }
-            turn.episode.say(&why);
+            turn.remediation.say(&why);
         }
     }
-    turn.effect = ending::undo(ctx, facts, &mut turn.episode);
+    turn.effect = ending::cleanup(ctx, facts, &mut turn.remediation);
     if turn.effect.is_some() {
         wake.at(ctx.settings.retry);
     }
@@ -71,34 +72,34 @@ pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake
     turn
 }
 
-/// The episode for whose sake the node stays cordoned when another one lets go of it.
-pub(super) fn heir<'a>(ctx: Ctx<'_>, facts: &NodeFacts<'a>, giver: Option<&Episode>) -> Option<&'a Episode> {
-    let is_giver = |kept: &Episode| giver.is_some_and(|giver| giver.name == kept.name);
-    let healed = |kept: &Episode| {
-        let is_healed = |id: &str| giver?.fault(id).map(|fault| fault.state == HealState::Healed);
-        kept.given_up().all(|fault| is_healed(&fault.id) == Some(true))
+/// The remediation for whose sake the node stays cordoned when another one lets go of it.
+pub(super) fn heir<'a>(ctx: Ctx<'_>, facts: &NodeFacts<'a>, giver: Option<&Remediation>) -> Option<&'a Remediation> {
+    let is_giver = |kept: &Remediation| giver.is_some_and(|giver| giver.name == kept.name);
+    let healed = |kept: &Remediation| {
+        let is_resolved = |id: &str| giver?.fault(id).map(|fault| fault.state == Resolution::Resolved);
+        kept.given_up().all(|fault| is_resolved(&fault.id) == Some(true))
     };
-    let mut kept = facts.finished.iter().copied().filter(|kept| kept.is_contained() && !is_giver(kept));
+    let mut kept = facts.finished.iter().copied().filter(|kept| kept.is_quarantined() && !is_giver(kept));
     kept.find(|kept| !healed(kept) && over(ctx, facts, kept, &mut Wake::default()).is_none())
 }
 
 /// Marks faults healed that have stayed away for as long as the policy asks.
-fn note_clean(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, wake: &mut Wake) {
+fn note_clean(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation, wake: &mut Wake) {
     let (now, fresh) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
-    let Some(policy) = ending::policy_of(ctx, episode) else { return };
-    let ended = episode.finished_at;
-    for fault in episode.faults.iter_mut().filter(|fault| fault.state == HealState::GivenUp) {
+    let Some(policy) = ending::policy_of(ctx, remediation) else { return };
+    let ended = remediation.finished_at;
+    for fault in remediation.faults.iter_mut().filter(|fault| fault.state == Resolution::Exhausted) {
         let delay = keep(policy, fault).map_or(std::time::Duration::ZERO, |keep| keep.healthy_delay);
         match facts.cure(fault, ended, now, fresh) {
             // Where nobody could look, it may have been there.
-            Cure::Present | Cure::Unknown => fault.clean_since = None,
+            Cure::Present | Cure::Unknown => fault.clear_since = None,
             // Nor is a node opened that flaps: what is away now comes again.
-            Cure::Clean if facts.stable == Tri::False => fault.clean_since = None,
+            Cure::Clean if facts.stable == Tri::False => fault.clear_since = None,
             Cure::Clean => {
-                let away = since(now, *fault.clean_since.get_or_insert(now));
+                let away = since(now, *fault.clear_since.get_or_insert(now));
                 match delay.checked_sub(away).filter(|left| !left.is_zero()) {
                     Some(left) => wake.at(left),
-                    None => fault.state = HealState::Healed,
+                    None => fault.state = Resolution::Resolved,
                 }
             }
         }
@@ -108,23 +109,27 @@ fn note_clean(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, wake: 
 /// What ends the time for which a node is kept cordoned.
 enum Over {
     /// All faults have stayed away.
-    Healed,
-    /// Something else: what the episode has come to, and why.
+    Resolved,
+    /// Something else: what the remediation has come to, and why.
     Ends(Phase, String),
 }
 
 /// Why the node is not kept cordoned any longer. None = it is, at least until then.
-fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake) -> Option<Over> {
-    let is_healed = episode.faults.iter().all(|fault| fault.state == HealState::Healed);
-    let is_same = facts.view.is_some_and(|view| view.uid == episode.node_uid);
+fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation, wake: &mut Wake) -> Option<Over> {
+    let is_resolved = remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
+    let is_same = facts.view.is_some_and(|view| view.uid == remediation.node_uid);
     // Nor does a policy that is gone open a node that is to be left alone.
-    let is_left = readiness::leave_alone(facts).is_some() && episode.undo.owes_cordon() && !episode.deleting;
-    if is_left && is_same && ending::policy_of(ctx, episode).is_none() && !ending::was_uncordoned(ctx, facts, episode) {
+    let is_left = readiness::leave_alone(facts).is_some() && remediation.cleanup.owes_cordon() && !remediation.deleting;
+    if is_left
+        && is_same
+        && ending::policy_of(ctx, remediation).is_none()
+        && !ending::was_uncordoned(ctx, facts, remediation)
+    {
         return None;
     }
     // That nobody sees our cordon any more may be our own doing, and only the record of it is missing.
-    if !(is_healed && is_same)
-        && let Some(why) = ending::must_end(ctx, facts, episode)
+    if !(is_resolved && is_same)
+        && let Some(why) = ending::must_end(ctx, facts, remediation)
     {
         return Some(Over::Ends(Phase::Cancelled, why));
     }
@@ -132,23 +137,25 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake)
     if is_left {
         return None;
     }
-    if is_healed {
-        return Some(Over::Healed);
+    if is_resolved {
+        return Some(Over::Resolved);
     }
-    if let Some(why) = ending::policy_stops(ctx, facts, episode) {
+    if let Some(why) = ending::policy_stops(ctx, facts, remediation) {
         return Some(Over::Ends(Phase::Cancelled, why));
     }
-    if let Some(other) = taken_over(ctx, facts, episode) {
-        return Some(Over::Ends(Phase::Failed, format!("not healed; episode {other} has taken over its cordon")));
+    if let Some(other) = taken_over(ctx, facts, remediation) {
+        return Some(Over::Ends(Phase::Failed, format!("not healed; remediation {other} has taken over its cordon")));
     }
-    match until(ctx, episode) {
+    match until(ctx, remediation) {
         Some(until) if until > ctx.snapshot.now => {
             wake.at(since(until, ctx.snapshot.now));
             None
         }
         Some(until) => {
-            let why =
-                format!("not healed, and kept cordoned until {} (cordon.keepFor); a person is needed", clock(until));
+            let why = format!(
+                "not healed, and kept cordoned until {} (cordon.quarantineFor); a person is needed",
+                clock(until)
+            );
             Some(Over::Ends(Phase::Failed, why))
         }
         None => {
@@ -159,9 +166,9 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode, wake: &mut Wake)
     }
 }
 
-/// The later episode about the same faults that keeps the node cordoned now, in the place of this one.
-fn taken_over<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, episode: &Episode) -> Option<&'a str> {
-    let mark = facts.view?.cordoned_by.as_deref().filter(|mark| *mark != episode.name)?;
-    let other = ctx.snapshot.episodes.get(mark)?;
-    (other.is_contained() && other.succeeds(episode)).then_some(mark)
+/// The later remediation about the same faults that keeps the node cordoned now, in the place of this one.
+fn taken_over<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, remediation: &Remediation) -> Option<&'a str> {
+    let mark = facts.view?.cordoned_by.as_deref().filter(|mark| *mark != remediation.name)?;
+    let other = ctx.snapshot.remediations.get(mark)?;
+    (other.is_quarantined() && other.succeeds(remediation)).then_some(mark)
 }

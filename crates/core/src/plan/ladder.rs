@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::{
-    Ctx, Hold, HoldReason, Operation, drain, hand_off, lanes, limits, mark, protect, readiness, reboot, refused,
+    Block, BlockReason, Ctx, Operation, drain, executors, hand_off, limits, mark, protect, readiness, reboot, refused,
     relapse, restart, taint, unreadable,
 };
-use crate::episode::{Episode, EpisodeFault, Lane, StepRecord, StepState, clock, since};
 use crate::fault::{Fault, FaultType, Target};
 use crate::hand_off as remediator;
 use crate::narrow::Meant;
 use crate::order::{NodeAction, Order, Restart, Signal};
 use crate::policy::{Action, ActionType, Daemon, Found, Mode, OnFailure, Policy, Rule, Step};
 use crate::reboot as of_reboot;
+use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState, clock, since};
 use crate::window;
 
 /// How often a step is tried again for nothing when only its target had changed.
@@ -27,7 +27,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
     match (action, fault.kind) {
         (Action::Notify { .. }, _)
         | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung | F::RuntimeClientHung)
-        | (Action::CleanupOrphans, F::DeafShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
+        | (Action::CleanupOrphans, F::UnresponsiveShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
         (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
         (Action::Reboot(_), kind) => of_reboot::helps(kind),
         (Action::MarkForReboot(_), kind) => of_reboot::marking_helps(kind),
@@ -36,7 +36,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
             "with NoSchedule no successor of a DaemonSet's pod would come to the node, as one comes with PreferNoSchedule",
         ),
         (Action::Cordon(_) | Action::Taint(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
-        (_, F::ProbeSilent) => Err("nothing is done to a node that nobody can look at"),
+        (_, F::ProbeNotReporting) => Err("nothing is done to a node that nobody can look at"),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
                 return Err("the pod is being deleted already");
@@ -53,14 +53,14 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
 pub(super) fn cordon_helps_against(kind: FaultType) -> Result<(), &'static str> {
     use FaultType as F;
     match kind {
-        F::ProbeSilent => Err("nothing is done to a node that nobody can look at"),
+        F::ProbeNotReporting => Err("nothing is done to a node that nobody can look at"),
         F::FrozenCgroup
-        | F::ExitedContainerPileUp
+        | F::ExitedContainerBacklog
         | F::ClientCertificateExpiring
         | F::ClockUnsynchronised
         | F::GhostSandbox
-        | F::UnknownKubepodsProcess
-        | F::ProbeBlind => Err("new pods do not make it worse"),
+        | F::UntrackedPodProcess
+        | F::ProbeDegraded => Err("new pods do not make it worse"),
         _ => Ok(()),
     }
 }
@@ -91,17 +91,21 @@ pub(super) enum Relapse<'c> {
 }
 
 impl<'c> Relapse<'c> {
-    /// As it is in this episode: who starts a step by hand knows what has been done.
-    pub fn of(ctx: Ctx<'c>, episode: Option<&Episode>) -> Self {
-        if episode.is_some_and(|episode| episode.wish.is_some()) { Self::Ignored } else { Self::Counts(ctx) }
+    /// As it is in this remediation: who starts a step by hand knows what has been done.
+    pub fn of(ctx: Ctx<'c>, remediation: Option<&Remediation>) -> Self {
+        if remediation.is_some_and(|remediation| remediation.manual.is_some()) {
+            Self::Ignored
+        } else {
+            Self::Counts(ctx)
+        }
     }
 }
 
 /// Whether a step above heals that may be taken now, and by nobody's word but the policy's: what has helped for a while is not given
 /// up for what is held, cannot be done at all, or waits for a person.
-fn is_more(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault, standing: &EpisodeFault, rule: &Rule) -> bool {
+fn is_more(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault, standing: &RemediationFault, rule: &Rule) -> bool {
     let (Some(seen), Some(policy)) = (facts.find(&fault.id), facts.policy_for(fault)) else { return false };
-    let above = usize::try_from(standing.rung).map_or(usize::MAX, |rung| rung.saturating_add(1));
+    let above = usize::try_from(standing.step_index).map_or(usize::MAX, |step_index| step_index.saturating_add(1));
     for step in rule.steps.iter().skip(above).filter(|step| step.acts()) {
         if drain::is_lacking(ctx, facts, &step.action).is_some() {
             return false;
@@ -114,17 +118,17 @@ fn is_more(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault, standing: &Episod
     false
 }
 
-/// Moves the fault up to the rung that is next for it, by what counts of its past. `None` = its ladder is at an end.
+/// Moves the fault up to the step that is next for it, by what counts of its past. `None` = its ladder is at an end.
 pub(super) fn climb<'r>(
     relapse: Relapse<'_>,
-    standing: &mut EpisodeFault,
+    standing: &mut RemediationFault,
     rule: &'r Rule,
-    episode: Option<&Episode>,
+    remediation: Option<&Remediation>,
     facts: &NodeFacts<'_>,
     fault: Option<&Fault>,
     notes: &mut Vec<String>,
 ) -> Option<&'r Step> {
-    let spent = |standing: &EpisodeFault, step: &Step| match relapse {
+    let spent = |standing: &RemediationFault, step: &Step| match relapse {
         Relapse::Counts(ctx) => {
             let fault = fault?;
             let policy = facts.policy_for(fault)?;
@@ -133,16 +137,16 @@ pub(super) fn climb<'r>(
         Relapse::Ignored => None,
     };
     loop {
-        let step = rule.steps.get(usize::try_from(standing.rung).ok()?)?;
-        if is_used_up(standing, step, episode) {
-            standing.rung += 1;
+        let step = rule.steps.get(usize::try_from(standing.step_index).ok()?)?;
+        if is_used_up(standing, step, remediation) {
+            standing.step_index += 1;
             if step.on_failure == OnFailure::Stop
                 && step.mode == Mode::Enforce
                 && !step.action.kind().marks()
-                && !drain::is_done(step, episode)
+                && !drain::is_done(step, remediation)
             {
-                let number = standing.rung;
-                standing.rung = rule.telling_rung(standing.rung);
+                let number = standing.step_index;
+                standing.step_index = rule.next_notify_step(standing.step_index);
                 notes.push(format!(
                     "step {number} {} of rule {} has failed, and nothing harsher follows (onFailure: Stop)",
                     step.action.kind().as_str(),
@@ -153,46 +157,46 @@ pub(super) fn climb<'r>(
         }
         if let Some(why) = spent(standing, step) {
             notes.push(left_out(standing, rule, step, &why));
-            standing.rung += 1;
+            standing.step_index += 1;
             continue;
         }
         let useful = fault.map_or(Ok(()), |fault| {
             applies(&step.action, fault, facts)?;
             restart::has_waited(&step.action, fault, facts, rule)?;
-            hand_off::is_new(&step.action, episode)?;
-            reboot::is_new(step, episode)?;
+            hand_off::is_new(&step.action, remediation)?;
+            reboot::is_new(step, remediation)?;
             containing_helps(step, rule, fault, facts)
         });
         match useful {
             Ok(()) => return Some(step),
             Err(why) => {
                 notes.push(left_out(standing, rule, step, why));
-                standing.rung += 1;
+                standing.step_index += 1;
             }
         }
     }
 }
 
-/// That the step of this rung is not for the fault.
-fn left_out(standing: &EpisodeFault, rule: &Rule, step: &Step, why: &str) -> String {
-    let (number, action) = (standing.rung + 1, step.action.kind().as_str());
+/// That the step of this step is not for the fault.
+fn left_out(standing: &RemediationFault, rule: &Rule, step: &Step, why: &str) -> String {
+    let (number, action) = (standing.step_index + 1, step.action.kind().as_str());
     format!("step {number} {action} of rule {} left out for {}: {why}", rule.name, standing.kind)
 }
 
-fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -> bool {
-    let Some(episode) = episode else { return false };
-    // It lasts for the whole episode, unless a remediator has opened the node.
-    let is_lasting = episode.undo.uncordoned_at.is_none();
+fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Remediation>) -> bool {
+    let Some(remediation) = remediation else { return false };
+    // It lasts for the whole remediation, unless a remediator has opened the node.
+    let is_lasting = remediation.cleanup.uncordoned_at.is_none();
     let kind = step.action.kind();
-    if kind.marks() && (is_lasting || kind == ActionType::Taint) && episode.marked_at(kind).is_some() {
+    if kind.marks() && (is_lasting || kind == ActionType::Taint) && remediation.marked_at(kind).is_some() {
         // That a stricter one was wanted is recorded.
-        return taint::is_out_of_place(episode, step).is_none();
+        return taint::is_out_of_place(remediation, step).is_none();
     }
-    if drain::is_done(step, Some(episode)) {
+    if drain::is_done(step, Some(remediation)) {
         return true;
     }
     let (mut used, mut free, mut refused) = (0_u32, 0_usize, 0_usize);
-    for record in attempts(episode, standing) {
+    for record in attempts(remediation, standing) {
         match record.state {
             _ if record.is_free() => free += 1,
             _ if record.is_refused_call() => refused += 1,
@@ -203,25 +207,28 @@ fn is_used_up(standing: &EpisodeFault, step: &Step, episode: Option<&Episode>) -
             _ => {}
         }
     }
-    used >= step.attempts || free >= FREE_TRIES || refused >= refused::TRIES
+    used >= step.max_attempts || free >= FREE_TRIES || refused >= refused::TRIES
 }
 
-fn attempts<'e>(episode: &'e Episode, standing: &EpisodeFault) -> impl DoubleEndedIterator<Item = &'e StepRecord> {
-    let (id, rung) = (standing.id.clone(), standing.rung);
-    episode.steps.iter().filter(move |record| record.fault_id == id && record.rung == rung)
+fn attempts<'e>(
+    remediation: &'e Remediation,
+    standing: &RemediationFault,
+) -> impl DoubleEndedIterator<Item = &'e StepRecord> {
+    let (id, step_index) = (standing.id.clone(), standing.step_index);
+    remediation.steps.iter().filter(move |record| record.fault_id == id && record.step_index == step_index)
 }
 
 /// Whether the evidence is good enough to act on: the probe reports, about this node, and has looked.
-pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> Result<(), Hold> {
+pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> Result<(), Block> {
     let fault = &seen.fault;
-    if fault.kind == FaultType::ProbeSilent {
+    if fault.kind == FaultType::ProbeNotReporting {
         return Ok(());
     }
     match facts.probe {
         Probe::Reporting => {}
         Probe::WrongNode => {
             let message = format!("the report on {} is about another node of that name", facts.name);
-            return Err(Hold::new(HoldReason::WrongNode, &message));
+            return Err(Block::new(BlockReason::NodeReplaced, &message));
         }
         Probe::Never | Probe::Missed | Probe::Silent => {
             let message = format!(
@@ -229,7 +236,7 @@ pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> 
                  reports again",
                 fault.kind, facts.name
             );
-            return Err(Hold::new(HoldReason::ProbeSilent, &message));
+            return Err(Block::new(BlockReason::ProbeNotReporting, &message));
         }
     }
     let limit = ctx.settings.evidence_max_age;
@@ -240,7 +247,7 @@ pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> 
             fault.subject,
             limit.as_secs()
         );
-        return Err(Hold::new(HoldReason::StaleEvidence, &message).until(Duration::from_secs(5)));
+        return Err(Block::new(BlockReason::StaleEvidence, &message).until(Duration::from_secs(5)));
     }
     Ok(())
 }
@@ -254,7 +261,7 @@ pub(super) enum Look {
     Any,
 }
 
-/// Whether this step may be taken on this fault now, and in which lane.
+/// Whether this step may be taken on this fault now, and in which executor.
 pub(super) fn may_take(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
@@ -263,7 +270,7 @@ pub(super) fn may_take(
     rule: &Rule,
     step: &Step,
     look: Look,
-) -> Result<Lane, Hold> {
+) -> Result<Executor, Block> {
     unreadable::may_begin(facts)?;
     // Before the evidence: what has to wait for its hour, or for a person, is not replaced by a harsher step.
     in_window(ctx, policy, step)?;
@@ -272,36 +279,38 @@ pub(super) fn may_take(
     }
     still_asked_for(facts, policy, rule, &seen.fault, step)?;
     match evidence(facts, seen, ctx) {
-        Err(hold) if look == Look::Any && hold.awaits_look() => {}
+        Err(block) if look == Look::Any && block.awaits_look() => {}
         looked => looked?,
     }
     if !matches!(step.action, Action::Notify { .. }) {
         may_be_touched(facts, &seen.fault)?;
     }
     match &step.action {
-        Action::Cordon(_) | Action::Taint(_) | Action::Notify { .. } => Ok(Lane::Api),
+        Action::Cordon(_) | Action::Taint(_) | Action::Notify { .. } => Ok(Executor::Controller),
         Action::HandOff(with) => {
             hand_off::is_proven(ctx, with)?;
-            hand_off::is_allowed(ctx, facts, with).map(|()| Lane::Api)
+            hand_off::is_allowed(ctx, facts, with).map(|()| Executor::Controller)
         }
-        Action::Drain(with) => drain::may_begin(ctx, facts, policy, &seen.fault, with).map(|()| Lane::Api),
-        Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Lane::Api),
+        Action::Drain(with) => drain::may_begin(ctx, facts, policy, &seen.fault, with).map(|()| Executor::Controller),
+        Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Executor::Controller),
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
             named_target(facts, &seen.fault)?;
             protect::release(ctx, &seen.fault, *signal, *allow_running_pods)?;
-            Ok(lanes::choose(facts).0)
+            Ok(executors::choose(facts).0)
         }
         Action::CleanupOrphans => {
             named_target(facts, &seen.fault)?;
-            Ok(lanes::choose(facts).0)
+            Ok(executors::choose(facts).0)
         }
         // By the probe, always: the end of a Job could not be told while the kubelet is away, and a Job may be among what a
         // runtime takes down with it.
         Action::Reboot(_) | Action::MarkForReboot(_) => {
             named_for_reboot(facts, &seen.fault)?;
-            reboot::is_allowed(ctx, facts, &step.action).map(|()| Lane::Agent)
+            reboot::is_allowed(ctx, facts, &step.action).map(|()| Executor::Probe)
         }
-        Action::Restart { daemon, with } => restart::is_safe(facts, &seen.fault, *daemon, with).map(|()| Lane::Agent),
+        Action::Restart { daemon, with } => {
+            restart::is_safe(facts, &seen.fault, *daemon, with).map(|()| Executor::Probe)
+        }
     }
 }
 
@@ -314,24 +323,24 @@ pub(super) fn still_asked_for(
     rule: &Rule,
     fault: &Fault,
     step: &Step,
-) -> Result<(), Hold> {
+) -> Result<(), Block> {
     if fault.kind == FaultType::NodeCondition && !rule.is_for(fault) {
         let message =
             format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
-        return Err(Hold::new(HoldReason::NotConfirmed, &message));
+        return Err(Block::new(BlockReason::NotConfirmed, &message));
     }
     match policy.still_means(rule, fault, &facts.around) {
         Meant::No(why) => {
             let message =
                 format!("{} ({}): rule {} is not for it any more: {why}", fault.kind, fault.subject, rule.name);
-            Err(Hold::new(HoldReason::NotConfirmed, &message))
+            Err(Block::new(BlockReason::NotConfirmed, &message))
         }
         Meant::Other(other) => {
             let message = format!(
                 "{} ({}) is for rule {} of policy {} by now, which goes before rule {}",
                 fault.kind, fault.subject, other.name, policy.name, rule.name
             );
-            Err(Hold::new(HoldReason::NotConfirmed, &message))
+            Err(Block::new(BlockReason::NotConfirmed, &message))
         }
         _ if matches!(step.action, Action::Notify { .. }) => Ok(()),
         Meant::Perhaps(other, lack) => Err(readiness::doubtful(policy, other, fault, &lack)),
@@ -346,7 +355,7 @@ pub(super) fn still_asked_for(
 }
 
 /// Whether the node may be acted on once more.
-fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Hold> {
+fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Block> {
     let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
     let Some(spent) = limits::spent(facts, policy, now, ctx.settings.answer_within) else { return Ok(()) };
     let message = if spent.is_slow {
@@ -355,37 +364,37 @@ fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), H
              the other nodes', not its own again before {}",
             facts.name,
             policy.name,
-            limit.within.as_secs() / 60,
+            limit.window.as_secs() / 60,
             clock(spent.until)
         )
     } else {
         format!(
             "node {} was acted on {} times within {} min by policy {} (limits.perNode); not again before {}",
             facts.name,
-            spent.acts,
-            limit.within.as_secs() / 60,
+            spent.actions,
+            limit.window.as_secs() / 60,
             policy.name,
             clock(spent.until)
         )
     };
-    Err(Hold::new(HoldReason::NodeLimit, &message).until(since(spent.until, now).min(limit.within)))
+    Err(Block::new(BlockReason::NodeLimit, &message).until(since(spent.until, now).min(limit.window)))
 }
 
 /// Whether the policy lets such a step be taken at this time of day.
-fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Hold> {
+fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Block> {
     let Some(shut) = window::shut(&policy.windows, step.action.kind(), ctx.snapshot.now) else { return Ok(()) };
-    let hold = Hold::new(HoldReason::OutsideWindow, &format!("policy {}: {}", policy.name, shut.message));
+    let block = Block::new(BlockReason::OutsideWindow, &format!("policy {}: {}", policy.name, shut.message));
     Err(match shut.until {
-        Some(until) => hold.until(until),
-        None => hold,
+        Some(until) => block.until(until),
+        None => block,
     })
 }
 
 /// Whether the node's probe may act: where that is switched off, or its self-check failed, the node is only looked at, by
 /// whatever hand an act would come.
-pub(super) fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+pub(super) fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
     let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
-    if heartbeat.is_some_and(|heartbeat| heartbeat.can_act) {
+    if heartbeat.is_some_and(|heartbeat| heartbeat.actions_enabled) {
         return Ok(());
     }
     let message = format!(
@@ -393,10 +402,10 @@ pub(super) fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(),
          failed)",
         fault.kind, facts.name
     );
-    Err(Hold::new(HoldReason::CannotAct, &message))
+    Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
-fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
     let Target { process, container_id, sandbox_id, .. } = &fault.target;
     let is_named = match fault.kind {
         FaultType::OrphanContainer => container_id.is_some(),
@@ -408,11 +417,11 @@ fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
     }
     let message =
         format!("{} ({}) on {}: the probe does not say which object to touch", fault.kind, fault.subject, facts.name);
-    Err(Hold::new(HoldReason::CannotAct, &message))
+    Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
 /// The node looks at a process once more before a reboot, where the fault is about one.
-fn named_for_reboot(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+fn named_for_reboot(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
     use FaultType as F;
     match fault.kind {
         F::RuntimeUnreachable | F::RuntimeListHung | F::KubeletDown => Ok(()),
@@ -424,11 +433,13 @@ fn named_for_reboot(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
 pub(super) fn cooled_down(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
-    episode: &Episode,
-    standing: &EpisodeFault,
+    remediation: &Remediation,
+    standing: &RemediationFault,
     step: &Step,
-) -> Result<(), Hold> {
-    let Some(last) = attempts(episode, standing).rev().find(|record| record.state.is_final()) else { return Ok(()) };
+) -> Result<(), Block> {
+    let Some(last) = attempts(remediation, standing).rev().find(|record| record.state.is_final()) else {
+        return Ok(());
+    };
     let Some(finished) = last.finished_at else { return Ok(()) };
     let age = since(ctx.snapshot.now, finished);
     let wait = if last.is_free() { step.cooldown.min(FREE_WAIT) } else { step.cooldown };
@@ -446,7 +457,7 @@ pub(super) fn cooled_down(
             facts.name,
             last.phrase()
         );
-        return Err(Hold::new(HoldReason::CoolDown, &message).until(patience.saturating_sub(age)));
+        return Err(Block::new(BlockReason::Cooldown, &message).until(patience.saturating_sub(age)));
     }
     let until = finished.checked_add(wait).unwrap_or(finished);
     let message = format!(
@@ -456,7 +467,7 @@ pub(super) fn cooled_down(
         last.phrase(),
         clock(until)
     );
-    Err(Hold::new(HoldReason::CoolDown, &message).until(wait.saturating_sub(age)))
+    Err(Block::new(BlockReason::Cooldown, &message).until(wait.saturating_sub(age)))
 }
 
 /// What a reserved step does.
@@ -502,14 +513,14 @@ pub(super) fn operation(
         target: record.target.clone(),
         restart: record.restart.clone(),
         boot_id: record.boot_id.clone(),
-        mark: mark::order(record, step),
+        reboot_marker: mark::order(record, step),
         // The same in every repetition: a repeated order is the same order.
-        issued_at: record.reserved_at,
+        issued_at: record.scheduled_at,
         ttl_seconds: ctx.settings.order_ttl_seconds,
     };
-    Some(match record.lane {
-        Lane::Job => Operation::RunJob(order),
-        Lane::Agent | Lane::Api => Operation::GiveOrder(order),
+    Some(match record.executor {
+        Executor::Job => Operation::RunJob(order),
+        Executor::Probe | Executor::Controller => Operation::GiveOrder(order),
     })
 }
 

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Nodes};
 use crate::budget::Slots;
-use crate::episode::{Lane, StepRecord, StepState, since};
 use crate::fault::FaultType;
 use crate::policy::{Policy, Rule, Step, TopologyLimit};
+use crate::remediation::{Executor, StepRecord, StepState, since};
 
 /// Most entries that are shown of each kind.
 pub const MAX_SHOWN: usize = 16;
@@ -41,7 +41,7 @@ pub struct TopologyRoom {
     pub value: Option<String>,
     /// Selected nodes that have it.
     pub nodes: u32,
-    /// Episodes in flight there, with those of which nobody knows where their node was.
+    /// Remediations in flight there, with those of which nobody knows where their node was.
     pub in_flight: u32,
     /// How many there may be.
     pub max_in_flight: u32,
@@ -52,7 +52,7 @@ pub struct TopologyRoom {
 pub struct FaultRoom {
     /// The kinds.
     pub faults: Vec<FaultType>,
-    /// Episodes in flight for one of them.
+    /// Remediations in flight for one of them.
     pub in_flight: u32,
     /// How many there may be.
     pub max_in_flight: u32,
@@ -64,7 +64,7 @@ pub struct SpentNode {
     /// Its name.
     pub node: String,
     /// Acts that count now.
-    pub acts: u32,
+    pub actions: u32,
     /// Whether it may not since its answers took too long, however few acts there were.
     pub is_slow: bool,
     /// When one more may be done.
@@ -85,7 +85,7 @@ pub(super) fn outlook(
     let rooms: Vec<_> = each.flat_map(|(limit, group)| rooms(policy, limit, group, nodes, slots)).collect();
     let (rooms, topologies_left_out) = least(rooms);
     let spent = nodes.values().filter_map(|facts| spent(facts, policy, now, answer_within));
-    let spent = spent.map(|one| (std::cmp::Reverse(one.until), one.node, one.acts, one.is_slow));
+    let spent = spent.map(|one| (std::cmp::Reverse(one.until), one.node, one.actions, one.is_slow));
     let (spent, spent_left_out) = least(spent.collect());
     LimitsOutlook {
         topologies: rooms.into_iter().map(|(_, room)| room.told()).collect(),
@@ -101,7 +101,7 @@ pub(super) fn outlook(
             .collect(),
         spent: spent
             .into_iter()
-            .map(|(until, node, acts, is_slow)| SpentNode { node, acts, is_slow, until: until.0 })
+            .map(|(until, node, acts, is_slow)| SpentNode { node, actions: acts, is_slow, until: until.0 })
             .collect(),
         spent_left_out,
     }
@@ -176,39 +176,39 @@ pub(super) fn spent(
     answer_within: Duration,
 ) -> Option<SpentNode> {
     let limit = policy.limits.per_node;
-    let steps = facts.episodes_by(policy).flat_map(|episode| &episode.steps);
+    let steps = facts.remediations_by(policy).flat_map(|remediation| &remediation.steps);
     // An act that failed, or that gave no answer, may have touched something too.
     let asked = steps.filter(|step| step.action.disturbs() && !step.is_refused_call());
-    let asked = asked.filter(|step| step.state != StepState::Refused || step.lane != Lane::Api);
-    let mut acted: Vec<Timestamp> = Vec::new();
+    let asked = asked.filter(|step| step.state != StepState::Refused || step.executor != Executor::Controller);
+    let mut executed: Vec<Timestamp> = Vec::new();
     let mut busy: Vec<(Timestamp, Duration)> = Vec::new();
     for step in asked {
-        let at = step.acted_at.or(step.started_at);
-        acted.extend(at.filter(|at| since(now, *at) < limit.within));
-        if let Some(end) = step.clean_since.or(step.finished_at) {
+        let at = step.executed_at.or(step.started_at);
+        executed.extend(at.filter(|at| since(now, *at) < limit.window));
+        if let Some(end) = step.clear_since.or(step.finished_at) {
             busy.push((end, waited(step, end, answer_within)));
         }
     }
-    acted.sort_unstable();
-    let most = usize::try_from(limit.acts).unwrap_or(usize::MAX);
+    executed.sort_unstable();
+    let most = usize::try_from(limit.max_actions).unwrap_or(usize::MAX);
     // The one with which there were as many as there may be: when it leaves the window there is room for another.
-    let often = acted.len().checked_sub(most).and_then(|first| acted.get(first)).copied();
-    let slow = long(busy, (limit.within / BUSY).max(longest(policy, answer_within)), limit.within);
-    let slow = slow.filter(|at| since(now, *at) < limit.within);
+    let often = executed.len().checked_sub(most).and_then(|first| executed.get(first)).copied();
+    let slow = long(busy, (limit.window / BUSY).max(longest(policy, answer_within)), limit.window);
+    let slow = slow.filter(|at| since(now, *at) < limit.window);
     let at = often.max(slow)?;
-    let until = at.checked_add(limit.within).unwrap_or(at);
-    let acts = u32::try_from(acted.len()).unwrap_or(u32::MAX);
-    Some(SpentNode { node: facts.name.to_owned(), acts, is_slow: slow > often, until })
+    let until = at.checked_add(limit.window).unwrap_or(at);
+    let acts = u32::try_from(executed.len()).unwrap_or(u32::MAX);
+    Some(SpentNode { node: facts.name.to_owned(), actions: acts, is_slow: slow > often, until })
 }
 
 /// For how long an attempt has kept the slot busy with waiting for the node. What the controller does by itself, and a person who is
 /// asked, is not the node's doing.
 fn waited(step: &StepRecord, end: Timestamp, answer_within: Duration) -> Duration {
-    if step.lane == Lane::Api || step.state == StepState::Cancelled {
+    if step.executor == Executor::Controller || step.state == StepState::Cancelled {
         return Duration::ZERO;
     }
     // One that no person has approved ends like one without an answer, after hours.
-    let unbegun = || since(end, step.reserved_at).min(answer_within);
+    let unbegun = || since(end, step.scheduled_at).min(answer_within);
     step.started_at.map_or_else(unbegun, |started| since(end, started))
 }
 
@@ -229,7 +229,7 @@ fn long(mut busy: Vec<(Timestamp, Duration)>, most: Duration, within: Duration) 
 
 /// The longest that the node can be waited for in one fault's ladder: that much everyone may take.
 fn longest(policy: &Policy, answer_within: Duration) -> Duration {
-    let each = |step: &Step| step.timeout.max(answer_within).saturating_mul(step.attempts);
+    let each = |step: &Step| step.timeout.max(answer_within).saturating_mul(step.max_attempts);
     let on_node = |rule: &Rule| -> Duration {
         let steps = rule.steps.iter().filter(|step| step.action.kind().is_done_on_node());
         steps.map(each).fold(Duration::ZERO, Duration::saturating_add)

@@ -1,7 +1,7 @@
 //! Marks for a reboot by another tool: how long one stands, and when it is taken back.
 //!
 //! ```text
-//! Reserved ─► Started: the order stands, and as long as it does so does the mark ─► another boot id ─► Verifying, as with a reboot
+//! Scheduled ─► Started: the order stands, and as long as it does so does the mark ─► another boot id ─► Verifying, as with a reboot
 //!                └ nobody wants it any more, the fault is gone, its time is over: the order is withdrawn, and the node removes the mark
 //! ```
 //!
@@ -13,11 +13,11 @@ use std::time::Duration;
 use super::evidence::{Cure, NodeFacts, Probe};
 use super::turn::Turn;
 use super::{Ctx, Wake, attempt, ending, readiness, reboot};
-use crate::episode::{StepRecord, StepState, since};
 use crate::fault::{FaultState, FaultType};
 use crate::order::{Order, OutcomeReason};
 use crate::policy::{ActionType, Policy, Step};
 use crate::reboot::{MARK_STANDS, MarkOrder};
+use crate::remediation::{StepRecord, StepState, since};
 use crate::snapshot::{SHUTTING_DOWN, Tri};
 use crate::window;
 
@@ -31,14 +31,14 @@ const RHYTHM: Duration = Duration::from_mins(1);
 pub(super) fn order(record: &StepRecord, step: &Step) -> Option<MarkOrder> {
     let with = record.mark_for_reboot.as_ref()?;
     let seconds = u32::try_from(step.timeout.as_secs()).unwrap_or(MARK_STANDS);
-    Some(MarkOrder { path: with.path.clone(), stands_for_seconds: seconds.clamp(1, MARK_STANDS) })
+    Some(MarkOrder { path: with.path.clone(), expires_after_seconds: seconds.clamp(1, MARK_STANDS) })
 }
 
 /// Whether the node has said that it carries a mark, of ours or of somebody else.
 pub(super) const fn is_carried(step: &StepRecord) -> bool {
     use OutcomeReason as R;
     matches!(step.action, ActionType::MarkForReboot)
-        && matches!(step.reason, Some(R::Acted | R::AlreadyMarked | R::AlreadyClaimed))
+        && matches!(step.reason, Some(R::Executed | R::AlreadyRequested | R::AlreadyExecuted))
 }
 
 /// A mark that was ordered: another boot id is awaited, for as long as the step says and everybody still wants it.
@@ -52,9 +52,9 @@ pub(super) fn wait(
 ) {
     let now = ctx.snapshot.now;
     if let Some(why) = must_stop(ctx, facts, turn, record) {
-        return ending::cancel(ctx, &mut turn.episode, &told(facts, record, &why));
+        return ending::cancel(ctx, &mut turn.remediation, &told(facts, record, &why));
     }
-    let Some(step) = attempt::step_of(policy, &turn.episode, record) else {
+    let Some(step) = attempt::step_of(policy, &turn.remediation, record) else {
         return attempt::end(
             turn,
             StepState::Cancelled,
@@ -62,19 +62,19 @@ pub(super) fn wait(
             now,
         );
     };
-    if step.needs_approval() && turn.episode.approved(&record.operation_id).is_none() {
+    if step.needs_approval() && turn.remediation.approved(&record.operation_id).is_none() {
         let why = told(facts, record, "its approval was taken back, or the policy asks for one now");
         return attempt::end(turn, StepState::Cancelled, &why, now);
     }
     if let Some(why) = cannot_be(facts, record, now).or_else(|| is_shut(facts, policy, record, now)) {
         return attempt::end(turn, StepState::Cancelled, &why, now);
     }
-    let begun = record.started_at.unwrap_or(record.reserved_at);
+    let begun = record.started_at.unwrap_or(record.scheduled_at);
     if is_gone(ctx, facts, turn, record, begun) {
         let why = "the fault was gone before the node was booted anew: the mark is not wanted any more";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
-    let (age, waited) = (since(now, begun), since(now, record.reserved_at));
+    let (age, waited) = (since(now, begun), since(now, record.scheduled_at));
     if record.reason.is_none() && waited >= ctx.settings.answer_within {
         let why = "the node did not say in time whether it carries the mark";
         return attempt::end(turn, StepState::TimedOut, why, now);
@@ -104,7 +104,7 @@ pub(super) fn wait(
 /// Why the mark came to its end, and what is left to do where the node may still carry it, and nobody is there to remove it.
 fn told(facts: &NodeFacts<'_>, record: &StepRecord, why: &str) -> String {
     let path = record.mark_for_reboot.as_ref().map(|with| with.path.as_str()).unwrap_or_default();
-    let is_ours = is_carried(record) && record.reason != Some(OutcomeReason::AlreadyMarked);
+    let is_ours = is_carried(record) && record.reason != Some(OutcomeReason::AlreadyRequested);
     if facts.probe == Probe::Reporting || !is_ours {
         return why.to_owned();
     }
@@ -147,19 +147,19 @@ fn is_shut(facts: &NodeFacts<'_>, policy: &Policy, record: &StepRecord, now: jif
 
 /// For how long the node keeps the mark of this order by itself.
 fn stands_for(order: &Order) -> Option<Duration> {
-    Some(Duration::from_secs(order.mark.as_ref()?.stands_for_seconds.into()))
+    Some(Duration::from_secs(order.reboot_marker.as_ref()?.expires_after_seconds.into()))
 }
 
-/// Why the whole episode ends. That the node is being drained, or goes down, is what a mark asks for: to take it back then would stop
+/// Why the whole remediation ends. That the node is being drained, or goes down, is what a mark asks for: to take it back then would stop
 /// nobody, and leave the boot to no step.
 fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &Turn, record: &StepRecord) -> Option<String> {
     let passed: &[&str] = if is_carried(record) { &SHUTTING_DOWN } else { &[] };
-    readiness::leave_alone_but(facts, passed).or_else(|| ending::policy_stops(ctx, facts, &turn.episode))
+    readiness::leave_alone_but(facts, passed).or_else(|| ending::policy_stops(ctx, facts, &turn.remediation))
 }
 
 /// Whether the fault is gone by a clean look in the boot that was to end. Where the probe tells of another one, the Node will show it.
 fn is_gone(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &Turn, record: &StepRecord, begun: jiff::Timestamp) -> bool {
-    let Some(fault) = turn.episode.fault(&record.fault_id) else { return true };
+    let Some(fault) = turn.remediation.fault(&record.fault_id) else { return true };
     let is_same = reboot::boot_of(facts).is_ok_and(|boot| record.boot_id.as_deref() == Some(boot));
     is_same && facts.cure(fault, Some(begun), ctx.snapshot.now, ctx.settings.evidence_max_age) == Cure::Clean
 }

@@ -1,4 +1,4 @@
-//! New episodes, as long as the budgets last: first the node that waits for its turn for longest, then the most severe.
+//! New remediations, as long as the budgets last: first the node that waits for its turn for longest, then the most severe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,21 +10,23 @@ use super::payment::Payment;
 use super::scope::Scope;
 use super::storm::Storm;
 use super::turn::Turn;
-use super::{Ctx, Held, Hold, HoldReason, Wake, advance, readiness};
+use super::{Block, BlockReason, Blocked, Ctx, Wake, advance, readiness};
 use crate::budget::{Bounds, Kinds, Slots};
-use crate::episode::{Episode, HealState, MAX_EPISODE_FAULTS, Phase, StepState, Undo, episode_name, since};
 use crate::fault::{FaultState, Severity};
 use crate::policy::{Mode, Policy, Rule};
+use crate::remediation::{
+    Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, Resolution, StepState, remediation_name, since,
+};
 use crate::snapshot::Slot;
 
-/// Most episodes that are opened in one pass. The next one decides on the rest, on what is known by then, as soon as these have begun:
+/// Most remediations that are opened in one pass. The next one decides on the rest, on what is known by then, as soon as these have begun:
 /// a pass without such a bound would act at its end on looks that were fresh at its beginning, and leave whatever it has begun
 /// without anybody to go on with it meanwhile.
 const IN_ONE_PASS: usize = 64;
 /// How long a fault that was simulated is not simulated again, however the node's clock goes.
 const SIMULATED_ONCE: Duration = Duration::from_mins(10);
 
-/// An episode that could begin: one node, one policy.
+/// A remediation that could begin: one node, one policy.
 struct Candidate<'c, 'a> {
     facts: &'c NodeFacts<'a>,
     policy: &'a Policy,
@@ -52,13 +54,13 @@ impl<'c, 'a> Candidate<'c, 'a> {
 /// What opening came to.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
-    /// New episodes with their first act.
+    /// New remediations with their first act.
     pub turns: Vec<Turn>,
     /// What is held.
-    pub held: Vec<Held>,
+    pub blocked: Vec<Blocked>,
 }
 
-/// Opens episodes on nodes that have none, but not where one is at its end in this very pass: those are `ending`.
+/// Opens remediations on nodes that have none, but not where one is at its end in this very pass: those are `ending`.
 pub(super) fn open<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
@@ -69,7 +71,7 @@ pub(super) fn open<'a>(
     let mut opened = Opened::default();
     let mut candidates: Vec<Candidate<'_, 'a>> = Vec::new();
     for facts in nodes.values().filter(|facts| facts.open.is_empty() && !ending.contains(facts.name)) {
-        candidates.extend(on_node(ctx, facts, &mut opened.held, wake));
+        candidates.extend(on_node(ctx, facts, &mut opened.blocked, wake));
     }
     let (mut taken, mut tried): (BTreeMap<&str, &'a Policy>, BTreeMap<&str, &'a Policy>) = Default::default();
     for facts in nodes.values() {
@@ -94,7 +96,7 @@ pub(super) fn open<'a>(
         };
         match begun {
             Ok(mut turn) if candidate.is_trial => {
-                turn.held.clear();
+                turn.blocked.clear();
                 opened.turns.push(turn);
             }
             // What is said of the node is said by the policy that acts.
@@ -107,7 +109,7 @@ pub(super) fn open<'a>(
             Err(why) => {
                 for (seen, _) in &candidate.ready {
                     let policy = Some(candidate.policy.name.as_str());
-                    opened.held.push(why.clone().about(node.to_owned(), Some(&seen.fault.id), policy, wake));
+                    opened.blocked.push(why.clone().about(node.to_owned(), Some(&seen.fault.id), policy, wake));
                 }
             }
         }
@@ -115,17 +117,19 @@ pub(super) fn open<'a>(
     opened
 }
 
-fn goes_first(node: &str, first: &Policy) -> Hold {
-    let message =
-        format!("policy {} comes first on node {node}, with a more urgent fault, one episode at a time", first.name);
-    Hold::new(HoldReason::OtherFaultFirst, &message)
+fn goes_first(node: &str, first: &Policy) -> Block {
+    let message = format!(
+        "policy {} comes first on node {node}, with a more urgent fault, one remediation at a time",
+        first.name
+    );
+    Block::new(BlockReason::LowerUrgency, &message)
 }
 
 /// What could begin on the node, by policy, the one with the most urgent fault first.
 fn on_node<'c, 'a>(
     ctx: Ctx<'a>,
     facts: &'c NodeFacts<'a>,
-    held: &mut Vec<Held>,
+    blocked: &mut Vec<Blocked>,
     wake: &mut Wake,
 ) -> Vec<Candidate<'c, 'a>> {
     let mut candidates: Vec<Candidate<'c, 'a>> = Vec::new();
@@ -134,11 +138,11 @@ fn on_node<'c, 'a>(
         let Some(policy) = facts.policy_for(&seen.fault).filter(|_| facts.view.is_some()) else {
             let message =
                 format!("no policy selects node {}, so nothing is done about {}", facts.name, seen.fault.kind);
-            held.push(Hold::new(HoldReason::NoPolicy, &message).about(facts.name.to_owned(), id, None, wake));
+            blocked.push(Block::new(BlockReason::NoPolicy, &message).about(facts.name.to_owned(), id, None, wake));
             continue;
         };
         match readiness::judge(ctx, facts, policy, seen) {
-            Err(why) => held.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
+            Err(why) => blocked.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
             Ok(rule) => add(&mut candidates, Candidate::new(ctx, facts, policy, (seen, rule), false)),
         }
         let trial = facts.trial_for(&seen.fault, policy);
@@ -168,8 +172,8 @@ fn passing<'a>(
     ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
     scope: Option<&Scope<'_>>,
     slots: &Slots,
-) -> Result<(), Hold> {
-    // Episodes of other kinds prove nothing about this one, however long they wait.
+) -> Result<(), Block> {
+    // Remediations of other kinds prove nothing about this one, however long they wait.
     let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(facts.name));
     retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(facts.view)? {
         Storm::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
@@ -178,7 +182,7 @@ fn passing<'a>(
                  has helped (limits.storm)",
                 policy.name, seen.fault.kind
             );
-            Some(Hold::new(HoldReason::Storm, &message))
+            Some(Block::new(BlockReason::Storm, &message))
         }
         _ => None,
     })
@@ -190,18 +194,18 @@ fn within_kinds<'a>(
     ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
     scope: Option<&Scope<'_>>,
     slots: &Slots,
-) -> Result<(), Hold> {
+) -> Result<(), Block> {
     retain(ready, |seen, _| {
         let (reason, message) = scope?.full(seen.fault.kind, facts.name, slots)?;
-        Some(Hold::new(reason, &message))
+        Some(Block::new(reason, &message))
     })
 }
 
 /// Leaves what nothing speaks against. Where that is nothing: what speaks against the first.
 fn retain<'a>(
     ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
-    against: impl Fn(&Seen<'a>, &Rule) -> Option<Hold>,
-) -> Result<(), Hold> {
+    against: impl Fn(&Seen<'a>, &Rule) -> Option<Block>,
+) -> Result<(), Block> {
     let mut first = None;
     ready.retain(|(seen, rule)| match against(seen, rule) {
         Some(why) => {
@@ -213,7 +217,7 @@ fn retain<'a>(
     first.filter(|_| ready.is_empty()).map_or(Ok(()), Err)
 }
 
-/// A simulated episode takes a virtual slot, and its node, for as long as its step would take. Whose the node would be then.
+/// A simulated remediation takes a virtual slot, and its node, for as long as its step would take. Whose the node would be then.
 fn remember_simulated<'a>(
     ctx: Ctx<'a>,
     facts: &NodeFacts<'_>,
@@ -221,20 +225,20 @@ fn remember_simulated<'a>(
     wake: &mut Wake,
 ) -> Option<&'a Policy> {
     let mut first = None;
-    for episode in facts.finished.iter().filter(|episode| episode.phase == Phase::Simulated) {
-        let Some(policy) = ctx.policies.get(episode.policy.as_str()) else { continue };
+    for remediation in facts.finished.iter().filter(|remediation| remediation.phase == Phase::Simulated) {
+        let Some(policy) = ctx.policies.get(remediation.policy.as_str()) else { continue };
         // Steps before it are dry runs of their own.
-        let step = episode.steps.last();
-        let rule = step.and_then(|step| episode.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
+        let step = remediation.steps.last();
+        let rule = step.and_then(|step| remediation.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
         let timeout = step
             .zip(rule)
-            .and_then(|(step, rule)| rule.steps.get(usize::try_from(step.rung).ok()?))
+            .and_then(|(step, rule)| rule.steps.get(usize::try_from(step.step_index).ok()?))
             .map_or(ctx.settings.answer_within, |step| step.timeout);
-        let age = since(ctx.snapshot.now, episode.opened_at);
-        let is_there = episode.faults.iter().any(|fault| facts.find(&fault.id).is_some());
+        let age = since(ctx.snapshot.now, remediation.started_at);
+        let is_there = remediation.faults.iter().any(|fault| facts.find(&fault.id).is_some());
         if age < timeout && is_there {
             wake.at(timeout.saturating_sub(age));
-            slots.simulate(episode);
+            slots.simulate(remediation);
             first.get_or_insert(*policy);
         }
     }
@@ -242,16 +246,16 @@ fn remember_simulated<'a>(
 }
 
 /// Whether this occurrence of the fault was simulated before.
-fn simulated<'f>(ctx: Ctx<'_>, facts: &'f NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>) -> Option<&'f Episode> {
+fn simulated<'f>(ctx: Ctx<'_>, facts: &'f NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>) -> Option<&'f Remediation> {
     let uid = facts.view.map(|view| view.uid.as_str());
-    facts.finished.iter().copied().rev().find(|episode| {
-        let is_same = episode.phase == Phase::Simulated
-            && episode.policy == policy.name
-            && Some(episode.node_uid.as_str()) == uid
-            && episode.fault(&seen.fault.id).is_some();
+    facts.finished.iter().copied().rev().find(|remediation| {
+        let is_same = remediation.phase == Phase::Simulated
+            && remediation.policy == policy.name
+            && Some(remediation.node_uid.as_str()) == uid
+            && remediation.fault(&seen.fault.id).is_some();
         // The node's clock may be ahead of ours.
-        let is_later = since(seen.fault.first_seen, episode.opened_at) > SIMULATED_ONCE;
-        is_same && (!is_later || since(ctx.snapshot.now, episode.opened_at) < SIMULATED_ONCE)
+        let is_later = since(seen.fault.first_seen, remediation.started_at) > SIMULATED_ONCE;
+        is_same && (!is_later || since(ctx.snapshot.now, remediation.started_at) < SIMULATED_ONCE)
     })
 }
 
@@ -262,7 +266,7 @@ fn begin<'a>(
     slots: &mut Slots,
     opened: &[Turn],
     wake: &mut Wake,
-) -> Result<Turn, Hold> {
+) -> Result<Turn, Block> {
     let (facts, policy) = (candidate.facts, candidate.policy);
     let scope = ctx.scopes.get(policy.name.as_str());
     let mut ready: Vec<_> = candidate.ready.clone();
@@ -276,13 +280,13 @@ fn begin<'a>(
         return Err(dry_run(policy, known));
     };
     if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(facts))) {
-        return Err(Hold::new(reason, &message));
+        return Err(Block::new(reason, &message));
     }
     let uid = facts.view.map_or_else(String::new, |view| view.uid.clone());
     let name = name(ctx, facts, &uid, first, opened);
-    if let Some(unseen) = slots.unseen_episode(facts.name, &name) {
-        let message = format!("episode {unseen} holds a slot for node {}, but does not show yet", facts.name);
-        return Err(Hold::new(HoldReason::StepUnderWay, &message));
+    if let Some(unseen) = slots.unseen_remediation(facts.name, &name) {
+        let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", facts.name);
+        return Err(Block::new(BlockReason::InProgress, &message));
     }
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: policy.mode };
     // The slot that it may hold from before has room or not by the fleet as it is now, not as it was then.
@@ -290,52 +294,53 @@ fn begin<'a>(
     let others = others.as_ref().unwrap_or(slots);
     let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(facts, nodes, others));
     if let Some((reason, message)) = refused {
-        return Err(Hold::new(reason, &message));
+        return Err(Block::new(reason, &message));
     }
     if opened.len() >= IN_ONE_PASS {
         let message =
             format!("{IN_ONE_PASS} other nodes are begun first, the more urgent ones; its turn comes right after");
-        return Err(Hold::new(HoldReason::Queued, &message).until(ctx.settings.retry));
+        return Err(Block::new(BlockReason::Queued, &message).until(ctx.settings.retry));
     }
-    ready.truncate(MAX_EPISODE_FAULTS);
-    let episode = episode(ctx, facts, policy, name, uid, &ready);
-    let mut turn = Turn::new(episode);
+    ready.truncate(MAX_REMEDIATION_FAULTS);
+    let remediation = remediation(ctx, facts, policy, name, uid, &ready);
+    let mut turn = Turn::new(remediation);
     let payment = if slots.is_known() { Payment::Made } else { Payment::Awaited };
     advance::next_step(ctx, facts, policy, &mut turn, &payment, wake);
-    if turn.episode.current_step().is_none() {
+    if turn.remediation.current_step().is_none() {
         let message = format!("no step can be taken on node {} now", facts.name);
-        return Err(Hold::new(HoldReason::CannotAct, &message));
+        return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
     let slot = Slot {
         node: facts.name.to_owned(),
         policy: policy.name.clone(),
-        taken_at: slots.held_since(&turn.episode.name, ctx.snapshot.now, ctx.settings.cache_lag),
-        kinds: Some(turn.episode.kinds()),
+        taken_at: slots.held_since(&turn.remediation.name, ctx.snapshot.now, ctx.settings.cache_lag),
+        kinds: Some(turn.remediation.kinds()),
     };
-    slots.take(&turn.episode.name, slot, policy.mode);
+    slots.take(&turn.remediation.name, slot, policy.mode);
     match policy.mode {
-        Mode::Enforce => turn.episode.set_phase(),
+        Mode::Enforce => turn.remediation.set_phase(),
         Mode::DryRun => simulate(ctx, &mut turn, policy, &ready, wake),
     }
     Ok(turn)
 }
 
-fn dry_run(policy: &Policy, known: Option<&Episode>) -> Hold {
-    let record =
-        known.map_or_else(String::new, |episode| format!(" (see episode {}: {})", episode.name, episode.message));
+fn dry_run(policy: &Policy, known: Option<&Remediation>) -> Block {
+    let record = known.map_or_else(String::new, |remediation| {
+        format!(" (see remediation {}: {})", remediation.name, remediation.message)
+    });
     let message = format!("policy {} is a dry run: decided and recorded, not done{record}", policy.name);
-    Hold::new(HoldReason::DryRun, &message)
+    Block::new(BlockReason::DryRun, &message)
 }
 
-fn episode(
+fn remediation(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     policy: &Policy,
     name: String,
     node_uid: String,
     ready: &[(&Seen<'_>, &Rule)],
-) -> Episode {
-    Episode {
+) -> Remediation {
+    Remediation {
         name,
         identity: None,
         node: facts.name.to_owned(),
@@ -345,65 +350,65 @@ fn episode(
         deleting: false,
         approval: None,
         cancel: None,
-        wish: None,
+        manual: None,
         phase: Phase::Pending,
         message: String::new(),
-        opened_at: ctx.snapshot.now,
+        started_at: ctx.snapshot.now,
         finished_at: None,
         faults: ready.iter().map(|(seen, rule)| readiness::standing(ctx, seen, rule)).collect(),
         steps: Vec::new(),
-        undo: Undo::default(),
+        cleanup: Cleanup::default(),
     }
 }
 
 /// The next free turn of this occurrence: never a name that stood for something else, since the node claims
 /// operations by it.
 fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>, opened: &[Turn]) -> String {
-    let one = episode_name(facts.name, uid, &first.fault, 1);
+    let one = remediation_name(facts.name, uid, &first.fault, 1);
     let stem = one.strip_suffix('1').unwrap_or(&one);
     let last = facts
         .finished
         .iter()
         .chain(&facts.open)
-        .filter_map(|episode| episode.name.strip_prefix(stem)?.parse::<u32>().ok())
+        .filter_map(|remediation| remediation.name.strip_prefix(stem)?.parse::<u32>().ok())
         .max()
         .unwrap_or(0);
     let mut ordinal = last.saturating_add(1);
-    let mut name = episode_name(facts.name, uid, &first.fault, ordinal);
+    let mut name = remediation_name(facts.name, uid, &first.fault, ordinal);
     // Another node's name may be cut to the same beginning, and another policy's may have been opened in this pass.
     let is_taken = |name: &String| {
-        ctx.snapshot.episodes.contains_key(name)
-            || ctx.snapshot.wishes.contains_key(name)
+        ctx.snapshot.remediations.contains_key(name)
+            || ctx.snapshot.manual_requests.contains_key(name)
             || ctx.snapshot.unreadable.contains_key(name)
-            || opened.iter().any(|turn| turn.episode.name == *name)
+            || opened.iter().any(|turn| turn.remediation.name == *name)
     };
     while is_taken(&name) && ordinal < 9_999 {
         ordinal = ordinal.saturating_add(1);
-        name = episode_name(facts.name, uid, &first.fault, ordinal);
+        name = remediation_name(facts.name, uid, &first.fault, ordinal);
     }
     name
 }
 
-/// Turns a begun episode into the record of a dry run: nothing is touched, nothing is owed.
+/// Turns a begun remediation into the record of a dry run: nothing is touched, nothing is owed.
 fn simulate(ctx: Ctx<'_>, turn: &mut Turn, policy: &Policy, ready: &[(&Seen<'_>, &Rule)], wake: &mut Wake) {
     turn.effect = None;
     let now = ctx.snapshot.now;
-    let episode = &mut turn.episode;
-    if let Some(step) = episode.current_step_mut() {
+    let remediation = &mut turn.remediation;
+    if let Some(step) = remediation.current_step_mut() {
         step.finish(StepState::Simulated, "not done: the policy is a dry run", now);
     }
-    episode.undo = Undo::default();
-    for fault in &mut episode.faults {
-        fault.state = HealState::Open;
+    remediation.cleanup = Cleanup::default();
+    for fault in &mut remediation.faults {
+        fault.state = Resolution::Open;
     }
-    episode.phase = Phase::Simulated;
-    episode.finished_at = Some(now);
-    let message = format!("would be done: {}", episode.message);
-    episode.say(&message);
-    turn.held.clear();
-    let hold = dry_run(policy, Some(&turn.episode));
+    remediation.phase = Phase::Simulated;
+    remediation.finished_at = Some(now);
+    let message = format!("would be done: {}", remediation.message);
+    remediation.say(&message);
+    turn.blocked.clear();
+    let block = dry_run(policy, Some(&turn.remediation));
     for (seen, _) in ready {
-        let node = turn.episode.node.clone();
-        turn.held.push(hold.clone().about(node, Some(&seen.fault.id), Some(&policy.name), wake));
+        let node = turn.remediation.node.clone();
+        turn.blocked.push(block.clone().about(node, Some(&seen.fault.id), Some(&policy.name), wake));
     }
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::turn::Turn;
-use super::{Ctx, Health, Held, HoldReason, NodeOutlook, Remedy, going_down, readiness};
-use crate::episode::{Episode, Phase, StepRecord, StepState, clock, since};
+use super::{BlockReason, Blocked, Ctx, Health, NodeOutlook, Remedy, going_down, readiness};
 use crate::fault::{Fault, FaultState, FaultType, Severity};
 use crate::policy::{Found, Mode};
+use crate::remediation::{Phase, Remediation, StepRecord, StepState, clock, since};
 use crate::snapshot::Tri;
 use crate::text::bounded;
 
@@ -31,10 +31,10 @@ impl<'a> Resting<'a> {
         ctx: Ctx<'_>,
         facts: &NodeFacts<'a>,
         turn: Option<&Turn>,
-        held: &[&Held],
+        blocked: &[&Blocked],
     ) -> Arc<NodeOutlook> {
-        let Some(stands) = at_rest(facts).filter(|_| turn.is_none() && held.is_empty()) else {
-            return Arc::new(node(ctx, facts, turn, held));
+        let Some(stands) = at_rest(facts).filter(|_| turn.is_none() && blocked.is_empty()) else {
+            return Arc::new(node(ctx, facts, turn, blocked));
         };
         let said = self.0.entry(stands).or_insert_with(|| Arc::new(node(ctx, facts, None, &[])));
         debug_assert_eq!(**said, node(ctx, facts, None, &[]), "of node {}", facts.name);
@@ -42,7 +42,7 @@ impl<'a> Resting<'a> {
     }
 }
 
-/// How the node stands, where nothing is known of it but that it is well: no fault, no episode that is remembered, no stuck pod, no
+/// How the node stands, where nothing is known of it but that it is well: no fault, no remediation that is remembered, no stuck pod, no
 /// change of late, and a probe that reports as promised.
 fn at_rest<'a>(facts: &NodeFacts<'a>) -> Option<Stands<'a>> {
     let view = facts.view.filter(|view| view.ready != Tri::Unknown)?;
@@ -54,16 +54,16 @@ fn at_rest<'a>(facts: &NodeFacts<'a>) -> Option<Stands<'a>> {
     })
 }
 
-fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, held: &[&Held]) -> NodeOutlook {
-    let episode = turn.map(|turn| &turn.episode).filter(|episode| episode.is_open());
+fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, blocked: &[&Blocked]) -> NodeOutlook {
+    let remediation = turn.map(|turn| &turn.remediation).filter(|remediation| remediation.is_open());
     let is_reporting = facts.probe == Probe::Reporting;
     NodeOutlook {
         health: health(facts),
-        worst: worst(facts).map(phrase).unwrap_or_default(),
-        doing: bounded(&doing(ctx, facts, episode, held), PHRASE),
-        policy: policy(facts, episode),
+        top_fault: top_fault(facts).map(phrase).unwrap_or_default(),
+        activity: bounded(&activity(ctx, facts, remediation, blocked), PHRASE),
+        policy: policy(facts, remediation),
         remedies: facts.seen.iter().filter_map(|seen| remedy(facts, seen)).collect(),
-        episode: episode.map(|episode| episode.name.clone()),
+        remediation: remediation.map(|remediation| remediation.name.clone()),
         stopped: readiness::stopped(ctx, facts),
         kubelet_version: facts.view.and_then(|view| view.kubelet_version.clone()),
         cluster_faults: facts.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
@@ -75,20 +75,20 @@ fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, held: &[&Held]
         restart_safe_known: is_reporting
             && facts.view.is_some_and(|view| view.ready != Tri::Unknown)
             && facts.seen.iter().all(|seen| seen.fault.kind != FaultType::KubeletStartBlocked),
-        self_healing: self_healing(facts, held),
+        self_healing: self_healing(facts, blocked),
         pods_progressing: pods_progressing(facts),
         stable: facts.stable,
         flap: facts.flap.map(|flap| flap.record.clone()),
-        look_requested: turn.is_some_and(|turn| turn.look)
-            || held.iter().any(|held| held.reason == HoldReason::StaleEvidence),
+        check_sequence: turn.is_some_and(|turn| turn.look)
+            || blocked.iter().any(|blocked| blocked.reason == BlockReason::StaleEvidence),
     }
 }
 
 /// The policy at work, else the one for the worst fault, else the one that goes first.
-fn policy(facts: &NodeFacts<'_>, episode: Option<&Episode>) -> Option<String> {
-    let of_worst = || worst(facts).and_then(|seen| facts.policy_for(&seen.fault));
+fn policy(facts: &NodeFacts<'_>, remediation: Option<&Remediation>) -> Option<String> {
+    let of_worst = || top_fault(facts).and_then(|seen| facts.policy_for(&seen.fault));
     let idle = || of_worst().or_else(|| facts.policies.first().copied()).map(|policy| policy.name.clone());
-    episode.map(|episode| episode.policy.clone()).or_else(idle)
+    remediation.map(|remediation| remediation.policy.clone()).or_else(idle)
 }
 
 /// What stands ready for a fault.
@@ -116,8 +116,8 @@ fn health(facts: &NodeFacts<'_>) -> Health {
 }
 
 /// Confirmed ones before suspicions; a silent probe before what it said last.
-fn worst<'s, 'a>(facts: &'s NodeFacts<'a>) -> Option<&'s Seen<'a>> {
-    let silent = facts.seen.iter().find(|seen| seen.fault.kind == FaultType::ProbeSilent);
+fn top_fault<'s, 'a>(facts: &'s NodeFacts<'a>) -> Option<&'s Seen<'a>> {
+    let silent = facts.seen.iter().find(|seen| seen.fault.kind == FaultType::ProbeNotReporting);
     silent
         .or_else(|| facts.seen.iter().find(|seen| seen.fault.state == FaultState::Confirmed))
         .or_else(|| facts.seen.first())
@@ -134,59 +134,59 @@ fn phrase(seen: &Seen<'_>) -> String {
 
 /// The fault without what changes from look to look.
 fn timeless(seen: &Seen<'_>) -> Fault {
-    Fault { for_seconds: 0, look_age_seconds: 0, ..seen.fault.as_ref().clone() }
+    Fault { duration_seconds: 0, check_age_seconds: 0, ..seen.fault.as_ref().clone() }
 }
 
-fn doing(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: Option<&Episode>, held: &[&Held]) -> String {
-    if let Some(episode) = episode {
-        if let Some(step) = episode.current_step() {
-            return under_way(ctx, episode, step);
+fn activity(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: Option<&Remediation>, blocked: &[&Blocked]) -> String {
+    if let Some(remediation) = remediation {
+        if let Some(step) = remediation.current_step() {
+            return under_way(ctx, remediation, step);
         }
         // Nothing is put back yet.
-        if episode.phase == Phase::Verifying {
-            return episode.message.clone();
+        if remediation.phase == Phase::Verifying {
+            return remediation.message.clone();
         }
         // In this order: the cordon goes when no remediator is at the node any more.
-        if let Some(handed) = episode.undo.owed_hand_off().filter(|_| !episode.has_work()) {
-            return format!("deleting {handed} of episode {}", episode.name);
+        if let Some(handed) = remediation.cleanup.owed_hand_off().filter(|_| !remediation.has_work()) {
+            return format!("deleting {handed} of remediation {}", remediation.name);
         }
-        if episode.undo.owes_taint() && !episode.has_work() {
-            return format!("taking the taint of episode {} off", episode.name);
+        if remediation.cleanup.owes_taint() && !remediation.has_work() {
+            return format!("taking the taint of remediation {} off", remediation.name);
         }
-        if let Some(until) = going_down::keeps_closed(ctx, facts, episode) {
-            return going_down::told(episode, until);
+        if let Some(until) = going_down::keeps_closed(ctx, facts, remediation) {
+            return going_down::told(remediation, until);
         }
-        if episode.undo.is_owed() && !episode.has_work() {
-            return format!("putting back the cordon of episode {}", episode.name);
+        if remediation.cleanup.is_owed() && !remediation.has_work() {
+            return format!("putting back the cordon of remediation {}", remediation.name);
         }
     }
-    if let Some(kept) = facts.finished.iter().find(|episode| episode.is_contained()) {
-        return format!("kept cordoned, episode {}: {}", kept.name, kept.message);
+    if let Some(kept) = facts.finished.iter().find(|remediation| remediation.is_quarantined()) {
+        return format!("kept cordoned, remediation {}: {}", kept.name, kept.message);
     }
-    let place = |held: &Held| {
-        let place = facts.seen.iter().position(|seen| Some(&seen.fault.id) == held.fault_id.as_ref());
+    let place = |blocked: &Blocked| {
+        let place = facts.seen.iter().position(|seen| Some(&seen.fault.id) == blocked.fault_id.as_ref());
         place.unwrap_or(usize::MAX)
     };
-    if let Some(first) = held.iter().min_by_key(|held| place(held)) {
+    if let Some(first) = blocked.iter().min_by_key(|blocked| place(blocked)) {
         return format!("held: {}", first.message);
     }
     last_done(ctx, facts)
 }
 
-fn under_way(ctx: Ctx<'_>, episode: &Episode, step: &StepRecord) -> String {
-    let steps = episode
+fn under_way(ctx: Ctx<'_>, remediation: &Remediation, step: &StepRecord) -> String {
+    let steps = remediation
         .fault(&step.fault_id)
-        .and_then(|fault| ctx.policies.get(episode.policy.as_str())?.rule(&fault.rule))
+        .and_then(|fault| ctx.policies.get(remediation.policy.as_str())?.rule(&fault.rule))
         .map_or(0, |rule| rule.steps.len());
     let how = match step.state {
         StepState::Verifying => {
-            format!("done {}, its effect is verified", clock(step.acted_at.unwrap_or(step.reserved_at)))
+            format!("done {}, its effect is verified", clock(step.executed_at.unwrap_or(step.scheduled_at)))
         }
-        StepState::AwaitingApproval => format!("awaits approval since {}", clock(step.reserved_at)),
-        StepState::Started => format!("started {}", clock(step.started_at.unwrap_or(step.reserved_at))),
-        _ => format!("reserved {}", clock(step.reserved_at)),
+        StepState::AwaitingApproval => format!("awaits approval since {}", clock(step.scheduled_at)),
+        StepState::Started => format!("started {}", clock(step.started_at.unwrap_or(step.scheduled_at))),
+        _ => format!("reserved {}", clock(step.scheduled_at)),
     };
-    format!("step {}/{steps} {} by {:?}, {how}", step.rung.saturating_add(1), step.phrase(), step.lane)
+    format!("step {}/{steps} {} by {:?}, {how}", step.step_index.saturating_add(1), step.phrase(), step.executor)
 }
 
 fn last_done(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> String {
@@ -197,41 +197,41 @@ fn last_done(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> String {
         .filter_map(|e| Some((*e, e.finished_at?)))
         .filter(|(_, at)| since(ctx.snapshot.now, *at) < ctx.settings.failed_memory)
         .max_by(|a, b| a.1.cmp(&b.1).then_with(|| a.0.name.cmp(&b.0.name)));
-    let Some((episode, at)) = recent else { return String::new() };
+    let Some((remediation, at)) = recent else { return String::new() };
     let at = clock(at);
-    match episode.phase {
+    match remediation.phase {
         Phase::Succeeded => {
             let step =
-                episode.steps.iter().rev().find(|step| step.state == StepState::Succeeded && step.action.heals());
+                remediation.steps.iter().rev().find(|step| step.state == StepState::Succeeded && step.action.heals());
             step.map_or_else(|| format!("recovered {at}"), |step| format!("healed {at} by {}", step.phrase()))
         }
         Phase::Failed => format!("not healed, given up {at}"),
-        Phase::Cancelled => format!("cancelled {at}: {}", episode.message),
+        Phase::Cancelled => format!("cancelled {at}: {}", remediation.message),
         _ => String::new(),
     }
 }
 
 /// False when nothing will heal what is confirmed; unknown when nobody can look.
-fn self_healing(facts: &NodeFacts<'_>, held: &[&Held]) -> Tri {
-    let needs_a_person = |held: &&&Held| {
+fn self_healing(facts: &NodeFacts<'_>, blocked: &[&Blocked]) -> Tri {
+    let needs_a_person = |blocked: &&&Blocked| {
         matches!(
-            held.reason,
-            HoldReason::LadderExhausted
-                | HoldReason::RecentlyFailed
-                | HoldReason::NoPolicy
-                | HoldReason::NoRule
-                | HoldReason::RuleInDoubt
-                | HoldReason::CallRefused
-                | HoldReason::NodeLimit
-                | HoldReason::AwaitingApproval
+            blocked.reason,
+            BlockReason::StepsExhausted
+                | BlockReason::RecentlyFailed
+                | BlockReason::NoPolicy
+                | BlockReason::NoRule
+                | BlockReason::RuleAmbiguous
+                | BlockReason::RequestRejected
+                | BlockReason::NodeLimit
+                | BlockReason::AwaitingApproval
         )
     };
-    if held.iter().any(|held| needs_a_person(&held)) {
+    if blocked.iter().any(|blocked| needs_a_person(&blocked)) {
         return Tri::False;
     }
-    let is_off = held
-        .iter()
-        .any(|held| matches!(held.reason, HoldReason::DryRun | HoldReason::Suspended | HoldReason::PodUnknown));
+    let is_off = blocked.iter().any(|blocked| {
+        matches!(blocked.reason, BlockReason::DryRun | BlockReason::Suspended | BlockReason::PodUnknown)
+    });
     if facts.probe == Probe::Reporting && !is_off { Tri::True } else { Tri::Unknown }
 }
 

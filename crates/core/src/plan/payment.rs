@@ -1,18 +1,18 @@
-//! Whether an open episode has a slot for what it does. Nothing begins in one whose slot is not in the ledger.
+//! Whether an open remediation has a slot for what it does. Nothing begins in one whose slot is not in the ledger.
 //!
-//! A slot is taken before its episode is written, so an episode without one is rare: its creation was on the way for so long
+//! A slot is taken before its remediation is written, so a remediation without one is rare: its creation was on the way for so long
 //! that the slot was given back meanwhile, to another node perhaps.
 
 use std::collections::BTreeMap;
 
 use super::evidence::Nodes;
-use super::{Ctx, Hold, HoldReason};
+use super::{Block, BlockReason, Ctx};
 use crate::budget::{Bounds, Slots};
-use crate::episode::Episode;
 use crate::policy::Mode;
+use crate::remediation::Remediation;
 use crate::snapshot::Slot;
 
-/// How an open episode stands with the ledger.
+/// How an open remediation stands with the ledger.
 #[derive(Clone, Debug)]
 pub(super) enum Payment {
     /// Its slot is stored, before anything else is done.
@@ -26,41 +26,41 @@ pub(super) enum Payment {
 }
 
 impl Payment {
-    /// Why nothing may be done in the episode, if so.
-    pub fn is_made(&self) -> Result<(), Hold> {
+    /// Why nothing may be done in the remediation, if so.
+    pub fn is_made(&self) -> Result<(), Block> {
         match self {
             Self::Made => return Ok(()),
-            Self::InDoubt(doubt) => return Err(Hold::new(HoldReason::AdmissionNotEnforced, doubt)),
+            Self::InDoubt(doubt) => return Err(Block::new(BlockReason::AdmissionNotEnforced, doubt)),
             Self::Awaited | Self::Refused(_) => {}
         }
-        let message = "the ledger of in-flight slots is missing or unreadable, or holds no slot for this episode yet: nothing \
+        let message = "the ledger of in-flight slots is missing or unreadable, or holds no slot for this remediation yet: nothing \
                        is done before its slot is stored";
-        Err(Hold::new(HoldReason::NoLedger, message))
+        Err(Block::new(BlockReason::LedgerUnavailable, message))
     }
 }
 
-/// What holds for each open episode, by its name. Those that lack a slot get one where there is room, the oldest first.
+/// What holds for each open remediation, by its name. Those that lack a slot get one where there is room, the oldest first.
 pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, Payment> {
     let open = || nodes.values().flat_map(|facts| &facts.open).copied();
     if let Some(doubt) = slots.doubt() {
-        return open().map(|episode| (episode.name.as_str(), Payment::InDoubt(doubt.to_owned()))).collect();
+        return open().map(|remediation| (remediation.name.as_str(), Payment::InDoubt(doubt.to_owned()))).collect();
     }
     let mut payments = BTreeMap::new();
-    for episode in open() {
+    for remediation in open() {
         // That of one that was begun is stored in this very pass.
-        let is_made = slots.holds(&episode.name) || (slots.is_known() && episode.was_begun());
+        let is_made = slots.holds(&remediation.name) || (slots.is_known() && remediation.was_begun());
         let payment = if is_made { Payment::Made } else { Payment::Awaited };
-        payments.insert(episode.name.as_str(), payment);
+        payments.insert(remediation.name.as_str(), payment);
     }
     for name in slots.unpaid() {
-        let Some((name, episode)) = ctx.snapshot.episodes.get_key_value(&name) else { continue };
-        if episode.phase.is_final() {
+        let Some((name, remediation)) = ctx.snapshot.remediations.get_key_value(&name) else { continue };
+        if remediation.phase.is_final() {
             continue;
         }
-        match room(ctx, nodes, slots, episode) {
+        match room(ctx, nodes, slots, remediation) {
             None => {
-                let (node, policy) = (episode.node.clone(), episode.policy.clone());
-                let kinds = Some(episode.kinds());
+                let (node, policy) = (remediation.node.clone(), remediation.policy.clone());
+                let kinds = Some(remediation.kinds());
                 slots.take(name, Slot { node, policy, taken_at: ctx.snapshot.now, kinds }, Mode::Enforce);
             }
             Some(why) => {
@@ -71,13 +71,13 @@ pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> 
     payments
 }
 
-/// Why there is no room for one more episode of that policy on that node, if so.
-fn room<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &Slots, episode: &Episode) -> Option<String> {
-    // Without its node or its policy the episode ends anyway.
-    let (facts, scope) = nodes.get(episode.node.as_str()).zip(ctx.scopes.get(episode.policy.as_str()))?;
+/// Why there is no room for one more remediation of that policy on that node, if so.
+fn room<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &Slots, remediation: &Remediation) -> Option<String> {
+    // Without its node or its policy the remediation ends anyway.
+    let (facts, scope) = nodes.get(remediation.node.as_str()).zip(ctx.scopes.get(remediation.policy.as_str()))?;
     let bounds = Bounds { in_flight: scope.max_in_flight, mode: Mode::Enforce };
-    let kinds = || episode.kinds().into_iter().find_map(|kind| scope.full(kind, &episode.node, slots));
+    let kinds = || remediation.kinds().into_iter().find_map(|kind| scope.full(kind, &remediation.node, slots));
     let (_, why) =
-        slots.refuse(&episode.policy, bounds).or_else(|| scope.crowded(facts, nodes, slots)).or_else(kinds)?;
+        slots.refuse(&remediation.policy, bounds).or_else(|| scope.crowded(facts, nodes, slots)).or_else(kinds)?;
     Some(format!("it came so late that its slot was given back, and nothing was done in it; {why}"))
 }

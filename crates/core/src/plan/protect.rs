@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use super::evidence::{NodeFacts, Seen};
-use super::{Ctx, Hold, HoldReason};
-use crate::episode::{Episode, clock, since};
+use super::{Block, BlockReason, Ctx};
 use crate::fault::{Fault, FaultState, FaultType, PodRef, Role};
 use crate::order::Signal;
 use crate::policy::{ActionType, Rule, Step};
+use crate::remediation::{Remediation, clock, since};
 use crate::snapshot::{NodeView, SuspectPod};
 use crate::stuck;
 
@@ -24,7 +24,7 @@ pub(super) fn is_terminating(ctx: Ctx<'_>, fault: &Fault) -> bool {
 
 /// Killing a shim ends every container of its pod: only under a pod that is being deleted, or where the policy
 /// allows it.
-pub(super) fn release(ctx: Ctx<'_>, fault: &Fault, signal: Signal, allow_running: bool) -> Result<(), Hold> {
+pub(super) fn release(ctx: Ctx<'_>, fault: &Fault, signal: Signal, allow_running: bool) -> Result<(), Block> {
     let is_kill = signal == Signal::Kill && fault.kind == FaultType::HungContainer;
     let role = fault.target.process.as_ref().map(|process| process.role);
     // Of a `runc create`, no container depends yet.
@@ -37,7 +37,7 @@ pub(super) fn release(ctx: Ctx<'_>, fault: &Fault, signal: Signal, allow_running
          set allowRunningPods in the step",
         fault.kind, fault.subject
     );
-    Err(Hold::new(HoldReason::RunningPods, &message))
+    Err(Block::new(BlockReason::PodsRunning, &message))
 }
 
 /// What was read of the pod a fault is about.
@@ -76,12 +76,12 @@ pub(super) fn delete_pod(
     seen: &Seen<'_>,
     rule: &Rule,
     step: &Step,
-) -> Result<(), Hold> {
+) -> Result<(), Block> {
     let fault = &seen.fault;
     let name = pod_of(fault).map_or_else(String::new, ToString::to_string);
     let Some(pod) = suspect(facts, fault).filter(|pod| pod.daemon_set.is_some()) else {
         let message = format!("pod {name} is not known as a DaemonSet's pod: only those are deleted");
-        return Err(Hold::new(HoldReason::CannotAct, &message));
+        return Err(Block::new(BlockReason::ActionsDisabled, &message));
     };
     if let Some(hung) = hung_process(facts, fault) {
         let sure = if hung.fault.state == FaultState::Suspected { " is suspected" } else { "" };
@@ -89,14 +89,14 @@ pub(super) fn delete_pod(
             "pod {name}: {} ({}){sure} must be released first; a delete above it would only hang as well",
             hung.fault.kind, hung.fault.subject
         );
-        return Err(Hold::new(HoldReason::ReleaseFirst, &message));
+        return Err(Block::new(BlockReason::HungProcessFirst, &message));
     }
     if let Some(taint) = facts.view.and_then(NodeView::repels_daemon_sets) {
         let message = format!(
             "pod {name}: under the taint {taint} of {} it would have no successor; held until that is off the node",
             facts.name
         );
-        return Err(Hold::new(HoldReason::CannotAct, &message));
+        return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
     if stuck::waits_for_the_node(pod)
         && let Some(age) = last_act(ctx, facts, &fault.id)
@@ -107,7 +107,7 @@ pub(super) fn delete_pod(
             facts.name,
             ctx.settings.settle.as_secs()
         );
-        return Err(Hold::new(HoldReason::CoolDown, &message).until(ctx.settings.settle.saturating_sub(age)));
+        return Err(Block::new(BlockReason::Cooldown, &message).until(ctx.settings.settle.saturating_sub(age)));
     }
     deleted_in_vain(ctx, facts, pod, rule, step)
 }
@@ -118,9 +118,9 @@ fn last_act(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault_id: &str) -> Option<Durat
         .open
         .iter()
         .chain(&facts.finished)
-        .flat_map(|episode| &episode.steps)
+        .flat_map(|remediation| &remediation.steps)
         .filter(|step| step.fault_id != fault_id && step.action.heals())
-        .filter_map(|step| step.acted_at)
+        .filter_map(|step| step.executed_at)
         .map(|at| since(ctx.snapshot.now, at))
         .min()
 }
@@ -132,10 +132,10 @@ fn deleted_in_vain(
     pod: &SuspectPod,
     rule: &Rule,
     step: &Step,
-) -> Result<(), Hold> {
+) -> Result<(), Block> {
     let memory = ctx.settings.failed_memory;
-    let is_same_set = |episode: &Episode, id: &str| {
-        episode.fault(id).is_some_and(|fault| {
+    let is_same_set = |remediation: &Remediation, id: &str| {
+        remediation.fault(id).is_some_and(|fault| {
             fault.rule == rule.name
                 && fault.subject.name == pod.daemon_set
                 && fault.subject.pod.as_ref().is_some_and(|p| p.namespace == pod.pod.namespace)
@@ -145,15 +145,15 @@ fn deleted_in_vain(
         .open
         .iter()
         .chain(&facts.finished)
-        .flat_map(|episode| episode.steps.iter().map(move |step| (episode, step)))
+        .flat_map(|remediation| remediation.steps.iter().map(move |step| (remediation, step)))
         .filter(|(_, record)| record.action == ActionType::DeletePod)
-        .filter_map(|(episode, record)| Some((episode, record, record.acted_at?)))
+        .filter_map(|(remediation, record)| Some((remediation, record, record.executed_at?)))
         .filter(|(_, _, at)| since(ctx.snapshot.now, *at) < memory)
-        .filter(|(episode, record, _)| is_same_set(episode, &record.fault_id))
+        .filter(|(remediation, record, _)| is_same_set(remediation, &record.fault_id))
         .map(|(_, _, at)| at)
         .collect();
     deletions.sort_unstable();
-    let attempts = usize::try_from(step.attempts).unwrap_or(usize::MAX);
+    let attempts = usize::try_from(step.max_attempts).unwrap_or(usize::MAX);
     // The one that has to grow old before there is room again.
     let Some(oldest) = deletions.len().checked_sub(attempts).and_then(|i| deletions.get(i)) else { return Ok(()) };
     let until = oldest.checked_add(memory).unwrap_or(*oldest);
@@ -167,5 +167,6 @@ fn deleted_in_vain(
         memory.as_secs() / 60,
         clock(until)
     );
-    Err(Hold::new(HoldReason::RecentlyFailed, &message).until(memory.saturating_sub(since(ctx.snapshot.now, *oldest))))
+    Err(Block::new(BlockReason::RecentlyFailed, &message)
+        .until(memory.saturating_sub(since(ctx.snapshot.now, *oldest))))
 }

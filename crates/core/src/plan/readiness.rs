@@ -3,11 +3,11 @@
 use super::evidence::{NodeFacts, Seen};
 use super::ladder::{Look, Relapse};
 use super::storm::{self, Storm};
-use super::{Ctx, Hold, HoldReason, cause, conditions, drain, hand_off, ladder, scope, unreadable};
-use crate::episode::{Episode, EpisodeFault, HealState, Phase, Stopped, clock, since};
+use super::{Block, BlockReason, Ctx, cause, conditions, drain, hand_off, ladder, scope, unreadable};
 use crate::fault::Fault;
 use crate::narrow::{Lack, why_none};
 use crate::policy::{Action, Found, Mode, Policy, Rule};
+use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped, clock, since};
 
 /// How often one fault may come back within the memory before a person has to look at it.
 const MAX_RECURRENCES: usize = 3;
@@ -36,18 +36,18 @@ pub(super) fn suspended(facts: &NodeFacts<'_>) -> Option<String> {
     Some(format!("node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name))
 }
 
-/// The standing of a fault that enters an episode now.
-pub(super) fn standing(ctx: Ctx<'_>, seen: &Seen<'_>, rule: &Rule) -> EpisodeFault {
+/// The standing of a fault that enters a remediation now.
+pub(super) fn standing(ctx: Ctx<'_>, seen: &Seen<'_>, rule: &Rule) -> RemediationFault {
     let fault = &seen.fault;
-    EpisodeFault {
+    RemediationFault {
         since: ctx.snapshot.now.checked_sub(seen.lasted).ok(),
         id: fault.id.clone(),
         kind: fault.kind,
         subject: fault.subject.clone(),
         rule: rule.name.clone(),
-        rung: 0,
-        state: HealState::Open,
-        clean_since: None,
+        step_index: 0,
+        state: Resolution::Open,
+        clear_since: None,
     }
 }
 
@@ -57,17 +57,17 @@ pub(super) fn judge<'p>(
     facts: &NodeFacts<'_>,
     policy: &'p Policy,
     seen: &Seen<'_>,
-) -> Result<&'p Rule, Hold> {
+) -> Result<&'p Rule, Block> {
     let fault = seen.fault.as_ref();
     unreadable::may_begin(facts)?;
     if let Some(why) = leave_alone(facts) {
-        return Err(Hold::new(HoldReason::Vetoed, &why));
+        return Err(Block::new(BlockReason::Excluded, &why));
     }
     if policy.suspend {
-        return Err(Hold::new(HoldReason::Suspended, &format!("policy {} is suspended", policy.name)));
+        return Err(Block::new(BlockReason::Suspended, &format!("policy {} is suspended", policy.name)));
     }
     if let Some(why) = scope::broken(policy) {
-        return Err(Hold::new(HoldReason::Paused, &why));
+        return Err(Block::new(BlockReason::Paused, &why));
     }
     let rule = match facts.rule_of(policy, fault) {
         Found::Rule(rule) => rule,
@@ -81,20 +81,22 @@ pub(super) fn judge<'p>(
                 fault.subject,
                 why_none(policy, fault, &facts.around).map_or_else(String::new, |why| format!("; {why}"))
             );
-            return Err(Hold::new(HoldReason::NoRule, &message));
+            return Err(Block::new(BlockReason::NoRule, &message));
         }
     };
     remembered(ctx, facts, fault)?;
     let lasted = conditions::lasted(facts, seen, rule);
-    if lasted < rule.hold_for {
+    if lasted < rule.min_duration {
         let message = format!(
             "{} ({}): rule {} waits until it has been there for {}s",
             fault.kind,
             fault.subject,
             rule.name,
-            rule.hold_for.as_secs()
+            rule.min_duration.as_secs()
         );
-        return Err(Hold::new(HoldReason::TooYoung, &message).until(rule.hold_for.saturating_sub(lasted)));
+        return Err(
+            Block::new(BlockReason::MinDurationNotReached, &message).until(rule.min_duration.saturating_sub(lasted))
+        );
     }
     ladder::evidence(facts, seen, ctx)?;
     first_step(ctx, facts, policy, seen, rule)?;
@@ -104,26 +106,26 @@ pub(super) fn judge<'p>(
 }
 
 /// That nobody knows whether a rule is for the fault. It goes to no later rule, and to no other policy, as long as that is so.
-pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Lack) -> Hold {
+pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Lack) -> Block {
     let (reason, todo) = if lack.passes {
         (
-            HoldReason::PodUnknown,
+            BlockReason::PodUnknown,
             "it is read every few seconds; if this stays, the controller's log says why".to_owned(),
         )
     } else {
         let todo = format!("heal it by hand, or put a rule without {} before this one", lack.field);
-        (HoldReason::RuleInDoubt, todo)
+        (BlockReason::RuleAmbiguous, todo)
     };
     let message = format!(
         "{} ({}): whether it is for rule {} of policy {} cannot be told by match.{}: {}; no other rule takes it \
          meanwhile: {todo}",
         fault.kind, fault.subject, rule.name, policy.name, lack.field, lack.what
     );
-    Hold::new(reason, &message)
+    Block::new(reason, &message)
 }
 
 /// Whether the fault is no storm that rises.
-fn no_storm(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Hold> {
+fn no_storm(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Block> {
     let front = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
     if front.and_then(|front| front.on(facts.view)) != Some(Storm::Rising) || !rule.acts() {
         return Ok(());
@@ -133,12 +135,12 @@ fn no_storm(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault,
          likely than many sick nodes (limits.storm; how many stands in the policy's status)",
         policy.name, fault.kind
     );
-    Err(Hold::new(HoldReason::Storm, &message).until(storm::AGAIN))
+    Err(Block::new(BlockReason::Storm, &message).until(storm::AGAIN))
 }
 
 /// Whether the first step that applies, and the first that heals, may be taken: no node is cordoned or drained
 /// for a cure that is held anyway.
-fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>, rule: &Rule) -> Result<(), Hold> {
+fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>, rule: &Rule) -> Result<(), Block> {
     let mut standing = standing(ctx, seen, rule);
     let mut notes = Vec::new();
     let mut keeps = false;
@@ -152,16 +154,16 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
             }
             let why =
                 notes.last().map_or_else(|| format!("rule {} has none that heals or tells", rule.name), Clone::clone);
-            return Err(Hold::new(HoldReason::NoRule, &format!("no step can be taken: {why}")));
+            return Err(Block::new(BlockReason::NoRule, &format!("no step can be taken: {why}")));
         };
         // Nor does a hand-off or a drain that the controller may not make keep the node from the other steps.
         let lacking = hand_off::is_lacking(ctx, &step.action).or_else(|| drain::is_lacking(ctx, facts, &step.action));
-        notes.extend(lacking.iter().map(|hold| hold.message().to_owned()));
+        notes.extend(lacking.iter().map(|block| block.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
-            standing.rung = if step.mode == Mode::DryRun {
-                standing.rung.saturating_add(1)
+            standing.step_index = if step.mode == Mode::DryRun {
+                standing.step_index.saturating_add(1)
             } else {
-                drain::rung_without(step, rule, standing.rung)
+                drain::step_after_skip(step, rule, standing.step_index)
             };
             continue;
         }
@@ -171,45 +173,49 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
             Action::Taint(_) | Action::Drain(_) => {}
             _ => return Ok(()),
         }
-        standing.rung += 1;
+        standing.step_index += 1;
     }
 }
 
-/// That a person has stopped the healing of this node, as long as it counts: by its episodes, and by the note of one that
+/// That a person has stopped the healing of this node, as long as it counts: by its remediations, and by the note of one that
 /// was deleted.
 pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> Option<Stopped> {
     let uid = facts.view.map(|view| view.uid.as_str())?;
     let noted = facts.report.filter(|report| report.node_uid.as_deref() == Some(uid));
     let noted = noted.and_then(|report| report.stopped.clone());
-    let episodes = facts.finished.iter().filter(|episode| episode.mode == Mode::Enforce && episode.node_uid == uid);
-    let all = episodes.filter_map(|episode| episode.stopped()).chain(noted);
+    let remediations =
+        facts.finished.iter().filter(|remediation| remediation.mode == Mode::Enforce && remediation.node_uid == uid);
+    let all = remediations.filter_map(|remediation| remediation.stopped()).chain(noted);
     all.filter(|stopped| since(ctx.snapshot.now, stopped.at) < ctx.settings.failed_memory)
         .max_by(|a, b| a.at.cmp(&b.at).then_with(|| a.cmp(b)))
 }
 
-/// What earlier episodes of the node say against another one.
-fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Hold> {
+/// What earlier remediations of the node say against another one.
+fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
     let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
-    let recent = || facts.recent.iter().filter_map(|episode| Some((*episode, episode.finished_at?)));
-    let hold = |message: String, at: jiff::Timestamp| {
+    let recent = || facts.recent.iter().filter_map(|remediation| Some((*remediation, remediation.finished_at?)));
+    let block = |message: String, at: jiff::Timestamp| {
         let until = at.checked_add(memory).unwrap_or(at);
         let message = format!("{message}; not tried again before {}", clock(until));
-        Err(Hold::new(HoldReason::RecentlyFailed, &message).until(memory.saturating_sub(since(now, at))))
+        Err(Block::new(BlockReason::RecentlyFailed, &message).until(memory.saturating_sub(since(now, at))))
     };
-    let gave_up = |e: &Episode| {
-        matches!(e.phase, Phase::Failed | Phase::Contained | Phase::Cancelled)
-            && e.fault(&fault.id).is_some_and(|f| f.state == HealState::GivenUp)
+    let gave_up = |e: &Remediation| {
+        matches!(e.phase, Phase::Failed | Phase::Quarantined | Phase::Cancelled)
+            && e.fault(&fault.id).is_some_and(|f| f.state == Resolution::Exhausted)
     };
-    if let Some((episode, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {
-        let message = format!("{} ({}) was not healed by episode {}", fault.kind, fault.subject, episode.name);
-        return hold(message, at);
+    if let Some((remediation, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {
+        let message = format!("{} ({}) was not healed by remediation {}", fault.kind, fault.subject, remediation.name);
+        return block(message, at);
     }
     if let Some(stopped) = stopped(ctx, facts) {
-        return hold(format!("episode {} of {} was {}", stopped.episode, facts.name, stopped.message), stopped.at);
+        return block(
+            format!("remediation {} of {} was {}", stopped.remediation, facts.name, stopped.message),
+            stopped.at,
+        );
     }
-    let healed = |e: &Episode| {
-        e.fault(&fault.id).is_some_and(EpisodeFault::is_cured)
-            && e.steps.iter().any(|s| s.fault_id == fault.id && s.acted_at.is_some())
+    let healed = |e: &Remediation| {
+        e.fault(&fault.id).is_some_and(RemediationFault::is_cured)
+            && e.steps.iter().any(|s| s.fault_id == fault.id && s.executed_at.is_some())
     };
     let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| healed(e)).map(|(_, at)| at).collect();
     times.sort_unstable();
@@ -222,7 +228,7 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
                 times.len(),
                 memory.as_secs() / 60
             );
-            hold(message, *at)
+            block(message, *at)
         }
         None => Ok(()),
     }

@@ -2,7 +2,7 @@
 //! it has failed.
 //!
 //! ```text
-//! Reserved, for one boot id ─► Started ─► the Node shows another boot id ─► Verifying: the probe of that boot looks anew
+//! Scheduled, for one boot id ─► Started ─► the Node shows another boot id ─► Verifying: the probe of that boot looks anew
 //!         └ another boot id before anything was recorded: it was done, and is never repeated
 //! ```
 //!
@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use super::evidence::NodeFacts;
 use super::turn::Turn;
-use super::{Ctx, Hold, HoldReason, Wake, attempt, ending, mark};
-use crate::episode::{Episode, StepRecord, StepState, clock, since};
+use super::{Block, BlockReason, Ctx, Wake, attempt, ending, mark};
 use crate::order::{Order, OutcomeReason};
 use crate::policy::{Action, ActionType, Policy, Step};
 use crate::reboot::is_boot_id;
+use crate::remediation::{Remediation, StepRecord, StepState, clock, since};
 use crate::snapshot::Tri;
 
-/// Least time between two reboots of one node, in whatever episode and by whatever policy.
+/// Least time between two reboots of one node, in whatever remediation and by whatever policy.
 const APART: Duration = Duration::from_hours(1);
 
 /// The same after one that has not helped: a node that is rebooted again and again in vain is for a person to see.
@@ -31,10 +31,10 @@ pub(super) const AFTER_ONE_IN_VAIN: Duration = Duration::from_hours(24);
 const AWAY: Duration = Duration::from_mins(20);
 
 /// The boot that the Node shows, where the probe's word is the same.
-pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Hold> {
+pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Block> {
     let unknown = |what: String| {
         let message = format!("node {} is not rebooted: {what}", facts.name);
-        Hold::new(HoldReason::CannotAct, &message)
+        Block::new(BlockReason::ActionsDisabled, &message)
     };
     let shown = facts.view.and_then(|view| view.boot_id.as_deref());
     let shown = shown.ok_or_else(|| unknown("its Node shows no boot id".to_owned()))?;
@@ -50,43 +50,43 @@ pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Hold> {
 }
 
 /// Whether it may be done now, as far as the node's boots go.
-pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -> Result<(), Hold> {
+pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -> Result<(), Block> {
     boot_of(facts)?;
     // Who reboots a marked node drains it first, by its kubelet: of that nothing is known then.
     let is_unknown = facts.view.is_none_or(|view| view.ready == Tri::Unknown);
     if is_unknown && action.mark_for_reboot().is_some() {
         let message = format!("node {} is not marked for a reboot: whether it is Ready is Unknown", facts.name);
-        return Err(Hold::new(HoldReason::CannotAct, &message));
+        return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
     let now = ctx.snapshot.now;
     // Of whatever Node object: one that was made anew under that name may stand for the same machine.
-    let last = facts.open.iter().chain(&facts.finished).flat_map(|episode| begun(episode));
+    let last = facts.open.iter().chain(&facts.finished).flat_map(|remediation| begun(remediation));
     let free = |step: &StepRecord| {
         let at = done_at(step)?;
         let apart = apart(step, facts.view.and_then(|view| view.boot_id.as_deref()));
         let until = at.checked_add(apart).unwrap_or(at);
         // Nobody came to it, as far as is known.
-        let is_mark = step.action == ActionType::MarkForReboot && step.acted_at.is_none();
+        let is_mark = step.action == ActionType::MarkForReboot && step.executed_at.is_none();
         (until > now).then_some((until, at, apart, is_mark))
     };
     let Some((until, at, apart, is_mark)) = last.filter_map(free).max() else { return Ok(()) };
     let what = if is_mark { "marked for a reboot until" } else { "rebooted, or told to, at" };
     let how = if apart > APART { ", which did not help" } else { "" };
     let message = format!("node {} was {what} {}{how}: not again before {}", facts.name, clock(at), clock(until));
-    Err(Hold::new(HoldReason::NodeLimit, &message).until(since(until, now)))
+    Err(Block::new(BlockReason::NodeLimit, &message).until(since(until, now)))
 }
 
 /// When it was done, as far as anybody knows. A mark stands for hours, and what it was for may begin at its end.
 fn done_at(step: &StepRecord) -> Option<jiff::Timestamp> {
     let begun = step.started_at?;
-    let last = step.acted_at.or(step.finished_at).filter(|_| step.action == ActionType::MarkForReboot);
+    let last = step.executed_at.or(step.finished_at).filter(|_| step.action == ActionType::MarkForReboot);
     Some(last.unwrap_or(begun))
 }
 
-/// Reboots of the episode that may have been begun.
-fn begun(episode: &Episode) -> impl Iterator<Item = &StepRecord> {
+/// Reboots of the remediation that may have been begun.
+fn begun(remediation: &Remediation) -> impl Iterator<Item = &StepRecord> {
     let is_it = |step: &&StepRecord| step.action.boots() && step.state != StepState::Refused;
-    episode.steps.iter().filter(is_it).filter(|step| step.started_at.is_some())
+    remediation.steps.iter().filter(is_it).filter(|step| step.started_at.is_some())
 }
 
 /// For how long a node that is in this boot now is not rebooted again after this one.
@@ -95,53 +95,56 @@ fn apart(step: &StepRecord, booted: Option<&str>) -> Duration {
     if step.state == StepState::Cancelled && mark::is_carried(step) && booted != step.boot_id.as_deref() {
         return AFTER_ONE_IN_VAIN;
     }
-    let was_made = step.reason != Some(OutcomeReason::CallFailed);
+    let was_made = step.reason != Some(OutcomeReason::RequestFailed);
     let is_in_vain = matches!(step.state, StepState::Failed | StepState::TimedOut) && was_made;
     if is_in_vain { AFTER_ONE_IN_VAIN } else { APART }
 }
 
-/// Whether a decision rests on the record of the episode for longer than on others.
-pub(super) fn is_remembered(episode: &Episode) -> bool {
-    begun(episode).next().is_some()
+/// Whether a decision rests on the record of the remediation for longer than on others.
+pub(super) fn is_remembered(remediation: &Remediation) -> bool {
+    begun(remediation).next().is_some()
 }
 
-/// Whether the node shows the cordon of its own episode: a node that takes pods is not rebooted under them.
-pub(super) fn is_ready(facts: &NodeFacts<'_>, step: &Step) -> Result<(), Hold> {
+/// Whether the node shows the cordon of its own remediation: a node that takes pods is not rebooted under them.
+pub(super) fn is_ready(facts: &NodeFacts<'_>, step: &Step) -> Result<(), Block> {
     if step.action.reboot().is_none() {
         return Ok(());
     }
     let mark = facts.view.filter(|view| view.unschedulable).and_then(|view| view.cordoned_by.as_deref());
-    let ours = facts.open.iter().find(|episode| Some(episode.name.as_str()) == mark && episode.undo.owes_cordon());
+    let ours = facts
+        .open
+        .iter()
+        .find(|remediation| Some(remediation.name.as_str()) == mark && remediation.cleanup.owes_cordon());
     if ours.is_none() {
         let message =
-            format!("node {} does not show the cordon of its episode (any more): it is not rebooted", facts.name);
-        return Err(Hold::new(HoldReason::CannotAct, &message));
+            format!("node {} does not show the cordon of its remediation (any more): it is not rebooted", facts.name);
+        return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
     Ok(())
 }
 
-/// Why a reboot has no place in this episode, if so: the cordon that it needs is not this episode's, or the node is not drained.
-pub(super) fn is_out_of_place(episode: &Episode, step: &Step) -> Option<String> {
+/// Why a reboot has no place in this remediation, if so: the cordon that it needs is not this remediation's, or the node is not drained.
+pub(super) fn is_out_of_place(remediation: &Remediation, step: &Step) -> Option<String> {
     let with = step.action.reboot()?;
-    let node = &episode.node;
-    let cordoned = episode.cordoned_at().filter(|_| episode.undo.owes_cordon());
+    let node = &remediation.node;
+    let cordoned = remediation.cordoned_at().filter(|_| remediation.cleanup.owes_cordon());
     let Some(cordoned) = cordoned else {
-        return Some(format!("left out: node {node} is not cordoned by this episode"));
+        return Some(format!("left out: node {node} is not cordoned by this remediation"));
     };
     let drained = |record: &StepRecord| {
         record.action == ActionType::Drain
             && record.state == StepState::Succeeded
             && record.finished_at.is_some_and(|at| at >= cordoned)
     };
-    let is_drained = with.even_if_not_drained || episode.steps.iter().any(drained);
+    let is_drained = !with.require_drain || remediation.steps.iter().any(drained);
     (!is_drained)
-        .then(|| format!("left out: node {node} was not drained by this episode (reboot.evenIfNotDrained is false)"))
+        .then(|| format!("left out: node {node} was not drained by this remediation (reboot.requireDrain is false)"))
 }
 
-/// At most one in an episode: what one has not ended another does not end either.
-pub(super) fn is_new(step: &Step, episode: Option<&Episode>) -> Result<(), &'static str> {
-    let Some(episode) = episode.filter(|_| step.action.kind().boots()) else { return Ok(()) };
-    let reboots = || episode.steps.iter().filter(|record| record.action.boots());
+/// At most one in a remediation: what one has not ended another does not end either.
+pub(super) fn is_new(step: &Step, remediation: Option<&Remediation>) -> Result<(), &'static str> {
+    let Some(remediation) = remediation.filter(|_| step.action.kind().boots()) else { return Ok(()) };
+    let reboots = || remediation.steps.iter().filter(|record| record.action.boots());
     // Withdrawn, or its time was over, while a person was asked: nothing was ordered.
     let is_unanswered =
         |record: &StepRecord| record.started_at.is_none() && record.approved_by.is_none() && step.needs_approval();
@@ -153,19 +156,19 @@ pub(super) fn is_new(step: &Step, episode: Option<&Episode>) -> Result<(), &'sta
         _ => !record.is_refused_call(),
     };
     if reboots().any(was_begun) {
-        return Err("the node was rebooted, or told to, in this episode already");
+        return Err("the node was rebooted, or told to, in this remediation already");
     }
     if reboots().any(|record| record.state == StepState::TimedOut && is_unanswered(record)) {
-        return Err("nobody has agreed to a reboot of the node in this episode, and nobody is asked twice");
+        return Err("nobody has agreed to a reboot of the node in this remediation, and nobody is asked twice");
     }
     Ok(())
 }
 
 /// Whether the machine is away, or nobody knows yet that it is back: what shows meanwhile is no new fault.
-pub(super) fn is_under_way(episode: &Episode) -> bool {
+pub(super) fn is_under_way(remediation: &Remediation) -> bool {
     let is_it =
         |step: &StepRecord| step.action.boots() && matches!(step.state, StepState::Started | StepState::Verifying);
-    episode.current_step().is_some_and(is_it)
+    remediation.current_step().is_some_and(is_it)
 }
 
 /// What the node has said last of this attempt.
@@ -180,13 +183,13 @@ pub(super) fn is_news(step: &StepRecord, answer: OutcomeReason) -> bool {
 }
 
 /// Notes what shows that the attempt was begun, or done: the order that stands, and another boot id.
-pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
+pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) {
     let now = ctx.snapshot.now;
     let booted = facts.view.and_then(|view| view.boot_id.clone());
     let ordered = facts.own_order();
-    let Some(step) = episode.current_step_mut().filter(|step| step.action.boots()) else { return };
-    let is_begun = matches!(step.state, StepState::Reserved | StepState::Started);
-    if step.state == StepState::Reserved && ordered.is_some_and(|order| order.operation_id == step.operation_id) {
+    let Some(step) = remediation.current_step_mut().filter(|step| step.action.boots()) else { return };
+    let is_begun = matches!(step.state, StepState::Scheduled | StepState::Started);
+    if step.state == StepState::Scheduled && ordered.is_some_and(|order| order.operation_id == step.operation_id) {
         step.state = StepState::Started;
         step.started_at = Some(now);
     }
@@ -196,7 +199,7 @@ pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
         step.message = format!("the node has booted anew: its boot id was {before} and is {booted}");
         step.state = StepState::Verifying;
         step.started_at.get_or_insert(now);
-        step.acted_at = Some(now);
+        step.executed_at = Some(now);
     }
 }
 
@@ -206,24 +209,24 @@ pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) {
 pub(super) fn is_over(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
-    episode: &Episode,
+    remediation: &Remediation,
     step: &StepRecord,
     order: &Order,
 ) -> bool {
     if step.operation_id != order.operation_id {
         return false;
     }
-    let is_late = since(ctx.snapshot.now, step.reserved_at) > Duration::from_secs(order.ttl_seconds.into());
+    let is_late = since(ctx.snapshot.now, step.scheduled_at) > Duration::from_secs(order.ttl_seconds.into());
     match step.action {
         ActionType::Reboot => {}
         // An order that was answered stands for as long as the mark.
         ActionType::MarkForReboot => return step.reason.is_none() && is_late,
         _ => return false,
     }
-    let named = ending::policy_of(ctx, episode).and_then(|policy| attempt::step_of(policy, episode, step));
+    let named = ending::policy_of(ctx, remediation).and_then(|policy| attempt::step_of(policy, remediation, step));
     let is_agreed =
-        named.is_some_and(|named| !named.needs_approval() || episode.approved(&step.operation_id).is_some());
-    step.reason.is_some() || is_late || !is_agreed || ending::must_stop(ctx, facts, episode).is_some()
+        named.is_some_and(|named| !named.needs_approval() || remediation.approved(&step.operation_id).is_some());
+    step.reason.is_some() || is_late || !is_agreed || ending::must_stop(ctx, facts, remediation).is_some()
 }
 
 /// A reboot that was ordered: another boot id is awaited, for as long as the step says. The order is given once.
@@ -236,10 +239,10 @@ pub(super) fn wait(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    let (timeout, _) = times(ctx, record, attempt::step_of(policy, &turn.episode, record));
-    let age = since(now, record.started_at.unwrap_or(record.reserved_at));
+    let (timeout, _) = times(ctx, record, attempt::step_of(policy, &turn.remediation, record));
+    let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
     if age < timeout {
-        wake.when_past(Duration::from_secs(ctx.settings.order_ttl_seconds.into()), since(now, record.reserved_at));
+        wake.when_past(Duration::from_secs(ctx.settings.order_ttl_seconds.into()), since(now, record.scheduled_at));
         return wake.at(timeout.saturating_sub(age));
     }
     let told = facts.own_report().and_then(|report| report.heartbeat.as_ref());
@@ -255,9 +258,9 @@ pub(super) fn times(ctx: Ctx<'_>, record: &StepRecord, step: Option<&Step>) -> (
     let least = if record.action.boots() { AWAY } else { ctx.settings.answer_within };
     // For a boot that was awaited for hours its cure is not.
     if let Some(step) = step.filter(|_| record.action == ActionType::MarkForReboot) {
-        return (step.timeout.min(AWAY.saturating_add(step.verify_for)), step.verify_for);
+        return (step.timeout.min(AWAY.saturating_add(step.stable_for)), step.stable_for);
     }
-    step.map_or((least, Duration::from_secs(5)), |step| (step.timeout, step.verify_for))
+    step.map_or((least, Duration::from_secs(5)), |step| (step.timeout, step.stable_for))
 }
 
 /// Whether a clean look is one of the new boot. Of any other step: yes.
@@ -267,14 +270,14 @@ pub(super) fn is_looked_anew(facts: &NodeFacts<'_>, record: &StepRecord) -> bool
 }
 
 /// Since when the time of the step runs: a reboot takes its time from the order on, not from the new boot on.
-pub(super) fn began(record: &StepRecord, acted_at: jiff::Timestamp) -> jiff::Timestamp {
-    if record.action == ActionType::Reboot { record.started_at.unwrap_or(acted_at) } else { acted_at }
+pub(super) fn began(record: &StepRecord, executed_at: jiff::Timestamp) -> jiff::Timestamp {
+    if record.action == ActionType::Reboot { record.started_at.unwrap_or(executed_at) } else { executed_at }
 }
 
 /// The boot that a new attempt is for.
-pub(super) fn boot(ctx: Ctx<'_>, episode: &Episode, action: &Action) -> Option<String> {
+pub(super) fn boot(ctx: Ctx<'_>, remediation: &Remediation, action: &Action) -> Option<String> {
     action.kind().boots().then_some(())?;
-    ctx.snapshot.nodes.get(&episode.node)?.boot_id.clone().filter(|id| is_boot_id(id))
+    ctx.snapshot.nodes.get(&remediation.node)?.boot_id.clone().filter(|id| is_boot_id(id))
 }
 
 /// Whether the node is still in the boot that the attempt was recorded for.

@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use super::{Ctx, Hold, HoldReason};
-use crate::episode::{Episode, EpisodeFault, StepRecord, clock, since};
+use super::{Block, BlockReason, Ctx};
 use crate::policy::{Rule, Step};
+use crate::remediation::{Remediation, RemediationFault, StepRecord, clock, since};
 use crate::text::bounded;
 
 /// How often a step is tried that the API server refuses.
@@ -21,7 +21,7 @@ const MAX_SENTENCE: usize = 320;
 
 /// How long nothing further is tried for the fault.
 fn wait(rule: &Rule, record: &StepRecord) -> Duration {
-    let step = usize::try_from(record.rung).ok().and_then(|rung| rule.steps.get(rung));
+    let step = usize::try_from(record.step_index).ok().and_then(|step_index| rule.steps.get(step_index));
     step.map_or(LEAST_WAIT, cool_down)
 }
 
@@ -31,9 +31,14 @@ fn cool_down(step: &Step) -> Duration {
 }
 
 /// Whether the last thing tried for the fault was refused so shortly ago that nothing else is tried yet, on
-/// whatever rung.
-pub(super) fn cooled_down(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFault, rule: &Rule) -> Result<(), Hold> {
-    let last = episode.steps.iter().rev().find(|record| record.fault_id == standing.id && record.state.is_final());
+/// whatever step.
+pub(super) fn cooled_down(
+    ctx: Ctx<'_>,
+    remediation: &Remediation,
+    standing: &RemediationFault,
+    rule: &Rule,
+) -> Result<(), Block> {
+    let last = remediation.steps.iter().rev().find(|record| record.fault_id == standing.id && record.state.is_final());
     let Some(record) = last.filter(|record| record.is_refused_call()) else { return Ok(()) };
     let Some(finished) = record.finished_at else { return Ok(()) };
     let (wait, age) = (wait(rule, record), since(ctx.snapshot.now, finished));
@@ -47,5 +52,5 @@ pub(super) fn cooled_down(ctx: Ctx<'_>, episode: &Episode, standing: &EpisodeFau
         bounded(&record.message, MAX_SENTENCE),
         clock(finished.checked_add(wait).unwrap_or(finished))
     );
-    Err(Hold::new(HoldReason::CallRefused, &message).until(wait.saturating_sub(age)))
+    Err(Block::new(BlockReason::RequestRejected, &message).until(wait.saturating_sub(age)))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::evidence::NodeFacts;
-use super::{Hold, HoldReason};
+use super::{Block, BlockReason};
 use crate::fault::{Fault, FaultType, Subject, SubjectKind};
 use crate::order::Restart;
 use crate::policy::{Action, Daemon, Rule};
@@ -41,7 +41,7 @@ pub(super) fn has_waited(
     let Action::Restart { daemon, with } = action else { return Ok(()) };
     let lasted = facts.find(&fault.id).map_or(Duration::ZERO, |seen| seen.lasted);
     let unsafe_for = facts.report.map_or(Duration::ZERO, |report| report.restart.unsafe_for);
-    let is_long = lasted >= rule.hold_for.saturating_add(WAITS) && unsafe_for >= WAITS;
+    let is_long = lasted >= rule.min_duration.saturating_add(WAITS) && unsafe_for >= WAITS;
     // A kubelet waits for its runtime, which has a ladder of its own.
     let for_runtime =
         *daemon == Daemon::Kubelet && facts.seen.iter().any(|seen| seen.fault.kind == FaultType::RuntimeUnreachable);
@@ -52,7 +52,7 @@ pub(super) fn has_waited(
 }
 
 /// Whether the daemon can be restarted without harm, by the probe's word, or the policy wants it all the same.
-pub(super) fn is_safe(facts: &NodeFacts<'_>, fault: &Fault, daemon: Daemon, with: &Restart) -> Result<(), Hold> {
+pub(super) fn is_safe(facts: &NodeFacts<'_>, fault: &Fault, daemon: Daemon, with: &Restart) -> Result<(), Block> {
     let view = facts.report.map(|report| &report.restart);
     let safe = view.map_or(Tri::Unknown, |view| view.of(daemon));
     let blocked = facts.seen.iter().find(|seen| seen.fault.kind == FaultType::KubeletStartBlocked);
@@ -61,19 +61,19 @@ pub(super) fn is_safe(facts: &NodeFacts<'_>, fault: &Fault, daemon: Daemon, with
             "{} on {}: the kubelet is not restarted while its start is blocked, it would wait anew: {}",
             fault.kind, facts.name, blocked.fault.message
         );
-        return Err(Hold::new(HoldReason::RestartUnsafe, &message));
+        return Err(Block::new(BlockReason::RestartUnsafe, &message));
     }
-    if safe == Tri::True || with.even_if_unsafe {
+    if safe == Tri::True || with.skip_safety_check {
         return Ok(());
     }
     let said = view.map_or("", |view| view.message.as_str());
     let message = format!(
         "{} on {}: the {} is not restarted while RestartSafe is {} for it: {said}; heal that first (or have it restarted \
-         all the same: restart.evenIfUnsafe); after 10 min the next step takes its turn",
+         all the same: restart.skipSafetyCheck); after 10 min the next step takes its turn",
         fault.kind,
         facts.name,
         daemon.as_str(),
         safe.as_str()
     );
-    Err(Hold::new(HoldReason::RestartUnsafe, &message))
+    Err(Block::new(BlockReason::RestartUnsafe, &message))
 }

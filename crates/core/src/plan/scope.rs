@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::evidence::{NodeFacts, Nodes, Probe};
 use super::limits::{self, Group};
 use super::storm::{Front, StormOutlook, Weather};
-use super::{HoldReason, PolicyOutlook};
+use super::{BlockReason, PolicyOutlook};
 use crate::budget::{Bounds, Slots};
 use crate::fault::{Fault, FaultState, FaultType};
 use crate::policy::{Amount, Mode, Policy, Rule};
@@ -76,7 +76,7 @@ pub(super) fn scopes<'a>(
         .into_iter()
         .map(|mut scope| {
             scope.shut = window::all_shut(&scope.policy.windows, &scope.policy.actions(), snapshot.now);
-            scope.storms = scope.weather.storms(scope.policy, &snapshot.episodes, snapshot.now);
+            scope.storms = scope.weather.storms(scope.policy, &snapshot.remediations, snapshot.now);
             scope.max_unhealthy = scope.policy.limits.max_unhealthy.of(scope.selected);
             scope.max_in_flight = scope.policy.limits.max_in_flight.of(scope.selected);
             (scope.policy.name.as_str(), scope)
@@ -118,16 +118,16 @@ impl<'a> Scope<'a> {
 
     /// Why the policy starts nothing new on this node, budgets of slots aside; without one: on any node of which only its own probe says
     /// that it is unhealthy.
-    pub fn blocked(&self, facts: Option<&NodeFacts<'_>>) -> Option<(HoldReason, String)> {
+    pub fn blocked(&self, facts: Option<&NodeFacts<'_>>) -> Option<(BlockReason, String)> {
         let name = &self.policy.name;
         if self.policy.suspend {
-            return Some((HoldReason::Suspended, format!("policy {name} is suspended")));
+            return Some((BlockReason::Suspended, format!("policy {name} is suspended")));
         }
         if let Some(why) = broken(self.policy) {
-            return Some((HoldReason::Paused, why));
+            return Some((BlockReason::Paused, why));
         }
         if let Some(request) = self.policy.pause_requests.iter().min() {
-            return Some((HoldReason::Paused, format!("policy {name} is paused: {request}")));
+            return Some((BlockReason::Paused, format!("policy {name} is paused: {request}")));
         }
         // Its own word counts for a node itself.
         let own = facts.is_none_or(|facts| is_unhealthy(self.policy, facts) && !is_corroborated(self.policy, facts));
@@ -142,19 +142,19 @@ impl<'a> Scope<'a> {
                  fewer are",
                 self.unhealthy, self.selected, self.max_unhealthy
             );
-            (HoldReason::TooManyUnhealthy, message)
+            (BlockReason::MaxUnhealthyExceeded, message)
         })
     }
 
     /// Why none of its steps but telling people may be taken at this time of day, if so: each step asks for itself.
-    fn outside(&self) -> Option<(HoldReason, String)> {
+    fn outside(&self) -> Option<(BlockReason, String)> {
         let shut = self.shut.as_ref()?;
-        Some((HoldReason::OutsideWindow, format!("policy {}: {}", self.policy.name, shut.message)))
+        Some((BlockReason::OutsideWindow, format!("policy {}: {}", self.policy.name, shut.message)))
     }
 
-    /// Why no further episode may start on this node since enough run in its zone, rack or pool. One whose node is gone counts
+    /// Why no further remediation may start on this node since enough run in its zone, rack or pool. One whose node is gone counts
     /// in each of them: nobody knows where it was.
-    pub fn crowded(&self, facts: &NodeFacts<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(HoldReason, String)> {
+    pub fn crowded(&self, facts: &NodeFacts<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(BlockReason, String)> {
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&self.groups) {
             let value = |view: &NodeView| view.labels.get(&limit.key).cloned();
             let mine = facts.view.and_then(value);
@@ -166,17 +166,17 @@ impl<'a> Scope<'a> {
                 let (name, key) = (&self.policy.name, &limit.key);
                 let place = mine.map_or_else(|| format!("without label {key}"), |value| format!("with {key}={value}"));
                 let message = format!(
-                    "{used} episode(s) of policy {name} in flight on nodes {place}, maxInFlight there is {most}: the next \
+                    "{used} remediation(s) of policy {name} in flight on nodes {place}, maxInFlight there is {most}: the next \
                      starts when one ends"
                 );
-                return Some((HoldReason::TopologyLimit, message));
+                return Some((BlockReason::TopologyLimit, message));
             }
         }
         None
     }
 
     /// Why a fault of this kind may not be dealt with on this node, since it is on enough others, if so.
-    pub fn full(&self, kind: FaultType, node: &str, slots: &Slots) -> Option<(HoldReason, String)> {
+    pub fn full(&self, kind: FaultType, node: &str, slots: &Slots) -> Option<(BlockReason, String)> {
         let policy = &self.policy.name;
         for limit in self.policy.limits.per_fault.iter().filter(|limit| limit.faults.contains(&kind)) {
             let used = slots.in_flight_for(policy, self.policy.mode, &limit.faults, Some(node));
@@ -184,11 +184,11 @@ impl<'a> Scope<'a> {
             if used >= most {
                 let kinds: Vec<&str> = limit.faults.iter().map(|kind| kind.as_str()).collect();
                 let message = format!(
-                    "{used} episode(s) of policy {policy} in flight for {}, maxInFlight for it is {most} (limits.perFault): the \
+                    "{used} remediation(s) of policy {policy} in flight for {}, maxInFlight for it is {most} (limits.perFault): the \
                      next starts when one ends",
                     kinds.join(" or ")
                 );
-                return Some((HoldReason::FaultLimit, message));
+                return Some((BlockReason::FaultLimit, message));
             }
         }
         None
@@ -210,7 +210,7 @@ impl<'a> Scope<'a> {
         let bounds = Bounds { in_flight: self.max_in_flight, mode };
         let storms = self.weather.told(self.policy, &self.storms);
         let storm =
-            |told: &StormOutlook| (HoldReason::Storm, format!("policy {}: {}", self.policy.name, told.evidence));
+            |told: &StormOutlook| (BlockReason::Storm, format!("policy {}: {}", self.policy.name, told.evidence));
         PolicyOutlook {
             limits: limits::outlook(self.policy, &self.groups, self.selected, nodes, slots, (now, answer_within)),
             windows: self.policy.windows.iter().map(|window| window.outlook(now)).collect(),
@@ -242,7 +242,7 @@ pub(super) fn broken(policy: &Policy) -> Option<String> {
     })
 }
 
-/// A confirmed fault that a rule is for, or may be for, a node that is not Ready, an open episode, a node that is kept cordoned, or a probe that
+/// A confirmed fault that a rule is for, or may be for, a node that is not Ready, an open remediation, a node that is kept cordoned, or a probe that
 /// went silent. What the node itself lacks counts where a rule does more than tell of it: certificates of a whole fleet end on one day, and that
 /// must not keep a hung container from being healed.
 /// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe. One whose object cannot be read
@@ -250,9 +250,9 @@ pub(super) fn broken(policy: &Policy) -> Option<String> {
 fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
     facts.view.is_some_and(|view| view.ready != Tri::True || view.unreadable.is_some())
         || facts.probe == Probe::Silent
-        || facts.open.iter().any(|episode| episode.mode == Mode::Enforce)
+        || facts.open.iter().any(|remediation| remediation.mode == Mode::Enforce)
         || facts.unreadable.is_some()
-        || facts.finished.iter().any(|episode| episode.is_contained())
+        || facts.finished.iter().any(|remediation| remediation.is_quarantined())
         || is_sick(policy, facts, |_| true)
 }
 

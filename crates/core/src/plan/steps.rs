@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use super::evidence::{Cure, NodeFacts};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Wake, approval, attempt, drain, hand_off, lanes, mark, reboot};
-use crate::episode::{Episode, HealState, Lane, StepRecord, StepState, since};
+use super::{Ctx, Wake, approval, attempt, drain, executors, hand_off, mark, reboot};
 use crate::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::policy::{ActionType, Policy, Step};
+use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState, since};
 use crate::snapshot::JobView;
 
 /// Moves the step under way on as far as the evidence allows.
@@ -22,15 +22,15 @@ pub(super) fn move_on(
     payment: &Payment,
     wake: &mut Wake,
 ) {
-    let Some(record) = turn.episode.current_step().cloned() else { return };
-    if matches!(record.state, StepState::Reserved | StepState::Started) {
-        take_answer(ctx, facts, &mut turn.episode, &record.operation_id);
-        reboot::note(ctx, facts, &mut turn.episode);
+    let Some(record) = turn.remediation.current_step().cloned() else { return };
+    if matches!(record.state, StepState::Scheduled | StepState::Started) {
+        take_answer(ctx, facts, &mut turn.remediation, &record.operation_id);
+        reboot::note(ctx, facts, &mut turn.remediation);
     }
-    let Some(record) = turn.episode.current_step().cloned() else { return };
+    let Some(record) = turn.remediation.current_step().cloned() else { return };
     match record.state {
         StepState::AwaitingApproval => approval::wait(ctx, facts, policy, turn, &record, payment, wake),
-        StepState::Reserved => repeat(ctx, facts, policy, turn, &record, payment, wake),
+        StepState::Scheduled => repeat(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Started | StepState::Verifying if record.action == ActionType::HandOff => {
             hand_off::wait(ctx, facts, policy, turn, &record, wake);
         }
@@ -45,13 +45,13 @@ pub(super) fn move_on(
         }
         StepState::Started => wait(ctx, facts, policy, turn, &record, payment, wake),
         StepState::Verifying => {
-            verify(ctx, facts, turn, &record, attempt::step_of(policy, &turn.episode, &record), wake);
+            verify(ctx, facts, turn, &record, attempt::step_of(policy, &turn.remediation, &record), wake);
         }
         _ => {}
     }
 }
 
-/// The node's answer, from either lane: the best one counts.
+/// The node's answer, from either executor: the best one counts.
 fn answer<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, operation: &str) -> Option<&'a Outcome> {
     let job = ctx.snapshot.jobs.get(operation).and_then(|job| job.outcome.as_ref());
     let agent = facts.own_report().and_then(|report| report.agent.as_ref());
@@ -59,19 +59,19 @@ fn answer<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, operation: &str) -> Option<&'
         (OutcomeState::Done, _) => 0,
         (OutcomeState::Running, _) => 1,
         (OutcomeState::Failed, _) => 2,
-        (OutcomeState::Refused, OutcomeReason::AlreadyClaimed | OutcomeReason::AlreadyRebooted) => 4,
+        (OutcomeState::Refused, OutcomeReason::AlreadyExecuted | OutcomeReason::AlreadyRebooted) => 4,
         (OutcomeState::Refused, _) => 3,
     };
     [job, agent].into_iter().flatten().filter(|outcome| outcome.operation_id == operation).min_by_key(|o| rank(o))
 }
 
-fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, operation: &str) {
+fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation, operation: &str) {
     let now = ctx.snapshot.now;
     let answer = answer(ctx, facts, operation).cloned();
     let has_job = ctx.snapshot.jobs.contains_key(operation);
-    let Some(step) = episode.current_step_mut() else { return };
-    let is_started = (has_job && step.lane == Lane::Job) || hand_off::was_made(ctx, step);
-    if step.state == StepState::Reserved && (is_started || answer.is_some()) {
+    let Some(step) = remediation.current_step_mut() else { return };
+    let is_started = (has_job && step.executor == Executor::Job) || hand_off::was_made(ctx, step);
+    if step.state == StepState::Scheduled && (is_started || answer.is_some()) {
         step.state = StepState::Started;
         step.started_at = Some(now);
     }
@@ -84,15 +84,15 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode, opera
         (OutcomeState::Running, _) => {}
         // That it was told to reboot, or carries the mark for it, is no reboot: the boot id tells.
         (OutcomeState::Done, _)
-        | (OutcomeState::Refused, OutcomeReason::AlreadyClaimed | OutcomeReason::AlreadyRebooted)
+        | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted | OutcomeReason::AlreadyRebooted)
             if step.action.boots() =>
         {
             step.message = crate::text::bounded(&answer.message, crate::fault::MAX_LINE);
         }
         // Claimed by an earlier start of the same operation: judged by its effect.
-        (OutcomeState::Done, _) | (OutcomeState::Refused, OutcomeReason::AlreadyClaimed) => {
+        (OutcomeState::Done, _) | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted) => {
             step.state = StepState::Verifying;
-            step.acted_at = Some(now);
+            step.executed_at = Some(now);
             step.message = crate::text::bounded(&answer.message, crate::fault::MAX_LINE);
         }
         (OutcomeState::Refused, _) => step.finish(StepState::Refused, &answer.message, now),
@@ -113,18 +113,18 @@ fn repeat(
     let now = ctx.snapshot.now;
     let gone = "the fault was gone before the act was known to be done";
     let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
-    let (age, unpaid) = (since(now, record.reserved_at), payment.is_made().err());
+    let (age, unpaid) = (since(now, record.scheduled_at), payment.is_made().err());
     if age >= ctx.settings.answer_within {
-        let again = attempt::again(ctx, facts, policy, &turn.episode, &standing, step);
+        let again = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step);
         let against = again.err().filter(|_| record.started_at.is_none());
         // Without a ledger, before its hour, or without knowing whose fault it is, nobody has tried: that costs no attempt, and nothing
         // harsher follows on it.
         let (state, why) = match (unpaid, against) {
             (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
-            (None, Some(hold)) if hold.is_doubt() => {
+            (None, Some(block)) if block.is_doubt() => {
                 (StepState::Cancelled, "nobody could tell in time whether its rule is for the fault")
             }
-            (None, Some(hold)) if hold.waits_for_its_hour() => (
+            (None, Some(block)) if block.waits_for_its_hour() => (
                 StepState::Cancelled,
                 "its window shut, or its node had been acted on as often as it may be, before it was begun",
             ),
@@ -133,23 +133,23 @@ fn repeat(
         return attempt::end(turn, state, why, now);
     }
     wake.at(ctx.settings.answer_within.saturating_sub(age));
-    if let Some(hold) = unpaid {
-        return turn.hold(&record.fault_id, hold, wake);
+    if let Some(block) = unpaid {
+        return turn.block(&record.fault_id, block, wake);
     }
-    if step.needs_approval() && turn.episode.approved(&record.operation_id).is_none() {
+    if step.needs_approval() && turn.remediation.approved(&record.operation_id).is_none() {
         let why = "its approval was taken back, or the policy asks for one now";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
-    match attempt::again(ctx, facts, policy, &turn.episode, &standing, step) {
+    match attempt::again(ctx, facts, policy, &turn.remediation, &standing, step) {
         Ok((fault, _)) => {
-            turn.effect = attempt::act(ctx, facts, &turn.episode, record, fault, step);
+            turn.effect = attempt::act(ctx, facts, &turn.remediation, record, fault, step);
             wake.at(ctx.settings.retry);
         }
-        Err(hold) => turn.hold(&record.fault_id, hold, wake),
+        Err(block) => turn.block(&record.fault_id, block, wake),
     }
 }
 
-/// A started step: the answer is awaited. What has not begun by its lane in time, or cannot begin, goes on by the other one, once.
+/// A started step: the answer is awaited. What has not begun by its executor in time, or cannot begin, goes on by the other one, once.
 fn wait(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
@@ -160,18 +160,18 @@ fn wait(
     wake: &mut Wake,
 ) {
     let (now, settings) = (ctx.snapshot.now, ctx.settings);
-    // In its lane: the other one is given time of its own.
-    let age = since(now, record.started_at.unwrap_or(record.reserved_at));
+    // In its executor: the other one is given time of its own.
+    let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
     let is_running = answer(ctx, facts, &record.operation_id).is_some();
-    if record.lane == Lane::Job || lanes::is_of_either(record.action) {
-        wake.when_past(if record.lane == Lane::Job { settings.job_start } else { settings.agent_start }, age);
+    if record.executor == Executor::Job || executors::is_of_either(record.action) {
+        wake.when_past(if record.executor == Executor::Job { settings.job_start } else { settings.agent_start }, age);
     }
-    match other_lane(ctx, facts, record, is_running, age) {
+    match other_executor(ctx, facts, record, is_running, age) {
         Some((to, why)) => {
-            let record = switch_lane(turn, record, to, &why, now);
+            let record = switch_executor(turn, record, to, &why, now);
             return repeat(ctx, facts, policy, turn, &record, payment, wake);
         }
-        None if record.lane == Lane::Job && age >= settings.job_start => {
+        None if record.executor == Executor::Job && age >= settings.job_start => {
             if let Some(job) = ctx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
                 let why = refused(job).unwrap_or_else(|| "the Job ended without a result".to_owned());
                 return attempt::end(turn, StepState::Failed, &why, now);
@@ -179,7 +179,7 @@ fn wait(
         }
         None => {}
     }
-    let limit = match attempt::step_of(policy, &turn.episode, record) {
+    let limit = match attempt::step_of(policy, &turn.remediation, record) {
         Some(step) if is_running => settings.answer_within.max(step.timeout),
         _ => settings.answer_within,
     };
@@ -189,27 +189,27 @@ fn wait(
     wake.at(limit.saturating_sub(age));
 }
 
-/// The lane that is asked instead, and why, where that of the attempt has not begun and was not asked instead itself.
-fn other_lane(
+/// The executor that is asked instead, and why, where that of the attempt has not begun and was not asked instead itself.
+fn other_executor(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     record: &StepRecord,
     is_running: bool,
     age: Duration,
-) -> Option<(Lane, String)> {
+) -> Option<(Executor, String)> {
     let settings = ctx.settings;
-    let can_act = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.can_act);
-    if !can_act || record.switched_at.is_some() {
+    let actions_enabled = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.actions_enabled);
+    if !actions_enabled || record.executor_changed_at.is_some() {
         return None;
     }
     // Towards the end of the attempt, which is counted from its beginning, it is not begun anew.
-    let spent = since(ctx.snapshot.now, record.reserved_at);
+    let spent = since(ctx.snapshot.now, record.scheduled_at);
     let late = |limit: Duration, begins_within: Duration| {
         let has_time = spent.saturating_add(begins_within) <= settings.answer_within;
         (has_time && age >= limit).then_some(limit.as_secs())
     };
-    match record.lane {
-        Lane::Job => {
+    match record.executor {
+        Executor::Job => {
             let job = ctx.snapshot.jobs.get(&record.operation_id);
             // No other pod is made for such a Job: there is nothing to wait for.
             let refused = job.and_then(refused);
@@ -218,15 +218,15 @@ fn other_lane(
                 let late = late(settings.job_start, settings.retry).filter(|_| is_waiting)?;
                 Some(format!("no Job started within {late}s"))
             };
-            refused.or_else(unbegun).map(|why| (Lane::Agent, why))
+            refused.or_else(unbegun).map(|why| (Executor::Probe, why))
         }
         // The kubelet may have come back meanwhile, and the probe's watch for orders may not.
-        Lane::Agent if lanes::is_of_either(record.action) => {
-            let is_possible = !is_running && lanes::choose(facts).0 == Lane::Job;
+        Executor::Probe if executors::is_of_either(record.action) => {
+            let is_possible = !is_running && executors::choose(facts).0 == Executor::Job;
             let late = late(settings.agent_start, settings.job_start).filter(|_| is_possible)?;
-            Some((Lane::Job, format!("the probe has not answered the order within {late}s")))
+            Some((Executor::Job, format!("the probe has not answered the order within {late}s")))
         }
-        Lane::Agent | Lane::Api => None,
+        Executor::Probe | Executor::Controller => None,
     }
 }
 
@@ -235,17 +235,17 @@ fn refused(job: &JobView) -> Option<String> {
     job.rejected.as_ref().map(|why| format!("the kubelet refused the Job's pod ({why})"))
 }
 
-/// The same operation by the other lane, for which the same questions are asked: the node claims it once, whichever comes first.
-/// What stands of the first lane is taken away in the same pass, before the act.
-fn switch_lane(turn: &mut Turn, record: &StepRecord, to: Lane, why: &str, now: Timestamp) -> StepRecord {
-    if let Some(current) = turn.episode.current_step_mut() {
-        lanes::note_switch(current, to, why, now);
-        // That it was begun once stays in the record: the first lane may still be on its way.
-        current.state = StepState::Reserved;
-        let instead = if to == Lane::Job { "a Job is made instead" } else { "the probe is asked instead" };
+/// The same operation by the other executor, for which the same questions are asked: the node claims it once, whichever comes first.
+/// What stands of the first executor is taken away in the same pass, before the act.
+fn switch_executor(turn: &mut Turn, record: &StepRecord, to: Executor, why: &str, now: Timestamp) -> StepRecord {
+    if let Some(current) = turn.remediation.current_step_mut() {
+        executors::note_switch(current, to, why, now);
+        // That it was begun once stays in the record: the first executor may still be on its way.
+        current.state = StepState::Scheduled;
+        let instead = if to == Executor::Job { "a Job is made instead" } else { "the probe is asked instead" };
         current.message = format!("{why}, {instead}");
     }
-    StepRecord { lane: to, switched_at: Some(now), ..record.clone() }
+    StepRecord { executor: to, executor_changed_at: Some(now), ..record.clone() }
 }
 
 /// A done step: the probe's clean look decides, for as long as the step asks.
@@ -258,29 +258,29 @@ pub(super) fn verify(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    let (timeout, verify_for) = reboot::times(ctx, record, step);
-    let acted_at = record.acted_at.unwrap_or(record.reserved_at);
-    let cure = match turn.episode.fault(&record.fault_id) {
+    let (timeout, stable_for) = reboot::times(ctx, record, step);
+    let executed_at = record.executed_at.unwrap_or(record.scheduled_at);
+    let cure = match turn.remediation.fault(&record.fault_id) {
         Some(_) if !reboot::is_looked_anew(facts, record) => Cure::Unknown,
-        Some(fault) => facts.cure(fault, Some(acted_at), now, ctx.settings.evidence_max_age),
+        Some(fault) => facts.cure(fault, Some(executed_at), now, ctx.settings.evidence_max_age),
         None => Cure::Clean,
     };
-    turn.look |= cure != Cure::Clean && facts.arrived().is_some_and(|arrived| arrived >= since(now, acted_at));
-    let clean_since = (cure == Cure::Clean).then(|| record.clean_since.unwrap_or(now));
-    if let Some(current) = turn.episode.current_step_mut() {
-        current.clean_since = clean_since;
+    turn.look |= cure != Cure::Clean && facts.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
+    let clear_since = (cure == Cure::Clean).then(|| record.clear_since.unwrap_or(now));
+    if let Some(current) = turn.remediation.current_step_mut() {
+        current.clear_since = clear_since;
     }
-    let age = since(now, reboot::began(record, acted_at));
-    match clean_since.map(|at| since(now, at)) {
-        Some(clean) if clean >= verify_for => {
+    let age = since(now, reboot::began(record, executed_at));
+    match clear_since.map(|at| since(now, at)) {
+        Some(clean) if clean >= stable_for => {
             attempt::end(turn, StepState::Succeeded, &done_message(record, "the fault is gone"), now);
-            if let Some(fault) = turn.episode.fault_mut(&record.fault_id) {
-                fault.state = HealState::Healed;
+            if let Some(fault) = turn.remediation.fault_mut(&record.fault_id) {
+                fault.state = Resolution::Resolved;
                 let message = format!("{} healed by {}", fault.kind, record.phrase());
-                turn.episode.say(&message);
+                turn.remediation.say(&message);
             }
         }
-        Some(clean) => wake.at(verify_for.saturating_sub(clean)),
+        Some(clean) => wake.at(stable_for.saturating_sub(clean)),
         None if age >= timeout => {
             let why = if cure == Cure::Present { "the fault is still there" } else { "nobody could look at the fault" };
             if record.action == ActionType::HandOff {

@@ -9,9 +9,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe};
-use crate::episode::{Episode, EpisodeFault, HealState, Phase, since};
 use crate::fault::{Fault, FaultState, FaultType};
 use crate::policy::{Policy, Rule};
+use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, since};
 use crate::snapshot::NodeView;
 
 mod shared;
@@ -52,9 +52,9 @@ fn count(nodes: &[&NodeView]) -> u32 {
 
 /// The kinds of fault that were to be healed here in the name of the policy and that began within the time of a storm.
 fn lately(policy: &Policy, facts: &NodeFacts<'_>, now: Timestamp) -> BTreeSet<FaultType> {
-    let faults = facts.episodes_of(policy).flat_map(|episode| &episode.faults);
-    let is_new = |fault: &&EpisodeFault| fault.since.is_some_and(|at| since(now, at) <= policy.limits.storm.within);
-    let acts = |fault: &&EpisodeFault| policy.rule(&fault.rule).is_some_and(Rule::acts);
+    let faults = facts.remediations_of(policy).flat_map(|remediation| &remediation.faults);
+    let is_new = |fault: &&RemediationFault| fault.since.is_some_and(|at| since(now, at) <= policy.limits.storm.window);
+    let acts = |fault: &&RemediationFault| policy.rule(&fault.rule).is_some_and(Rule::acts);
     faults.filter(is_new).filter(acts).map(|fault| fault.kind).collect()
 }
 
@@ -72,7 +72,7 @@ pub struct StormOutlook {
     /// The kind of fault.
     pub fault: FaultType,
     /// How many nodes may be healed of it at a time; 0 while new ones come.
-    pub at_a_time: u32,
+    pub max_concurrent: u32,
     /// Nodes on which it is confirmed.
     pub nodes: u32,
     /// Nodes on which it is new, also those on which it does not show any more.
@@ -116,7 +116,7 @@ impl<'a> Weather<'a> {
         // A silent probe's word is old.
         let seen = facts.seen.iter().filter(|_| facts.probe == Probe::Reporting);
         for seen in seen.filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {
-            *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.within;
+            *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.window;
         }
         // What is healed as fast as it comes is a storm as well: a detector that errs finds the next node in the meantime.
         for kind in lately(policy, facts, now) {
@@ -138,7 +138,7 @@ impl<'a> Weather<'a> {
     }
 
     fn from(&self, policy: &Policy) -> u32 {
-        policy.limits.storm.nodes.of(count(&self.selected)).max(LEAST)
+        policy.limits.storm.min_nodes.of(count(&self.selected)).max(LEAST)
     }
 
     /// Whether so many of them are a storm: many of all, or enough that have something in common. Where no number of nodes would be
@@ -157,13 +157,13 @@ impl<'a> Weather<'a> {
     pub fn storms(
         &self,
         policy: &Policy,
-        episodes: &BTreeMap<String, Episode>,
+        remediations: &BTreeMap<String, Remediation>,
         now: Timestamp,
     ) -> BTreeMap<FaultType, Front> {
         let from = self.from(policy);
         let stand = |(kind, spread): (&FaultType, &Spread<'_>)| {
             let rising = || self.front(&spread.fresh, from, || Storm::Rising);
-            let passing = || Storm::Passing(at_a_time(helped(policy, *kind, episodes, now)));
+            let passing = || Storm::Passing(max_concurrent(helped(policy, *kind, remediations, now)));
             Some((*kind, rising().or_else(|| self.front(&spread.sick, from, passing))?))
         };
         self.spreads.iter().filter_map(stand).collect()
@@ -176,9 +176,9 @@ impl<'a> Weather<'a> {
         all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((spread.fresh(), spread.sick(), *kind)));
         let outlook = |(kind, front, spread): (FaultType, &Front, &Spread<'_>)| StormOutlook {
             fault: kind,
-            at_a_time: match front.stage {
+            max_concurrent: match front.stage {
                 Storm::Rising => 0,
-                Storm::Passing(at_a_time) => at_a_time,
+                Storm::Passing(max_concurrent) => max_concurrent,
             },
             nodes: spread.sick(),
             new: spread.fresh(),
@@ -190,7 +190,7 @@ impl<'a> Weather<'a> {
     /// What speaks for a storm of this kind, and what is done about it.
     fn evidence(&self, policy: &Policy, kind: FaultType, front: &Front, spread: &Spread<'_>) -> String {
         let from = self.from(policy);
-        let within = policy.limits.storm.within.as_secs() / 60;
+        let within = policy.limits.storm.window.as_secs() / 60;
         let (rises, selected) = (front.stage == Storm::Rising, self.selected.len());
         let what = if rises {
             let gone = match spread.gone {
@@ -211,27 +211,29 @@ impl<'a> Weather<'a> {
     }
 }
 
-/// How many were healed by an act in episodes that began after the last one that did not help. What was healed while it was
+/// How many were healed by an act in remediations that began after the last one that did not help. What was healed while it was
 /// new may have been healed before anybody saw that there are many: it speaks for nothing.
-fn helped(policy: &Policy, kind: FaultType, episodes: &BTreeMap<String, Episode>, now: Timestamp) -> u32 {
-    let is_mine = |episode: &&Episode| {
-        let is_over = matches!(episode.phase, Phase::Succeeded | Phase::Failed | Phase::Contained);
-        is_over && episode.policy == policy.name && episode.finished_at.is_some_and(|at| since(now, at) < MEMORY)
+fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Remediation>, now: Timestamp) -> u32 {
+    let is_mine = |remediation: &&Remediation| {
+        let is_over = matches!(remediation.phase, Phase::Succeeded | Phase::Failed | Phase::Quarantined);
+        is_over
+            && remediation.policy == policy.name
+            && remediation.finished_at.is_some_and(|at| since(now, at) < MEMORY)
     };
-    let ended: Vec<&Episode> = episodes.values().filter(is_mine).collect();
-    let has = |episode: &Episode, is: &dyn Fn(&EpisodeFault) -> bool| {
-        episode.faults.iter().any(|fault| fault.kind == kind && is(fault))
+    let ended: Vec<&Remediation> = remediations.values().filter(is_mine).collect();
+    let has = |remediation: &Remediation, is: &dyn Fn(&RemediationFault) -> bool| {
+        remediation.faults.iter().any(|fault| fault.kind == kind && is(fault))
     };
-    let in_vain = |fault: &EpisodeFault| fault.state == HealState::GivenUp || fault.outlasted_its_ladder();
-    let failed = ended.iter().filter(|episode| has(episode, &in_vain));
-    let last = failed.filter_map(|episode| episode.finished_at).max();
-    let later = ended.iter().filter(|episode| last.is_none_or(|last| episode.opened_at >= last));
-    let healed = later.filter(|episode| {
-        has(episode, &|fault| {
-            let mut steps = episode.steps.iter().filter(|step| step.fault_id == fault.id && step.action.heals());
-            let was_acted_on = steps.any(|step| step.acted_at.is_some());
-            let lasted = fault.since.map(|at| since(episode.opened_at, at));
-            let was_old = lasted.is_some_and(|lasted| lasted >= policy.limits.storm.within);
+    let in_vain = |fault: &RemediationFault| fault.state == Resolution::Exhausted || fault.outlasted_its_ladder();
+    let failed = ended.iter().filter(|remediation| has(remediation, &in_vain));
+    let last = failed.filter_map(|remediation| remediation.finished_at).max();
+    let later = ended.iter().filter(|remediation| last.is_none_or(|last| remediation.started_at >= last));
+    let healed = later.filter(|remediation| {
+        has(remediation, &|fault| {
+            let mut steps = remediation.steps.iter().filter(|step| step.fault_id == fault.id && step.action.heals());
+            let was_acted_on = steps.any(|step| step.executed_at.is_some());
+            let lasted = fault.since.map(|at| since(remediation.started_at, at));
+            let was_old = lasted.is_some_and(|lasted| lasted >= policy.limits.storm.window);
             fault.is_cured() && was_acted_on && was_old
         })
     });
@@ -239,7 +241,7 @@ fn helped(policy: &Policy, kind: FaultType, episodes: &BTreeMap<String, Episode>
 }
 
 /// One, after one that was healed two, after three four, and so on.
-fn at_a_time(helped: u32) -> u32 {
+fn max_concurrent(helped: u32) -> u32 {
     let next = helped.saturating_add(1);
     1 << next.ilog2()
 }
@@ -250,8 +252,8 @@ mod tests {
 
     #[test]
     fn twice_as_many_follow_when_all_before_were_healed() {
-        let all: Vec<u32> = (0..9).map(at_a_time).collect();
+        let all: Vec<u32> = (0..9).map(max_concurrent).collect();
         assert_eq!(all, [1, 2, 2, 4, 4, 4, 4, 8, 8]);
-        assert_eq!(at_a_time(u32::MAX), 1 << 31);
+        assert_eq!(max_concurrent(u32::MAX), 1 << 31);
     }
 }

@@ -48,7 +48,7 @@ fn findings(says: Says, looked: Duration, thresholds: &Thresholds) -> Findings {
         confirm: thresholds.hung_container,
         without_kubelet: None,
     };
-    let unknown = Verdict::Unknown { reason: ConditionReason::CannotLook, detail: "x".into() };
+    let unknown = Verdict::Unknown { reason: ConditionReason::CheckFailed, detail: "x".into() };
     let others = if says == Says::Clean { Verdict::Clean { looked } } else { unknown };
     Findings {
         sightings: if matches!(says, Says::Sick | Says::FirstSign) { vec![sighting] } else { Vec::new() },
@@ -98,12 +98,12 @@ proptest! {
             if after == Some(FaultState::Confirmed) && !matches!(before, Some(FaultState::Confirmed | FaultState::Clearing)) {
                 let (mut counted, mut last) = (0, None);
                 for look in &row {
-                    if last.is_none_or(|last| *look >= last + need.apart) {
+                    if last.is_none_or(|last| *look >= last + need.interval) {
                         (counted, last) = (counted + 1, Some(*look));
                     }
                 }
-                prop_assert!(counted >= need.looks, "{counted} looks: {row:?}");
-                prop_assert!(now.checked_sub(row[0]).unwrap() >= need.grace);
+                prop_assert!(counted >= need.checks, "{counted} looks: {row:?}");
+                prop_assert!(now.checked_sub(row[0]).unwrap() >= need.grace_period);
             }
             // A confirmed fault goes only by a clean look, and never by a single one.
             if before == Some(FaultState::Confirmed) {

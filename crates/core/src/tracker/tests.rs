@@ -108,7 +108,7 @@ fn looks_that_could_not_be_made_change_nothing_however_many() {
     assert_eq!(watch.at(1520, Hung), CONFIRMED);
     watch.node = Node::blind();
     assert_eq!(watch.at(9000, Hung), CONFIRMED);
-    let age = watch.all(9000).iter().find(|fault| fault.kind == Hung).map(|fault| fault.look_age_seconds);
+    let age = watch.all(9000).iter().find(|fault| fault.kind == Hung).map(|fault| fault.check_age_seconds);
     assert_eq!(age, Some(9000 - 1520), "its age tells that nobody has looked");
 }
 

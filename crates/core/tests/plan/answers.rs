@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use nrh_core::episode::{ActResult, Lane, Phase, StepState, acted, since};
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
-use nrh_core::plan::{Effect, HoldReason, plan};
+use nrh_core::plan::{BlockReason, Effect, plan};
 use nrh_core::policy::Action;
+use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed, since};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
@@ -18,9 +18,9 @@ fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() 
     world.node("n1").job_starts = false;
     world.run(secs(300));
     assert_eq!(world.did(), ["job ReleaseCont", "order ReleaseCont"]);
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Succeeded);
-    assert_eq!((episode.steps.len(), episode.steps[0].lane), (1, Lane::Agent));
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Succeeded);
+    assert_eq!((remediation.steps.len(), remediation.steps[0].executor), (1, Executor::Probe));
     assert!(world.jobs.is_empty(), "the Job is taken away");
     assert!(world.nodes["n1"].order.is_none(), "the order is taken back");
     assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
@@ -39,11 +39,14 @@ fn a_job_whose_pod_the_kubelet_refuses_makes_room_for_the_agent_at_once_and_with
     world.pass();
     world.pass();
     assert_eq!(world.did(), ["job ReleaseCont", "order ReleaseCont"]);
-    let step = &world.only_episode().steps[0];
+    let step = &world.only_remediation().steps[0];
     assert_eq!(step.message, "the kubelet refused the Job's pod (NodeShutdown), the probe is asked instead");
     world.run(secs(300));
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, episode.steps.len(), episode.steps[0].lane), (Phase::Succeeded, 1, Lane::Agent));
+    let remediation = world.only_remediation();
+    assert_eq!(
+        (remediation.phase, remediation.steps.len(), remediation.steps[0].executor),
+        (Phase::Succeeded, 1, Executor::Probe)
+    );
     assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
 }
 
@@ -58,8 +61,8 @@ fn a_job_that_ended_without_a_result_has_failed_where_nobody_knows_whether_it_be
     world.tick(secs(46));
     world.node("n1").send();
     world.pass();
-    let step = &world.only_episode().steps[0];
-    assert_eq!((step.state, step.lane), (StepState::Failed, Lane::Job));
+    let step = &world.only_remediation().steps[0];
+    assert_eq!((step.state, step.executor), (StepState::Failed, Executor::Job));
     assert_eq!(step.message, "the Job ended without a result");
 }
 
@@ -80,7 +83,7 @@ fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
     assert!(order.operation_id.ends_with("-2"), "{order:?}");
     world.node("n1").probe_runs = true;
     world.run(secs(60));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 /// What comes back from an act, and how the record stands after it.
@@ -88,25 +91,25 @@ fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
 fn the_result_of_an_act_is_written_into_its_step_alone() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
-    let (episode, now) = (world.only_episode().clone(), world.now);
-    let id = episode.steps[0].operation_id.clone();
+    let (remediation, now) = (world.only_remediation().clone(), world.now);
+    let id = remediation.steps[0].operation_id.clone();
     let text = || "why".to_owned();
-    let refused = ActResult::Refused { reason: OutcomeReason::WrongNode, message: text() };
+    let refused = ActionResult::Refused { reason: OutcomeReason::WrongNode, message: text() };
     let cases = [
-        (ActResult::Done { message: text() }, StepState::Succeeded, true),
-        (ActResult::AlreadyCordoned, StepState::Succeeded, false),
+        (ActionResult::Done { message: text() }, StepState::Succeeded, true),
+        (ActionResult::AlreadyCordoned, StepState::Succeeded, false),
         (refused, StepState::Refused, false),
         // The call may have reached the API server all the same.
-        (ActResult::Failed { message: text() }, StepState::Failed, true),
+        (ActionResult::Failed { message: text() }, StepState::Failed, true),
     ];
     for (result, state, is_owed) in cases {
-        let next = acted(&episode, &id, result.clone(), now);
-        assert_eq!((next.steps[0].state, next.undo.is_owed()), (state, is_owed), "{result:?}");
+        let next = executed(&remediation, &id, result.clone(), now);
+        assert_eq!((next.steps[0].state, next.cleanup.is_owed()), (state, is_owed), "{result:?}");
         assert_eq!(next.steps[0].finished_at, Some(now), "{result:?}");
-        assert_eq!(acted(&next, &id, ActResult::Started, now), next, "a late answer changes nothing");
-        assert_eq!(acted(&episode, "another-1", result, now), episode, "nor does another operation's");
+        assert_eq!(executed(&next, &id, ActionResult::Started, now), next, "a late answer changes nothing");
+        assert_eq!(executed(&remediation, "another-1", result, now), remediation, "nor does another operation's");
     }
-    let next = acted(&episode, &id, ActResult::Started, now);
+    let next = executed(&remediation, &id, ActionResult::Started, now);
     assert_eq!((next.steps[0].state, next.phase), (StepState::Started, Phase::Running));
 }
 
@@ -124,11 +127,11 @@ fn a_call_that_the_api_server_refuses_waits_and_is_told_before_anything_else_is_
         }
         assert_eq!(world.did(), ["refused job ReleaseCont"], "fifty passes at one moment");
         let plan = world.plan();
-        assert_eq!(reasons(&plan), [HoldReason::CallRefused], "{:?}", plan.held);
-        assert!(plan.held[0].message.contains("not allowed here (403)"), "{:?}", plan.held);
+        assert_eq!(reasons(&plan), [BlockReason::RequestRejected], "{:?}", plan.blocked);
+        assert!(plan.blocked[0].message.contains("not allowed here (403)"), "{:?}", plan.blocked);
         let outlook = &plan.nodes["n1"];
         assert_eq!(outlook.self_healing, Tri::False, "a person is needed");
-        assert!(outlook.doing.contains("not allowed here (403)"), "{}", outlook.doing);
+        assert!(outlook.activity.contains("not allowed here (403)"), "{}", outlook.activity);
         assert!(plan.next.is_some_and(|next| next <= secs(wait)), "{:?}", plan.next);
 
         let mut told = 0;
@@ -137,8 +140,8 @@ fn a_call_that_the_api_server_refuses_waits_and_is_told_before_anything_else_is_
             world.pass();
             told = world.did().len();
         }
-        let steps = &world.only_episode().steps;
-        assert_eq!(steps.iter().map(|step| step.rung).collect::<Vec<_>>(), [0, 0, 0, 1]);
+        let steps = &world.only_remediation().steps;
+        assert_eq!(steps.iter().map(|step| step.step_index).collect::<Vec<_>>(), [0, 0, 0, 1]);
         assert_eq!(
             steps[0].message,
             "creating Job ".to_owned() + &steps[0].operation_id + " failed: not allowed here (403)"
@@ -148,7 +151,7 @@ fn a_call_that_the_api_server_refuses_waits_and_is_told_before_anything_else_is_
 
         world.refuses = false;
         world.run(secs(600));
-        assert_eq!(world.only_episode().phase, Phase::Succeeded, "it goes on when the refusal ends");
+        assert_eq!(world.only_remediation().phase, Phase::Succeeded, "it goes on when the refusal ends");
     }
 }
 
@@ -160,16 +163,16 @@ fn the_end_of_the_ladder_does_not_come_sooner_than_a_refused_call_may_be_repeate
         world.pass();
         world.tick(secs(1));
     }
-    assert!(world.only_episode().is_open());
+    assert!(world.only_remediation().is_open());
     world.refuses = false;
     world.run(secs(300));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded, "one attempt was allowed, and refusals cost none");
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "one attempt was allowed, and refusals cost none");
 
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.refuses = true;
     world.run(secs(600));
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, episode.steps.len()), (Phase::Failed, 3), "every wait has an end");
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.phase, remediation.steps.len()), (Phase::Failed, 3), "every wait has an end");
 }
 
 /// A node that tried and failed is no refusal: the object may have been touched.
@@ -178,19 +181,19 @@ fn a_call_that_failed_on_the_node_costs_an_attempt() {
     let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
     world.node("n1").job_starts = false;
     world.pass();
-    let id = world.only_episode().steps[0].operation_id.clone();
+    let id = world.only_remediation().steps[0].operation_id.clone();
     let at = world.now;
     let (_, job) = world.jobs.get_mut(&id).unwrap();
     job.outcome = Some(Outcome {
         operation_id: id,
         state: OutcomeState::Failed,
-        reason: OutcomeReason::CallFailed,
+        reason: OutcomeReason::RequestFailed,
         message: "kill: not permitted".into(),
         at,
     });
     world.pass();
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
-    assert!(!world.only_episode().steps[0].is_refused_call());
+    assert!(!world.only_remediation().steps[0].is_refused_call());
 }
 
 #[test]
@@ -199,16 +202,16 @@ fn no_answer_ends_the_attempt() {
     world.node("n1").job_starts = false;
     world.pass();
     // Switched off after the order was given: nobody takes it up.
-    world.node("n1").report.heartbeat.as_mut().unwrap().can_act = false;
+    world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
     world.run(secs(600));
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, episode.steps[0].state), (Phase::Failed, StepState::TimedOut));
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Failed, StepState::TimedOut));
     assert!(world.jobs.is_empty());
 }
 
 #[test]
 fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
-    for reason in [OutcomeReason::TargetChanged, OutcomeReason::CannotLook, OutcomeReason::KubeletBusy] {
+    for reason in [OutcomeReason::TargetChanged, OutcomeReason::CheckFailed, OutcomeReason::KubeletBusy] {
         let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
         world.node("n1").job_starts = false;
         for _ in 0..400 {
@@ -228,10 +231,10 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
             }
             world.tick(secs(5));
         }
-        let episode = world.episodes.values().next().unwrap();
-        assert_eq!(episode.steps.len(), 5, "{reason:?}");
-        assert!(episode.steps.iter().all(|step| step.state == StepState::Refused));
-        assert_eq!(episode.phase, Phase::Failed);
+        let remediation = world.remediations.values().next().unwrap();
+        assert_eq!(remediation.steps.len(), 5, "{reason:?}");
+        assert!(remediation.steps.iter().all(|step| step.state == StepState::Refused));
+        assert_eq!(remediation.phase, Phase::Failed);
     }
 }
 
@@ -239,34 +242,37 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
 fn what_was_claimed_before_is_judged_by_its_effect() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.pass();
-    let id = world.only_episode().steps[0].operation_id.clone();
+    let id = world.only_remediation().steps[0].operation_id.clone();
     world.node("n1").claimed.insert(id);
     world.tick(secs(5));
     world.pass();
-    assert_eq!(world.only_episode().steps[0].state, StepState::Verifying);
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Verifying);
 }
 
 #[test]
 fn of_two_answers_the_one_that_acted_counts() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.pass();
-    let id = world.only_episode().steps[0].operation_id.clone();
+    let id = world.only_remediation().steps[0].operation_id.clone();
     let answer =
         |state, reason| Outcome { operation_id: id.clone(), state, reason, message: String::new(), at: world.now };
     for (job, agent) in [
         (
-            answer(OutcomeState::Refused, OutcomeReason::AlreadyClaimed),
-            answer(OutcomeState::Done, OutcomeReason::Acted),
+            answer(OutcomeState::Refused, OutcomeReason::AlreadyExecuted),
+            answer(OutcomeState::Done, OutcomeReason::Executed),
         ),
-        (answer(OutcomeState::Refused, OutcomeReason::Recovered), answer(OutcomeState::Done, OutcomeReason::Acted)),
-        (answer(OutcomeState::Done, OutcomeReason::Acted), answer(OutcomeState::Failed, OutcomeReason::CallFailed)),
+        (answer(OutcomeState::Refused, OutcomeReason::Recovered), answer(OutcomeState::Done, OutcomeReason::Executed)),
+        (
+            answer(OutcomeState::Done, OutcomeReason::Executed),
+            answer(OutcomeState::Failed, OutcomeReason::RequestFailed),
+        ),
     ] {
         let mut snapshot = world.snapshot();
         snapshot.jobs.get_mut(&id).unwrap().outcome = Some(job);
         snapshot.reports.get_mut("n1").unwrap().agent = Some(agent);
         let plan = plan(&snapshot, &world.settings);
-        let Some(Effect::WriteEpisode(episode)) = plan.effects.first() else { panic!("{:?}", plan.effects) };
-        assert_eq!((episode.phase, episode.steps[0].reason), (Phase::Verifying, Some(OutcomeReason::Acted)));
+        let Some(Effect::WriteRemediation(remediation)) = plan.effects.first() else { panic!("{:?}", plan.effects) };
+        assert_eq!((remediation.phase, remediation.steps[0].reason), (Phase::Verifying, Some(OutcomeReason::Executed)));
     }
 }
 
@@ -276,31 +282,31 @@ fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
     world.pass();
     world.tick(secs(5));
     world.pass();
-    let acted_at = world.only_episode().steps[0].acted_at.unwrap();
+    let executed_at = world.only_remediation().steps[0].executed_at.unwrap();
     world.now = world.now.checked_add(secs(10)).unwrap();
     let mut early = world.snapshot();
     early.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = secs(11);
     let waiting = plan(&early, &world.settings);
     assert!(waiting.effects.is_empty(), "a report from before the act is no cure: {:?}", waiting.effects);
-    assert!(waiting.nodes["n1"].look_requested, "a new one is asked for");
+    assert!(waiting.nodes["n1"].check_sequence, "a new one is asked for");
 
     world.node("n1").send();
     world.pass();
-    let step = world.only_episode().steps[0].clone();
-    assert_eq!((step.state, step.clean_since), (StepState::Verifying, Some(world.now)));
+    let step = world.only_remediation().steps[0].clone();
+    assert_eq!((step.state, step.clear_since), (StepState::Verifying, Some(world.now)));
     world.tick(secs(4));
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::Verifying, "4 s of the 5 s it must stay away");
+    assert_eq!(world.only_remediation().phase, Phase::Verifying, "4 s of the 5 s it must stay away");
     world.infect("n1", hung("log"), Cure::Nothing);
     world.pass();
-    assert_eq!(world.only_episode().steps[0].clean_since, None, "it came back");
+    assert_eq!(world.only_remediation().steps[0].clear_since, None, "it came back");
     world.node("n1").sick.clear();
     world.tick(secs(1));
     world.pass();
     world.tick(secs(5));
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
-    assert_eq!(world.only_episode().steps[0].acted_at, Some(acted_at));
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().steps[0].executed_at, Some(executed_at));
 }
 
 #[test]
@@ -318,11 +324,11 @@ fn a_full_report_may_have_left_the_fault_out() {
         world.tick(secs(20));
         world.pass();
     }
-    assert_eq!(world.only_episode().phase, Phase::Verifying);
+    assert_eq!(world.only_remediation().phase, Phase::Verifying);
     world.node("n1").sick.pop();
     world.tick(secs(5));
     world.run(secs(20));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
@@ -352,7 +358,7 @@ fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
     job.outcome = Some(Outcome {
         operation_id: id.clone(),
         state: OutcomeState::Refused,
-        reason: OutcomeReason::CannotLook,
+        reason: OutcomeReason::CheckFailed,
         message: "not now".into(),
         at,
     });
@@ -362,8 +368,8 @@ fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
         assert!(plan.next.is_none_or(|next| next >= Duration::from_millis(100)), "a busy loop: {:?}", plan.next);
         world.tick(secs(5));
     }
-    let episode = world.only_episode();
-    assert!(!episode.is_open(), "{}: {:?}", episode.message, episode.steps);
+    let remediation = world.only_remediation();
+    assert!(!remediation.is_open(), "{}: {:?}", remediation.message, remediation.steps);
     assert!(!world.nodes["n1"].view.unschedulable, "and its cordon is taken back");
 }
 
@@ -382,7 +388,7 @@ fn people_are_told_without_a_fresh_look_after_a_while_and_not_before() {
             pass(&mut world);
         }
         world.node("n1").looked = looked;
-        while world.only_episode().steps[0].state != StepState::Failed {
+        while world.only_remediation().steps[0].state != StepState::Failed {
             pass(&mut world);
         }
         let failed = world.now;
@@ -404,14 +410,18 @@ fn without_a_ledger_no_step_is_used_up() {
     let ledger = world.ledger.take();
     for _ in 0..240 {
         let plan = world.pass();
-        let waits = [HoldReason::NoLedger, HoldReason::CoolDown];
-        assert!(reasons(&plan).iter().all(|reason| waits.contains(reason)) && !plan.held.is_empty(), "{:?}", plan.held);
+        let waits = [BlockReason::LedgerUnavailable, BlockReason::Cooldown];
+        assert!(
+            reasons(&plan).iter().all(|reason| waits.contains(reason)) && !plan.blocked.is_empty(),
+            "{:?}",
+            plan.blocked
+        );
         world.tick(secs(5));
     }
     world.ledger = ledger;
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseCont"], "the same step comes first: {:?}", world.only_episode().steps);
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.did(), ["job ReleaseCont"], "the same step comes first: {:?}", world.only_remediation().steps);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
@@ -425,16 +435,16 @@ fn people_are_told_when_the_probe_falls_silent_before_they_were() {
             world.run(secs(900));
         }
         world.node("n1").probe_runs = false;
-        let mut held = Vec::new();
+        let mut blocked = Vec::new();
         for _ in 0..360 {
             let plan = world.pass();
             assert!(plan.next.is_none_or(|next| next >= Duration::from_millis(100)), "a busy loop: {:?}", plan.next);
-            held.extend(plan.held.into_iter().map(|held| held.message));
+            blocked.extend(plan.blocked.into_iter().map(|blocked| blocked.message));
             world.tick(secs(5));
         }
         assert_eq!(world.did(), ["job ReleaseCont", "notify"], "told {is_told_first}");
-        assert_eq!(world.only_episode().phase, Phase::Failed);
-        let claims = held.iter().any(|message| message.contains("and it is still there"));
+        assert_eq!(world.only_remediation().phase, Phase::Failed);
+        let claims = blocked.iter().any(|message| message.contains("and it is still there"));
         assert!(is_told_first || !claims, "nobody knows that");
     }
 }

@@ -1,9 +1,9 @@
 //! Steps that a person has to approve.
 
-use nrh_core::episode::{Approval, Phase, StepState};
 use nrh_core::fault::FaultType;
-use nrh_core::plan::HoldReason;
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, ApprovalMode, Mode, Step};
+use nrh_core::remediation::{Approval, Phase, StepState};
 
 use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, step};
 use crate::world::{Cure, World, acts, reasons, secs};
@@ -14,9 +14,10 @@ fn asked(step: Step) -> Step {
 
 /// A person approves what waits.
 fn approve(world: &mut World, by: &str) {
-    let episode = world.episodes.values_mut().find(|episode| episode.phase == Phase::AwaitingApproval).unwrap();
-    let operation_id = episode.current_step().unwrap().operation_id.clone();
-    episode.approval = Some(Approval { by: by.to_owned(), operation_id });
+    let remediation =
+        world.remediations.values_mut().find(|remediation| remediation.phase == Phase::AwaitingApproval).unwrap();
+    let operation_id = remediation.current_step().unwrap().operation_id.clone();
+    remediation.approval = Some(Approval { approved_by: by.to_owned(), operation_id });
 }
 
 #[test]
@@ -27,27 +28,27 @@ fn nothing_is_done_before_a_person_says_yes_and_then_once() {
     for _ in 0..60 {
         world.tick(secs(30));
         let plan = world.pass();
-        assert_eq!((acts(&plan), reasons(&plan)), (vec![], vec![HoldReason::AwaitingApproval]));
+        assert_eq!((acts(&plan), reasons(&plan)), (vec![], vec![BlockReason::AwaitingApproval]));
         assert!(plan.next.unwrap() <= secs(3_600));
     }
     assert_eq!(world.did(), ["cordon"]);
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::AwaitingApproval);
-    let waiting = episode.current_step().unwrap().clone();
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::AwaitingApproval);
+    let waiting = remediation.current_step().unwrap().clone();
     assert!(waiting.target.process.is_some(), "it says what it would touch");
-    let held = world.plan().held[0].message.clone();
-    assert!(held.contains(&format!("nrh approve n1 --operation {}", waiting.operation_id)), "{held}");
+    let blocked = world.plan().blocked[0].message.clone();
+    assert!(blocked.contains(&format!("nrh approve n1 --operation {}", waiting.operation_id)), "{blocked}");
     approve(&mut world, "ann");
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"]);
-    let step = &world.only_episode().steps[1];
+    let step = &world.only_remediation().steps[1];
     assert_eq!((step.state, step.approved_by.as_deref()), (StepState::Succeeded, Some("ann")));
 }
 
 #[test]
 fn a_yes_is_to_one_operation_only() {
     let mut twice = asked(cont());
-    twice.attempts = 2;
+    twice.max_attempts = 2;
     let mut world = World::sick(hung("log"), Cure::Kill, &[twice]);
     world.pass();
     approve(&mut world, "ann");
@@ -56,7 +57,7 @@ fn a_yes_is_to_one_operation_only() {
         world.pass();
     }
     assert_eq!(world.did(), ["job ReleaseCont"], "the second attempt asks again");
-    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
 }
 
 #[test]
@@ -67,9 +68,9 @@ fn nobody_says_yes_and_nothing_harsher_follows() {
         world.tick(secs(5));
     }
     assert_eq!(world.did(), ["notify"]);
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, episode.steps[0].state), (Phase::Failed, StepState::TimedOut));
-    assert!(episode.steps[0].message.contains("within 3600 s"), "{}", episode.steps[0].message);
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Failed, StepState::TimedOut));
+    assert!(remediation.steps[0].message.contains("within 3600 s"), "{}", remediation.steps[0].message);
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
     for change in 0..5 {
         let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
         world.pass();
-        let first = world.only_episode().current_step().unwrap().operation_id.clone();
+        let first = world.only_remediation().current_step().unwrap().operation_id.clone();
         approve(&mut world, "ann");
         match change {
             0 => world.node("n1").sick.clear(),
@@ -91,8 +92,8 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
         world.node("n1").send();
         let plan = world.pass();
         assert_eq!(acts(&plan), [], "case {change}");
-        let episode = world.only_episode();
-        let step = episode.steps.iter().find(|step| step.operation_id == first).unwrap();
+        let remediation = world.only_remediation();
+        let step = remediation.steps.iter().find(|step| step.operation_id == first).unwrap();
         assert_eq!(step.state, StepState::Cancelled, "case {change}: {}", step.message);
     }
 }
@@ -104,7 +105,7 @@ fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
     approve(&mut world, "ann");
     world.node("n1").probe_runs = false;
     world.tick(secs(40));
-    assert_eq!((acts(&world.plan()), reasons(&world.plan())), (vec![], vec![HoldReason::ProbeSilent]));
+    assert_eq!((acts(&world.plan()), reasons(&world.plan())), (vec![], vec![BlockReason::ProbeNotReporting]));
     let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
     world.pass();
     world.policies[0].rules[0].steps[0].approval = ApprovalMode::Automatic;
@@ -117,14 +118,14 @@ fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
     }
     world.policies[0].rules[0].steps[0].approval = ApprovalMode::Manual;
     assert_eq!(acts(&world.pass()), []);
-    assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled);
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Cancelled);
 }
 
 /// A step waits for a person, and another rule of the policy does not ask.
 fn asked_beside_another_rule() -> World {
     let rules = [
         rule("asks", &[FaultType::HungContainer], &[asked(cont())]),
-        rule("acts", &[FaultType::NetworkPluginHung], &[kill(false)]),
+        rule("maxActions", &[FaultType::NetworkPluginHung], &[kill(false)]),
     ];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.infect("n1", hung("log"), Cure::Cont);
@@ -135,19 +136,19 @@ fn asked_beside_another_rule() -> World {
 #[test]
 fn what_waits_for_a_person_gives_way_to_what_does_not() {
     let mut world = asked_beside_another_rule();
-    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
     world.infect("n1", plugin(), Cure::Kill);
     for _ in 0..40 {
         world.tick(secs(5));
         world.pass();
     }
     assert_eq!(world.did(), ["job ReleaseKill"]);
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::AwaitingApproval, "then it is asked for again: {:?}", episode.steps);
-    assert_eq!(episode.steps.iter().filter(|step| step.state == StepState::Cancelled).count(), 1);
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::AwaitingApproval, "then it is asked for again: {:?}", remediation.steps);
+    assert_eq!(remediation.steps.iter().filter(|step| step.state == StepState::Cancelled).count(), 1);
     approve(&mut world, "ann");
     world.run(secs(120));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
@@ -163,7 +164,7 @@ fn what_is_approved_and_held_keeps_its_place() {
 fn what_changes_of_itself_is_no_other_object() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
     world.pass();
-    let first = world.only_episode().awaiting().unwrap().to_owned();
+    let first = world.only_remediation().awaiting().unwrap().to_owned();
     for round in 0..20 {
         let target = &mut world.node("n1").sick[0].fault.target;
         let process = target.process.as_mut().unwrap();
@@ -171,11 +172,11 @@ fn what_changes_of_itself_is_no_other_object() {
         target.container_id = if round % 3 == 0 { None } else { target.container_id.clone() };
         world.tick(secs(30));
         world.pass();
-        assert_eq!(world.only_episode().awaiting(), Some(first.as_str()), "round {round}");
+        assert_eq!(world.only_remediation().awaiting(), Some(first.as_str()), "round {round}");
     }
     approve(&mut world, "ann");
     world.run(secs(120));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
@@ -188,17 +189,17 @@ fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
     for effect in plan.effects.iter().filter(|effect| !matches!(effect, nrh_core::plan::Effect::Act { .. })) {
         assert!(world.apply(effect, true));
     }
-    assert_eq!(world.only_episode().steps[0].state, StepState::Reserved);
-    let name = world.only_episode().name.clone();
-    world.episodes.get_mut(&name).unwrap().approval = None;
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
+    let name = world.only_remediation().name.clone();
+    world.remediations.get_mut(&name).unwrap().approval = None;
     for _ in 0..120 {
         world.tick(secs(5));
         world.pass();
     }
     assert_eq!(world.did(), [""; 0]);
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, episode.steps[0].state), (Phase::AwaitingApproval, StepState::Cancelled));
-    assert_eq!(episode.steps[1].rung, 0, "the same step is asked for again");
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::AwaitingApproval, StepState::Cancelled));
+    assert_eq!(remediation.steps[1].step_index, 0, "the same step is asked for again");
 }
 
 #[test]
@@ -212,7 +213,7 @@ fn what_is_approved_and_held_until_its_time_is_over_says_so() {
         world.pass();
     }
     assert_eq!(world.did(), ["notify"]);
-    let step = &world.only_episode().steps[0];
+    let step = &world.only_remediation().steps[0];
     assert_eq!((step.state, step.approved_by.as_deref()), (StepState::TimedOut, Some("ann")));
     assert!(step.message.contains("approved by ann, and held"), "{}", step.message);
 }
@@ -224,8 +225,8 @@ fn a_dry_run_of_it_waits_for_nobody() {
     let mut world = World::new(&[dry], &["n1"]);
     world.infect("n1", hung("log"), Cure::Cont);
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::Simulated);
-    assert_eq!(world.only_episode().steps[0].state, StepState::Simulated);
+    assert_eq!(world.only_remediation().phase, Phase::Simulated);
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Simulated);
 }
 
 #[test]
@@ -233,14 +234,14 @@ fn a_node_cannot_answer_for_the_person() {
     use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
     let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
     world.pass();
-    let (operation_id, at) = (world.only_episode().current_step().unwrap().operation_id.clone(), world.now);
+    let (operation_id, at) = (world.only_remediation().current_step().unwrap().operation_id.clone(), world.now);
     world.node("n1").report.agent = Some(Outcome {
         operation_id,
         state: OutcomeState::Done,
-        reason: OutcomeReason::Acted,
+        reason: OutcomeReason::Executed,
         message: "done".into(),
         at,
     });
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
 }

@@ -1,11 +1,11 @@
 //! Policies, budgets, slots, dry runs and history.
 
-use nrh_core::episode::{Phase, StepState};
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::narrow::{Answer, Around};
 use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
-use nrh_core::plan::{Effect, HoldReason, plan};
+use nrh_core::plan::{BlockReason, Effect, plan};
 use nrh_core::policy::{Action, Amount, FaultLimit, Mode, Namespaces, NodeLimit, TopologyLimit};
+use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
@@ -53,8 +53,8 @@ fn a_rule_may_be_for_the_pods_of_some_namespaces() {
     let mut world = World::new(&[policy("p", &[about(&["shop"], &[])])], &["n1"]);
     world.infect("n1", of_pod, Cure::Cont);
     let plan = world.plan();
-    assert_eq!(reasons(&plan), [HoldReason::NoRule]);
-    assert!(plan.held[0].message.contains("of kube-system/log"), "{}", plan.held[0].message);
+    assert_eq!(reasons(&plan), [BlockReason::NoRule]);
+    assert!(plan.blocked[0].message.contains("of kube-system/log"), "{}", plan.blocked[0].message);
 }
 
 /// Whose crash loops nobody asked to have healed must not keep others from being healed.
@@ -75,7 +75,7 @@ fn faults_of_namespaces_that_no_rule_is_for_are_not_counted_as_unhealthy() {
         (outlook.unhealthy, outlook.blocked.as_ref().map(|(reason, _)| *reason))
     };
     assert_eq!(healed("shop"), (1, None));
-    assert_eq!(healed("kube-system"), (3, Some(HoldReason::TooManyUnhealthy)));
+    assert_eq!(healed("kube-system"), (3, Some(BlockReason::MaxUnhealthyExceeded)));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
     world.infect("n1", hung("log"), Cure::Cont);
     world.infect("n1", plugin(), Cure::Cont);
     let plan = world.plan();
-    assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![HoldReason::OtherFaultFirst]));
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![BlockReason::LowerUrgency]));
     assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("net"));
     // Each fault has its own: the one that goes first has no rule for hung containers.
     let remedies = plan.nodes["n1"].remedies.values().map(|r| (r.policy.as_str(), r.rule.as_deref()));
@@ -99,12 +99,12 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
             _ => world.policies[0].limits.max_in_flight = Amount::Count(0),
         }
         let plan = world.plan();
-        assert_eq!(acts(&plan).len(), 1, "a policy that does nothing holds up nobody: {:?}", plan.held);
+        assert_eq!(acts(&plan).len(), 1, "a policy that does nothing holds up nobody: {:?}", plan.blocked);
         assert_eq!(plan.nodes["n1"].policy.as_deref(), Some("tasks"));
     }
     world.run(secs(600));
-    assert_eq!(world.episodes.len(), 2);
-    assert!(world.episodes.values().all(|episode| episode.phase == Phase::Succeeded));
+    assert_eq!(world.remediations.len(), 2);
+    assert!(world.remediations.values().all(|remediation| remediation.phase == Phase::Succeeded));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn in_zones(most: Amount) -> World {
     let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont()])]);
     policy.limits.per_topology = vec![TopologyLimit { key: "zone".into(), max_in_flight: most }];
     policy.limits.max_in_flight = Amount::Count(6);
-    policy.limits.storm.nodes = Amount::Count(100);
+    policy.limits.storm.min_nodes = Amount::Count(100);
     let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1", "c1", "c2"]);
     for (name, node) in &mut world.nodes {
         if !name.starts_with('c') {
@@ -150,12 +150,12 @@ fn begun(world: &World) -> Vec<String> {
 fn each_zone_has_a_budget_of_its_own() {
     let mut world = in_zones(Amount::Count(1));
     assert_eq!(begun(&world), ["a1", "b1", "c1"]);
-    let held = world.pass().held;
+    let blocked = world.pass().blocked;
     let told: Vec<&str> =
-        held.iter().filter(|h| h.reason == HoldReason::TopologyLimit).map(|h| h.node.as_str()).collect();
+        blocked.iter().filter(|h| h.reason == BlockReason::TopologyLimit).map(|h| h.node.as_str()).collect();
     assert_eq!(told, ["a2", "a3", "c2"]);
-    assert!(held.iter().any(|h| h.message.contains("on nodes with zone=a, maxInFlight there is 1")), "{held:#?}");
-    assert!(held.iter().any(|h| h.message.contains("on nodes without label zone")), "{held:#?}");
+    assert!(blocked.iter().any(|h| h.message.contains("on nodes with zone=a, maxInFlight there is 1")), "{blocked:#?}");
+    assert!(blocked.iter().any(|h| h.message.contains("on nodes without label zone")), "{blocked:#?}");
     world.run(secs(600));
     assert!(world.nodes.values().all(|node| node.sick.is_empty()), "the others follow");
 
@@ -169,7 +169,7 @@ fn with_orphans(most: u32) -> World {
     let faults = [FaultType::OrphanContainer, FaultType::LeakedShim].into();
     policy.limits.per_fault = vec![FaultLimit { faults, max_in_flight: Amount::Count(most) }];
     policy.limits.max_in_flight = Amount::Count(6);
-    policy.limits.storm.nodes = Amount::Count(100);
+    policy.limits.storm.min_nodes = Amount::Count(100);
     let mut world = World::new(&[policy], &["a1", "a2", "a3", "b1"]);
     for node in ["a1", "a2", "a3"] {
         world.infect(node, fault(FaultType::OrphanContainer, "x"), Cure::Cleanup);
@@ -182,11 +182,12 @@ fn with_orphans(most: u32) -> World {
 fn some_kinds_of_fault_have_a_budget_of_their_own() {
     let mut world = with_orphans(1);
     assert_eq!(begun(&world), ["a1", "b1"]);
-    let held = world.pass().held;
-    let told: Vec<&str> = held.iter().filter(|h| h.reason == HoldReason::FaultLimit).map(|h| h.node.as_str()).collect();
+    let blocked = world.pass().blocked;
+    let told: Vec<&str> =
+        blocked.iter().filter(|h| h.reason == BlockReason::FaultLimit).map(|h| h.node.as_str()).collect();
     assert_eq!(told, ["a2", "a3"]);
-    let said = "1 episode(s) of policy p in flight for OrphanContainer or LeakedShim, maxInFlight for it is 1";
-    assert!(held.iter().any(|h| h.message.contains(said)), "{held:#?}");
+    let said = "1 remediation(s) of policy p in flight for OrphanContainer or LeakedShim, maxInFlight for it is 1";
+    assert!(blocked.iter().any(|h| h.message.contains(said)), "{blocked:#?}");
     world.run(secs(600));
     assert!(world.nodes.values().all(|node| node.sick.is_empty()), "the others follow");
     assert_eq!(begun(&with_orphans(0)), ["b1"]);
@@ -194,17 +195,17 @@ fn some_kinds_of_fault_have_a_budget_of_their_own() {
 }
 
 #[test]
-fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_episode_but_the_other_faults_are_healed() {
+fn a_fault_of_a_kind_that_is_at_its_limit_joins_no_remediation_but_the_other_faults_are_healed() {
     let mut world = with_orphans(1);
-    // Another of them on the node that has one is the same episode's.
+    // Another of them on the node that has one is the same remediation's.
     world.infect("a1", fault(FaultType::LeakedShim, "y"), Cure::Cleanup);
     world.pass();
     world.infect("b1", fault(FaultType::OrphanContainer, "z"), Cure::Cleanup);
-    let held = world.pass().held;
-    assert!(held.iter().any(|h| h.node == "b1" && h.reason == HoldReason::FaultLimit), "{held:#?}");
+    let blocked = world.pass().blocked;
+    assert!(blocked.iter().any(|h| h.node == "b1" && h.reason == BlockReason::FaultLimit), "{blocked:#?}");
     let kinds = |world: &World, node: &str| {
-        let open = world.episodes.values().find(|episode| episode.node == node && episode.is_open());
-        open.map(|episode| episode.kinds().len())
+        let open = world.remediations.values().find(|remediation| remediation.node == node && remediation.is_open());
+        open.map(|remediation| remediation.kinds().len())
     };
     assert_eq!((kinds(&world, "a1"), kinds(&world, "b1")), (Some(2), Some(1)));
     world.run(secs(900));
@@ -221,24 +222,24 @@ fn a_fault_with_a_limit_of_its_own_joins_when_its_kind_is_noted_in_the_slot_and_
     }
     world.pass();
     world.infect("b1", fault(FaultType::OrphanContainer, "z"), Cure::Cleanup);
-    let kinds = |world: &World| world.only_episode().kinds();
+    let kinds = |world: &World| world.only_remediation().kinds();
     let noted = |world: &World| world.ledger.as_ref().unwrap().slots.values().next().unwrap().kinds.clone().unwrap();
-    let held = world.pass().held;
-    assert!(held.iter().any(|h| h.message.contains("noted in the ledger before it is dealt with")), "{held:#?}");
+    let blocked = world.pass().blocked;
+    assert!(blocked.iter().any(|h| h.message.contains("noted in the ledger before it is dealt with")), "{blocked:#?}");
     assert_eq!((kinds(&world).len(), noted(&world).len()), (1, 2));
-    // Whoever leads now, and sees the episode as it is: the one place is taken.
+    // Whoever leads now, and sees the remediation as it is: the one place is taken.
     let mut snapshot = world.snapshot();
     let mut other = world.clone();
     other.infect("a1", fault(FaultType::OrphanContainer, "x"), Cure::Cleanup);
     snapshot.reports.clone_from(&other.snapshot().reports);
     let plan = plan(&snapshot, &world.settings);
-    assert!(plan.held.iter().any(|h| h.node == "a1" && h.reason == HoldReason::FaultLimit), "{:#?}", plan.held);
+    assert!(plan.blocked.iter().any(|h| h.node == "a1" && h.reason == BlockReason::FaultLimit), "{:#?}", plan.blocked);
     world.pass();
     assert_eq!(kinds(&world).len(), 2);
 }
 
 #[test]
-fn an_episode_that_nobody_can_see_may_be_for_any_kind() {
+fn a_remediation_that_nobody_can_see_may_be_for_any_kind() {
     let mut world = with_orphans(1);
     let mut snapshot = world.snapshot();
     world.pass();
@@ -251,7 +252,7 @@ fn an_episode_that_nobody_can_see_may_be_for_any_kind() {
 }
 
 #[test]
-fn an_episode_whose_node_is_gone_counts_in_every_zone() {
+fn a_remediation_whose_node_is_gone_counts_in_every_zone() {
     let mut world = in_zones(Amount::Count(1));
     let mut snapshot = world.snapshot();
     world.pass();
@@ -261,8 +262,8 @@ fn an_episode_whose_node_is_gone_counts_in_every_zone() {
     snapshot.reports.remove("b1");
     let plan = plan(&snapshot, &world.settings);
     assert!(acts(&plan).is_empty(), "nor is one made again that holds a slot already: {:?}", acts(&plan));
-    let of_zones = |node: &str| plan.held.iter().any(|h| h.node == node && h.reason == HoldReason::TopologyLimit);
-    assert!(of_zones("a1") && of_zones("c1"), "{:?}", plan.held);
+    let of_zones = |node: &str| plan.blocked.iter().any(|h| h.node == node && h.reason == BlockReason::TopologyLimit);
+    assert!(of_zones("a1") && of_zones("c1"), "{:?}", plan.blocked);
 }
 
 /// Told in openshift/machine-api-operator #902.
@@ -281,7 +282,7 @@ fn unhealthy_counts_what_the_design_says() {
     world.node("f").view.deleting = true; // not in the denominator
     let outlook = &world.plan().policies["p"];
     assert_eq!((outlook.selected, outlook.unhealthy, outlook.unknown, outlook.max_unhealthy), (5, 3, 1, 2));
-    assert_eq!(outlook.blocked.as_ref().unwrap().0, HoldReason::TooManyUnhealthy);
+    assert_eq!(outlook.blocked.as_ref().unwrap().0, BlockReason::MaxUnhealthyExceeded);
     assert!(acts(&world.plan()).is_empty());
 }
 
@@ -291,16 +292,16 @@ fn a_dry_run_decides_the_same_records_it_once_and_touches_nothing() {
     world.policies[0].mode = Mode::DryRun;
     let plan = world.pass();
     assert!(acts(&plan).is_empty());
-    assert_eq!(reasons(&plan), [HoldReason::DryRun]);
-    let episode = world.only_episode().clone();
-    assert_eq!((episode.phase, episode.steps[0].state), (Phase::Simulated, StepState::Simulated));
-    assert!(!episode.undo.cordoned && !episode.is_open());
+    assert_eq!(reasons(&plan), [BlockReason::DryRun]);
+    let remediation = world.only_remediation().clone();
+    assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Simulated, StepState::Simulated));
+    assert!(!remediation.cleanup.cordoned && !remediation.is_open());
     assert!(world.ledger.as_ref().unwrap().slots.is_empty());
     for _ in 0..50 {
         world.tick(secs(60));
         let plan = world.pass();
         assert!(plan.effects.is_empty(), "{:?}", plan.effects);
-        assert_eq!(reasons(&plan), [HoldReason::DryRun]);
+        assert_eq!(reasons(&plan), [BlockReason::DryRun]);
     }
     world.policies[0].mode = Mode::Enforce;
     assert_eq!(acts(&world.plan()).len(), 1, "a simulation stands in no one's way");
@@ -314,11 +315,11 @@ fn a_dry_run_keeps_to_its_budgets() {
     world.infect("a", hung("x"), Cure::Cont);
     world.infect("b", hung("x"), Cure::Cont);
     world.pass();
-    assert_eq!(world.episodes.len(), 1);
-    assert!(reasons(&world.plan()).contains(&HoldReason::InFlightLimit));
+    assert_eq!(world.remediations.len(), 1);
+    assert!(reasons(&world.plan()).contains(&BlockReason::MaxInFlightReached));
     world.tick(secs(181));
     world.pass();
-    assert_eq!(world.episodes.len(), 2, "the virtual slot is given back when the step would be over");
+    assert_eq!(world.remediations.len(), 2, "the virtual slot is given back when the step would be over");
 }
 
 #[test]
@@ -326,31 +327,31 @@ fn history_is_kept_within_limit_and_time() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.policies[0].history.limit = 1;
     world.run(secs(300));
-    let first = world.only_episode().name.clone();
+    let first = world.only_remediation().name.clone();
     world.infect("n1", hung("other"), Cure::Cont);
     world.run(secs(300));
-    assert_eq!(world.episodes.len(), 2, "the last hour is remembered whatever the limit");
+    assert_eq!(world.remediations.len(), 2, "the last hour is remembered whatever the limit");
     world.tick(secs(3_600));
     let deleted: Vec<_> = world.plan().effects;
-    assert_eq!(deleted, [Effect::DeleteEpisode { name: first }]);
+    assert_eq!(deleted, [Effect::DeleteRemediation { name: first }]);
     world.policies.clear();
     world.pass();
-    assert_eq!(world.episodes.len(), 2, "history of a policy that is gone has the default limits");
+    assert_eq!(world.remediations.len(), 2, "history of a policy that is gone has the default limits");
     world.tick(secs(604_800));
     world.pass();
-    assert!(world.episodes.is_empty());
+    assert!(world.remediations.is_empty());
 }
 
 #[test]
 fn a_limit_that_is_lowered_takes_several_passes_the_oldest_first() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.run(secs(300));
-    let record = world.only_episode().clone();
+    let record = world.only_remediation().clone();
     for number in 0..150 {
         let mut older = record.clone();
         older.name = format!("old-{number:03}");
         older.finished_at = record.finished_at.map(|at| at - secs(1_000 - number));
-        world.episodes.insert(older.name.clone(), older);
+        world.remediations.insert(older.name.clone(), older);
     }
     world.tick(secs(7_200));
     world.policies[0].history.limit = 10;
@@ -361,11 +362,11 @@ fn a_limit_that_is_lowered_takes_several_passes_the_oldest_first() {
             break;
         }
         let deleted = effects.into_iter().map(|effect| match effect {
-            Effect::DeleteEpisode { name } => name,
+            Effect::DeleteRemediation { name } => name,
             other => panic!("{other:?}"),
         });
         let deleted: Vec<String> = deleted.collect();
-        world.episodes.retain(|name, _| !deleted.contains(name));
+        world.remediations.retain(|name, _| !deleted.contains(name));
         passes.push(deleted);
     }
     assert_eq!(passes.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 13]);
@@ -380,31 +381,37 @@ fn names_are_never_used_again() {
     world.run(secs(900));
     world.tick(secs(3_600));
     world.run(secs(900));
-    let names: Vec<String> = world.episodes.keys().cloned().collect();
+    let names: Vec<String> = world.remediations.keys().cloned().collect();
     assert_eq!(names.len(), 2);
     assert!(names[0].ends_with("-1") && names[1].ends_with("-2"), "{names:?}");
     world.tick(secs(3_600));
-    world.episodes.remove(&names[0]);
+    world.remediations.remove(&names[0]);
     let plan = world.plan();
-    let opened =
-        plan.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e.name.as_str()) } else { None });
+    let opened = plan
+        .effects
+        .iter()
+        .find_map(|e| if let Effect::WriteRemediation(e) = e { Some(e.name.as_str()) } else { None });
     assert!(opened.unwrap().ends_with("-3"), "the node has claimed the operations of the first: {opened:?}");
 
     world.policies[0].suspend = true;
     world.policies[0].history.limit = 0;
     world.run(secs(60));
-    assert_eq!(world.episodes.len(), 1, "the newest one stays while its fault is there: its name must not come again");
+    assert_eq!(
+        world.remediations.len(),
+        1,
+        "the newest one stays while its fault is there: its name must not come again"
+    );
 }
 
 #[test]
-fn a_node_whose_episode_does_not_show_gets_no_second_one() {
+fn a_node_whose_remediation_does_not_show_gets_no_second_one() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.pass();
-    world.episodes.clear();
+    world.remediations.clear();
     world.node("n1").sick.clear();
     world.infect("n1", hung("other"), Cure::Cont);
     let plan = world.plan();
-    assert_eq!((plan.effects.len(), reasons(&plan)), (0, vec![HoldReason::StepUnderWay]), "{:?}", plan.held);
+    assert_eq!((plan.effects.len(), reasons(&plan)), (0, vec![BlockReason::InProgress]), "{:?}", plan.blocked);
 }
 
 #[test]
@@ -414,7 +421,7 @@ fn paused_policies_finish_what_runs() {
     world.policies[0].pause_requests.push("release".into());
     world.policies[0].limits.max_unhealthy = Amount::Count(0);
     world.run(secs(600));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
@@ -428,7 +435,7 @@ fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
     world.settings.rebuild_ledger = true;
     let plan = world.pass();
     assert_eq!(acts(&plan), []);
-    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1, "the open episode has its slot again");
+    assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1, "the open remediation has its slot again");
     world.pass();
     assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 2);
 }
@@ -444,9 +451,9 @@ fn nothing_is_begun_in_doubt_whether_the_admission_policies_are_in_force_and_wha
     world.infect("b", hung("x"), Cure::Cont);
     let plan = world.pass();
     assert_eq!(acts(&plan), []);
-    assert_eq!(reasons(&plan), [HoldReason::AdmissionNotEnforced; 2], "{:?}", plan.held);
+    assert_eq!(reasons(&plan), [BlockReason::AdmissionNotEnforced; 2], "{:?}", plan.blocked);
     let blocked = plan.policies["p"].blocked.as_ref().unwrap();
-    assert_eq!((blocked.0, blocked.1.as_str()), (HoldReason::AdmissionNotEnforced, "nrh-jobs is missing"));
+    assert_eq!((blocked.0, blocked.1.as_str()), (BlockReason::AdmissionNotEnforced, "nrh-jobs is missing"));
     world.run(secs(60));
     assert_eq!(world.did(), ["cordon"], "the open remediation waits");
     world.admission_doubt = None;
@@ -463,12 +470,13 @@ fn nothing_is_begun_in_doubt_whether_the_admission_policies_are_in_force_and_wha
 }
 
 #[test]
-fn an_episode_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends() {
+fn a_remediation_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends() {
     for has_room in [true, false] {
         let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
         world.policies[0].limits.max_in_flight = Amount::Count(1);
         world.infect("b", hung("x"), Cure::Cont);
-        let late = world.plan().effects.into_iter().find(|effect| matches!(effect, Effect::WriteEpisode(_))).unwrap();
+        let late =
+            world.plan().effects.into_iter().find(|effect| matches!(effect, Effect::WriteRemediation(_))).unwrap();
         if !has_room {
             world.infect("a", hung("x"), Cure::Cont);
             world.pass();
@@ -478,23 +486,23 @@ fn an_episode_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends() {
         let done: Vec<String> = acts(&plan).into_iter().map(|(node, _)| node).filter(|node| node == "b").collect();
         assert_eq!(done, [""; 0], "nothing is done before its slot is stored");
         assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
-        let episode = world.episodes.values().find(|episode| episode.node == "b").unwrap();
+        let remediation = world.remediations.values().find(|remediation| remediation.node == "b").unwrap();
         if has_room {
-            assert_eq!(reasons(&plan), [HoldReason::NoLedger]);
+            assert_eq!(reasons(&plan), [BlockReason::LedgerUnavailable]);
             assert_eq!(acts(&world.plan()).len(), 1);
         } else {
-            assert_eq!(episode.phase, Phase::Cancelled);
-            assert!(episode.message.contains("its slot was given back"), "{}", episode.message);
+            assert_eq!(remediation.phase, Phase::Cancelled);
+            assert!(remediation.message.contains("its slot was given back"), "{}", remediation.message);
         }
         world.run(secs(600));
         assert!(world.nodes["b"].sick.is_empty(), "healed all the same: {:?}", world.did());
-        let of_b = world.episodes.values().filter(|episode| episode.node == "b").count();
+        let of_b = world.remediations.values().filter(|remediation| remediation.node == "b").count();
         assert_eq!(of_b, if has_room { 1 } else { 2 });
     }
 }
 
 #[test]
-fn an_episode_that_was_begun_gets_its_slot_whatever_the_limit() {
+fn a_remediation_that_was_begun_gets_its_slot_whatever_the_limit() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a"]);
     world.infect("a", hung("x"), Cure::Cont);
     world.pass();
@@ -503,33 +511,33 @@ fn an_episode_that_was_begun_gets_its_slot_whatever_the_limit() {
     world.pass();
     assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
     world.run(secs(600));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
-fn slots_without_a_visible_episode_wait_for_the_cache() {
+fn slots_without_a_visible_remediation_wait_for_the_cache() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b"]);
     world.policies[0].limits.max_in_flight = Amount::Count(1);
     world.infect("a", hung("x"), Cure::Cont);
     world.pass();
-    let hidden = std::mem::take(&mut world.episodes);
+    let hidden = std::mem::take(&mut world.remediations);
     world.nodes.get_mut("a").unwrap().sick.clear();
     world.node("a").send();
     world.infect("b", hung("x"), Cure::Cont);
     let plan = world.plan();
-    assert_eq!(plan.effects, [], "its slot is not spent again while its episode is only unseen");
+    assert_eq!(plan.effects, [], "its slot is not spent again while its remediation is only unseen");
     assert!(plan.next.unwrap() <= secs(60));
     world.tick(secs(61));
     assert_eq!(acts(&world.plan()).len(), 1);
-    world.episodes = hidden;
+    world.remediations = hidden;
 }
 
 #[test]
-fn a_decision_from_a_stale_cache_meets_its_own_episode() {
+fn a_decision_from_a_stale_cache_meets_its_own_remediation() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     let stale = world.snapshot();
     world.pass();
-    let name = world.only_episode().name.clone();
+    let name = world.only_remediation().name.clone();
     let mut late = stale;
     late.ledger.clone_from(&world.ledger);
     // Its slot is held from before, and that is said anew only now and then.
@@ -539,7 +547,7 @@ fn a_decision_from_a_stale_cache_meets_its_own_episode() {
         let created: Vec<_> = plan
             .effects
             .iter()
-            .filter_map(|e| if let Effect::WriteEpisode(e) = e { Some(&e.name) } else { None })
+            .filter_map(|e| if let Effect::WriteRemediation(e) = e { Some(&e.name) } else { None })
             .collect();
         assert_eq!(created, [&name], "the API server refuses the second one");
         let slots =
@@ -552,22 +560,22 @@ fn a_decision_from_a_stale_cache_meets_its_own_episode() {
 fn one_node_is_acted_on_only_so_often() {
     let faults = [FaultType::HungContainer];
     let mut few = policy("p", &[rule("r", &faults, &[cont(), kill(true), notify()])]);
-    few.limits.per_node = NodeLimit { acts: 3, within: secs(7200) };
+    few.limits.per_node = NodeLimit { max_actions: 3, window: secs(7200) };
     let mut world = World::new(&[few], &["n1", "n2"]);
     for number in 0..5 {
         world.infect("n1", hung(&format!("c{number}")), Cure::Cont);
         world.run(secs(120));
     }
-    let acted = world.did().iter().filter(|did| did.starts_with("job")).count();
-    assert_eq!(acted, 3, "and nothing harsher in its place: {:?}", world.did());
+    let executed = world.did().iter().filter(|did| did.starts_with("job")).count();
+    assert_eq!(executed, 3, "and nothing harsher in its place: {:?}", world.did());
     let plan = world.plan();
-    let held: Vec<&str> = plan
-        .held
+    let blocked: Vec<&str> = plan
+        .blocked
         .iter()
-        .filter(|held| held.reason == HoldReason::NodeLimit)
-        .map(|held| held.message.as_str())
+        .filter(|blocked| blocked.reason == BlockReason::NodeLimit)
+        .map(|blocked| blocked.message.as_str())
         .collect();
-    assert!(held.iter().any(|message| message.contains("acted on 3 times within 120 min")), "{held:?}");
+    assert!(blocked.iter().any(|message| message.contains("acted on 3 times within 120 min")), "{blocked:?}");
     // Another node is another matter, and after the time this one is free again, longer than anything else is remembered.
     world.infect("n2", hung("c"), Cure::Cont);
     world.run(secs(60));
@@ -576,46 +584,50 @@ fn one_node_is_acted_on_only_so_often() {
         world.tick(secs(60));
         world.pass();
     }
-    assert!(world.nodes["n1"].sick.is_empty(), "{:?}", world.plan().held);
+    assert!(world.nodes["n1"].sick.is_empty(), "{:?}", world.plan().blocked);
 }
 
 #[test]
 fn an_act_that_failed_on_the_node_counts_as_one() {
     let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont(), kill(true)])]);
-    few.limits.per_node = NodeLimit { acts: 1, within: secs(3600) };
+    few.limits.per_node = NodeLimit { max_actions: 1, window: secs(3600) };
     let mut world = World::new(&[few], &["n1"]);
     world.infect("n1", hung("log"), Cure::Kill);
     world.node("n1").job_starts = false;
     world.pass();
-    let (id, at) = (world.only_episode().steps[0].operation_id.clone(), world.now);
+    let (id, at) = (world.only_remediation().steps[0].operation_id.clone(), world.now);
     let (_, job) = world.jobs.get_mut(&id).unwrap();
     (job.started, job.finished) = (true, true);
     job.outcome = Some(Outcome {
         operation_id: id,
         state: OutcomeState::Failed,
-        reason: OutcomeReason::CallFailed,
+        reason: OutcomeReason::RequestFailed,
         message: "signalled, and still in state D".into(),
         at,
     });
     world.pass();
     assert_eq!(world.did(), ["job ReleaseCont"], "what failed may have touched something");
-    assert!(world.only_episode().steps[1].message.contains("limits.perNode"), "{:?}", world.only_episode().steps);
+    assert!(
+        world.only_remediation().steps[1].message.contains("limits.perNode"),
+        "{:?}",
+        world.only_remediation().steps
+    );
     assert_eq!(world.plan().nodes["n1"].self_healing, Tri::False, "a person has to see it");
 }
 
 #[test]
 fn for_one_limit_a_node_waits_once_not_once_for_each_fault() {
     let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
-    few.limits.per_node = NodeLimit { acts: 1, within: secs(3600) };
+    few.limits.per_node = NodeLimit { max_actions: 1, window: secs(3600) };
     let mut world = World::new(&[few], &["n1"]);
     for number in 0..6 {
         world.infect("n1", hung(&format!("c{number}")), Cure::Cont);
     }
     let began = world.now;
     world.run(secs(3000));
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, world.did().len()), (Phase::Failed, 1), "{episode:?}");
-    let took = episode.finished_at.unwrap().duration_since(began).as_secs();
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.phase, world.did().len()), (Phase::Failed, 1), "{remediation:?}");
+    let took = remediation.finished_at.unwrap().duration_since(began).as_secs();
     assert!(took < 300, "its slot was held for {took} s");
 }
 
@@ -626,7 +638,7 @@ fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
     let mut wide = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
     wide.limits.max_in_flight = Amount::Count(90);
     wide.limits.max_unhealthy = Amount::Percent(100);
-    wide.limits.storm.nodes = Amount::Count(1_000);
+    wide.limits.storm.min_nodes = Amount::Count(1_000);
     let mut world = World::new(&[wide], &all);
     world.ceiling = 1_000;
     for node in &all {
@@ -634,13 +646,13 @@ fn of_many_nodes_so_many_are_begun_in_one_pass_and_the_others_right_after() {
     }
     let first = world.plan();
     assert_eq!(acts(&first).len(), 64);
-    let count = |reason| first.held.iter().filter(|held| held.reason == reason).count();
-    assert_eq!(count(HoldReason::Queued), 36, "{:?}", reasons(&first));
-    assert!(first.held.iter().all(|held| held.node.as_str() >= "n64"), "in order: {:?}", first.held);
+    let count = |reason| first.blocked.iter().filter(|blocked| blocked.reason == reason).count();
+    assert_eq!(count(BlockReason::Queued), 36, "{:?}", reasons(&first));
+    assert!(first.blocked.iter().all(|blocked| blocked.node.as_str() >= "n64"), "in order: {:?}", first.blocked);
     world.pass();
     let second = world.plan();
     assert_eq!(acts(&second).len(), 26, "as many as the limit leaves");
-    assert!(!second.held.iter().any(|held| held.reason == HoldReason::Queued), "a limit that holds is named");
+    assert!(!second.blocked.iter().any(|blocked| blocked.reason == BlockReason::Queued), "a limit that holds is named");
 }
 
 #[test]
@@ -651,13 +663,13 @@ fn a_slot_of_before_is_used_where_it_has_room_by_the_fleet_as_it_is() {
     for node in ["n1", "n2"] {
         world.infect(node, hung("log"), Cure::Cont);
     }
-    // Both slots are stored, and only one of the episodes is.
+    // Both slots are stored, and only one of the remediations is.
     world.disturbed_pass(&Chaos { failing: [1].into(), ..Chaos::default() });
     let slots = |world: &World| world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
-    assert_eq!((world.episodes.len(), slots(&world)), (1, 2));
+    assert_eq!((world.remediations.len(), slots(&world)), (1, 2));
     world.nodes.remove("n4");
     world.pass();
-    assert_eq!(world.episodes.len(), 1, "half of three is one");
+    assert_eq!(world.remediations.len(), 1, "half of three is one");
     world.run(secs(600));
-    assert!(world.episodes.len() == 2 && world.episodes.values().all(|one| one.phase == Phase::Succeeded));
+    assert!(world.remediations.len() == 2 && world.remediations.values().all(|one| one.phase == Phase::Succeeded));
 }

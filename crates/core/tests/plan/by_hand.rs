@@ -1,13 +1,13 @@
 //! What a person starts and cancels by hand.
 
-use nrh_core::episode::{Approval, Cancel, Episode, Phase, StepState, Wish};
 use nrh_core::fault::FaultType;
+use nrh_core::manual::MAX_WAITING;
 use nrh_core::order::Restart;
-use nrh_core::plan::{Effect, HoldReason, Plan, plan};
+use nrh_core::plan::{BlockReason, Effect, Plan, plan};
 use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Keep, Mode, Step};
+use nrh_core::remediation::{Approval, Cancel, ManualRequest, Phase, Remediation, StepState};
 use nrh_core::snapshot::Tri;
 use nrh_core::window::WindowType;
-use nrh_core::wish::MAX_WAITING;
 
 use crate::samples::{cont, fault, hung, kill, notify, policy, rule, step, today};
 use crate::world::{Chaos, Cure, World, acts, reasons, secs};
@@ -16,9 +16,9 @@ const KIND: FaultType = FaultType::HungContainer;
 const RELEASE: ActionType = ActionType::ReleaseHungProcess;
 
 /// What ann wants.
-pub fn wish(fault: FaultType, action: ActionType) -> Wish {
-    Wish {
-        by: "ann".into(),
+pub fn manual(fault: FaultType, action: ActionType) -> ManualRequest {
+    ManualRequest {
+        requested_by: "ann".into(),
         fault,
         fault_id: None,
         action,
@@ -29,7 +29,7 @@ pub fn wish(fault: FaultType, action: ActionType) -> Wish {
 }
 
 fn no(reason: Option<&str>) -> Cancel {
-    Cancel { by: "bob".into(), reason: reason.map(ToOwned::to_owned) }
+    Cancel { cancelled_by: "bob".into(), reason: reason.map(ToOwned::to_owned) }
 }
 
 fn asked(step: Step) -> Step {
@@ -39,15 +39,15 @@ fn asked(step: Step) -> Step {
 /// A node with a hung container that the engine leaves alone for now: the fault has to last for an hour.
 fn left_alone(cure: Cure, steps: &[Step]) -> World {
     let mut world = World::sick(hung("log"), cure, steps);
-    world.policies[0].rules[0].hold_for = secs(3_600);
+    world.policies[0].rules[0].min_duration = secs(3_600);
     world
 }
 
-/// The finished episode of that name.
-fn ended<'w>(world: &'w World, name: &str) -> &'w Episode {
-    let episode = &world.episodes[name];
-    assert!(episode.finished_at.is_some(), "{episode:?}");
-    episode
+/// The finished remediation of that name.
+fn ended<'w>(world: &'w World, name: &str) -> &'w Remediation {
+    let remediation = &world.remediations[name];
+    assert!(remediation.finished_at.is_some(), "{remediation:?}");
+    remediation
 }
 
 #[test]
@@ -58,14 +58,14 @@ fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
     let name = world.cancel("n1", &no(Some("I look at it myself"))).unwrap();
     assert_eq!(acts(&world.pass()), []);
     world.run(secs(60));
-    let episode = ended(&world, &name);
-    assert_eq!(episode.phase, Phase::Cancelled);
-    assert_eq!(episode.message, "stopped by a person: cancelled by bob: I look at it myself");
+    let remediation = ended(&world, &name);
+    assert_eq!(remediation.phase, Phase::Cancelled);
+    assert_eq!(remediation.message, "stopped by a person: cancelled by bob: I look at it myself");
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"], "the Job was on its way already");
-    assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed]);
-    assert!(world.plan().held[0].message.contains("cancelled by bob"), "{:?}", world.plan().held);
+    assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
+    assert!(world.plan().blocked[0].message.contains("cancelled by bob"), "{:?}", world.plan().blocked);
     // A second no to what is at its end changes nothing.
-    world.episodes.get_mut(&name).unwrap().cancel = Some(no(None));
+    world.remediations.get_mut(&name).unwrap().cancel = Some(no(None));
     assert!(world.plan().effects.is_empty());
 }
 
@@ -81,16 +81,16 @@ fn a_no_written_right_before_the_act_prevents_it() {
     assert!(!world.apply(act, true));
     world.run(secs(60));
     assert_eq!(world.did(), Vec::<&str>::new());
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, episode.steps[0].state), (Phase::Cancelled, StepState::Cancelled));
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Cancelled, StepState::Cancelled));
 }
 
 #[test]
 fn a_person_ends_the_keeping_of_a_cordon() {
-    let keep = Keep { keep_for: secs(7_200), healthy_delay: secs(60) };
+    let keep = Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) };
     let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(Some(keep))), cont(), notify()]);
     world.run(secs(600));
-    assert_eq!(world.only_episode().phase, Phase::Contained);
+    assert_eq!(world.only_remediation().phase, Phase::Quarantined);
     let name = world.cancel("n1", &no(None)).unwrap();
     world.run(secs(60));
     assert_eq!(ended(&world, &name).phase, Phase::Cancelled);
@@ -98,28 +98,32 @@ fn a_person_ends_the_keeping_of_a_cordon() {
 }
 
 #[test]
-fn a_start_by_hand_begins_on_its_rung_without_being_asked_twice() {
-    let steps = [step(Action::Cordon(None)), asked(Step { attempts: 2, ..cont() }), kill(true), notify()];
+fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
+    let steps = [step(Action::Cordon(None)), asked(Step { max_attempts: 2, ..cont() }), kill(true), notify()];
     let mut world = left_alone(Cure::Nothing, &steps);
-    assert_eq!(reasons(&world.pass()), [HoldReason::TooYoung]);
-    world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
+    assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let begun = world.pass();
     assert_eq!(acts(&begun), [("n1".into(), "job ReleaseCont".into())]);
-    assert!(matches!(begun.effects[..2], [Effect::StoreLedger(_), Effect::BeginWish(_)]), "{:?}", begun.effects);
-    assert!(world.wishes.is_empty(), "it is an episode from now on");
-    let episode = world.only_episode();
-    assert_eq!(episode.steps[0].approved_by.as_deref(), Some("ann"));
-    assert!(episode.message.starts_with("started by ann; "), "{}", episode.message);
+    assert!(
+        matches!(begun.effects[..2], [Effect::StoreLedger(_), Effect::BeginManualRequest(_)]),
+        "{:?}",
+        begun.effects
+    );
+    assert!(world.manual_requests.is_empty(), "it is a remediation from now on");
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.steps[0].approved_by.as_deref(), Some("ann"));
+    assert!(remediation.message.starts_with("started by ann; "), "{}", remediation.message);
     // The second attempt asks again, by the ladder.
     world.run(secs(600));
     assert_eq!(world.did(), ["job ReleaseCont"]);
-    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
 }
 
 #[test]
 fn a_start_by_hand_goes_on_by_the_ladder_and_heals() {
     let mut world = left_alone(Cure::Kill, &[step(Action::Cordon(None)), cont(), kill(true), notify()]);
-    world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.run(secs(900));
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"], "the first such step, then what follows it");
     assert_eq!(ended(&world, "by-hand").phase, Phase::Succeeded);
@@ -130,52 +134,63 @@ fn a_start_by_hand_goes_on_by_the_ladder_and_heals() {
 fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
     world.run(secs(900));
-    assert_eq!((world.only_episode().phase, reasons(&world.plan())), (Phase::Failed, vec![HoldReason::RecentlyFailed]));
-    world.ask("by-hand-again", "n1", "p", wish(KIND, RELEASE));
+    assert_eq!(
+        (world.only_remediation().phase, reasons(&world.plan())),
+        (Phase::Failed, vec![BlockReason::RecentlyFailed])
+    );
+    world.ask("by-hand-again", "n1", "p", manual(KIND, RELEASE));
     assert_eq!(acts(&world.pass()).len(), 1);
     world.cancel("n1", &no(None)).unwrap();
     world.run(secs(60));
     assert_eq!(ended(&world, "by-hand-again").phase, Phase::Cancelled);
     world.tick(secs(15));
-    world.ask("by-hand-and-again", "n1", "p", wish(KIND, RELEASE));
+    world.ask("by-hand-and-again", "n1", "p", manual(KIND, RELEASE));
     assert_eq!(acts(&world.pass()).len(), 1);
 }
 
 /// What holds a start by hand, and what it begins after.
 #[test]
 fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
-    type Hold = (HoldReason, fn(&mut World), fn(&mut World));
-    let holds: [Hold; 11] = [
-        (HoldReason::Vetoed, |w| w.node("n1").view.vetoes.push("drain".into()), |w| w.node("n1").view.vetoes.clear()),
+    type Block = (BlockReason, fn(&mut World), fn(&mut World));
+    let holds: [Block; 11] = [
         (
-            HoldReason::Vetoed,
+            BlockReason::Excluded,
+            |w| w.node("n1").view.vetoes.push("drain".into()),
+            |w| w.node("n1").view.vetoes.clear(),
+        ),
+        (
+            BlockReason::Excluded,
             |w| w.node("n1").report.suspended = Some("hands off".into()),
             |w| w.node("n1").report.suspended = None,
         ),
         (
-            HoldReason::Paused,
+            BlockReason::Paused,
             |w| w.policies[0].pause_requests.push("release".into()),
             |w| w.policies[0].pause_requests.clear(),
         ),
         (
-            HoldReason::OutsideWindow,
+            BlockReason::OutsideWindow,
             |w| w.policies[0].windows.push(today(WindowType::Deny)),
             |w| w.policies[0].windows.clear(),
         ),
         (
-            HoldReason::TooManyUnhealthy,
+            BlockReason::MaxUnhealthyExceeded,
             |w| w.policies[0].limits.max_unhealthy = Amount::Count(0),
             |w| w.policies[0].limits.max_unhealthy = Amount::Count(5),
         ),
         (
-            HoldReason::InFlightLimit,
+            BlockReason::MaxInFlightReached,
             |w| w.policies[0].limits.max_in_flight = Amount::Count(0),
             |w| w.policies[0].limits.max_in_flight = Amount::Count(1),
         ),
-        (HoldReason::ClusterCeiling, |w| w.ceiling = 0, |w| w.ceiling = 1),
-        (HoldReason::NoLedger, |w| w.ledger = None, |w| w.ledger = Some(nrh_core::snapshot::Ledger::default())),
+        (BlockReason::ClusterLimit, |w| w.ceiling = 0, |w| w.ceiling = 1),
         (
-            HoldReason::ProbeSilent,
+            BlockReason::LedgerUnavailable,
+            |w| w.ledger = None,
+            |w| w.ledger = Some(nrh_core::snapshot::Ledger::default()),
+        ),
+        (
+            BlockReason::ProbeNotReporting,
             |w| {
                 w.node("n1").probe_runs = false;
                 w.tick(secs(25));
@@ -186,7 +201,7 @@ fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
             },
         ),
         (
-            HoldReason::NotConfirmed,
+            BlockReason::NotConfirmed,
             |w| {
                 w.node("n1").sick[0].fault.state = nrh_core::fault::FaultState::Suspected;
                 w.node("n1").send();
@@ -197,26 +212,27 @@ fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
             },
         ),
         (
-            HoldReason::CannotAct,
-            |w| w.node("n1").report.heartbeat.as_mut().unwrap().can_act = false,
-            |w| w.node("n1").report.heartbeat.as_mut().unwrap().can_act = true,
+            BlockReason::ActionsDisabled,
+            |w| w.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false,
+            |w| w.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = true,
         ),
     ];
-    for (number, (reason, hold, lift)) in holds.into_iter().enumerate() {
+    for (number, (reason, block, lift)) in holds.into_iter().enumerate() {
         let mut world = left_alone(Cure::Cont, &[cont()]);
-        hold(&mut world);
-        world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
-        let held = world.pass();
-        assert_eq!(acts(&held), [], "case {number}");
-        let about = held.held.iter().find(|held| held.message.starts_with("start by hand by-hand")).unwrap();
+        block(&mut world);
+        world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+        let blocked = world.pass();
+        assert_eq!(acts(&blocked), [], "case {number}");
+        let about =
+            blocked.blocked.iter().find(|blocked| blocked.message.starts_with("start by hand by-hand")).unwrap();
         assert_eq!(about.reason, reason, "case {number}: {}", about.message);
         assert!(world.ledger.as_ref().is_none_or(|ledger| ledger.slots.is_empty()), "it waits without a slot");
-        let told = world.wishes["by-hand"].message.clone();
+        let told = world.manual_requests["by-hand"].message.clone();
         assert!(told.starts_with(&format!("waits to begin ({reason:?}): ")), "case {number}: {told}");
-        assert!(held.next.unwrap() <= secs(3_600));
+        assert!(blocked.next.unwrap() <= secs(3_600));
         assert!(world.pass().effects.is_empty(), "case {number}: told once");
         lift(&mut world);
-        assert_eq!(acts(&world.pass()).len(), 1, "case {number}: {:?}", world.wishes);
+        assert_eq!(acts(&world.pass()).len(), 1, "case {number}: {:?}", world.manual_requests);
     }
 }
 
@@ -243,20 +259,22 @@ fn what_can_never_begin_ends_with_the_reason() {
         }),
         ("is for policy a, which goes before p", |w| {
             let mut before = policy("a", &[rule("r", &[KIND], &[kill(true)])]);
-            before.rules[0].hold_for = secs(3_600);
+            before.rules[0].min_duration = secs(3_600);
             w.policies.push(before);
         }),
         ("no HungContainer is seen on node n1", |w| {
             w.node("n1").sick.clear();
             w.node("n1").send();
         }),
-        ("start the Cordon before it", |w| w.wishes.get_mut("by-hand").unwrap().wish.action = ActionType::Drain),
-        ("it was deleted", |w| w.wishes.get_mut("by-hand").unwrap().deleting = true),
-        ("expected Enforce", |w| w.wishes.get_mut("by-hand").unwrap().mode = Mode::DryRun),
+        ("start the Cordon before it", |w| {
+            w.manual_requests.get_mut("by-hand").unwrap().manual.action = ActionType::Drain
+        }),
+        ("it was deleted", |w| w.manual_requests.get_mut("by-hand").unwrap().deleting = true),
+        ("expected Enforce", |w| w.manual_requests.get_mut("by-hand").unwrap().mode = Mode::DryRun),
         ("cannot stand in names of operations", |w| {
-            let mut wish = w.wishes.remove("by-hand").unwrap();
-            wish.name = "By.Hand".into();
-            w.wishes.insert("by-hand".into(), wish);
+            let mut manual = w.manual_requests.remove("by-hand").unwrap();
+            manual.name = "By.Hand".into();
+            w.manual_requests.insert("by-hand".into(), manual);
         }),
         ("it could not within 60 min: nobody decided on it meanwhile", |w| {
             w.node("n1").sick.clear();
@@ -265,33 +283,39 @@ fn what_can_never_begin_ends_with_the_reason() {
     ];
     for (why, change) in cases {
         let mut world = left_alone(Cure::Cont, &[cont()]);
-        world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
+        world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
         change(&mut world);
-        let refuses = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(_)));
+        let refuses = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_)));
         let mut plan = world.plan();
         if !refuses(&plan) {
-            assert!(plan.held.iter().any(|held| held.message.contains(why)), "{why}: {:?}", plan.held);
+            assert!(plan.blocked.iter().any(|blocked| blocked.message.contains(why)), "{why}: {:?}", plan.blocked);
             let lag = world.settings.cache_lag;
             world.tick(lag);
             plan = world.plan();
         }
         assert_eq!(acts(&plan), [], "{why}");
-        let written: Vec<&Episode> = plan
+        let written: Vec<&Remediation> = plan
             .effects
             .iter()
-            .filter_map(|effect| if let Effect::WriteEpisode(episode) = effect { Some(&**episode) } else { None })
+            .filter_map(
+                |effect| if let Effect::WriteRemediation(remediation) = effect { Some(&**remediation) } else { None },
+            )
             .collect();
-        let [episode] = written[..] else { panic!("{why}: {:?}", plan.effects) };
-        assert_eq!((episode.phase, episode.finished_at), (Phase::Cancelled, Some(world.now)), "{why}");
-        assert!(episode.message.starts_with("not begun: ") && episode.message.contains(why), "{}", episode.message);
-        assert_eq!(episode.stopped(), None, "nothing was stopped: the engine goes on by itself");
+        let [remediation] = written[..] else { panic!("{why}: {:?}", plan.effects) };
+        assert_eq!((remediation.phase, remediation.finished_at), (Phase::Cancelled, Some(world.now)), "{why}");
+        assert!(
+            remediation.message.starts_with("not begun: ") && remediation.message.contains(why),
+            "{}",
+            remediation.message
+        );
+        assert_eq!(remediation.stopped(), None, "nothing was stopped: the engine goes on by itself");
     }
 }
 
 #[test]
 fn what_was_wanted_an_evening_ago_is_not_done_in_the_morning() {
     let mut world = left_alone(Cure::Cont, &[cont()]);
-    world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.tick(secs(3_600));
     world.node("n1").send();
     assert_eq!(acts(&world.pass()), [], "nothing stands in its way but the time");
@@ -300,20 +324,20 @@ fn what_was_wanted_an_evening_ago_is_not_done_in_the_morning() {
 
 #[test]
 fn no_later_and_harsher_step_begins_in_the_place_of_the_first() {
-    let restart = |even_if_unsafe| {
-        step(Action::Restart { daemon: Daemon::Runtime, with: Restart { even_if_unsafe, ..Restart::default() } })
+    let restart = |skip_safety_check| {
+        step(Action::Restart { daemon: Daemon::Runtime, with: Restart { skip_safety_check, ..Restart::default() } })
     };
     let down = fault(FaultType::RuntimeUnreachable, "it");
     let mut world = World::sick(down, Cure::Nothing, &[restart(false), asked(restart(true)), notify()]);
     let node = world.node("n1");
-    node.sick[0].fault.for_seconds = 1_200;
+    node.sick[0].fault.duration_seconds = 1_200;
     node.send();
     (node.report.restart.runtime, node.report.restart.unsafe_for) = (Tri::False, secs(1_200));
-    world.ask("by-hand", "n1", "p", wish(FaultType::RuntimeUnreachable, ActionType::RestartRuntime));
+    world.ask("by-hand", "n1", "p", manual(FaultType::RuntimeUnreachable, ActionType::RestartRuntime));
     let plan = world.plan();
-    let begun: Vec<_> = plan.effects.iter().filter(|effect| matches!(effect, Effect::BeginWish(_))).collect();
+    let begun: Vec<_> = plan.effects.iter().filter(|effect| matches!(effect, Effect::BeginManualRequest(_))).collect();
     assert!(
-        begun.is_empty() && plan.held.iter().any(|held| held.message.contains("a restart was not safe")),
+        begun.is_empty() && plan.blocked.iter().any(|blocked| blocked.message.contains("a restart was not safe")),
         "{plan:?}"
     );
 }
@@ -322,12 +346,17 @@ fn no_later_and_harsher_step_begins_in_the_place_of_the_first() {
 fn what_a_person_has_not_seen_is_not_agreed_to() {
     for generation in [Some(1), Some(0), None] {
         let mut world = left_alone(Cure::Cont, &[asked(cont())]);
-        world.ask("by-hand", "n1", "p", Wish { policy_generation: generation, ..wish(KIND, RELEASE) });
+        world.ask("by-hand", "n1", "p", ManualRequest { policy_generation: generation, ..manual(KIND, RELEASE) });
         let is_agreed = generation == Some(1);
         assert_eq!(acts(&world.pass()).len(), usize::from(is_agreed), "{generation:?}");
-        let episode = world.only_episode();
+        let remediation = world.only_remediation();
         let expected = if is_agreed { Phase::Running } else { Phase::AwaitingApproval };
-        assert_eq!((episode.phase, episode.steps.len()), (expected, 1), "{generation:?}: {}", episode.message);
+        assert_eq!(
+            (remediation.phase, remediation.steps.len()),
+            (expected, 1),
+            "{generation:?}: {}",
+            remediation.message
+        );
     }
 }
 
@@ -335,50 +364,59 @@ fn what_a_person_has_not_seen_is_not_agreed_to() {
 fn one_fault_of_several_is_named_by_its_id() {
     let mut world = left_alone(Cure::Cont, &[cont()]);
     world.infect("n1", hung("other"), Cure::Cont);
-    world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
-    let held = world.pass();
-    assert!(acts(&held).is_empty() && held.held.iter().any(|held| held.message.contains("none is named")), "{held:?}");
-    world.wishes.clear();
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
+    let blocked = world.pass();
+    assert!(
+        acts(&blocked).is_empty() && blocked.blocked.iter().any(|blocked| blocked.message.contains("none is named")),
+        "{blocked:?}"
+    );
+    world.manual_requests.clear();
     let id = hung("other").id;
-    world.ask("by-hand", "n1", "p", Wish { fault_id: Some(id.clone()), ..wish(KIND, RELEASE) });
+    world.ask("by-hand", "n1", "p", ManualRequest { fault_id: Some(id.clone()), ..manual(KIND, RELEASE) });
     world.pass();
-    let episode = world.only_episode();
-    assert_eq!((episode.faults.len(), &episode.faults[0].id), (1, &id));
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.faults.len(), &remediation.faults[0].id), (1, &id));
 }
 
 /// Told in openkruise/kruise #2474.
 #[test]
-fn it_waits_for_the_episode_that_has_the_node_and_no_second_one_waits_with_it() {
+fn it_waits_for_the_remediation_that_has_the_node_and_no_second_one_waits_with_it() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), kill(true)]);
     world.pass();
-    world.ask("by-hand-first", "n1", "p", wish(KIND, RELEASE));
-    world.ask("by-hand-second", "n1", "p", wish(KIND, RELEASE));
+    world.ask("by-hand-first", "n1", "p", manual(KIND, RELEASE));
+    world.ask("by-hand-second", "n1", "p", manual(KIND, RELEASE));
     world.pass();
-    let (_, running) = world.episodes.iter().find(|(name, _)| *name != "by-hand-second").unwrap();
+    let (_, running) = world.remediations.iter().find(|(name, _)| *name != "by-hand-second").unwrap();
     assert!(running.is_open());
-    assert!(world.wishes["by-hand-first"].message.contains(&format!("episode {} has node n1", running.name)));
+    assert!(
+        world.manual_requests["by-hand-first"].message.contains(&format!("remediation {} has node n1", running.name))
+    );
     let message = &ended(&world, "by-hand-second").message;
     assert!(message.contains("by-hand-first for node n1 was written before"), "{message}");
     for _ in 0..120 {
         world.tick(secs(5));
         world.pass();
     }
-    assert!(world.wishes.is_empty());
-    assert!(world.episodes["by-hand-first"].steps[0].acted_at.is_some(), "{:?}", world.episodes["by-hand-first"]);
-    let open = |world: &World| world.episodes.values().filter(|episode| episode.is_open()).count();
+    assert!(world.manual_requests.is_empty());
+    assert!(
+        world.remediations["by-hand-first"].steps[0].executed_at.is_some(),
+        "{:?}",
+        world.remediations["by-hand-first"]
+    );
+    let open = |world: &World| world.remediations.values().filter(|remediation| remediation.is_open()).count();
     assert!(open(&world) <= 1);
 }
 
 #[test]
 fn nothing_begins_before_its_slot_is_stored() {
     let mut world = left_alone(Cure::Cont, &[cont()]);
-    world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     // The ledger cannot be written.
     world.disturbed_pass(&Chaos { failing: [0].into(), ..Chaos::default() });
-    assert!(world.wishes.contains_key("by-hand") && world.did().is_empty());
+    assert!(world.manual_requests.contains_key("by-hand") && world.did().is_empty());
     // It is, and the object cannot: its slot stands, nothing is done, and the next pass goes on with that very slot.
     world.disturbed_pass(&Chaos { failing: [1].into(), ..Chaos::default() });
-    assert!(world.wishes.contains_key("by-hand") && world.did().is_empty());
+    assert!(world.manual_requests.contains_key("by-hand") && world.did().is_empty());
     assert!(world.ledger.as_ref().unwrap().slots.contains_key("by-hand"));
     world.policies[0].limits.max_in_flight = Amount::Count(1);
     world.pass();
@@ -386,7 +424,7 @@ fn nothing_begins_before_its_slot_is_stored() {
     assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
     // Taken back instead, its slot is given back, after the time that a cache may be behind.
     let mut world = left_alone(Cure::Cont, &[cont()]);
-    world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
     world.cancel("n1", &no(None)).unwrap();
     world.pass();
@@ -398,13 +436,16 @@ fn nothing_begins_before_its_slot_is_stored() {
 #[test]
 fn an_old_cache_begins_nothing_twice() {
     let mut world = left_alone(Cure::Nothing, &[cont()]);
-    world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let before = world.snapshot();
     world.pass();
     world.carry_out(&before, &Chaos::default());
     assert_eq!(world.did(), ["job ReleaseCont"]);
     let stale = plan(&before, &world.settings);
-    assert!(stale.effects.iter().any(|effect| matches!(effect, Effect::BeginWish(_))), "it would, had it the version");
+    assert!(
+        stale.effects.iter().any(|effect| matches!(effect, Effect::BeginManualRequest(_))),
+        "it would, had it the version"
+    );
 }
 
 #[test]
@@ -416,14 +457,14 @@ fn a_storm_holds_the_engine_and_not_a_person() {
     for node in &names {
         world.infect(node, hung(node), Cure::Cont);
     }
-    assert!(reasons(&world.plan()).contains(&HoldReason::Storm));
-    world.ask("by-hand", "w3", "p", wish(KIND, RELEASE));
+    assert!(reasons(&world.plan()).contains(&BlockReason::Storm));
+    world.ask("by-hand", "w3", "p", manual(KIND, RELEASE));
     assert_eq!(acts(&world.pass()), [("w3".into(), "job ReleaseCont".into())]);
     // Too many unhealthy nodes hold a person, too.
     world.policies[0].limits.max_unhealthy = Amount::Percent(50);
-    world.ask("by-hand-another", "w4", "p", wish(KIND, RELEASE));
+    world.ask("by-hand-another", "w4", "p", manual(KIND, RELEASE));
     world.pass();
-    assert!(world.wishes["by-hand-another"].message.contains("maxUnhealthy"), "{:?}", world.wishes);
+    assert!(world.manual_requests["by-hand-another"].message.contains("maxUnhealthy"), "{:?}", world.manual_requests);
 }
 
 #[test]
@@ -432,10 +473,10 @@ fn there_is_a_bound_to_what_waits() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = World::new(&[policy("p", &[rule("r", &[KIND], &[cont()])])], &names);
     for node in &names {
-        world.ask(&format!("by-hand-{node}"), node, "p", wish(KIND, RELEASE));
+        world.ask(&format!("by-hand-{node}"), node, "p", manual(KIND, RELEASE));
     }
     world.pass();
-    assert_eq!(world.wishes.len(), MAX_WAITING);
+    assert_eq!(world.manual_requests.len(), MAX_WAITING);
     let message = &ended(&world, "by-hand-w100").message;
     assert!(message.contains("100 starts by hand wait already"), "{message}");
 }
@@ -443,14 +484,14 @@ fn there_is_a_bound_to_what_waits() {
 #[test]
 fn a_yes_to_another_operation_does_not_carry_the_first() {
     let mut world = left_alone(Cure::Nothing, &[asked(cont())]);
-    world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.pass();
-    let episode = world.episodes.get_mut("by-hand").unwrap();
-    let first = episode.steps[0].operation_id.clone();
-    episode.approval = Some(Approval { by: "bob".into(), operation_id: "by-hand-another".into() });
-    assert_eq!((episode.approved(&first), episode.approved("by-hand-another")), (Some("ann"), Some("bob")));
-    episode.wish = None;
-    assert_eq!(episode.approved(&first), None);
+    let remediation = world.remediations.get_mut("by-hand").unwrap();
+    let first = remediation.steps[0].operation_id.clone();
+    remediation.approval = Some(Approval { approved_by: "bob".into(), operation_id: "by-hand-another".into() });
+    assert_eq!((remediation.approved(&first), remediation.approved("by-hand-another")), (Some("ann"), Some("bob")));
+    remediation.manual = None;
+    assert_eq!(remediation.approved(&first), None);
 }
 
 #[test]
@@ -458,22 +499,22 @@ fn starts_that_never_began_are_few_and_take_no_place_from_what_was_done() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.policies[0].history.limit = 25;
     world.run(secs(60));
-    let done = world.only_episode().name.clone();
+    let done = world.only_remediation().name.clone();
     for number in 0..40 {
-        world.ask(&format!("by-hand-{number}"), "n1", "gone", wish(KIND, RELEASE));
+        world.ask(&format!("by-hand-{number}"), "n1", "gone", manual(KIND, RELEASE));
         world.tick(secs(61));
         world.pass();
     }
     world.pass();
-    let refused = world.episodes.values().filter(|episode| episode.steps.is_empty()).count();
-    assert_eq!((refused, world.episodes.contains_key(&done)), (20, true));
+    let refused = world.remediations.values().filter(|remediation| remediation.steps.is_empty()).count();
+    assert_eq!((refused, world.remediations.contains_key(&done)), (20, true));
 }
 
 #[test]
 fn a_no_to_what_has_not_begun_holds_for_the_engine_too() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.policies[0].windows.push(today(WindowType::Deny));
-    world.ask("by-hand", "n1", "p", wish(KIND, RELEASE));
+    world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.pass();
     world.cancel("n1", &no(Some("do not touch it"))).unwrap();
     world.policies[0].windows.clear();
@@ -481,5 +522,5 @@ fn a_no_to_what_has_not_begun_holds_for_the_engine_too() {
     assert_eq!(world.did(), Vec::<&str>::new());
     let message = &ended(&world, "by-hand").message;
     assert_eq!(message, "stopped by a person: its start by hand was cancelled by bob: do not touch it");
-    assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed]);
+    assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
 }

@@ -1,7 +1,7 @@
 //! Clocks that are set: what was recorded ahead of the clock is waited for no longer than what is recorded now.
 
 use jiff::SignedDuration;
-use nrh_core::episode::{Phase, StepState};
+use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::{Ledger, Slot};
 
 use crate::samples::{cont, hung, kill, notify};
@@ -18,14 +18,14 @@ fn what_was_done_tomorrow_is_verified_as_soon_as_what_was_done_now() {
         assert_eq!(world.did(), ["job ReleaseCont"]);
         world.now -= back;
         world.run(secs(120));
-        let episode = world.only_episode();
+        let remediation = world.only_remediation();
         assert_eq!(
-            (episode.phase, world.did().len()),
+            (remediation.phase, world.did().len()),
             (Phase::Succeeded, 1),
             "set back by {back:#}: {}",
-            episode.message
+            remediation.message
         );
-        assert!(episode.steps[0].acted_at.unwrap() <= world.now && episode.opened_at <= world.now);
+        assert!(remediation.steps[0].executed_at.unwrap() <= world.now && remediation.started_at <= world.now);
     }
 }
 
@@ -34,10 +34,10 @@ fn a_step_of_tomorrow_that_has_not_healed_is_followed_in_its_time() {
     for back in BACK {
         let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), notify()]);
         world.run(secs(20));
-        assert_eq!(world.only_episode().steps[0].state, StepState::Verifying);
+        assert_eq!(world.only_remediation().steps[0].state, StepState::Verifying);
         world.now -= back;
         world.run(cont().timeout + secs(60));
-        let phase = world.only_episode().phase;
+        let phase = world.only_remediation().phase;
         assert_eq!((phase, world.did()), (Phase::Failed, vec!["job ReleaseCont", "notify"]), "set back by {back:#}");
     }
 }

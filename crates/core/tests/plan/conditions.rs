@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use nrh_core::episode::{HealState, Phase};
 use nrh_core::fault::FaultType;
 use nrh_core::foreign::{Asked, Foreign};
 use nrh_core::order::Restart;
-use nrh_core::plan::{Health, HoldReason};
+use nrh_core::plan::{BlockReason, Health};
 use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Policy, Rule, Step};
+use nrh_core::remediation::{Phase, Resolution};
 use nrh_core::snapshot::Tri;
 use nrh_testbed_matrix::{Seen, Way};
 
@@ -48,7 +48,7 @@ fn it_is_a_fault_only_where_a_policy_that_selects_the_node_asks_for_it() {
     assert_eq!(kinds(&world), [FaultType::NodeCondition]);
     let outlook = &world.plan().nodes["n1"];
     assert_eq!(
-        (outlook.health, outlook.worst.as_str()),
+        (outlook.health, outlook.top_fault.as_str()),
         (Health::Unhealthy, "NodeCondition: condition KernelDeadlock=True")
     );
     let fault = &outlook.cluster_faults[0];
@@ -70,11 +70,16 @@ fn the_node_is_cordoned_until_the_condition_is_gone() {
     world.node("n1").set_condition(DEADLOCK, None);
     // A report from before the act is no cure yet.
     world.pass();
-    assert_eq!(world.only_episode().faults[0].state, HealState::Open);
+    assert_eq!(world.only_remediation().faults[0].state, Resolution::Open);
     world.tick(secs(5));
     world.run(secs(60));
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, episode.faults[0].state), (Phase::Succeeded, HealState::Healed), "{}", episode.message);
+    let remediation = world.only_remediation();
+    assert_eq!(
+        (remediation.phase, remediation.faults[0].state),
+        (Phase::Succeeded, Resolution::Resolved),
+        "{}",
+        remediation.message
+    );
     assert_eq!(world.did(), ["cordon", "uncordon"]);
     assert_eq!(world.plan().nodes["n1"].health, Health::Healthy);
 }
@@ -84,18 +89,18 @@ fn when_it_stays_people_are_told_and_nothing_is_begun_again() {
     let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), notify()])]);
     write(&mut world, "n1", "True", "DockerHung");
     let plans = world.run(secs(600));
-    assert_eq!((world.did(), world.only_episode().phase), (vec!["cordon", "notify", "uncordon"], Phase::Failed));
-    assert_eq!(reasons(plans.last().unwrap()), [HoldReason::RecentlyFailed]);
+    assert_eq!((world.did(), world.only_remediation().phase), (vec!["cordon", "notify", "uncordon"], Phase::Failed));
+    assert_eq!(reasons(plans.last().unwrap()), [BlockReason::RecentlyFailed]);
 }
 
 /// Told in aws/eks-node-monitoring-agent #39.
 #[test]
 fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons() {
     let mut patient = asks("r", &["DockerHung", "TaskHung"], &[notify()]);
-    patient.hold_for = secs(600);
+    patient.min_duration = secs(600);
     // This one keeps the fault there whatever the reason, and is never the first to match.
     let mut world = world(&[patient, asks("any", &["Other"], &[notify()])]);
-    world.policies[0].rules[1].hold_for = secs(36_000);
+    world.policies[0].rules[1].min_duration = secs(36_000);
     write(&mut world, "n1", "True", "Other");
     world.run(secs(3_000));
     for _ in 0..3 {
@@ -104,7 +109,10 @@ fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons()
     }
     write(&mut world, "n1", "True", "DockerHung");
     let plan = world.pass();
-    assert_eq!((reasons(&plan), plan.next.map(|next| next <= secs(600))), (vec![HoldReason::TooYoung], Some(true)));
+    assert_eq!(
+        (reasons(&plan), plan.next.map(|next| next <= secs(600))),
+        (vec![BlockReason::MinDurationNotReached], Some(true))
+    );
     world.tick(secs(300));
     // Back and forth between reasons that the rule names: the clock goes on.
     for reason in ["TaskHung", "DockerHung", "TaskHung"] {
@@ -121,14 +129,14 @@ fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons()
 #[test]
 fn gone_for_a_moment_it_is_counted_from_anew() {
     let mut patient = asks("r", &[], &[notify()]);
-    patient.hold_for = secs(60);
+    patient.min_duration = secs(60);
     let mut world = world(&[patient]);
     for status in ["True", "False", "True"] {
         write(&mut world, "n1", status, "r");
         world.pass();
         world.tick(secs(50));
     }
-    assert_eq!(reasons(&world.pass()), [HoldReason::TooYoung]);
+    assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
     world.tick(secs(15));
     assert_eq!(acts(&world.pass()).len(), 1);
 }
@@ -143,7 +151,7 @@ fn asks_any_of(statuses: &[Tri], steps: &[nrh_core::policy::Step]) -> Rule {
 #[test]
 fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
     let mut patient = asks_any_of(&[Tri::False, Tri::Unknown], &[step(Action::Cordon(None)), notify()]);
-    patient.hold_for = secs(600);
+    patient.min_duration = secs(600);
     patient.steps[1].timeout = secs(86_400);
     patient.steps[1].approval = ApprovalMode::Manual;
     let mut world = world(&[patient]);
@@ -151,7 +159,7 @@ fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
     // As a node that goes away: its condition is Unknown, and False when it is heard again.
     for (status, reason) in [("Unknown", "Silent"), ("False", "NotReady"), ("Unknown", "Silent"), ("False", "Other")] {
         write(&mut world, "n1", status, reason);
-        assert_eq!(reasons(&world.pass()), [HoldReason::TooYoung], "{status}");
+        assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached], "{status}");
         ids.extend(world.plan().nodes["n1"].cluster_faults.iter().map(|fault| fault.id.clone()));
         world.tick(secs(149));
     }
@@ -163,12 +171,16 @@ fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
     for status in ["Unknown", "False", "Unknown"] {
         write(&mut world, "n1", status, "r");
         world.run(secs(60));
-        let episode = world.only_episode();
-        assert_eq!((episode.faults.len(), episode.faults[0].state), (1, HealState::Open), "{status}: {episode:?}");
+        let remediation = world.only_remediation();
+        assert_eq!(
+            (remediation.faults.len(), remediation.faults[0].state),
+            (1, Resolution::Open),
+            "{status}: {remediation:?}"
+        );
     }
     write(&mut world, "n1", "True", "r");
     world.run(secs(60));
-    assert_eq!((world.only_episode().phase, world.did().last()), (Phase::Succeeded, Some(&"uncordon")));
+    assert_eq!((world.only_remediation().phase, world.did().last()), (Phase::Succeeded, Some(&"uncordon")));
 }
 
 #[test]
@@ -176,7 +188,7 @@ fn statuses_that_rules_ask_for_apart_are_faults_of_their_own() {
     let apart = |status, name: &str| Rule { name: name.to_owned(), ..asks_any_of(&[status], &[notify()]) };
     let mut rules = [apart(Tri::False, "no"), apart(Tri::Unknown, "perhaps")];
     for rule in &mut rules {
-        rule.hold_for = secs(60);
+        rule.min_duration = secs(60);
     }
     let mut world = world(&rules);
     let mut ids = BTreeSet::new();
@@ -199,14 +211,17 @@ fn what_another_policy_asks_for_beside_it_is_no_cure_of_what_stands() {
     (trial.mode, trial.priority) = (Mode::DryRun, -1);
     world.policies.push(trial);
     world.run(secs(60));
-    let episode = world.episodes.values().find(|episode| episode.mode == Mode::Enforce).unwrap();
-    assert!(episode.faults.iter().all(|fault| fault.state != HealState::Healed), "it still stands: {episode:?}");
+    let remediation = world.remediations.values().find(|remediation| remediation.mode == Mode::Enforce).unwrap();
+    assert!(
+        remediation.faults.iter().all(|fault| fault.state != Resolution::Resolved),
+        "it still stands: {remediation:?}"
+    );
 }
 
 /// There and away in turn, so many seconds each; the turn in which a rule was due that asks for ten minutes.
 fn told_after(there: u64, away: u64, turns: usize, mut beside: impl FnMut(&mut World)) -> Option<usize> {
     let mut patient = asks("r", &[], &[notify()]);
-    patient.hold_for = secs(600);
+    patient.min_duration = secs(600);
     let mut world = world(&[patient]);
     let wait = |world: &mut World, seconds: u64| {
         for _ in 0..seconds / 10 {
@@ -259,16 +274,16 @@ fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
         world
     };
     let mut world = fresh();
-    world.node("n1").report.heartbeat.as_mut().unwrap().can_act = false;
-    assert_eq!((acts(&world.plan()).len(), reasons(&world.plan())), (0, vec![HoldReason::CannotAct]));
+    world.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
+    assert_eq!((acts(&world.plan()).len(), reasons(&world.plan())), (0, vec![BlockReason::ActionsDisabled]));
     let mut world = fresh();
     world.node("n1").probe_runs = false;
     world.tick(secs(30));
     let plan = world.plan();
-    assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::ProbeSilent]));
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::ProbeNotReporting]));
     let mut world = fresh();
     world.node("n1").report.node_uid = Some("another".into());
-    assert_eq!(reasons(&world.plan()), [HoldReason::WrongNode]);
+    assert_eq!(reasons(&world.plan()), [BlockReason::NodeReplaced]);
     // That nothing is heard of the kubelet takes back nothing that another tool has said.
     let mut world = fresh();
     world.node("n1").view.ready = Tri::Unknown;
@@ -289,10 +304,10 @@ fn two_conditions_of_one_type_are_neither_a_fault_nor_a_cure() {
     twice(&mut world);
     world.tick(secs(5));
     world.pass();
-    assert_eq!(world.only_episode().faults[0].state, HealState::Open);
+    assert_eq!(world.only_remediation().faults[0].state, Resolution::Open);
     write(&mut world, "n1", "False", "r");
     world.run(secs(60));
-    assert_eq!(world.only_episode().faults[0].state, HealState::Healed);
+    assert_eq!(world.only_remediation().faults[0].state, Resolution::Resolved);
 }
 
 #[test]
@@ -302,7 +317,7 @@ fn a_reason_outside_the_list_is_a_cure_and_one_that_only_another_rule_names_stop
     world.pass();
     write(&mut world, "n1", "True", "Other");
     world.run(secs(60));
-    assert_eq!(world.only_episode().faults[0].state, HealState::Healed, "{:?}", world.only_episode());
+    assert_eq!(world.only_remediation().faults[0].state, Resolution::Resolved, "{:?}", world.only_remediation());
     // A second rule keeps the fault there: the first one's next step is not taken for its reason.
     let rules =
         [asks("r", &["DockerHung"], &[step(Action::Cordon(None)), notify()]), asks("s", &["Other"], &[notify()])];
@@ -315,20 +330,20 @@ fn a_reason_outside_the_list_is_a_cure_and_one_that_only_another_rule_names_stop
     world.pass();
     world.tick(secs(5));
     let plan = world.pass();
-    assert_eq!((world.did(), reasons(&plan)), (vec!["cordon"], vec![HoldReason::NotConfirmed]));
+    assert_eq!((world.did(), reasons(&plan)), (vec!["cordon"], vec![BlockReason::NotConfirmed]));
 }
 
 #[test]
 fn another_machine_of_the_same_name_begins_anew() {
     let mut patient = asks("r", &[], &[notify()]);
-    patient.hold_for = secs(60);
+    patient.min_duration = secs(60);
     let mut world = world(&[patient]);
     write(&mut world, "n1", "True", "r");
     world.tick(secs(300));
     let node = world.node("n1");
     node.view.uid = "uid-2".into();
     node.report.node_uid = Some("uid-2".into());
-    assert_eq!(reasons(&world.plan()), [HoldReason::TooYoung]);
+    assert_eq!(reasons(&world.plan()), [BlockReason::MinDurationNotReached]);
 }
 
 /// Ten nodes, of which so many have the condition.
@@ -348,10 +363,10 @@ fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
     few.policies[0].limits.max_unhealthy = Amount::Count(3);
     let plan = few.plan();
     assert_eq!(plan.policies["p"].unhealthy, 4);
-    assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|why| *why == HoldReason::TooManyUnhealthy));
+    assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|why| *why == BlockReason::MaxUnhealthyExceeded));
     let many = fleet(&rules, 6);
     let plan = many.plan();
-    assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|why| *why == HoldReason::Storm), "{plan:?}");
+    assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|why| *why == BlockReason::Storm), "{plan:?}");
     // A rule that only tells keeps nobody from healing something else, as with all that may stand for days.
     let told = fleet(&[asks("r", &[], &[notify()])], 6);
     assert_eq!(told.plan().policies["p"].unhealthy, 0);
@@ -370,7 +385,7 @@ fn steps_that_heal_something_else_are_left_out_and_nobody_is_cordoned_for_them()
 #[test]
 fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
     let restart =
-        |daemon| step(Action::Restart { daemon, with: Restart { even_if_unsafe: true, ..Restart::default() } });
+        |daemon| step(Action::Restart { daemon, with: Restart { skip_safety_check: true, ..Restart::default() } });
     let steps = [
         cont(),
         step(Action::DeletePod),

@@ -1,10 +1,10 @@
 //! Drains: on a node of our own cordon only, round after round, never past a budget, and always at an end.
 
 use nrh_core::drain::{Drain, Owner};
-use nrh_core::episode::{Approval, HealState, Phase, StepState};
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{Effect, HoldReason, Operation, plan};
+use nrh_core::plan::{BlockReason, Effect, Operation, plan};
 use nrh_core::policy::{Action, ActionType, ApprovalMode, Keep, Mode, NodeLimit, OnFailure, Step};
+use nrh_core::remediation::{Approval, Phase, Resolution, StepState};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, drain, fault, hand_off, hung, kill, notify, plugin, secs, step, workload};
@@ -22,8 +22,8 @@ fn sick(ladder: &[Step], pods: usize) -> World {
 }
 
 /// The step of the drain, as it is recorded.
-fn drained(world: &World) -> nrh_core::episode::StepRecord {
-    let steps = &world.only_episode().steps;
+fn drained(world: &World) -> nrh_core::remediation::StepRecord {
+    let steps = &world.only_remediation().steps;
     steps.iter().find(|step| step.drain.is_some()).unwrap_or_else(|| panic!("no drain: {steps:#?}")).clone()
 }
 
@@ -35,7 +35,7 @@ fn a_node_is_cordoned_drained_and_then_healed() {
     assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseKill", "uncordon"]);
     let done = drained(&world);
     assert_eq!((done.state, done.message.as_str()), (StepState::Succeeded, "drained: no pod is left that was to go"));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     let left: Vec<&str> = world.nodes["n1"].workloads.iter().map(|one| one.pod.pod.name.as_str()).collect();
     assert_eq!(left, ["web-1"], "a DaemonSet's pod stays");
 }
@@ -75,7 +75,7 @@ fn what_blocks_is_named_and_the_next_step_follows_when_the_time_is_over() {
                     kube-system/web-1 (it has data in an emptyDir (drain.deleteEmptyDirData)), kube-system/web-2 (no controller makes \
                     it again (drain.force))";
     assert_eq!(done.message, expected);
-    assert_eq!(world.only_episode().phase, Phase::Succeeded, "the step after it heals");
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "the step after it heals");
     // Each by its own word: what the policy allows is evicted.
     let with = Drain { delete_empty_dir_data: true, force: true, ..Drain::default() };
     let mut world = sick(&[cordon(), Step { timeout: secs(120), ..step(Action::Drain(with)) }, kill(true)], 4);
@@ -125,10 +125,14 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
         world.may_evict = may;
         world.pass()
     };
-    let held = decided(Tri::Unknown);
-    assert!(acts(&held).is_empty(), "no node is cordoned for a drain of which nobody knows: {:?}", held.effects);
-    assert_eq!(reasons(&held), [HoldReason::CannotAct]);
-    assert!(held.held[0].message.contains("not known yet whether the controller may evict"), "{:?}", held.held);
+    let blocked = decided(Tri::Unknown);
+    assert!(acts(&blocked).is_empty(), "no node is cordoned for a drain of which nobody knows: {:?}", blocked.effects);
+    assert_eq!(reasons(&blocked), [BlockReason::ActionsDisabled]);
+    assert!(
+        blocked.blocked[0].message.contains("not known yet whether the controller may evict"),
+        "{:?}",
+        blocked.blocked
+    );
     // What is known to be lacking keeps nobody from the other steps.
     let mut world = sick(&ladder, 1);
     world.may_evict = Tri::False;
@@ -136,8 +140,8 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
     assert_eq!(world.did(), ["cordon", "job ReleaseKill", "uncordon"]);
     let mut alone = sick(&[step(Action::Cordon(None)), drain()], 1);
     alone.may_evict = Tri::False;
-    let held = alone.pass();
-    assert!(acts(&held).is_empty() && held.held[0].message.contains("nrh:drain"), "{:?}", held.held);
+    let blocked = alone.pass();
+    assert!(acts(&blocked).is_empty() && blocked.blocked[0].message.contains("nrh:drain"), "{:?}", blocked.blocked);
 }
 
 #[test]
@@ -166,7 +170,7 @@ fn a_person_who_uncordons_or_suspends_stops_it_at_once() {
         world.tick(secs(15));
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{:?}", plan.effects);
-        assert_eq!(world.only_episode().phase, Phase::Cancelled, "{}", world.only_episode().message);
+        assert_eq!(world.only_remediation().phase, Phase::Cancelled, "{}", world.only_remediation().message);
     }
 }
 
@@ -180,7 +184,7 @@ fn no_further_pod_goes_when_the_fault_has_gone() {
     world.tick(secs(10));
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "drain", "uncordon"]);
-    assert_eq!((drained(&world).state, world.only_episode().phase), (StepState::Cancelled, Phase::Succeeded));
+    assert_eq!((drained(&world).state, world.only_remediation().phase), (StepState::Cancelled, Phase::Succeeded));
     assert!(drained(&world).message.starts_with("no further pod is evicted, since the fault is gone; 40 pod(s) left"));
 }
 
@@ -192,7 +196,7 @@ fn old_evidence_holds_the_next_round_and_the_time_runs() {
     world.node("n1").probe_runs = false;
     world.tick(secs(50));
     let plan = world.pass();
-    assert!(acts(&plan).is_empty() && reasons(&plan).contains(&HoldReason::ProbeSilent), "{:?}", plan.held);
+    assert!(acts(&plan).is_empty() && reasons(&plan).contains(&BlockReason::ProbeNotReporting), "{:?}", plan.blocked);
     world.tick(secs(80));
     world.pass();
     assert_eq!(drained(&world).state, StepState::TimedOut);
@@ -201,10 +205,11 @@ fn old_evidence_holds_the_next_round_and_the_time_runs() {
 #[test]
 fn it_counts_as_an_act_on_the_node_and_goes_on_all_the_same() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
-    world.policies[0].limits.per_node = NodeLimit { acts: 1, within: secs(7_200) };
+    world.policies[0].limits.per_node = NodeLimit { max_actions: 1, window: secs(7_200) };
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "notify", "uncordon"]);
-    let killed = world.only_episode().steps.iter().find(|step| step.action == ActionType::ReleaseHungProcess).unwrap();
+    let killed =
+        world.only_remediation().steps.iter().find(|step| step.action == ActionType::ReleaseHungProcess).unwrap();
     assert!(killed.state == StepState::Refused && killed.message.contains("limits.perNode"), "{}", killed.message);
 }
 
@@ -217,14 +222,14 @@ fn what_no_step_can_heal_is_neither_cordoned_nor_drained_for() {
     world.run(secs(60));
     assert_eq!(world.did(), ["notify"]);
     // Who keeps the cordon wants it for itself, and so the drain.
-    let kept = step(Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) })));
+    let kept = step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
     let mut world = World::sick(fault(FaultType::DiskFull, "k"), Cure::Nothing, &[kept, drain(), kill(true), notify()]);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(60));
     assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "notify"]);
-    assert!(world.only_episode().is_contained() && world.nodes["n1"].workloads.is_empty());
+    assert!(world.only_remediation().is_quarantined() && world.nodes["n1"].workloads.is_empty());
     // New pods do not make it worse, so the old ones may stay.
-    let full = fault(FaultType::ExitedContainerPileUp, "c");
+    let full = fault(FaultType::ExitedContainerBacklog, "c");
     let mut world = World::sick(full, Cure::Nothing, &[cordon(), drain(), notify()]);
     world.run(secs(60));
     assert_eq!(world.did(), ["notify"]);
@@ -235,7 +240,7 @@ fn no_node_is_drained_for_a_cure_that_is_held() {
     let mut world = sick(&[cordon(), drain(), kill(false), notify()], 3);
     let plan = world.pass();
     assert!(acts(&plan).is_empty(), "its pod is not being deleted: {:?}", plan.effects);
-    assert_eq!(reasons(&plan), [HoldReason::RunningPods]);
+    assert_eq!(reasons(&plan), [BlockReason::PodsRunning]);
 }
 
 #[test]
@@ -244,7 +249,7 @@ fn a_node_is_drained_once_for_all_its_faults() {
     world.infect("n1", plugin(), Cure::Kill);
     world.run(secs(600));
     assert_eq!(world.did().iter().filter(|what| **what == "drain").count(), 3, "{:?}", world.did());
-    assert!(world.only_episode().faults.iter().all(|fault| fault.state == HealState::Healed));
+    assert!(world.only_remediation().faults.iter().all(|fault| fault.state == Resolution::Resolved));
 }
 
 #[test]
@@ -253,14 +258,14 @@ fn a_drain_that_asks_evicts_nothing_before_the_yes_and_nothing_after_it_is_taken
     let mut world = sick(&[cordon(), asks, kill(true), notify()], 60);
     world.run(secs(60));
     assert_eq!(world.did(), ["cordon"]);
-    let yes = |episode: &mut nrh_core::episode::Episode| {
-        let operation_id = episode.awaiting().unwrap().to_owned();
-        episode.approval = Some(Approval { by: "ann".into(), operation_id });
+    let yes = |remediation: &mut nrh_core::remediation::Remediation| {
+        let operation_id = remediation.awaiting().unwrap().to_owned();
+        remediation.approval = Some(Approval { approved_by: "ann".into(), operation_id });
     };
-    world.episodes.values_mut().for_each(yes);
+    world.remediations.values_mut().for_each(yes);
     world.run(secs(10));
     assert_eq!(drained(&world).state, StepState::Started);
-    world.episodes.values_mut().for_each(|episode| episode.approval = None);
+    world.remediations.values_mut().for_each(|remediation| remediation.approval = None);
     world.tick(secs(20));
     let plan = world.pass();
     let drains = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::Drain(_), .. });
@@ -303,7 +308,7 @@ fn a_policy_that_asks_for_another_drain_meanwhile_ends_this_one() {
     world.tick(secs(15));
     let decided = plan(&world.snapshot(), &world.settings);
     let written = decided.effects.iter().find_map(|effect| match effect {
-        Effect::WriteEpisode(episode) => Some(episode.steps[1].clone()),
+        Effect::WriteRemediation(remediation) => Some(remediation.steps[1].clone()),
         _ => None,
     });
     let ended = written.unwrap();

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use nrh_core::episode::{Episode, StepRecord};
 use nrh_core::fault::Target;
 use nrh_core::order::{Restart, Signal};
-use nrh_core::plan::{Effect, HoldReason, Plan};
+use nrh_core::plan::{BlockReason, Effect, Plan};
 use nrh_core::policy::{ActionType, Mode};
+use nrh_core::remediation::{Remediation, StepRecord};
 use proptest::prelude::*;
 
 use crate::events::{Event, event_of_several, falls_ill, happen};
@@ -20,46 +20,46 @@ struct Decided {
     action: ActionType,
     signal: Option<Signal>,
     restart: Option<Restart>,
-    rung: u32,
+    step_index: u32,
     target: Target,
 }
 
 /// What is decided about one fault.
 #[derive(Debug, PartialEq)]
 enum First {
-    /// An episode begins with it, by these steps: the last one is taken, or would be; those before it are passed over.
+    /// A remediation begins with it, by these steps: the last one is taken, or would be; those before it are passed over.
     Begins(Vec<Decided>),
     /// It is held, for these reasons.
-    Held(Vec<(HoldReason, Option<String>, String)>),
+    Blocked(Vec<(BlockReason, Option<String>, String)>),
 }
 
-fn steps(episode: &Episode) -> Vec<Decided> {
+fn steps(remediation: &Remediation) -> Vec<Decided> {
     let decided = |step: &StepRecord| Decided {
         fault: step.fault_id.clone(),
         action: step.action,
         signal: step.signal,
         restart: step.restart.clone(),
-        rung: step.rung,
+        step_index: step.step_index,
         target: step.target.clone(),
     };
-    episode.steps.iter().map(decided).collect()
+    remediation.steps.iter().map(decided).collect()
 }
 
 /// What a plan decides about each fault, by node and fault.
 fn decisions(plan: &Plan) -> BTreeMap<(&str, &str), First> {
     let mut all = BTreeMap::new();
     for effect in &plan.effects {
-        let Effect::WriteEpisode(episode) = effect else { continue };
-        for fault in &episode.faults {
-            all.insert((episode.node.as_str(), fault.id.as_str()), First::Begins(steps(episode)));
+        let Effect::WriteRemediation(remediation) = effect else { continue };
+        for fault in &remediation.faults {
+            all.insert((remediation.node.as_str(), fault.id.as_str()), First::Begins(steps(remediation)));
         }
     }
-    for held in &plan.held {
-        let Some(fault) = &held.fault_id else { continue };
-        let reason = (held.reason, held.policy.clone(), held.message.clone());
-        // What is said of the other faults of an episode that begins is said of the steps in earnest.
-        match all.entry((held.node.as_str(), fault.as_str())).or_insert_with(|| First::Held(Vec::new())) {
-            First::Held(reasons) => reasons.push(reason),
+    for blocked in &plan.blocked {
+        let Some(fault) = &blocked.fault_id else { continue };
+        let reason = (blocked.reason, blocked.policy.clone(), blocked.message.clone());
+        // What is said of the other faults of a remediation that begins is said of the steps in earnest.
+        match all.entry((blocked.node.as_str(), fault.as_str())).or_insert_with(|| First::Blocked(Vec::new())) {
+            First::Blocked(reasons) => reasons.push(reason),
             First::Begins(_) => {}
         }
     }
@@ -69,7 +69,7 @@ fn decisions(plan: &Plan) -> BTreeMap<(&str, &str), First> {
 /// What may happen before anything was done. Nobody starts by hand, which a dry run refuses, or changes the mode.
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let others = event_of_several().prop_map(|event| match event {
-        Event::DryRun(..) | Event::Wish(..) => Event::Nothing,
+        Event::DryRun(..) | Event::ManualRequest(..) => Event::Nothing,
         event => event,
     });
     prop::collection::vec(prop_oneof![falls_ill(), others], 1..8)

@@ -1,8 +1,8 @@
-//! How episodes end early, and how the node is put back.
+//! How remediations end early, and how the node is put back.
 
-use nrh_core::episode::{Episode, Phase, StepState};
-use nrh_core::plan::{Effect, HoldReason, plan};
+use nrh_core::plan::{BlockReason, Effect, plan};
 use nrh_core::policy::{Action, ApprovalMode, Mode, Requirement, Selector, Step};
+use nrh_core::remediation::{Phase, Remediation, StepState};
 use nrh_core::snapshot::Slot;
 
 use crate::samples::{cont, hung, kill, step};
@@ -14,9 +14,9 @@ fn someone_elses_cordon_is_not_adopted() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
     world.node("n1").view.unschedulable = true;
     world.run(secs(300));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     assert!(world.nodes["n1"].view.unschedulable, "it was cordoned before, it stays so");
-    assert_eq!(world.only_episode().steps[0].message, "already unschedulable, adopted nothing");
+    assert_eq!(world.only_remediation().steps[0].message, "already unschedulable, adopted nothing");
 }
 
 #[test]
@@ -27,12 +27,12 @@ fn a_persons_uncordon_cancels() {
     assert!(world.nodes["n1"].view.unschedulable);
     world.node("n1").view.unschedulable = false;
     world.run(secs(60));
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Cancelled, "{}", episode.message);
-    assert!(episode.message.contains("uncordoned by hand"), "{}", episode.message);
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Cancelled, "{}", remediation.message);
+    assert!(remediation.message.contains("uncordoned by hand"), "{}", remediation.message);
     assert!(world.nodes["n1"].view.cordoned_by.is_none(), "our mark is taken off");
     assert!(world.ledger.as_ref().unwrap().slots.is_empty());
-    assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed], "it does not begin anew at once");
+    assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed], "it does not begin anew at once");
 }
 
 #[test]
@@ -46,12 +46,12 @@ fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
     assert_eq!(acts(&plan).len(), 1, "it goes on: {:?}", plan.effects);
 }
 
-/// What ends an episode, and whether the node is put back.
+/// What ends a remediation, and whether the node is put back.
 #[test]
-fn episodes_are_cancelled_and_put_back() {
+fn remediations_are_cancelled_and_put_back() {
     type End = (&'static str, fn(&mut World), bool);
     let ends: [End; 9] = [
-        ("deleted", |w| w.episodes.values_mut().for_each(|e| e.deleting = true), true),
+        ("deleted", |w| w.remediations.values_mut().for_each(|e| e.deleting = true), true),
         ("policy gone", |w| w.policies.clear(), true),
         ("policy suspended", |w| w.policies[0].suspend = true, true),
         ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, true),
@@ -78,26 +78,26 @@ fn episodes_are_cancelled_and_put_back() {
             world.tick(secs(5));
         }
         assert_eq!(world.did().contains(&"uncordon"), is_put_back, "{name}: {:?}", world.log);
-        let Some(episode) = world.episodes.values().min_by_key(|e| e.opened_at) else {
+        let Some(remediation) = world.remediations.values().min_by_key(|e| e.started_at) else {
             assert_eq!(name, "deleted");
             assert!(world.ledger.as_ref().unwrap().slots.is_empty());
             continue;
         };
-        assert_eq!(episode.phase, Phase::Cancelled, "{name}: {}", episode.message);
-        assert!(!episode.is_open() && episode.finished_at.is_some(), "{name}");
-        let open: Vec<_> = world.ledger.as_ref().unwrap().slots.keys().filter(|n| **n == episode.name).collect();
+        assert_eq!(remediation.phase, Phase::Cancelled, "{name}: {}", remediation.message);
+        assert!(!remediation.is_open() && remediation.finished_at.is_some(), "{name}");
+        let open: Vec<_> = world.ledger.as_ref().unwrap().slots.keys().filter(|n| **n == remediation.name).collect();
         assert!(open.is_empty(), "{name}");
     }
 }
 
 #[test]
-fn a_node_that_is_gone_ends_its_episode() {
+fn a_node_that_is_gone_ends_its_remediation() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.nodes.clear();
     world.pass();
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    assert_eq!(world.only_remediation().phase, Phase::Cancelled);
     assert!(world.ledger.as_ref().unwrap().slots.is_empty());
 }
 
@@ -106,16 +106,16 @@ fn a_node_that_is_gone_ends_its_episode() {
 fn somebody_elses_mark_is_left_alone() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
     world.pass();
-    world.node("n1").view.cordoned_by = Some("another-episode".into());
+    world.node("n1").view.cordoned_by = Some("another-remediation".into());
     let mut snapshot = world.snapshot();
     snapshot.ledger.as_mut().unwrap().slots.insert(
-        "another-episode".into(),
+        "another-remediation".into(),
         Slot { node: "n1".into(), policy: "p".into(), taken_at: world.now, kinds: None },
     );
     snapshot.policies.clear();
     let plan = plan(&snapshot, &world.settings);
     assert!(!plan.effects.iter().any(|e| matches!(e, Effect::Uncordon { .. })), "{:?}", plan.effects);
-    let written = plan.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e) } else { None });
+    let written = plan.effects.iter().find_map(|e| if let Effect::WriteRemediation(e) = e { Some(e) } else { None });
     let written = written.unwrap();
     assert!(!written.is_open() && written.phase == Phase::Cancelled, "nothing of its own is left to put back");
 }
@@ -126,18 +126,18 @@ fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
     for is_over in [false, true] {
         let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
         world.pass();
-        let name = world.only_episode().name.clone();
+        let name = world.only_remediation().name.clone();
         let node = world.node("n1");
         node.sick.clear();
         node.send();
         if is_over {
             world.run(secs(300));
-            assert!(!world.episodes[&name].is_live() && world.nodes["n1"].view.cordoned_by.is_none());
+            assert!(!world.remediations[&name].is_live() && world.nodes["n1"].view.cordoned_by.is_none());
         }
         let view = &mut world.node("n1").view;
         view.uid = "uid-new".into();
         (view.unschedulable, view.cordoned_by) = (true, Some(name.clone()));
-        let before = is_over.then(|| world.only_episode().clone());
+        let before = is_over.then(|| world.only_remediation().clone());
         let uncordons = world.did().iter().filter(|did| **did == "uncordon").count();
         for _ in 0..3 {
             world.pass();
@@ -146,18 +146,18 @@ fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
         let view = &world.nodes["n1"].view;
         assert_eq!((view.unschedulable, view.cordoned_by.as_deref()), (true, None), "over: {is_over}");
         assert_eq!(world.did().iter().filter(|did| **did == "uncordon").count(), uncordons, "over: {is_over}");
-        let known = world.only_episode();
-        assert!(!known.is_live() && !known.undo.owes_cordon(), "{known:?}");
+        let known = world.only_remediation();
+        assert!(!known.is_live() && !known.cleanup.owes_cordon(), "{known:?}");
         assert!(before.is_none_or(|before| before == *known), "its record is about the machine before");
         assert_eq!(world.plan().effects, [], "over: {is_over}");
     }
 }
 
 #[test]
-fn a_mark_left_by_a_removed_episode_is_taken_off() {
+fn a_mark_left_by_a_removed_remediation_is_taken_off() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
     world.pass();
-    world.episodes.clear();
+    world.remediations.clear();
     world.node("n1").sick.clear();
     world.node("n1").send();
     assert_eq!(world.plan().effects, [], "its slot may mean that it is only unseen");
@@ -170,45 +170,46 @@ fn a_mark_left_by_a_removed_episode_is_taken_off() {
     assert_eq!(plan(&snapshot, &world.settings).effects, [], "a cordon without our mark is not ours");
 }
 
-/// An episode that is removed by force leaves its Job, and the next one on the node may have its name: it does not know that Job.
+/// A remediation that is removed by force leaves its Job, and the next one on the node may have its name: it does not know that Job.
 #[test]
-fn the_job_of_a_removed_episode_whose_name_another_has_is_not_left() {
+fn the_job_of_a_removed_remediation_whose_name_another_has_is_not_left() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
     world.node("n1").job_starts = false;
     world.pass();
-    let lost = world.episodes.pop_first().unwrap();
+    let lost = world.remediations.pop_first().unwrap();
     world.tick(secs(1));
     world.pass();
     world.pass();
-    assert_eq!((world.only_episode().name.as_str(), world.jobs.len()), (lost.0.as_str(), 2));
+    assert_eq!((world.only_remediation().name.as_str(), world.jobs.len()), (lost.0.as_str(), 2));
     world.nodes.clear();
     world.run(secs(120));
-    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    assert_eq!(world.only_remediation().phase, Phase::Cancelled);
     assert!(world.jobs.is_empty(), "{:?}", world.jobs);
 }
 
 #[test]
-fn an_episode_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
+fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.pass();
-    let first = world.only_episode().clone();
+    let first = world.only_remediation().clone();
     assert!(world.nodes["n1"].view.unschedulable);
-    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    world.remediations.values_mut().for_each(|remediation| remediation.deleting = true);
     world.run(secs(30));
-    assert!(world.episodes.is_empty(), "{:?}", world.episodes.keys());
+    assert!(world.remediations.is_empty(), "{:?}", world.remediations.keys());
     assert!(!world.nodes["n1"].view.unschedulable && world.ledger.as_ref().unwrap().slots.is_empty());
     let mut waited = 0;
-    while world.episodes.is_empty() {
-        assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed]);
+    while world.remediations.is_empty() {
+        assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
         world.tick(secs(5));
         world.pass();
         waited += 5;
     }
     assert!((3_500..3_700).contains(&waited), "{waited}");
-    let again = world.only_episode();
+    let again = world.only_remediation();
     assert_eq!(again.name, first.name, "the same occurrence");
-    let operations = |episode: &Episode| episode.steps.iter().map(|s| s.operation_id.clone()).collect::<Vec<_>>();
+    let operations =
+        |remediation: &Remediation| remediation.steps.iter().map(|s| s.operation_id.clone()).collect::<Vec<_>>();
     let (old, new) = (operations(&first), operations(again));
     assert!(!new.is_empty() && new.iter().all(|id| !old.contains(id)), "{old:?} {new:?}");
 }
@@ -216,39 +217,39 @@ fn an_episode_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour(
 #[test]
 fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
-    while world.episodes.values().next().is_none_or(Episode::has_work) {
+    while world.remediations.values().next().is_none_or(Remediation::has_work) {
         world.pass();
         world.tick(secs(5));
     }
-    let episode = world.only_episode().clone();
-    if episode.undo.is_owed() {
+    let remediation = world.only_remediation().clone();
+    if remediation.cleanup.is_owed() {
         let view = &mut world.node("n1").view;
         (view.unschedulable, view.cordoned_by) = (false, None);
     }
     world.tick(secs(120));
     world.run(secs(60));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded, "{}", world.only_episode().message);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "{}", world.only_remediation().message);
 }
 
 #[test]
-fn an_episode_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothing_new() {
+fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothing_new() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     let mut plans = 0;
-    while world.episodes.values().next().is_none_or(Episode::has_work) && plans < 50 {
+    while world.remediations.values().next().is_none_or(Remediation::has_work) && plans < 50 {
         world.pass();
         world.tick(secs(5));
         plans += 1;
     }
     // The same fault is back, and the node asks to be left alone, before its end was written down.
     let mut snapshot = world.snapshot();
-    for episode in snapshot.episodes.values_mut() {
-        (episode.phase, episode.finished_at) = (Phase::Running, None);
+    for remediation in snapshot.remediations.values_mut() {
+        (remediation.phase, remediation.finished_at) = (Phase::Running, None);
     }
     snapshot.reports = World::sick(hung("log"), Cure::Cont, &[cont()]).snapshot().reports;
     snapshot.nodes.get_mut("n1").unwrap().vetoes.push("drain in progress".into());
     let decided = plan(&snapshot, &world.settings);
     assert_eq!(acts(&decided).len(), 0, "{:?}", decided.effects);
-    let written = decided.effects.iter().find_map(|e| if let Effect::WriteEpisode(e) = e { Some(e) } else { None });
+    let written = decided.effects.iter().find_map(|e| if let Effect::WriteRemediation(e) = e { Some(e) } else { None });
     let written = written.unwrap();
     assert_eq!((written.phase, written.is_live()), (Phase::Succeeded, false), "{}", written.message);
 }
@@ -268,17 +269,24 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
         world.tick(secs(10));
         assert!(plan.effects.iter().all(|effect| !matches!(effect, Effect::Uncordon { .. })), "{:?}", plan.effects);
     }
-    let episode = world.only_episode();
-    assert!(episode.is_open() && episode.policy == "p", "{}", episode.message);
-    assert_eq!(episode.steps.len(), 2, "the step under way came to its end, and none after it: {:?}", episode.steps);
-    assert!(reasons(&world.plan()).contains(&HoldReason::Paused));
+    let remediation = world.only_remediation();
+    assert!(remediation.is_open() && remediation.policy == "p", "{}", remediation.message);
+    assert_eq!(
+        remediation.steps.len(),
+        2,
+        "the step under way came to its end, and none after it: {:?}",
+        remediation.steps
+    );
+    assert!(reasons(&world.plan()).contains(&BlockReason::Paused));
     // A second node: its fault is still this policy's, which begins nothing.
     world.nodes.insert("n2".into(), nrh_simulate::world::WorldNode::new("n2"));
     world.infect("n2", hung("log"), Cure::Cont);
     assert_eq!(acts(&world.pass()), []);
     world.policies[0].is_broken = false;
     world.run(secs(600));
-    let of = |node: &str| world.episodes.values().find(|episode| episode.node == node).map(|episode| episode.phase);
+    let of = |node: &str| {
+        world.remediations.values().find(|remediation| remediation.node == node).map(|remediation| remediation.phase)
+    };
     assert_eq!((of("n1"), of("n2")), (Some(Phase::Failed), Some(Phase::Succeeded)));
 }
 
@@ -293,7 +301,9 @@ fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
     snapshot.unusable_policies.insert("p".into());
     let ended = plan(&snapshot, &world.settings);
     let is_end = |effect: &Effect| match effect {
-        Effect::WriteEpisode(episode) => episode.phase == Phase::Cancelled && episode.message.contains("not valid"),
+        Effect::WriteRemediation(remediation) => {
+            remediation.phase == Phase::Cancelled && remediation.message.contains("not valid")
+        }
         _ => false,
     };
     assert!(ended.effects.iter().any(is_end), "{:?}", ended.effects);
@@ -305,24 +315,24 @@ fn what_has_not_begun_is_set_aside_while_the_policy_is_unusable() {
     let asks = Step { approval: ApprovalMode::Manual, approval_timeout: secs(600), ..cont() };
     let mut world = World::sick(hung("log"), Cure::Cont, &[asks, kill(true)]);
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
     world.policies[0].is_broken = true;
     for _ in 0..100 {
         world.pass();
         world.tick(secs(10));
     }
-    let episode = world.only_episode();
-    assert!(episode.is_open() && episode.current_step().is_none(), "{:?}", episode.steps);
+    let remediation = world.only_remediation();
+    assert!(remediation.is_open() && remediation.current_step().is_none(), "{:?}", remediation.steps);
     world.policies[0].is_broken = false;
     world.pass();
     world.pass();
-    let step = world.only_episode().current_step().unwrap().clone();
-    assert_eq!((step.state, step.rung), (StepState::AwaitingApproval, 0), "the same, with its whole time");
+    let step = world.only_remediation().current_step().unwrap().clone();
+    assert_eq!((step.state, step.step_index), (StepState::AwaitingApproval, 0), "the same, with its whole time");
 }
 
-/// What joins an open episode is new as well.
+/// What joins an open remediation is new as well.
 #[test]
-fn nothing_joins_an_open_episode_of_a_paused_policy() {
+fn nothing_joins_an_open_remediation_of_a_paused_policy() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), kill(true)]);
     world.pass();
     world.policies[0].pause_requests.push("roll-out".into());
@@ -331,26 +341,26 @@ fn nothing_joins_an_open_episode_of_a_paused_policy() {
         world.pass();
         world.tick(secs(5));
     }
-    assert_eq!(world.only_episode().faults.len(), 1);
-    assert!(reasons(&world.plan()).contains(&HoldReason::Paused));
+    assert_eq!(world.only_remediation().faults.len(), 1);
+    assert!(reasons(&world.plan()).contains(&BlockReason::Paused));
     world.policies[0].pause_requests.clear();
     world.pass();
-    assert_eq!(world.only_episode().faults.len(), 2);
+    assert_eq!(world.only_remediation().faults.len(), 2);
 }
 
-/// Found by a random world: such a fault was noted in the episode and in its slot, as long as no other policy had the node.
+/// Found by a random world: such a fault was noted in the remediation and in its slot, as long as no other policy had the node.
 #[test]
-fn nothing_joins_an_episode_whose_policy_does_not_select_the_node_any_more() {
+fn nothing_joins_a_remediation_whose_policy_does_not_select_the_node_any_more() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
     world.pass();
     world.policies[0].selector = Selector(vec![Requirement::In("pool".into(), ["other".to_owned()].into())]);
     world.infect("n1", hung("db"), Cure::Nothing);
     let before = world.ledger.clone();
     let plan = world.pass();
-    assert_eq!((world.only_episode().faults.len(), &world.ledger), (1, &before));
-    let said: Vec<&str> = plan.held.iter().map(|held| held.message.as_str()).collect();
+    assert_eq!((world.only_remediation().faults.len(), &world.ledger), (1, &before));
+    let said: Vec<&str> = plan.blocked.iter().map(|blocked| blocked.message.as_str()).collect();
     assert!(said.iter().any(|said| said.contains("does not select node n1 any more")), "{said:?}");
     world.run(secs(300));
-    assert_eq!(world.only_episode().phase, Phase::Cancelled, "what was under way is finished, and nothing follows");
+    assert_eq!(world.only_remediation().phase, Phase::Cancelled, "what was under way is finished, and nothing follows");
     assert_eq!(world.did().len(), 1, "{:?}", world.did());
 }

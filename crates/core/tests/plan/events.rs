@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nrh_core::drain::Owner;
-use nrh_core::episode::{Approval, Cancel, Wish, episode_of};
 use nrh_core::fault::{FaultState, FaultType, Severity};
 use nrh_core::foreign::Foreign;
 use nrh_core::policy::{ActionType, Mode, Policy};
+use nrh_core::remediation::{Approval, Cancel, ManualRequest, remediation_of};
 use nrh_core::snapshot::Tri;
 use nrh_core::taint::KeyedTaint;
 use nrh_core::window::WindowType;
@@ -15,7 +15,7 @@ use nrh_simulate::workload::Workload;
 use nrh_simulate::world::{PodLike, WorldNode};
 use proptest::prelude::*;
 
-use crate::by_hand::wish;
+use crate::by_hand::manual;
 use crate::samples::{backing_off, creating, failed, fault, overdue, pod, today, tomorrow, workload};
 use crate::world::{Cure, World, secs};
 
@@ -66,18 +66,18 @@ pub enum Event {
     /// A node leaves the fleet; another one comes under its name.
     Leave(usize),
     Come(usize),
-    DeleteEpisode(usize),
-    /// Somebody takes the finalizer off an episode and removes it, whatever it holds.
-    LoseEpisode(usize),
+    DeleteRemediation(usize),
+    /// Somebody takes the finalizer off a remediation and removes it, whatever it holds.
+    LoseRemediation(usize),
     NewLeader,
     Refuse(bool),
     Shadow(usize, usize, bool),
     Condition(usize, u8),
     Label(usize, u8),
     Remediator(usize, Remediator),
-    Wish(usize, FaultType, ActionType),
+    ManualRequest(usize, FaultType, ActionType),
     Cancel(usize),
-    DeleteWish(usize),
+    DeleteManualRequest(usize),
     MayEvict(Tri),
     Pods(usize, u8),
     RemovePolicy(usize),
@@ -100,9 +100,9 @@ pub fn event_of_several() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// These, and now and then an episode is lost. How soon its node has another one is also a matter of what else was recorded of it.
+/// These, and now and then a remediation is lost. How soon its node has another one is also a matter of what else was recorded of it.
 pub fn with_losses(events: impl Strategy<Value = Event>) -> impl Strategy<Value = Event> {
-    prop_oneof![90 => events, 1 => (0..NODES.len()).prop_map(Event::LoseEpisode)]
+    prop_oneof![90 => events, 1 => (0..NODES.len()).prop_map(Event::LoseRemediation)]
 }
 
 /// A node falls ill with a fault that one thing ends, or nothing.
@@ -132,7 +132,7 @@ pub fn falls_ill() -> impl Strategy<Value = Event> {
 pub fn event() -> impl Strategy<Value = Event> {
     let node = 0..NODES.len();
     let which = || 0..POLICIES.len();
-    let wished = prop::sample::select(vec![
+    let requested = prop::sample::select(vec![
         FaultType::HungContainer,
         FaultType::OrphanContainer,
         FaultType::KubeletDown,
@@ -184,16 +184,16 @@ pub fn event() -> impl Strategy<Value = Event> {
         1 => node.clone().prop_map(Event::Replace),
         2 => node.clone().prop_map(Event::Leave),
         3 => node.clone().prop_map(Event::Come),
-        1 => node.prop_map(Event::DeleteEpisode),
+        1 => node.prop_map(Event::DeleteRemediation),
         1 => Just(Event::NewLeader),
         2 => any::<bool>().prop_map(Event::Refuse),
-        2 => (which(), 0_usize..5, any::<bool>()).prop_map(|(p, rung, on)| Event::Shadow(p, rung, on)),
+        2 => (which(), 0_usize..5, any::<bool>()).prop_map(|(p, step_index, on)| Event::Shadow(p, step_index, on)),
         3 => (0..NODES.len(), 0_u8..4).prop_map(|(n, how)| Event::Condition(n, how)),
         3 => (0_usize..3, 0_u8..6).prop_map(|(key, how)| Event::Label(key, how)),
         2 => (0..NODES.len(), remediator).prop_map(|(n, how)| Event::Remediator(n, how)),
-        4 => (0..NODES.len(), wished, action).prop_map(|(n, kind, action)| Event::Wish(n, kind, action)),
+        4 => (0..NODES.len(), requested, action).prop_map(|(n, kind, action)| Event::ManualRequest(n, kind, action)),
         2 => (0..NODES.len()).prop_map(Event::Cancel),
-        1 => (0..NODES.len()).prop_map(Event::DeleteWish),
+        1 => (0..NODES.len()).prop_map(Event::DeleteManualRequest),
         1 => tri().prop_map(Event::MayEvict),
         4 => (0..NODES.len(), 0_u8..6).prop_map(|(n, how)| Event::Pods(n, how)),
     ]
@@ -247,7 +247,7 @@ pub const fn node_of(event: &Event) -> Option<usize> {
         | Event::Taint(n, _)
         | Event::Replace(n)
         | Event::Remediator(n, _)
-        | Event::Wish(n, ..)
+        | Event::ManualRequest(n, ..)
         | Event::Condition(n, _)
         | Event::Pool(n, _)
         | Event::Pods(n, _) => Some(*n),
@@ -306,7 +306,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::Jobs(n, start) => world.node(name(n)).job_starts = *start,
         Event::Ready(n, ready) => world.node(name(n)).view.ready = *ready,
         Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
-        Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().can_act = *may,
+        Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().actions_enabled = *may,
         Event::Veto(n, on) => {
             world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect();
         }
@@ -332,20 +332,20 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
                 come(world, *n, format!("uid-{}-{turn}", name(n)));
             }
         }
-        Event::DeleteEpisode(n) => {
-            let open = world.episodes.values_mut().filter(|e| e.is_open() && e.node == name(n));
-            open.for_each(|episode| episode.deleting = true);
+        Event::DeleteRemediation(n) => {
+            let open = world.remediations.values_mut().filter(|e| e.is_open() && e.node == name(n));
+            open.for_each(|remediation| remediation.deleting = true);
         }
-        Event::LoseEpisode(n) => lose(world, name(n)),
+        Event::LoseRemediation(n) => lose(world, name(n)),
         Event::Remediator(n, how) => world.node(name(n)).remediator = *how,
-        Event::Wish(n, kind, action) => {
-            let wish = Wish { timeout: secs(300), ..wish(*kind, *action) };
+        Event::ManualRequest(n, kind, action) => {
+            let manual = ManualRequest { timeout: secs(300), ..manual(*kind, *action) };
             let known = world.policies.iter().filter(|policy| POLICIES.contains(&policy.name.as_str())).count();
             let policy = POLICIES[turn % known.max(1)];
-            world.ask(&format!("by-hand-{turn}"), name(n), policy, wish);
+            world.ask(&format!("by-hand-{turn}"), name(n), policy, manual);
         }
-        Event::Cancel(n) => drop(world.cancel(name(n), &Cancel { by: "ann".into(), reason: None })),
-        Event::DeleteWish(n) => world.wishes.retain(|_, wish| wish.node != name(n)),
+        Event::Cancel(n) => drop(world.cancel(name(n), &Cancel { cancelled_by: "ann".into(), reason: None })),
+        Event::DeleteManualRequest(n) => world.manual_requests.retain(|_, manual| manual.node != name(n)),
         Event::Pods(n, how) => world.node(name(n)).workloads = workloads(*how),
         Event::Pool(n, pool) => drop(world.node(name(n)).view.labels.insert(POOL.into(), pool.to_string())),
         Event::Condition(n, how) => {
@@ -381,8 +381,8 @@ fn happen_to_all(world: &mut World, event: &Event) {
                 _ => Vec::new(),
             };
         }),
-        Event::Shadow(which, rung, on) => change(world, *which, |policy| {
-            if let Some(step) = policy.rules[0].steps.get_mut(*rung) {
+        Event::Shadow(which, step_index, on) => change(world, *which, |policy| {
+            if let Some(step) = policy.rules[0].steps.get_mut(*step_index) {
                 step.mode = if *on { Mode::DryRun } else { Mode::Enforce };
             }
         }),
@@ -414,22 +414,22 @@ fn change(world: &mut World, which: usize, edit: impl FnOnce(&mut Policy)) {
     }
 }
 
-/// The open episode of a node is no more, and with it goes what it owns.
+/// The open remediation of a node is no more, and with it goes what it owns.
 fn lose(world: &mut World, node: &str) {
-    let Some(name) = world.episodes.values().find(|e| e.is_open() && e.node == node).map(|e| e.name.clone()) else {
+    let Some(name) = world.remediations.values().find(|e| e.is_open() && e.node == node).map(|e| e.name.clone()) else {
         return;
     };
-    world.episodes.remove(&name);
-    world.remediators.objects.retain(|object| episode_of(&object.handed.operation_id) != name);
-    world.remediators.made.retain(|operation, _| episode_of(operation) != name);
+    world.remediations.remove(&name);
+    world.remediators.objects.retain(|object| remediation_of(&object.handed.operation_id) != name);
+    world.remediators.made.retain(|operation, _| remediation_of(operation) != name);
 }
 
-/// A person agrees to what the node's episode waits for, or to the first that it ever asked for.
+/// A person agrees to what the node's remediation waits for, or to the first that it ever asked for.
 fn approve(world: &mut World, node: &str, now: bool) {
-    let Some(episode) = world.episodes.values_mut().find(|e| e.is_open() && e.node == node) else { return };
-    let steps = if now { episode.steps.last() } else { episode.steps.first() };
+    let Some(remediation) = world.remediations.values_mut().find(|e| e.is_open() && e.node == node) else { return };
+    let steps = if now { remediation.steps.last() } else { remediation.steps.first() };
     let Some(operation_id) = steps.map(|step| step.operation_id.clone()) else { return };
-    episode.approval = Some(Approval { by: "ann".into(), operation_id });
+    remediation.approval = Some(Approval { approved_by: "ann".into(), operation_id });
 }
 
 /// What is known of a pod that faults of these worlds name.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use nrh_core::episode::since;
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
-use nrh_core::plan::HoldReason;
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::Amount;
+use nrh_core::remediation::since;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, secs};
 use crate::world::{Cure, World, acts, reasons, sickness};
@@ -56,9 +56,9 @@ impl Liar {
             let is_late = since(now, order.issued_at) >= SLOW;
             let (state, reason) = match self.lie {
                 Lie::Refusal if is_late => (OutcomeState::Refused, OutcomeReason::TargetChanged),
-                Lie::Failure if is_late => (OutcomeState::Failed, OutcomeReason::CallFailed),
-                Lie::Success if is_late => (OutcomeState::Done, OutcomeReason::Acted),
-                Lie::Work => (OutcomeState::Running, OutcomeReason::Acted),
+                Lie::Failure if is_late => (OutcomeState::Failed, OutcomeReason::RequestFailed),
+                Lie::Success if is_late => (OutcomeState::Done, OutcomeReason::Executed),
+                Lie::Work => (OutcomeState::Running, OutcomeReason::Executed),
                 Lie::Silence | Lie::Refusal | Lie::Failure | Lie::Success => continue,
             };
             if state == OutcomeState::Done {
@@ -68,9 +68,10 @@ impl Liar {
             let operation_id = order.operation_id.clone();
             job.outcome = Some(Outcome { operation_id, state, reason, message: String::new(), at: now });
         }
-        // What an episode has ended with comes anew under another name.
-        let over = world.episodes.values().filter(|episode| !episode.is_open());
-        let over: Vec<String> = over.flat_map(|episode| &episode.faults).map(|fault| fault.id.clone()).collect();
+        // What a remediation has ended with comes anew under another name.
+        let over = world.remediations.values().filter(|remediation| !remediation.is_open());
+        let over: Vec<String> =
+            over.flat_map(|remediation| &remediation.faults).map(|fault| fault.id.clone()).collect();
         let node = world.nodes.get_mut(LIAR).unwrap();
         node.sick.retain(|sick| !healed.contains(&sick.fault.id) && !over.contains(&sick.fault.id));
         while node.sick.len() < 16 {
@@ -84,7 +85,7 @@ impl Liar {
 fn cluster(nodes: usize) -> World {
     let release = rule("release", &[FaultType::HungContainer], &[cont(), notify()]);
     let mut kill = kill(false);
-    (kill.attempts, kill.cooldown, kill.timeout) = (3, secs(30), secs(120));
+    (kill.max_attempts, kill.cooldown, kill.timeout) = (3, secs(30), secs(120));
     let plugin = rule("plugin", &[FaultType::NetworkPluginHung], &[kill, notify()]);
     let mut policy = policy("p", &[release, plugin]);
     policy.limits.max_in_flight = Amount::Count(1);
@@ -165,7 +166,7 @@ fn a_node_that_had_its_turn_takes_none_from_one_that_had_none() {
     world.infect("n01", hung("log"), Cure::Cont);
     let plan = world.pass();
     assert_eq!(acts(&plan)[0].0, "n01");
-    assert_eq!(reasons(&plan), [HoldReason::InFlightLimit]);
+    assert_eq!(reasons(&plan), [BlockReason::MaxInFlightReached]);
     // An hour later that is forgotten, and the more severe fault goes first.
     let mut world = cluster(5);
     world.infect(LIAR, plugin(), Cure::Kill);
@@ -191,7 +192,7 @@ fn what_only_a_nodes_own_probe_says_is_not_held_against_the_others() {
     let too_many = |world: &World| {
         let plan = world.plan();
         assert!(!reasons(&plan).is_empty() || !acts(&plan).is_empty());
-        reasons(&plan).contains(&HoldReason::TooManyUnhealthy)
+        reasons(&plan).contains(&BlockReason::MaxUnhealthyExceeded)
     };
     // One of three may be unhealthy.
     let mut world = cluster(3);

@@ -1,11 +1,11 @@
-//! Nodes that flap: one fault and one episode, whatever the number of changes, and a cordon that goes after a quiet time.
+//! Nodes that flap: one fault and one remediation, whatever the number of changes, and a cordon that goes after a quiet time.
 
 use std::time::Duration;
 
-use nrh_core::episode::{Episode, HealState, Phase, since};
 use nrh_core::fault::FaultType;
-use nrh_core::plan::HoldReason;
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, Keep, Policy, Step};
+use nrh_core::remediation::{Phase, Remediation, Resolution, since};
 use nrh_core::snapshot::Tri;
 use nrh_core::taint::TaintEffect;
 use nrh_testbed_matrix::{Seen, Way};
@@ -16,7 +16,7 @@ use crate::samples::{cont, hung, notify, policy, rule, step};
 use crate::world::{Cure, World, acts, reasons, secs};
 
 fn keeps(healthy_delay: Duration) -> Step {
-    step(Action::Cordon(Some(Keep { keep_for: Duration::from_hours(12), healthy_delay })))
+    step(Action::Cordon(Some(Keep { quarantine_for: Duration::from_hours(12), healthy_delay })))
 }
 
 fn asks(steps: &[Step]) -> Policy {
@@ -65,7 +65,7 @@ fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
     let fault = &outlook.cluster_faults[0];
     assert_eq!((fault.kind, outlook.cluster_faults.len(), outlook.stable), (FaultType::NodeFlapping, 1, Tri::False));
     assert!(fault.message.starts_with("Ready changed ") && fault.message.contains("about every 30s"), "{fault:?}");
-    assert_eq!(world.only_episode().phase, Phase::Failed, "people were told, once");
+    assert_eq!(world.only_remediation().phase, Phase::Failed, "people were told, once");
     assert_eq!(world.did(), ["notify"]);
     Seen::of("NodeFlapping", "containerd", Way::MadeUp).record();
 }
@@ -76,13 +76,13 @@ fn its_cordon_goes_when_it_was_stable_for_the_healthy_delay_and_not_before() {
     let mut world = World::new(&[asks(&[keeps(delay), notify()])], &["n1"]);
     wait(&mut world, 60);
     flap(&mut world, 20, 60);
-    assert!(is_cordoned(&world), "{:?}", world.episodes);
+    assert!(is_cordoned(&world), "{:?}", world.remediations);
     // Quiet, and again a few changes: still the same.
     wait(&mut world, 900);
     flap(&mut world, 4, 60);
     wait(&mut world, 900);
     assert!(is_cordoned(&world) && flapping(&world) == [FaultType::NodeFlapping]);
-    assert_eq!(world.episodes.len(), 1, "one episode, not many");
+    assert_eq!(world.remediations.len(), 1, "one remediation, not many");
     let mut waited = 0;
     while !flapping(&world).is_empty() {
         wait(&mut world, 60);
@@ -114,7 +114,7 @@ fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
 }
 
-/// A node that flaps, with an episode that has just healed its only fault under a cordon.
+/// A node that flaps, with a remediation that has just healed its only fault under a cordon.
 fn healed_while_it_flaps() -> World {
     healed_while_it_flaps_under(step(Action::Cordon(None)))
 }
@@ -124,16 +124,16 @@ fn healed_while_it_flaps_under(first: Step) -> World {
     let mut world = World::sick(hung("log"), Cure::Cont, &[first, cont(), notify()]);
     // The rule waits for so long, so that it flaps by then.
     let rule = &mut world.policies[0].rules[0];
-    (rule.hold_for, rule.faults) = (secs(200), [FaultType::HungContainer].into());
+    (rule.min_duration, rule.faults) = (secs(200), [FaultType::HungContainer].into());
     for sick in &mut world.node("n1").sick {
-        sick.fault.for_seconds = 0;
+        sick.fault.duration_seconds = 0;
     }
     let at = world.now;
-    while world.episodes.is_empty() || world.only_episode().has_work() {
+    while world.remediations.is_empty() || world.only_remediation().has_work() {
         for sick in &mut world.node("n1").sick {
-            sick.fault.for_seconds += 20;
+            sick.fault.duration_seconds += 20;
         }
-        assert!(since(world.now, at) < Duration::from_mins(20), "{:?}", world.episodes);
+        assert!(since(world.now, at) < Duration::from_mins(20), "{:?}", world.remediations);
         flap(&mut world, 2, 10);
     }
     assert!(!flapping(&world).is_empty());
@@ -141,70 +141,74 @@ fn healed_while_it_flaps_under(first: Step) -> World {
 }
 
 #[test]
-fn an_episode_is_not_at_its_end_before_its_node_was_quiet() {
+fn a_remediation_is_not_at_its_end_before_its_node_was_quiet() {
     let mut world = healed_while_it_flaps();
     let plan = world.pass();
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, is_cordoned(&world)), (Phase::Verifying, true), "{episode:?}");
-    assert_eq!(reasons(&plan).iter().filter(|why| **why == HoldReason::NodeFlaps).count(), 1, "{:?}", plan.held);
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.phase, is_cordoned(&world)), (Phase::Verifying, true), "{remediation:?}");
+    assert_eq!(reasons(&plan).iter().filter(|why| **why == BlockReason::NodeFlapping).count(), 1, "{:?}", plan.blocked);
     assert!(plan.next.is_some_and(|next| next <= Duration::from_mins(10)));
-    assert!(plan.nodes["n1"].doing.contains("watched until nothing has changed for 10 min"), "{:?}", plan.nodes);
-    let written = episode.message.clone();
+    assert!(plan.nodes["n1"].activity.contains("watched until nothing has changed for 10 min"), "{:?}", plan.nodes);
+    let written = remediation.message.clone();
     wait(&mut world, 560);
-    assert_eq!((world.only_episode().phase, &world.only_episode().message), (Phase::Verifying, &written));
+    assert_eq!((world.only_remediation().phase, &world.only_remediation().message), (Phase::Verifying, &written));
     wait(&mut world, 60);
-    assert_eq!((world.only_episode().phase, is_cordoned(&world)), (Phase::Succeeded, false));
+    assert_eq!((world.only_remediation().phase, is_cordoned(&world)), (Phase::Succeeded, false));
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"]);
     // It does not flap for as long as its penalty stands: it has been quiet for long enough.
-    assert!(!flapping(&world).is_empty() && !world.only_episode().message.contains("flaps still"));
+    assert!(!flapping(&world).is_empty() && !world.only_remediation().message.contains("flaps still"));
 }
 
 #[test]
 fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
     let mut world = healed_while_it_flaps();
     let healed = world.now;
-    while world.only_episode().phase == Phase::Verifying {
+    while world.only_remediation().phase == Phase::Verifying {
         flap(&mut world, 2, 30);
         assert!(since(world.now, healed) <= Duration::from_mins(32));
     }
     assert!(since(world.now, healed) >= Duration::from_mins(28));
     wait(&mut world, 30);
-    let episode = world.episodes.values().min_by_key(|episode| episode.opened_at).unwrap();
-    assert_eq!(episode.phase, Phase::Succeeded, "{episode:?}");
-    assert!(episode.message.ends_with("the node flaps still (condition NodeStable)"), "{}", episode.message);
+    let remediation = world.remediations.values().min_by_key(|remediation| remediation.started_at).unwrap();
+    assert_eq!(remediation.phase, Phase::Succeeded, "{remediation:?}");
+    assert!(remediation.message.ends_with("the node flaps still (condition NodeStable)"), "{}", remediation.message);
     assert!(!is_cordoned(&world) && world.did().contains(&"uncordon"));
 }
 
 #[test]
-fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_episode() {
+fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
     let mut world = healed_while_it_flaps();
     wait(&mut world, 60);
     world.infect("n1", hung("log"), Cure::Cont);
     wait(&mut world, 60);
-    // The step did not help for long: the next one follows, and no other episode begins.
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, episode.faults[0].state), (Phase::Failed, HealState::GivenUp), "{episode:?}");
+    // The step did not help for long: the next one follows, and no other remediation begins.
+    let remediation = world.only_remediation();
+    assert_eq!(
+        (remediation.phase, remediation.faults[0].state),
+        (Phase::Failed, Resolution::Exhausted),
+        "{remediation:?}"
+    );
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify", "uncordon"]);
 }
 
 #[test]
-fn whoever_stops_the_episode_or_opens_the_node_ends_the_wait() {
+fn whoever_stops_the_remediation_or_opens_the_node_ends_the_wait() {
     let mut world = healed_while_it_flaps();
     world.policies[0].suspend = true;
     wait(&mut world, 30);
-    assert_eq!((world.only_episode().phase, is_cordoned(&world)), (Phase::Succeeded, false));
+    assert_eq!((world.only_remediation().phase, is_cordoned(&world)), (Phase::Succeeded, false));
     let mut world = healed_while_it_flaps();
     world.node("n1").view.unschedulable = false;
     wait(&mut world, 30);
     assert_eq!(
-        (world.only_episode().phase, is_cordoned(&world)),
+        (world.only_remediation().phase, is_cordoned(&world)),
         (Phase::Cancelled, false),
         "{:?}",
-        world.only_episode()
+        world.only_remediation()
     );
 }
 
-/// While the episode is only watched nothing that it owes has been begun to be put back: what is off the node, a person has taken
+/// While the remediation is only watched nothing that it owes has been begun to be put back: what is off the node, a person has taken
 /// off, and that is heard before the fault that comes back is dealt with.
 #[test]
 fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
@@ -223,20 +227,20 @@ fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
             world.infect("n1", hung("log"), Cure::Cont);
         }
         wait(&mut world, 120);
-        let episode = world.only_episode();
-        assert_eq!(episode.phase, Phase::Cancelled, "{episode:?}");
-        assert!(episode.message.contains("uncordoned by hand"), "{}", episode.message);
+        let remediation = world.only_remediation();
+        assert_eq!(remediation.phase, Phase::Cancelled, "{remediation:?}");
+        assert!(remediation.message.contains("uncordoned by hand"), "{}", remediation.message);
         let acts: Vec<&str> = world.did()[before..].iter().copied().filter(|did| *did != "uncordon").collect();
         assert!(acts.is_empty() && !is_cordoned(&world), "{acts:?}");
     }
 }
 
 #[test]
-fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_episode_before_anything_else_is_done() {
+fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_remediation_before_anything_else_is_done() {
     for is_mark_left in [true, false] {
         let mut world = healed_while_it_flaps_under(step(Action::Taint(TaintEffect::PreferNoSchedule)));
         wait(&mut world, 120);
-        assert_eq!((world.only_episode().phase, world.did()), (Phase::Verifying, vec!["taint", "job ReleaseCont"]));
+        assert_eq!((world.only_remediation().phase, world.did()), (Phase::Verifying, vec!["taint", "job ReleaseCont"]));
         let view = &mut world.node("n1").view;
         view.taints.clear();
         if !is_mark_left {
@@ -244,8 +248,8 @@ fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_episode_before_a
         }
         world.infect("n1", hung("log"), Cure::Cont);
         wait(&mut world, 60);
-        let episode = world.only_episode();
-        assert_eq!(episode.phase, Phase::Cancelled, "{episode:?}");
+        let remediation = world.only_remediation();
+        assert_eq!(remediation.phase, Phase::Cancelled, "{remediation:?}");
         let acts: Vec<&str> = world.did()[2..].iter().copied().filter(|did| *did != "untaint").collect();
         assert!(acts.is_empty(), "{acts:?}");
     }
@@ -270,7 +274,7 @@ fn without_a_probe_that_reports_the_node_is_not_touched() {
     flap(&mut world, 10, 10);
     let plan = world.plan();
     assert!(!acts(&plan).iter().any(|(_, what)| what == "cordon") && !is_cordoned(&world), "{:?}", acts(&plan));
-    assert!(reasons(&plan).contains(&HoldReason::ProbeSilent), "{:?}", plan.held);
+    assert!(reasons(&plan).contains(&BlockReason::ProbeNotReporting), "{:?}", plan.blocked);
 }
 
 /// A rule that asks for ten minutes, about a fault that never stays for longer than three at once.
@@ -278,7 +282,7 @@ fn without_a_probe_that_reports_the_node_is_not_touched() {
 fn a_rule_that_asks_how_long_is_due_on_a_node_that_flaps_and_only_while_the_fault_is_there() {
     let told_after = |there: u64, away: u64, turns: usize| {
         let mut patient = rule("hung", &[FaultType::HungContainer], &[notify()]);
-        patient.hold_for = Duration::from_mins(10);
+        patient.min_duration = Duration::from_mins(10);
         let mut world = World::new(&[policy("p", &[patient])], &["n1"]);
         for turn in 0..turns {
             world.infect("n1", hung("log"), Cure::Nothing);
@@ -306,7 +310,7 @@ fn a_flapping_node_gets_no_more_acts_than_its_limits() {
         let mut world = World::new(&[asks(&[keeps(Duration::from_mins(10)), notify()])], &["n1"]);
         for gap in &gaps {
             flap(&mut world, 1, *gap);
-            let open = world.episodes.values().filter(|episode| episode.is_open()).count();
+            let open = world.remediations.values().filter(|remediation| remediation.is_open()).count();
             prop_assert!(open <= 1);
         }
         let hours = usize::try_from(gaps.iter().sum::<u64>() / 3_600).unwrap() + 1;
@@ -315,8 +319,13 @@ fn a_flapping_node_gets_no_more_acts_than_its_limits() {
         prop_assert!(count("uncordon") <= count("cordon"));
         // And after a quiet time nothing is held any more.
         wait(&mut world, 3 * 3_600);
-        prop_assert!(!is_cordoned(&world), "{:?}", world.episodes);
-        prop_assert!(world.episodes.values().all(|episode: &Episode| !episode.is_open() && !episode.is_contained()));
+        prop_assert!(!is_cordoned(&world), "{:?}", world.remediations);
+        prop_assert!(
+            world
+                .remediations
+                .values()
+                .all(|remediation: &Remediation| !remediation.is_open() && !remediation.is_quarantined())
+        );
         prop_assert!(flapping(&world).iter().all(|kind| *kind != FaultType::NodeFlapping));
         Ok(())
     });

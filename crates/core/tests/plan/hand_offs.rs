@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use nrh_core::episode::{HealState, Lane, Phase, StepState};
 use nrh_core::fault::FaultType;
 use nrh_core::order::OutcomeReason;
-use nrh_core::plan::{Effect, HoldReason, Plan, plan};
+use nrh_core::plan::{BlockReason, Effect, Plan, plan};
 use nrh_core::policy::{Action, ApprovalMode, Keep, NodeLimit, Step};
+use nrh_core::remediation::{Executor, Phase, Resolution, StepState};
 use nrh_core::snapshot::Tri;
 use nrh_simulate::remediator::Remediator;
 
@@ -28,19 +28,19 @@ fn handed(ladder: &[Step], how: Remediator) -> World {
 }
 
 fn states(world: &World) -> Vec<StepState> {
-    world.only_episode().steps.iter().map(|step| step.state).collect()
+    world.only_remediation().steps.iter().map(|step| step.state).collect()
 }
 
 #[test]
 fn a_node_that_is_rebooted_is_healed_and_its_object_is_deleted() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Works);
-    let step = world.only_episode().current_step().unwrap().clone();
-    assert_eq!((step.state, step.lane), (StepState::Started, Lane::Api));
+    let step = world.only_remediation().current_step().unwrap().clone();
+    assert_eq!((step.state, step.executor), (StepState::Started, Executor::Controller));
     assert_eq!(world.remediators.objects[0].handed.to_string(), "Fix remediators/n1");
     world.run(secs(600));
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
-    assert!(episode.undo.handed_off[0].deleted_at.is_some() && world.remediators.objects.is_empty());
+    let remediation = world.only_remediation();
+    assert_eq!((remediation.phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
+    assert!(remediation.cleanup.handed_off[0].deleted_at.is_some() && world.remediators.objects.is_empty());
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
 }
 
@@ -49,11 +49,11 @@ fn a_silent_probe_is_no_verdict_while_the_node_reboots() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
     world.node("n1").probe_runs = false;
     world.run(secs(1500));
-    assert_eq!(states(&world), [StepState::Started], "{:?}", world.only_episode());
+    assert_eq!(states(&world), [StepState::Started], "{:?}", world.only_remediation());
     let node = world.node("n1");
     (node.probe_runs, node.sick) = (true, Vec::new());
     world.run(secs(60));
-    assert_eq!((world.only_episode().phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
+    assert_eq!((world.only_remediation().phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn what_the_remediator_says_of_its_failure_is_told_and_the_next_step_follows() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
     world.run(secs(60));
     assert_eq!(states(&world), [StepState::Failed, StepState::Succeeded]);
-    let message = &world.only_episode().steps[0].message;
+    let message = &world.only_remediation().steps[0].message;
     assert_eq!(message, "Fix remediators/n1: its remediator has failed: no way to reboot it");
     assert_eq!(world.did(), ["hand off by Fix", "take back", "notify"]);
 }
@@ -75,7 +75,9 @@ fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
     let expected = ["hand off by Fix", "time out", "take back", "hand off by Other", "time out", "take back", "notify"];
     assert_eq!(world.did(), expected);
     assert_eq!(states(&world), [StepState::TimedOut, StepState::TimedOut, StepState::Succeeded]);
-    assert!(world.only_episode().steps[0].message.starts_with("not healed within 1800s; it said last: nothing yet"));
+    assert!(
+        world.only_remediation().steps[0].message.starts_with("not healed within 1800s; it said last: nothing yet")
+    );
     assert!(world.remediators.objects.is_empty());
 }
 
@@ -86,7 +88,7 @@ fn a_reboot_that_does_not_help_is_over_after_the_same_time() {
     assert_eq!(states(&world), [StepState::Verifying]);
     world.run(secs(200));
     assert_eq!(states(&world), [StepState::TimedOut, StepState::Succeeded]);
-    let message = &world.only_episode().steps[0].message;
+    let message = &world.only_remediation().steps[0].message;
     assert!(message.contains("its remediator is done: rebooted") && message.contains("still there"), "{message}");
 }
 
@@ -94,9 +96,9 @@ fn a_reboot_that_does_not_help_is_over_after_the_same_time() {
 fn what_somebody_else_has_handed_off_is_left_to_them() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Taken);
     world.run(secs(60));
-    let episode = world.only_episode();
+    let remediation = world.only_remediation();
     assert_eq!(states(&world), [StepState::Refused, StepState::Succeeded]);
-    assert_eq!(episode.steps[0].reason, Some(OutcomeReason::Protected));
+    assert_eq!(remediation.steps[0].reason, Some(OutcomeReason::Protected));
     assert_eq!(world.did(), ["hand off by Fix", "notify"], "nothing is ours to take back");
 }
 
@@ -107,7 +109,7 @@ fn an_object_that_somebody_deletes_ends_the_attempt() {
     world.remediators.objects.clear();
     world.pass();
     assert_eq!(states(&world)[0], StepState::Failed);
-    assert!(world.only_episode().steps[0].message.contains("somebody has deleted it"));
+    assert!(world.only_remediation().steps[0].message.contains("somebody has deleted it"));
 }
 
 #[test]
@@ -119,10 +121,10 @@ fn a_node_that_is_replaced_meanwhile_ends_it_and_the_object_goes() {
     node.view.uid = "another".into();
     (node.report.node_uid, node.sick) = (Some("another".into()), Vec::new());
     world.run(secs(60));
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Cancelled);
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Cancelled);
     let expected = "node n1 was replaced by another one of the same name, while it was handed to Fix remediators/n1";
-    assert_eq!(episode.message, expected);
+    assert_eq!(remediation.message, expected);
     assert!(world.remediators.objects.is_empty());
 }
 
@@ -130,7 +132,7 @@ fn a_node_that_is_replaced_meanwhile_ends_it_and_the_object_goes() {
 #[test]
 fn a_machine_that_is_made_anew_in_vain_is_not_made_anew_without_end() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
-    world.policies[0].limits.per_node = NodeLimit { acts: 4, within: secs(24 * 3600) };
+    world.policies[0].limits.per_node = NodeLimit { max_actions: 4, window: secs(24 * 3600) };
     let mut handed_at = Vec::new();
     for minute in 0..23 * 60 {
         if !world.remediators.objects.is_empty() {
@@ -149,7 +151,7 @@ fn a_machine_that_is_made_anew_in_vain_is_not_made_anew_without_end() {
     assert!(handed_at.windows(2).all(|two| two[1] - two[0] >= 60), "{handed_at:?}");
     // As often as the policy lets it be on one node, and no more that day.
     assert_eq!(handed_at.len(), 4, "{handed_at:?}");
-    assert_eq!(reasons(&world.plan()), [HoldReason::NodeLimit]);
+    assert_eq!(reasons(&world.plan()), [BlockReason::NodeLimit]);
 }
 
 #[test]
@@ -173,14 +175,14 @@ fn nothing_is_handed_off_before_it_is_known_that_it_may_be() {
         snapshot.unproven.insert(with.remediation_template);
         plan(&snapshot, &world.settings)
     };
-    let held = decided(&[hand_off("Fix"), notify()], false);
-    assert!(acts(&held).is_empty(), "{:?}", held.effects);
-    assert_eq!(held.held[0].reason, HoldReason::CannotAct);
-    assert!(held.held[0].message.contains("may create Fix in namespace remediators"), "{:?}", held.held);
+    let blocked = decided(&[hand_off("Fix"), notify()], false);
+    assert!(acts(&blocked).is_empty(), "{:?}", blocked.effects);
+    assert_eq!(blocked.blocked[0].reason, BlockReason::ActionsDisabled);
+    assert!(blocked.blocked[0].message.contains("may create Fix in namespace remediators"), "{:?}", blocked.blocked);
     let alone = decided(&[hand_off("Fix")], true);
     assert!(acts(&alone).is_empty(), "{:?}", alone.effects);
-    assert_eq!(alone.held[0].reason, HoldReason::NoRule);
-    assert!(alone.held[0].message.contains("may create Fix in namespace remediators"), "{:?}", alone.held);
+    assert_eq!(alone.blocked[0].reason, BlockReason::NoRule);
+    assert!(alone.blocked[0].message.contains("may create Fix in namespace remediators"), "{:?}", alone.blocked);
     // What is known to be lacking keeps nobody from being told.
     let told = decided(&[hand_off("Fix"), notify()], true);
     assert_eq!(acts(&told), [("n1".to_owned(), "notify".to_owned())], "{:?}", told.effects);
@@ -190,12 +192,12 @@ fn nothing_is_handed_off_before_it_is_known_that_it_may_be() {
 fn what_does_not_merit_a_reboot_is_not_handed_off() {
     for kind in FaultType::ALL {
         let is_left_out = [
-            FaultType::ExitedContainerPileUp,
+            FaultType::ExitedContainerBacklog,
             FaultType::ClientCertificateExpiring,
             FaultType::ClockUnsynchronised,
             FaultType::GhostSandbox,
-            FaultType::ProbeBlind,
-            FaultType::UnknownKubepodsProcess,
+            FaultType::ProbeDegraded,
+            FaultType::UntrackedPodProcess,
         ]
         .contains(&kind);
         if kind.is_cluster_fault() {
@@ -229,7 +231,7 @@ fn another_fault_is_not_handed_to_the_same_remediator_again() {
     world.run(secs(3000));
     let made: Vec<&str> = world.did().into_iter().filter(|what| what.starts_with("hand off")).collect();
     assert_eq!(made, ["hand off by Fix"], "{:?}", world.did());
-    assert!(world.only_episode().faults.iter().all(|fault| fault.state == HealState::GivenUp));
+    assert!(world.only_remediation().faults.iter().all(|fault| fault.state == Resolution::Exhausted));
 }
 
 #[test]
@@ -241,32 +243,32 @@ fn a_remediator_that_uncordons_the_node_is_no_person() {
     world.node("n1").view.unschedulable = false;
     world.tick(secs(120));
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::Running, "{:?}", world.only_episode());
+    assert_eq!(world.only_remediation().phase, Phase::Running, "{:?}", world.only_remediation());
 }
 
 #[test]
-fn a_person_who_stops_the_episode_has_the_object_deleted() {
+fn a_person_who_stops_the_remediation_has_the_object_deleted() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
     world.tick(secs(5));
-    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    world.remediations.values_mut().for_each(|remediation| remediation.deleting = true);
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
-    assert!(world.remediators.objects.is_empty() && world.episodes.is_empty());
+    assert!(world.remediators.objects.is_empty() && world.remediations.is_empty());
 }
 
 #[test]
 fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
     let asks = Step { approval: ApprovalMode::Manual, ..hand_off("Fix") };
     let mut world = handed(&[asks, notify()], Remediator::Works);
-    assert!(world.remediators.made.is_empty() && !world.only_episode().undo.is_owed());
-    let yes = |episode: &mut nrh_core::episode::Episode| {
-        let operation_id = episode.awaiting().unwrap().to_owned();
-        episode.approval = Some(nrh_core::episode::Approval { by: "ann".into(), operation_id });
+    assert!(world.remediators.made.is_empty() && !world.only_remediation().cleanup.is_owed());
+    let yes = |remediation: &mut nrh_core::remediation::Remediation| {
+        let operation_id = remediation.awaiting().unwrap().to_owned();
+        remediation.approval = Some(nrh_core::remediation::Approval { approved_by: "ann".into(), operation_id });
     };
-    world.episodes.values_mut().for_each(yes);
+    world.remediations.values_mut().for_each(yes);
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
@@ -275,17 +277,17 @@ fn of_a_template_that_changes_while_a_person_is_asked_nothing_is_made_before_he_
     let template = asks.action.hand_off().unwrap().remediation_template.clone();
     let mut world = handed(&[asks, notify()], Remediator::Works);
     let agree = |world: &mut World| {
-        let episode = world.episodes.values_mut().next().unwrap();
-        let operation_id = episode.awaiting().unwrap().to_owned();
-        episode.approval = Some(nrh_core::episode::Approval { by: "ann".into(), operation_id });
+        let remediation = world.remediations.values_mut().next().unwrap();
+        let operation_id = remediation.awaiting().unwrap().to_owned();
+        remediation.approval = Some(nrh_core::remediation::Approval { approved_by: "ann".into(), operation_id });
     };
     for version in ["u/1", "u/2"] {
         agree(&mut world);
         world.template_versions.insert(template.clone(), version.to_owned());
         world.run(secs(60));
         assert!(world.remediators.made.is_empty(), "{:?}", world.did());
-        let episode = world.only_episode();
-        let last = episode.steps.last().unwrap();
+        let remediation = world.only_remediation();
+        let last = remediation.steps.last().unwrap();
         assert_eq!((last.state, last.template_version.as_deref()), (StepState::AwaitingApproval, Some(version)));
     }
     agree(&mut world);
@@ -305,7 +307,7 @@ fn a_clean_look_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
         snapshot.hand_offs.values_mut().for_each(|view| view.processing = processing);
         plan(&snapshot, &world.settings)
     };
-    let written = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(_)));
+    let written = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_)));
     assert!(!written(&at_work(&world, Tri::True)), "a node that shuts down looks clean, too");
     assert!(written(&at_work(&world, Tri::Unknown)), "others do not say");
 }
@@ -320,23 +322,23 @@ fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_aga
         let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Silent);
         stop(&mut world);
         world.run(secs(30));
-        assert_eq!(world.only_episode().phase, Phase::Cancelled, "{}", world.only_episode().message);
+        assert_eq!(world.only_remediation().phase, Phase::Cancelled, "{}", world.only_remediation().message);
         assert!(world.remediators.objects.is_empty(), "taken back");
         world.policies[0].suspend = false;
         world.node("n1").report.suspended = None;
-        let held = world.pass();
-        assert_eq!(reasons(&held), [HoldReason::RecentlyFailed], "no second reboot");
+        let blocked = world.pass();
+        assert_eq!(reasons(&blocked), [BlockReason::RecentlyFailed], "no second reboot");
     }
 }
 
 #[test]
 fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
-    let kept = Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) }));
+    let kept = Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) }));
     let steps = [step(Action::Cordon(None)), hand_off("Fix"), step(kept), notify()];
     let mut world = World::sick(hung("log"), Cure::Nothing, &steps);
     world.run(secs(2_400));
     let node = &world.nodes["n1"];
-    assert!(world.only_episode().is_contained() && node.view.unschedulable, "{:?}", world.log);
+    assert!(world.only_remediation().is_quarantined() && node.view.unschedulable, "{:?}", world.log);
     assert_eq!(world.did(), ["cordon", "hand off by Fix", "time out", "take back", "cordon", "notify"]);
 }
 
@@ -349,7 +351,7 @@ fn an_object_that_cannot_be_deleted_holds_nobody_up_for_long() {
         let plan = world.plan();
         let failing: BTreeSet<usize> =
             plan.effects.iter().enumerate().filter(is_back).map(|(place, _)| place).collect();
-        said.extend(plan.held.iter().filter(|_| !failing.is_empty()).map(|held| held.message.clone()));
+        said.extend(plan.blocked.iter().filter(|_| !failing.is_empty()).map(|blocked| blocked.message.clone()));
         world.disturbed_pass(&Chaos { failing, ..Chaos::default() });
         world.tick(secs(10));
     }
@@ -358,8 +360,8 @@ fn an_object_that_cannot_be_deleted_holds_nobody_up_for_long() {
     let expected = "Fix remediators/n1 is to be deleted before anything else is done to node n1, and the API server has not \
                     accepted that yet: tried again until ";
     assert!(said.starts_with(expected), "{said}");
-    assert!(!world.only_episode().is_live(), "{:?}", world.only_episode());
-    assert_eq!(world.remediators.objects.len(), 1, "it goes with the episode, which owns it");
+    assert!(!world.only_remediation().is_live(), "{:?}", world.only_remediation());
+    assert_eq!(world.remediators.objects.len(), 1, "it goes with the remediation, which owns it");
 }
 
 /// Ten minutes of trying are no ten minutes of being away.
@@ -377,7 +379,7 @@ fn a_controller_that_was_away_tries_to_take_back_before_it_gives_up() {
         assert_eq!(states(&world), [StepState::Failed]);
         let mut snapshot = world.snapshot();
         // As it stood before that was recorded.
-        snapshot.episodes.values_mut().for_each(|episode| episode.undo.handed_off[0].deleted_at = None);
+        snapshot.remediations.values_mut().for_each(|remediation| remediation.cleanup.handed_off[0].deleted_at = None);
         (snapshot.now, snapshot.watched) = (snapshot.now.checked_add(secs(700)).unwrap(), watched);
         let plan = plan(&snapshot, &world.settings);
         let tries = plan.effects.iter().any(|effect| matches!(effect, Effect::TakeBackHandOff { .. }));

@@ -2,11 +2,11 @@
 //! is held, and what is taken for empty too early.
 
 use nrh_core::drain::Drain;
-use nrh_core::episode::{ActResult, HealState, Phase, StepRecord, StepState, acted};
 use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::order::Restart;
-use nrh_core::plan::HoldReason;
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, Daemon, Keep, Mode, OnFailure, Step};
+use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, drain, fault, hung, kill, notify, policy, rule, secs, step, workload};
@@ -18,16 +18,16 @@ fn cordon() -> Step {
 
 /// A cordon that is wanted for its own sake.
 fn kept() -> Step {
-    step(Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) })))
+    step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })))
 }
 
-fn restart(even_if_unsafe: bool) -> Step {
-    let with = Restart { even_if_unsafe, ..Restart::default() };
+fn restart(skip_safety_check: bool) -> Step {
+    let with = Restart { skip_safety_check, ..Restart::default() };
     step(Action::Restart { daemon: Daemon::Runtime, with })
 }
 
 fn all_the_same() -> Step {
-    Step { timeout: secs(120), ..step(Action::Drain(Drain { even_if_runtime_hangs: true, ..Drain::default() })) }
+    Step { timeout: secs(120), ..step(Action::Drain(Drain { ignore_runtime_hang: true, ..Drain::default() })) }
 }
 
 fn with_pods(mut world: World, pods: usize) -> World {
@@ -41,7 +41,13 @@ fn sick(fault: Fault, cure: Cure, ladder: &[Step], pods: usize) -> World {
 
 /// All records of drains.
 fn drains(world: &World) -> Vec<StepRecord> {
-    world.episodes.values().flat_map(|episode| &episode.steps).filter(|step| step.drain.is_some()).cloned().collect()
+    world
+        .remediations
+        .values()
+        .flat_map(|remediation| &remediation.steps)
+        .filter(|step| step.drain.is_some())
+        .cloned()
+        .collect()
 }
 
 fn untouched(world: &World) -> bool {
@@ -67,7 +73,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         assert_eq!(record.state, StepState::Refused);
         let said = &record.message;
         assert!(
-            said.starts_with("left out: ") && said.contains(kind.as_str()) && said.contains("drain.evenIfRuntimeHangs"),
+            said.starts_with("left out: ") && said.contains(kind.as_str()) && said.contains("drain.ignoreRuntimeHang"),
             "{said}"
         );
         // Who says so has them evicted; they stay there, and nobody waits for them.
@@ -75,7 +81,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         world.run(secs(300));
         assert!(world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_some()), "{kind}");
         let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
-        assert_eq!((record.state, record.quiet_rounds), (StepState::Succeeded, 2));
+        assert_eq!((record.state, record.empty_rounds), (StepState::Succeeded, 2));
         assert!(record.message.contains("since the node cannot end them"), "{}", record.message);
     }
     // What heals it does not wait for that.
@@ -109,8 +115,8 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
         doubt(&mut world);
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{number}: {:?}", plan.effects);
-        assert_eq!(reasons(&plan), [HoldReason::CannotAct], "{number}");
-        assert!(plan.held[0].message.contains("would not end there"), "{number}: {:?}", plan.held);
+        assert_eq!(reasons(&plan), [BlockReason::ActionsDisabled], "{number}");
+        assert!(plan.blocked[0].message.contains("would not end there"), "{number}: {:?}", plan.blocked);
         // Nor does one go on.
         let mut world = sick(fault(FaultType::DiskFull, "d"), Cure::Nothing, &[kept(), drain(), notify()], 40);
         world.pass();
@@ -120,7 +126,7 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
         world.tick(secs(10));
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{number}: {:?}", plan.effects);
-        assert!(reasons(&plan).contains(&HoldReason::CannotAct), "{number}: {:?}", plan.held);
+        assert!(reasons(&plan).contains(&BlockReason::ActionsDisabled), "{number}: {:?}", plan.blocked);
     }
 }
 
@@ -152,13 +158,13 @@ fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
     world.pass();
     world.pass();
     let first = drains(&world)[0].clone();
-    assert_eq!((first.state, first.quiet_rounds), (StepState::Started, 1), "{}", first.message);
+    assert_eq!((first.state, first.empty_rounds), (StepState::Started, 1), "{}", first.message);
     // The scheduler had bound it right before the cordon.
     world.node("n1").workloads.push(workload("late"));
     world.tick(secs(10));
     world.pass();
     let second = drains(&world)[0].clone();
-    assert_eq!((second.state, second.quiet_rounds), (StepState::Started, 0), "{}", second.message);
+    assert_eq!((second.state, second.empty_rounds), (StepState::Started, 0), "{}", second.message);
     assert!(world.nodes["n1"].workloads[0].evicted_at.is_some());
     world.run(secs(120));
     assert_eq!(drains(&world)[0].state, StepState::Succeeded);
@@ -170,19 +176,24 @@ fn two_looks_at_one_moment_are_one() {
     let mut world = sick(hung("x"), Cure::Kill, &[cordon(), drain(), kill(true), notify()], 0);
     world.pass();
     world.pass();
-    let episode = world.only_episode().clone();
+    let remediation = world.only_remediation().clone();
     let id = drains(&world)[0].operation_id.clone();
-    let quiet = || ActResult::Quiet { message: "no pod is left".into() };
-    let of = |episode: &nrh_core::episode::Episode| {
-        episode.steps.iter().find(|step| step.operation_id == id).map(|step| (step.state, step.quiet_rounds)).unwrap()
+    let quiet = || ActionResult::Quiet { message: "no pod is left".into() };
+    let of = |remediation: &nrh_core::remediation::Remediation| {
+        remediation
+            .steps
+            .iter()
+            .find(|step| step.operation_id == id)
+            .map(|step| (step.state, step.empty_rounds))
+            .unwrap()
     };
     let at = |after: u64| world.now.checked_add(secs(after)).unwrap();
     // Another leader, or the same again whose first answer was not written.
-    let again = acted(&episode, &id, quiet(), at(2));
+    let again = executed(&remediation, &id, quiet(), at(2));
     assert_eq!(of(&again), (StepState::Started, 1));
-    assert_eq!(of(&acted(&again, &id, quiet(), at(10))), (StepState::Succeeded, 2));
-    let busy = acted(&episode, &id, ActResult::UnderWay { message: "1 pod(s) left".into() }, at(10));
-    assert_eq!(of(&acted(&busy, &id, quiet(), at(20))), (StepState::Started, 1), "in a row");
+    assert_eq!(of(&executed(&again, &id, quiet(), at(10))), (StepState::Succeeded, 2));
+    let busy = executed(&remediation, &id, ActionResult::InProgress { message: "1 pod(s) left".into() }, at(10));
+    assert_eq!(of(&executed(&busy, &id, quiet(), at(20))), (StepState::Started, 1), "in a row");
 }
 
 /// Two rules: what drains, and what releases.
@@ -199,7 +210,7 @@ fn a_release_does_not_wait_for_a_drain() {
     let mut world = two_rules(&[cont(), notify()]);
     world.infect("n1", hung("x"), Cure::Cont);
     let plan = world.pass();
-    assert!(reasons(&plan).contains(&HoldReason::ReleaseFirst), "{:?}", plan.held);
+    assert!(reasons(&plan).contains(&BlockReason::HungProcessFirst), "{:?}", plan.blocked);
     assert_eq!(world.did(), ["job ReleaseCont"]);
     world.run(secs(300));
     assert_eq!(world.did(), ["job ReleaseCont", "cordon", "drain", "drain", "drain", "notify"]);
@@ -216,8 +227,8 @@ fn a_release_does_not_wait_for_a_drain() {
     assert!(first.message.starts_with("it gives way to the release for HungContainer"), "{}", first.message);
     world.run(secs(400));
     assert_eq!(drains(&world).last().unwrap().state, StepState::Succeeded, "{:?}", drains(&world));
-    assert!(world.only_episode().faults.iter().any(|fault| fault.state == HealState::Healed));
-    assert_eq!(world.only_episode().phase, Phase::Contained);
+    assert!(world.only_remediation().faults.iter().any(|fault| fault.state == Resolution::Resolved));
+    assert_eq!(world.only_remediation().phase, Phase::Quarantined);
 }
 
 #[test]
@@ -251,12 +262,12 @@ fn a_hang_that_comes_and_goes_does_not_break_off_a_drain_for_ever() {
 fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
     // A runtime whose lists hang is not safe to restart, and was not for long enough that the restart is left out.
     let mut old = fault(FaultType::RuntimeListHung, "x");
-    old.for_seconds = 700;
+    old.duration_seconds = 700;
     let mut world = sick(old, Cure::RestartRuntime, &[cordon(), all_the_same(), restart(false), notify()], 3);
     // What keeps it from being safe.
     world.node("n1").sick[0].fault.state = FaultState::Confirmed;
     let mut leaked = hung("y");
-    leaked.for_seconds = 700;
+    leaked.duration_seconds = 700;
     world.infect("n1", leaked, Cure::Nothing);
     world.policies[0].rules[0].faults = [FaultType::RuntimeListHung].into();
     world.run(secs(300));
@@ -265,7 +276,7 @@ fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
 }
 
 #[test]
-fn no_node_is_emptied_in_an_episode_for_a_cure_that_is_held_by_then() {
+fn no_node_is_emptied_in_a_remediation_for_a_cure_that_is_held_by_then() {
     // The first step heals nothing, and the last one has to wait until its pod is being deleted.
     let mut world = sick(hung("x"), Cure::Kill, &[cont(), cordon(), drain(), kill(false), notify()], 3);
     world.run(secs(1_200));
@@ -289,22 +300,22 @@ fn a_dry_run_says_that_it_would_be_left_out() {
 }
 
 #[test]
-fn the_cordon_of_another_episode_is_not_the_one_that_a_drain_needs() {
+fn the_cordon_of_another_remediation_is_not_the_one_that_a_drain_needs() {
     let mut world = sick(hung("x"), Cure::Kill, &[cordon(), drain(), kill(true), notify()], 40);
     world.pass();
     world.pass();
-    let mut other = world.only_episode().clone();
+    let mut other = world.only_remediation().clone();
     other.name = "other".into();
     other.identity = Some(("u".into(), "1".into()));
-    other.opened_at = world.now;
-    world.episodes.insert("other".into(), other);
+    other.started_at = world.now;
+    world.remediations.insert("other".into(), other);
     world.node("n1").view.cordoned_by = Some("other".into());
     world.tick(secs(10));
     let drains = |plan: &nrh_core::plan::Plan| acts(plan).into_iter().filter(|(_, what)| what == "drain").count();
     let of_first = |plan: &nrh_core::plan::Plan| {
         plan.effects
             .iter()
-            .any(|effect| matches!(effect, nrh_core::plan::Effect::Act { episode, .. } if episode != "other"))
+            .any(|effect| matches!(effect, nrh_core::plan::Effect::Act { remediation, .. } if remediation != "other"))
     };
     let plan = world.plan();
     assert!(!of_first(&plan), "{} {:?}", drains(&plan), plan.effects);

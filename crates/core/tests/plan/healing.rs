@@ -1,9 +1,9 @@
 //! From the first step to the verified cure.
 
-use nrh_core::episode::{HealState, Phase, StepState};
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{Effect, Health, HoldReason, Operation};
+use nrh_core::plan::{BlockReason, Effect, Health, Operation};
 use nrh_core::policy::{Action, Amount, Mode, OnFailure, Step};
+use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
@@ -21,9 +21,9 @@ fn a_confirmed_fault_is_acted_on_in_one_pass() {
                 assert_eq!(ledger.slots.len(), 1);
                 "ledger"
             }
-            Effect::WriteEpisode(episode) => {
-                assert_eq!((episode.phase, episode.steps.len()), (Phase::Running, 1));
-                assert_eq!(episode.steps[0].state, StepState::Reserved);
+            Effect::WriteRemediation(remediation) => {
+                assert_eq!((remediation.phase, remediation.steps.len()), (Phase::Running, 1));
+                assert_eq!(remediation.steps[0].state, StepState::Scheduled);
                 "write"
             }
             Effect::Act { node_uid, operation: Operation::RunJob(order), .. } => {
@@ -35,21 +35,21 @@ fn a_confirmed_fault_is_acted_on_in_one_pass() {
         })
         .collect();
     assert_eq!(kinds, ["ledger", "write", "act"]);
-    assert!(plan.held.is_empty(), "{:?}", plan.held);
+    assert!(plan.blocked.is_empty(), "{:?}", plan.blocked);
 }
 
 #[test]
 fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(false)]);
     world.run(secs(300));
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Succeeded, "{}", episode.message);
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
     assert_eq!(world.did(), ["job ReleaseCont"]);
     assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 0);
     let outlook = &world.plan().nodes["n1"];
     assert_eq!(outlook.health, Health::Healthy);
-    assert!(outlook.doing.starts_with("healed 2026-01-01T01:00:"), "{}", outlook.doing);
-    assert!(outlook.doing.ends_with("by ReleaseHungProcess(Cont)"), "{}", outlook.doing);
+    assert!(outlook.activity.starts_with("healed 2026-01-01T01:00:"), "{}", outlook.activity);
+    assert!(outlook.activity.ends_with("by ReleaseHungProcess(SIGCONT)"), "{}", outlook.activity);
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn what_the_probe_has_lost_sight_of_is_not_healed() {
     // As a probe says that has begun anew without its memory.
     world.node("n1").report.unlooked.insert(FaultType::HungContainer);
     world.run(secs(30));
-    assert_eq!((world.only_episode().phase, world.did().len()), (Phase::Verifying, 1));
+    assert_eq!((world.only_remediation().phase, world.did().len()), (Phase::Verifying, 1));
     world.node("n1").report.unlooked.clear();
     world.run(secs(60));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
@@ -70,10 +70,10 @@ fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
     let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), Cure::Nothing, &release).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job ReleaseKill".to_owned())]);
     let clean_up = [step(Action::CleanupOrphans), notify()];
-    let plan = World::sick(fault(FaultType::DeafShim, "shim"), Cure::Nothing, &clean_up).plan();
+    let plan = World::sick(fault(FaultType::UnresponsiveShim, "shim"), Cure::Nothing, &clean_up).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
     // With a runtime that does not answer no Job starts, whatever the node's Ready still says.
-    let mut world = World::sick(fault(FaultType::DeafShim, "shim"), Cure::Nothing, &clean_up);
+    let mut world = World::sick(fault(FaultType::UnresponsiveShim, "shim"), Cure::Nothing, &clean_up);
     world.infect("n1", fault(FaultType::RuntimeUnreachable, "runtime"), Cure::Nothing);
     let plan = world.plan();
     let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
@@ -81,7 +81,7 @@ fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
 }
 
 #[test]
-fn the_lane_follows_the_kubelet() {
+fn the_executor_follows_the_kubelet() {
     for (ready, kubelet, expected) in [
         (Tri::True, Tri::True, "job ReleaseCont"),
         (Tri::True, Tri::False, "order ReleaseCont"),
@@ -125,33 +125,33 @@ fn the_ladder_is_climbed_when_a_step_does_not_heal() {
     let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false), notify()]);
     world.run(secs(900));
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Succeeded);
-    let states: Vec<_> = episode.steps.iter().map(|step| (step.rung, step.state)).collect();
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Succeeded);
+    let states: Vec<_> = remediation.steps.iter().map(|step| (step.step_index, step.state)).collect();
     assert_eq!(states, [(0, StepState::Failed), (1, StepState::Succeeded)]);
 }
 
 #[test]
 fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
     let mut twice = cont();
-    twice.attempts = 2;
+    twice.max_attempts = 2;
     let mut world = World::sick(plugin(), Cure::Nothing, &[step(Action::Cordon(None)), twice, notify()]);
     world.run(secs(1_200));
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "job ReleaseCont", "notify", "uncordon"]);
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Failed);
-    assert_eq!(episode.faults[0].state, HealState::GivenUp);
-    let (first, second) = (&episode.steps[1], &episode.steps[2]);
-    let pause = second.reserved_at.duration_since(first.finished_at.unwrap());
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Failed);
+    assert_eq!(remediation.faults[0].state, Resolution::Exhausted);
+    let (first, second) = (&remediation.steps[1], &remediation.steps[2]);
+    let pause = second.scheduled_at.duration_since(first.finished_at.unwrap());
     assert!(pause.as_secs() >= 60, "cool-down counts from the end of the attempt: {pause:?}");
     assert!(!world.nodes["n1"].view.unschedulable);
 
     let plan = world.plan();
-    assert_eq!(reasons(&plan), [HoldReason::RecentlyFailed]);
+    assert_eq!(reasons(&plan), [BlockReason::RecentlyFailed]);
     assert_eq!(plan.nodes["n1"].self_healing, Tri::False);
     world.tick(secs(3_600));
     assert_eq!(acts(&world.plan()).len(), 1, "after an hour it is tried again");
-    let again = world.plan().effects.iter().any(|e| matches!(e, Effect::WriteEpisode(e) if e.name.ends_with("-2")));
+    let again = world.plan().effects.iter().any(|e| matches!(e, Effect::WriteRemediation(e) if e.name.ends_with("-2")));
     assert!(again, "under a new name");
 }
 
@@ -172,13 +172,13 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
     world.infect("n1", plugin(), Cure::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan).len(), 1);
-    assert_eq!(reasons(&plan), [HoldReason::OtherFaultFirst]);
-    let Some(Effect::WriteEpisode(episode)) = plan.effects.get(1) else { panic!() };
-    assert_eq!(episode.steps[0].fault_id, plugin().id);
-    assert_eq!(episode.faults.len(), 2);
+    assert_eq!(reasons(&plan), [BlockReason::LowerUrgency]);
+    let Some(Effect::WriteRemediation(remediation)) = plan.effects.get(1) else { panic!() };
+    assert_eq!(remediation.steps[0].fault_id, plugin().id);
+    assert_eq!(remediation.faults.len(), 2);
 
     world.run(secs(600));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseCont"]);
 
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b", "c"]);
@@ -188,34 +188,34 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
     world.infect("c", plugin(), Cure::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].0, "b");
-    assert_eq!(reasons(&plan), [HoldReason::InFlightLimit; 2]);
-    assert_eq!(plan.policies["p"].blocked.as_ref().unwrap().0, HoldReason::InFlightLimit);
+    assert_eq!(reasons(&plan), [BlockReason::MaxInFlightReached; 2]);
+    assert_eq!(plan.policies["p"].blocked.as_ref().unwrap().0, BlockReason::MaxInFlightReached);
 }
 
 /// Told in NVIDIA/NVSentinel #1451.
 #[test]
-fn a_new_fault_joins_the_open_episode() {
+fn a_new_fault_joins_the_open_remediation() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.pass();
     world.infect("n1", plugin(), Cure::Cont);
     let plan = world.pass();
-    assert_eq!(reasons(&plan), [HoldReason::StepUnderWay]);
-    assert_eq!(world.only_episode().faults.len(), 2);
+    assert_eq!(reasons(&plan), [BlockReason::InProgress]);
+    assert_eq!(world.only_remediation().faults.len(), 2);
     world.run(secs(600));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
 fn a_fault_that_goes_by_itself_needs_no_act() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
-    assert_eq!(world.only_episode().steps[0].state, StepState::Reserved);
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
     world.node("n1").sick.clear();
     world.tick(secs(5));
     world.run(secs(60));
     assert!(world.log.is_empty());
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
-    assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Cancelled);
 }
 
 #[test]
@@ -224,13 +224,13 @@ fn a_veto_lets_the_step_under_way_finish_but_starts_no_other() {
     world.pass();
     world.tick(secs(5));
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::Verifying);
+    assert_eq!(world.only_remediation().phase, Phase::Verifying);
     world.node("n1").view.vetoes.push("maintenance".into());
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::Verifying);
+    assert_eq!(world.only_remediation().phase, Phase::Verifying);
     world.run(secs(600));
     assert_eq!(world.did(), ["job ReleaseCont"]);
-    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    assert_eq!(world.only_remediation().phase, Phase::Cancelled);
 }
 
 #[test]
@@ -240,29 +240,29 @@ fn the_outlook_says_what_is_done() {
     world.tick(secs(5));
     let outlook = world.pass().nodes.remove("n1").unwrap();
     assert_eq!(outlook.health, Health::Healthy, "the probe sees it gone");
-    assert!(outlook.doing.starts_with("step 1/2 ReleaseHungProcess(Cont) by Job, done "), "{}", outlook.doing);
-    assert_eq!(outlook.episode.as_ref(), Some(&world.only_episode().name));
+    assert!(outlook.activity.starts_with("step 1/2 ReleaseHungProcess(SIGCONT) by Job, done "), "{}", outlook.activity);
+    assert_eq!(outlook.remediation.as_ref(), Some(&world.only_remediation().name));
     let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     let outlook = world.plan().nodes.remove("n1").unwrap();
-    assert_eq!(outlook.worst, "HungContainer: container log of kube-system/log");
+    assert_eq!(outlook.top_fault, "HungContainer: container log of kube-system/log");
     assert_eq!(outlook.health, Health::Unhealthy);
 }
 
 #[test]
 fn a_step_that_fails_for_good_may_end_the_ladder() {
     let mut first = cont();
-    (first.attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
+    (first.max_attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
     let mut world = World::sick(hung("log"), Cure::Kill, &[first, kill(true), notify()]);
     world.run(secs(1200));
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseCont", "notify"], "nothing harsher, and people are told");
-    assert_eq!(world.only_episode().phase, Phase::Failed);
+    assert_eq!(world.only_remediation().phase, Phase::Failed);
     let mut world = World::sick(hung("log"), Cure::Cont, &[Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]);
     world.run(secs(1200));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     let cordon = Step { on_failure: OnFailure::Stop, ..step(Action::Cordon(None)) };
     let mut world = World::sick(hung("log"), Cure::Kill, &[cordon, kill(true)]);
     world.run(secs(1200));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded, "a cordon that was made has not failed");
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "a cordon that was made has not failed");
 }
 
 #[test]
@@ -271,16 +271,20 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[shadow(kill(true)), cont(), notify()]);
     world.run(secs(1200));
     assert_eq!(world.did(), ["job ReleaseCont"], "its failure is none, and nothing waits for it");
-    let episode = world.only_episode();
-    let states: Vec<StepState> = episode.steps.iter().map(|step| step.state).collect();
-    assert_eq!((episode.phase, states), (Phase::Succeeded, vec![StepState::Simulated, StepState::Succeeded]));
-    assert!(episode.steps[0].message.starts_with("not done: the step is a dry run"), "{}", episode.steps[0].message);
+    let remediation = world.only_remediation();
+    let states: Vec<StepState> = remediation.steps.iter().map(|step| step.state).collect();
+    assert_eq!((remediation.phase, states), (Phase::Succeeded, vec![StepState::Simulated, StepState::Succeeded]));
+    assert!(
+        remediation.steps[0].message.starts_with("not done: the step is a dry run"),
+        "{}",
+        remediation.steps[0].message
+    );
     // It would be held: that is recorded, and holds nothing.
     let mut world = World::sick(hung("log"), Cure::Cont, &[shadow(kill(false)), cont()]);
     world.run(secs(1200));
-    let episode = world.only_episode();
-    assert!(episode.steps[0].message.contains("would be held"), "{}", episode.steps[0].message);
-    assert_eq!((episode.phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
+    let remediation = world.only_remediation();
+    assert!(remediation.steps[0].message.contains("would be held"), "{}", remediation.steps[0].message);
+    assert_eq!((remediation.phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
 }
 
 #[test]
@@ -299,9 +303,9 @@ fn a_node_is_not_cordoned_for_a_step_that_is_a_dry_run() {
 fn a_reserved_step_that_is_made_a_dry_run_is_not_done() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), notify()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
-    assert_eq!(world.only_episode().steps[0].state, StepState::Reserved);
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
     world.policies[0].rules[0].steps[0].mode = Mode::DryRun;
     world.run(secs(600));
-    assert_eq!(world.did(), ["notify"], "{:?}", world.only_episode().steps);
-    assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled);
+    assert_eq!(world.did(), ["notify"], "{:?}", world.only_remediation().steps);
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Cancelled);
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nrh_core::drain::{Owner, cannot_end};
-use nrh_core::episode::{Episode, HealState, Phase, StepRecord, StepState, episode_of, since};
 use nrh_core::fault::{FaultState, FaultType};
 use nrh_core::hand_off::HandedOff;
 use nrh_core::narrow::PodSeen;
 use nrh_core::order::NodeAction;
 use nrh_core::plan::{Effect, Operation, Plan};
 use nrh_core::policy::{ActionType, Mode, Policy, Rule, Step};
+use nrh_core::remediation::{Phase, Remediation, Resolution, StepRecord, StepState, remediation_of, since};
 use nrh_core::snapshot::{NodeView, Snapshot, Tri};
 use nrh_core::taint::TaintEffect;
 use nrh_core::window;
@@ -22,17 +22,17 @@ use crate::random_worlds::Round;
 use crate::told::Told;
 use crate::world::{World, secs};
 
-/// The policy in whose name an episode acts.
-fn policy_of<'s>(snapshot: &'s Snapshot, episode: &Episode) -> &'s Policy {
-    let named = snapshot.policies.iter().find(|policy| policy.name == episode.policy);
-    named.unwrap_or_else(|| panic!("in the name of a policy that is gone: {episode:?}"))
+/// The policy in whose name a remediation acts.
+fn policy_of<'s>(snapshot: &'s Snapshot, remediation: &Remediation) -> &'s Policy {
+    let named = snapshot.policies.iter().find(|policy| policy.name == remediation.policy);
+    named.unwrap_or_else(|| panic!("in the name of a policy that is gone: {remediation:?}"))
 }
 
-/// The rule by which a step is taken, and its rung there.
-fn rung_of<'s>(snapshot: &'s Snapshot, record: &Episode, step: &StepRecord) -> (&'s Rule, &'s Step) {
+/// The rule by which a step is taken, and its step there.
+fn step_index_of<'s>(snapshot: &'s Snapshot, record: &Remediation, step: &StepRecord) -> (&'s Rule, &'s Step) {
     let fault = record.fault(&step.fault_id).unwrap();
     let rule = policy_of(snapshot, record).rule(&fault.rule).unwrap();
-    (rule, &rule.steps[step.rung as usize])
+    (rule, &rule.steps[step.step_index as usize])
 }
 
 /// The policy that such a fault of the node is for: of those that act and select the node, the one that goes first of those that
@@ -48,17 +48,17 @@ fn owner<'s>(snapshot: &'s Snapshot, node: &str, kind: FaultType) -> Option<&'s 
     all.min_by_key(|policy| (Reverse(policy.priority), &policy.name)).map(|policy| policy.name.as_str())
 }
 
-/// No fault enters an episode of a policy that it is not for.
-fn check_owner(snapshot: &Snapshot, episode: &Episode) {
-    if episode.mode == Mode::DryRun || episode.phase.is_final() {
+/// No fault enters a remediation of a policy that it is not for.
+fn check_owner(snapshot: &Snapshot, remediation: &Remediation) {
+    if remediation.mode == Mode::DryRun || remediation.phase.is_final() {
         return;
     }
-    let known = snapshot.episodes.get(&episode.name);
-    let was_open = |id: &str| known.and_then(|known| known.fault(id)).is_some_and(|was| was.state == HealState::Open);
-    let entered = episode.faults.iter().filter(|fault| fault.state == HealState::Open && !was_open(&fault.id));
+    let known = snapshot.remediations.get(&remediation.name);
+    let was_open = |id: &str| known.and_then(|known| known.fault(id)).is_some_and(|was| was.state == Resolution::Open);
+    let entered = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open && !was_open(&fault.id));
     for fault in entered {
-        let owner = owner(snapshot, &episode.node, fault.kind);
-        assert!(owner.is_none_or(|owner| owner == episode.policy), "{fault:?} is for {owner:?}: {episode:?}");
+        let owner = owner(snapshot, &remediation.node, fault.kind);
+        assert!(owner.is_none_or(|owner| owner == remediation.policy), "{fault:?} is for {owner:?}: {remediation:?}");
     }
 }
 
@@ -73,90 +73,92 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
             Effect::StoreLedger(ledger) => {
                 assert_eq!(place, 0, "the ledger comes first");
                 let had = snapshot.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
-                let open = snapshot.episodes.values().filter(|e| e.is_open() && e.mode == Mode::Enforce).count();
+                let open = snapshot.remediations.values().filter(|e| e.is_open() && e.mode == Mode::Enforce).count();
                 let most = usize::try_from(snapshot.ceiling).unwrap();
                 assert!(ledger.slots.len() <= most.max(had).max(open), "{ledger:?}");
             }
-            Effect::WriteEpisode(episode) => {
-                check_episode(episode);
-                check_new(snapshot, episode);
-                check_owner(snapshot, episode);
+            Effect::WriteRemediation(remediation) => {
+                check_remediation(remediation);
+                check_new(snapshot, remediation);
+                check_owner(snapshot, remediation);
             }
-            Effect::BeginWish(episode) => {
-                check_episode(episode);
-                check_wish(snapshot, plan, episode);
-                check_owner(snapshot, episode);
+            Effect::BeginManualRequest(remediation) => {
+                check_remediation(remediation);
+                check_manual(snapshot, plan, remediation);
+                check_owner(snapshot, remediation);
             }
-            Effect::TellWish { name, message, .. } => {
-                let wish = &snapshot.wishes[name];
-                assert!(since(snapshot.now, wish.asked_at) < wish.wish.timeout, "it waits for ever");
-                assert!(*message != wish.message && message.len() <= 512, "{message}");
+            Effect::UpdateManualRequest { name, message, .. } => {
+                let manual = &snapshot.manual_requests[name];
+                assert!(since(snapshot.now, manual.asked_at) < manual.manual.timeout, "it waits for ever");
+                assert!(*message != manual.message && message.len() <= 512, "{message}");
             }
-            Effect::Act { episode, operation_id, node, node_uid, operation } => {
+            Effect::Act { remediation, operation_id, node, node_uid, operation } => {
                 *acts.entry(node).or_default() += 1;
                 let written = plan.effects[..place].iter().find_map(|effect| match effect {
-                    Effect::WriteEpisode(written) | Effect::BeginWish(written) if written.name == *episode => {
+                    Effect::WriteRemediation(written) | Effect::BeginManualRequest(written)
+                        if written.name == *remediation =>
+                    {
                         Some(written.as_ref())
                     }
                     _ => None,
                 });
-                let record = written.or_else(|| snapshot.episodes.get(episode)).unwrap();
+                let record = written.or_else(|| snapshot.remediations.get(remediation)).unwrap();
                 let step = record.current_step().unwrap();
                 assert_eq!(step.operation_id, *operation_id, "reserved before the act");
                 assert!(record.cancel.is_none(), "an act after a person's no was seen");
                 check_act(snapshot, record, node, node_uid, operation);
                 check_approved(snapshot, record, step);
-                assert_eq!(rung_of(snapshot, record, step).1.mode, Mode::Enforce, "a step that is a dry run");
-                let is_new = |known: &Episode| known.steps.iter().all(|had| had.operation_id != *operation_id);
-                if snapshot.episodes.get(episode).is_none_or(is_new) {
+                assert_eq!(step_index_of(snapshot, record, step).1.mode, Mode::Enforce, "a step that is a dry run");
+                let is_new = |known: &Remediation| known.steps.iter().all(|had| had.operation_id != *operation_id);
+                if snapshot.remediations.get(remediation).is_none_or(is_new) {
                     let owner = owner(snapshot, node, record.fault(&step.fault_id).unwrap().kind);
                     assert_eq!(owner, Some(record.policy.as_str()), "begun by another policy: {step:?}");
                 }
                 check_pod(snapshot, record, step, operation);
                 if matches!(operation, Operation::HandOff(_)) {
-                    let owed = record.undo.hand_off_of(operation_id).unwrap();
+                    let owed = record.cleanup.hand_off_of(operation_id).unwrap();
                     assert_eq!(&owed.name, node, "what is to be deleted is remembered before it is made");
                 }
                 if matches!(operation, Operation::Cordon) {
-                    assert!(record.undo.owes_cordon(), "the undo is remembered before the act");
+                    assert!(record.cleanup.owes_cordon(), "the undo is remembered before the act");
                 }
                 if matches!(operation, Operation::Taint(_)) {
-                    assert!(record.undo.owes_taint(), "the undo is remembered before the act");
+                    assert!(record.cleanup.owes_taint(), "the undo is remembered before the act");
                 }
             }
-            Effect::Uncordon { episode, node, .. } => {
+            Effect::Uncordon { remediation, node, .. } => {
                 let mark = snapshot.nodes[node].cordoned_by.as_ref();
-                assert!(mark.is_none_or(|mark| mark == episode), "someone else's mark");
-                if let Some(known) = snapshot.episodes.get(episode) {
+                assert!(mark.is_none_or(|mark| mark == remediation), "someone else's mark");
+                if let Some(known) = snapshot.remediations.get(remediation) {
                     // On a replaced node for the mark that came back with it, and nothing else: the cordon stays (`check_opened`).
                     assert!(known.node_uid == snapshot.nodes[node].uid || mark.is_some(), "on a replaced node");
                 }
             }
-            Effect::Untaint { episode, node } => {
+            Effect::Untaint { remediation, node } => {
                 let mark = snapshot.nodes[node].tainted_by.as_ref();
-                assert!(mark.is_none_or(|mark| mark.episode == *episode), "someone else's mark");
-                if let Some(known) = snapshot.episodes.get(episode) {
-                    let is_owed = known.undo.owes_taint() && known.node_uid == snapshot.nodes[node].uid;
+                assert!(mark.is_none_or(|mark| mark.remediation == *remediation), "someone else's mark");
+                if let Some(known) = snapshot.remediations.get(remediation) {
+                    let is_owed = known.cleanup.owes_taint() && known.node_uid == snapshot.nodes[node].uid;
                     assert!(is_owed || !known.may_own_taint_of(&snapshot.nodes[node].uid), "it is another's");
-                    assert!(!known.is_contained() || !is_owed, "a taint outlasts no episode");
+                    assert!(!known.is_quarantined() || !is_owed, "a taint outlasts no remediation");
                 }
             }
-            Effect::TimeOutHandOff { episode, handed, at, .. } => {
-                let record = &snapshot.episodes[episode];
+            Effect::TimeOutHandOff { remediation, handed, at, .. } => {
+                let record = &snapshot.remediations[remediation];
                 assert_eq!(record.current_step().unwrap().operation_id, handed.operation_id);
                 assert!(*at <= snapshot.now, "before its time is over");
             }
-            Effect::TakeBackHandOff { episode, handed, .. } => {
-                let step = snapshot.episodes[episode].current_step();
+            Effect::TakeBackHandOff { remediation, handed, .. } => {
+                let step = snapshot.remediations[remediation].current_step();
                 assert!(
                     step.is_none_or(|step| step.operation_id != handed.operation_id)
                         || plan.effects[..place]
                             .iter()
-                            .any(|e| matches!(e, Effect::WriteEpisode(w) if w.name == *episode)),
+                            .any(|e| matches!(e, Effect::WriteRemediation(w) if w.name == *remediation)),
                     "taken back under way"
                 );
             }
-            Effect::DeleteEpisode { name } => assert!(!snapshot.episodes[name].is_live()),
+            Effect::DeleteRemediation { name } => assert!(!snapshot.remediations[name].is_live()),
             Effect::WithdrawOrder { .. } | Effect::DeleteJob { .. } => {}
         }
     }
@@ -164,37 +166,42 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
     check_room(snapshot, plan);
 }
 
-/// What stands on a machine that carries the mark of an episode of another one is nobody's here: it is never opened for the sake of
+/// What stands on a machine that carries the mark of a remediation of another one is nobody's here: it is never opened for the sake of
 /// that mark. Of `before` is what was so when the plan was carried out, whatever that was decided from.
 fn check_opened(before: &Snapshot, plan: &Plan, world: &World) {
     for effect in &plan.effects {
-        let Effect::Uncordon { episode, node, .. } = effect else { continue };
-        let Some((known, view)) = before.episodes.get(episode).zip(before.nodes.get(node)) else { continue };
+        let Effect::Uncordon { remediation, node, .. } = effect else { continue };
+        let Some((known, view)) = before.remediations.get(remediation).zip(before.nodes.get(node)) else { continue };
         let stays = known.node_uid != view.uid && view.unschedulable;
-        assert!(!stays || world.nodes[node].view.unschedulable, "{node} was opened for {episode}, of another machine");
+        assert!(
+            !stays || world.nodes[node].view.unschedulable,
+            "{node} was opened for {remediation}, of another machine"
+        );
     }
 }
 
 /// What is opened has room by the fleet as it is: a percent of a fleet that has shrunk is less than it was.
 fn check_room(snapshot: &Snapshot, plan: &Plan) {
     let written = |effect: &Effect| match effect {
-        Effect::WriteEpisode(episode) | Effect::BeginWish(episode) => Some(episode.as_ref().clone()),
+        Effect::WriteRemediation(remediation) | Effect::BeginManualRequest(remediation) => {
+            Some(remediation.as_ref().clone())
+        }
         _ => None,
     };
-    let is_running = |e: &&Episode| e.mode == Mode::Enforce && !e.phase.is_final();
-    let written: BTreeMap<String, Episode> =
-        plan.effects.iter().filter_map(written).map(|episode| (episode.name.clone(), episode)).collect();
-    let opened = |of: &dyn Fn(&Episode) -> bool| {
-        written.values().filter(is_running).filter(|e| of(e) && !snapshot.episodes.contains_key(&e.name)).count()
+    let is_running = |e: &&Remediation| e.mode == Mode::Enforce && !e.phase.is_final();
+    let written: BTreeMap<String, Remediation> =
+        plan.effects.iter().filter_map(written).map(|remediation| (remediation.name.clone(), remediation)).collect();
+    let opened = |of: &dyn Fn(&Remediation) -> bool| {
+        written.values().filter(is_running).filter(|e| of(e) && !snapshot.remediations.contains_key(&e.name)).count()
     };
-    let running = |of: &dyn Fn(&Episode) -> bool| {
-        let known = snapshot.episodes.values().map(|known| written.get(&known.name).unwrap_or(known));
+    let running = |of: &dyn Fn(&Remediation) -> bool| {
+        let known = snapshot.remediations.values().map(|known| written.get(&known.name).unwrap_or(known));
         known.filter(is_running).filter(|e| of(e)).count() + opened(of)
     };
     let all = running(&|_| true);
     assert!(opened(&|_| true) == 0 || all <= usize::try_from(snapshot.ceiling).unwrap(), "{all} in flight");
     for policy in &snapshot.policies {
-        let own = |episode: &Episode| episode.policy == policy.name;
+        let own = |remediation: &Remediation| remediation.policy == policy.name;
         let selected = selected(snapshot, policy).count();
         let most = policy.limits.max_in_flight.of(u32::try_from(selected).unwrap());
         let all = running(&own);
@@ -203,7 +210,7 @@ fn check_room(snapshot: &Snapshot, plan: &Plan) {
         for limit in &policy.limits.per_topology {
             for place in ["0", "1"] {
                 let is_there = |node: &NodeView| node.labels.get(&limit.key).is_some_and(|value| value == place);
-                let there = |e: &Episode| own(e) && snapshot.nodes.get(&e.node).is_some_and(is_there);
+                let there = |e: &Remediation| own(e) && snapshot.nodes.get(&e.node).is_some_and(is_there);
                 let nodes = self::selected(snapshot, policy).filter(|node| is_there(node)).count();
                 let most = limit.max_in_flight.of(u32::try_from(nodes).unwrap());
                 let is_within = opened(&there) == 0 || running(&there) <= usize::try_from(most).unwrap();
@@ -211,7 +218,7 @@ fn check_room(snapshot: &Snapshot, plan: &Plan) {
             }
         }
         for limit in &policy.limits.per_fault {
-            let such = |e: &Episode| own(e) && !e.kinds().is_disjoint(&limit.faults);
+            let such = |e: &Remediation| own(e) && !e.kinds().is_disjoint(&limit.faults);
             let most = limit.max_in_flight.of(u32::try_from(selected).unwrap());
             let is_within = opened(&such) == 0 || running(&such) <= usize::try_from(most).unwrap();
             assert!(is_within, "{} for {:?}, {most} of {selected} nodes", running(&such), limit.faults);
@@ -224,82 +231,91 @@ fn selected<'s>(snapshot: &'s Snapshot, policy: &Policy) -> impl Iterator<Item =
     snapshot.nodes.values().filter(|node| !node.deleting && policy.selector.matches(&node.labels))
 }
 
-/// Where nothing new may be begun no episode is opened, and by a policy that cannot be used no step is begun in one that is open.
-fn check_new(snapshot: &Snapshot, episode: &Episode) {
-    let Some(known) = snapshot.episodes.get(&episode.name) else {
+/// Where nothing new may be begun no remediation is opened, and by a policy that cannot be used no step is begun in one that is open.
+fn check_new(snapshot: &Snapshot, remediation: &Remediation) {
+    let Some(known) = snapshot.remediations.get(&remediation.name) else {
         // The record of a start by hand that was not begun.
-        if episode.wish.is_some() && episode.phase.is_final() {
+        if remediation.manual.is_some() && remediation.phase.is_final() {
             return;
         }
-        let policy = policy_of(snapshot, episode);
-        assert!(!policy.suspend && !policy.is_broken && policy.pause_requests.is_empty(), "opened: {episode:?}");
-        assert!(policy.selector.matches(&snapshot.nodes[&episode.node].labels), "not its node: {episode:?}");
+        let policy = policy_of(snapshot, remediation);
+        assert!(!policy.suspend && !policy.is_broken && policy.pause_requests.is_empty(), "opened: {remediation:?}");
+        assert!(policy.selector.matches(&snapshot.nodes[&remediation.node].labels), "not its node: {remediation:?}");
         // What else is unhealthy comes on top of these.
         let down = selected(snapshot, policy).filter(|node| node.ready != Tri::True).count();
         let selected = u32::try_from(selected(snapshot, policy).count()).unwrap();
         let most = usize::try_from(policy.limits.max_unhealthy.of(selected)).unwrap();
-        assert!(down <= most, "opened with {down} nodes that are not Ready, maxUnhealthy is {most}: {episode:?}");
+        assert!(down <= most, "opened with {down} nodes that are not Ready, maxUnhealthy is {most}: {remediation:?}");
         return;
     };
-    let policy = snapshot.policies.iter().find(|policy| policy.name == episode.policy);
+    let policy = snapshot.policies.iter().find(|policy| policy.name == remediation.policy);
     let is_usable = policy.is_some_and(|policy| !policy.is_broken);
-    assert!(is_usable || episode.steps.len() <= known.steps.len(), "a step by a policy that cannot be used");
+    assert!(is_usable || remediation.steps.len() <= known.steps.len(), "a step by a policy that cannot be used");
 }
 
 /// What asks for a person is done with his word for this very attempt.
-fn check_approved(snapshot: &Snapshot, record: &Episode, step: &StepRecord) {
-    let (_, rung) = rung_of(snapshot, record, step);
-    let is_agreed = record.approved(&step.operation_id).is_some() || record.wish.is_some();
-    assert!(!rung.needs_approval() || is_agreed, "nobody has agreed: {step:?}");
+fn check_approved(snapshot: &Snapshot, record: &Remediation, step: &StepRecord) {
+    let (_, step_index) = step_index_of(snapshot, record, step);
+    let is_agreed = record.approved(&step.operation_id).is_some() || record.manual.is_some();
+    assert!(!step_index.needs_approval() || is_agreed, "nobody has agreed: {step:?}");
 }
 
-/// What a person starts by hand is one episode, paid for, on a node that has no other.
-fn check_wish(snapshot: &Snapshot, plan: &Plan, episode: &Episode) {
-    let wish = &snapshot.wishes[&episode.name];
-    assert!(wish.cancel.is_none() && !wish.deleting && !snapshot.episodes.contains_key(&episode.name));
-    assert_eq!((episode.identity.as_ref(), episode.wish.as_ref()), (Some(&wish.identity), Some(&wish.wish)));
-    assert!(snapshot.episodes.values().all(|other| other.node != episode.node || !other.is_open()), "a second episode");
+/// What a person starts by hand is one remediation, paid for, on a node that has no other.
+fn check_manual(snapshot: &Snapshot, plan: &Plan, remediation: &Remediation) {
+    let manual = &snapshot.manual_requests[&remediation.name];
+    assert!(manual.cancel.is_none() && !manual.deleting && !snapshot.remediations.contains_key(&remediation.name));
+    assert_eq!(
+        (remediation.identity.as_ref(), remediation.manual.as_ref()),
+        (Some(&manual.identity), Some(&manual.manual))
+    );
+    assert!(
+        snapshot.remediations.values().all(|other| other.node != remediation.node || !other.is_open()),
+        "a second remediation"
+    );
     let stored =
         plan.effects.iter().find_map(|e| if let Effect::StoreLedger(ledger) = e { Some(ledger) } else { None });
     let ledger = stored.or(snapshot.ledger.as_ref()).unwrap();
-    assert!(ledger.slots.contains_key(&episode.name), "no slot: {ledger:?}");
-    let policy = policy_of(snapshot, episode);
+    assert!(ledger.slots.contains_key(&remediation.name), "no slot: {ledger:?}");
+    let policy = policy_of(snapshot, remediation);
     assert!(!policy.suspend && policy.mode == Mode::Enforce && policy.pause_requests.is_empty() && !policy.is_broken);
-    let step = episode.current_step().unwrap();
-    let agreed = (wish.wish.policy_generation == Some(policy.generation)).then_some("ann");
-    assert_eq!((step.action, step.approved_by.as_deref()), (wish.wish.action, agreed));
-    let rule = policy.rule(&episode.faults[0].rule).unwrap();
+    let step = remediation.current_step().unwrap();
+    let agreed = (manual.manual.policy_generation == Some(policy.generation)).then_some("ann");
+    assert_eq!((step.action, step.approved_by.as_deref()), (manual.manual.action, agreed));
+    let rule = policy.rule(&remediation.faults[0].rule).unwrap();
     let first = rule.steps.iter().position(|one| one.mode == Mode::Enforce && one.action.kind() == step.action);
-    assert_eq!(first, Some(step.rung as usize), "a later step in the place of the first");
-    assert!(since(snapshot.now, wish.asked_at) < wish.wish.timeout, "what was wanted long ago");
-    let reported = snapshot.reports[&episode.node].faults.iter().find(|seen| seen.fault.id == step.fault_id);
+    assert_eq!(first, Some(step.step_index as usize), "a later step in the place of the first");
+    assert!(since(snapshot.now, manual.asked_at) < manual.manual.timeout, "what was wanted long ago");
+    let reported = snapshot.reports[&remediation.node].faults.iter().find(|seen| seen.fault.id == step.fault_id);
     assert!(reported.is_none_or(|seen| seen.fault.state == FaultState::Confirmed), "no fault that is confirmed");
 }
 
-fn check_episode(episode: &Episode) {
-    let under_way = episode.steps.iter().filter(|step| !step.state.is_final()).count();
-    assert!(under_way <= 1, "{episode:?}");
-    assert!(episode.mode == Mode::Enforce || episode.phase.is_final(), "a dry run is over at once");
-    assert!(!episode.phase.is_final() || under_way == 0, "{episode:?}");
-    assert!(episode.phase != Phase::Succeeded || !episode.undo.is_owed(), "{episode:?}");
-    assert!(!episode.is_contained() || episode.undo.is_owed(), "{episode:?}");
-    assert!(episode.name.len() <= 58 && episode.message.len() <= 512);
+fn check_remediation(remediation: &Remediation) {
+    let under_way = remediation.steps.iter().filter(|step| !step.state.is_final()).count();
+    assert!(under_way <= 1, "{remediation:?}");
+    assert!(remediation.mode == Mode::Enforce || remediation.phase.is_final(), "a dry run is over at once");
+    assert!(!remediation.phase.is_final() || under_way == 0, "{remediation:?}");
+    assert!(remediation.phase != Phase::Succeeded || !remediation.cleanup.is_owed(), "{remediation:?}");
+    assert!(!remediation.is_quarantined() || remediation.cleanup.is_owed(), "{remediation:?}");
+    assert!(remediation.name.len() <= 58 && remediation.message.len() <= 512);
 }
 
 /// How often a node was acted on in the name of a policy, by what is remembered, under whichever uid.
-fn acted(snapshot: &Snapshot, policy: &Policy, node: &str) -> usize {
-    let within = policy.limits.per_node.within;
-    let is_its = |e: &Episode| e.mode == Mode::Enforce && e.policy == policy.name;
-    let of_node = |e: &&Episode| is_its(e) && e.node == node;
-    let steps = snapshot.episodes.values().filter(of_node).flat_map(|episode| &episode.steps);
+fn executed(snapshot: &Snapshot, policy: &Policy, node: &str) -> usize {
+    let within = policy.limits.per_node.window;
+    let is_its = |e: &Remediation| e.mode == Mode::Enforce && e.policy == policy.name;
+    let of_node = |e: &&Remediation| is_its(e) && e.node == node;
+    let steps = snapshot.remediations.values().filter(of_node).flat_map(|remediation| &remediation.steps);
     let healing =
         steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Taint | ActionType::Notify));
     let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
-    touched.filter_map(|step| step.acted_at.or(step.started_at)).filter(|at| since(snapshot.now, *at) < within).count()
+    touched
+        .filter_map(|step| step.executed_at.or(step.started_at))
+        .filter(|at| since(snapshot.now, *at) < within)
+        .count()
 }
 
 /// Never on suspicion, on old evidence, on another node, against a no.
-fn check_act(snapshot: &Snapshot, record: &Episode, node: &str, uid: &str, operation: &Operation) {
+fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, operation: &Operation) {
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
     assert_eq!(view.uid, uid);
     assert!(view.vetoes.is_empty() && !view.deleting && report.suspended.is_none());
@@ -308,11 +324,11 @@ fn check_act(snapshot: &Snapshot, record: &Episode, node: &str, uid: &str, opera
     assert!(!policy.suspend && policy.mode == Mode::Enforce);
     let is_told = matches!(operation, Operation::Notify(_));
     // A drain that goes on is counted already, and asks for no hour: what has begun is finished.
-    let open = snapshot.episodes.values().find(|episode| episode.node == node && episode.is_open());
-    let step = open.and_then(Episode::current_step);
+    let open = snapshot.remediations.values().find(|remediation| remediation.node == node && remediation.is_open());
+    let step = open.and_then(Remediation::current_step);
     let goes_on = step.is_some_and(|step| step.action == ActionType::Drain && step.state == StepState::Started);
     assert!(is_told || goes_on || window::shut(&policy.windows, ActionType::DeletePod, snapshot.now).is_none());
-    assert!(snapshot.ledger.is_some() || snapshot.episodes.values().any(|e| e.node == node && e.is_open()));
+    assert!(snapshot.ledger.is_some() || snapshot.remediations.values().any(|e| e.node == node && e.is_open()));
     let heartbeat = report.heartbeat.as_ref().unwrap();
     if matches!(operation, Operation::Notify(_)) && heartbeat.arrived > heartbeat.interval {
         return;
@@ -320,18 +336,21 @@ fn check_act(snapshot: &Snapshot, record: &Episode, node: &str, uid: &str, opera
     assert!(heartbeat.arrived <= heartbeat.interval * 3 / 2, "a missed heartbeat");
     if matches!(operation, Operation::Drain(_)) {
         assert_eq!(snapshot.may_evict, Tri::True);
-        let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.episodes.get(mark)).unwrap();
-        assert!(view.unschedulable && own.is_open(), "drained without a cordon of its episode");
+        let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.remediations.get(mark)).unwrap();
+        assert!(view.unschedulable && own.is_open(), "drained without a cordon of its remediation");
         let faults = report.faults.iter().map(|seen| &seen.fault);
         assert_eq!(cannot_end(view.ready, heartbeat.kubelet_works, faults), None, "drained where no pod ends");
     }
     if !goes_on && !matches!(operation, Operation::Cordon | Operation::Taint(_) | Operation::Notify(_)) {
-        assert!(acted(snapshot, policy, node) < policy.limits.per_node.acts as usize, "more acts than a node may have");
+        assert!(
+            executed(snapshot, policy, node) < policy.limits.per_node.max_actions as usize,
+            "more acts than a node may have"
+        );
     }
     if let Operation::HandOff(with) = operation {
         let lately =
-            |e: &&Episode| since(snapshot.now, e.finished_at.unwrap_or(snapshot.now)) < Duration::from_hours(1);
-        let others = snapshot.episodes.values().filter(|e| e.node == node && e.node_uid != uid);
+            |e: &&Remediation| since(snapshot.now, e.finished_at.unwrap_or(snapshot.now)) < Duration::from_hours(1);
+        let others = snapshot.remediations.values().filter(|e| e.node == node && e.node_uid != uid);
         let steps = others.filter(|e| e.mode == Mode::Enforce).filter(lately).flat_map(|e| &e.steps);
         let mut begun = steps.filter(|step| step.started_at.is_some() && step.state != StepState::Refused);
         assert!(begun.all(|step| step.hand_off.as_ref() != Some(with)), "handed off again as another Node object");
@@ -358,7 +377,7 @@ fn check_act(snapshot: &Snapshot, record: &Episode, node: &str, uid: &str, opera
             NodeAction::RestartRuntime => report.restart.runtime,
             other => panic!("{other:?} is no restart"),
         };
-        assert!(safe == Tri::True || with.even_if_unsafe, "{:?} while that is not safe", order.action);
+        assert!(safe == Tri::True || with.skip_safety_check, "{:?} while that is not safe", order.action);
         assert!(matches!(operation, Operation::GiveOrder(_)), "a restart by a Job");
     }
     check_reboot(snapshot, node, operation);
@@ -371,8 +390,8 @@ fn check_act(snapshot: &Snapshot, record: &Episode, node: &str, uid: &str, opera
 }
 
 /// A rule that asks for the labels of pods is for no fault whose pod's labels nobody knows.
-fn check_pod(snapshot: &Snapshot, record: &Episode, step: &StepRecord, operation: &Operation) {
-    let narrow = &rung_of(snapshot, record, step).0.narrow;
+fn check_pod(snapshot: &Snapshot, record: &Remediation, step: &StepRecord, operation: &Operation) {
+    let narrow = &step_index_of(snapshot, record, step).0.narrow;
     if narrow.pods.is_none() || matches!(operation, Operation::Notify(_)) {
         return;
     }
@@ -385,13 +404,13 @@ fn check_pod(snapshot: &Snapshot, record: &Episode, step: &StepRecord, operation
 }
 
 /// What the world keeps after every pass, however it was disturbed.
-/// For the boot that the node is in, and once in an episode; by its own agent only under the cordon of that episode.
+/// For the boot that the node is in, and once in a remediation; by its own agent only under the cordon of that remediation.
 fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
     let Operation::GiveOrder(order) = operation else {
         assert!(!matches!(operation, Operation::RunJob(order) if order.boot_id.is_some()), "by a Job");
         return;
     };
-    assert_eq!(order.mark.is_some(), order.action == NodeAction::MarkForReboot);
+    assert_eq!(order.reboot_marker.is_some(), order.action == NodeAction::MarkForReboot);
     if !matches!(order.action, NodeAction::Reboot | NodeAction::MarkForReboot) {
         return assert_eq!(order.boot_id, None);
     }
@@ -403,14 +422,14 @@ fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
     };
     // One that begins just now has none of before.
     let begun =
-        |own: &Episode| own.steps.iter().filter(is_begun).filter(|step| step.state != StepState::Refused).count();
-    let own = snapshot.episodes.get(episode_of(&order.operation_id));
-    assert_eq!(own.map_or(0, begun), 0, "twice in one episode");
+        |own: &Remediation| own.steps.iter().filter(is_begun).filter(|step| step.state != StepState::Refused).count();
+    let own = snapshot.remediations.get(remediation_of(&order.operation_id));
+    assert_eq!(own.map_or(0, begun), 0, "twice in one remediation");
     if order.action == NodeAction::MarkForReboot {
         return assert_ne!(view.ready, Tri::Unknown, "marked although nobody knows how it is");
     }
-    let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.episodes.get(mark)).unwrap();
-    assert!(view.unschedulable && own.is_open() && own.undo.owes_cordon(), "without a cordon of its episode");
+    let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.remediations.get(mark)).unwrap();
+    assert!(view.unschedulable && own.is_open() && own.cleanup.owes_cordon(), "without a cordon of its remediation");
 }
 
 /// No machine boots more often than it was told to.
@@ -432,20 +451,21 @@ fn check_boots(world: &World) {
 pub fn check_world(world: &World) {
     check_boots(world);
     for node in NODES {
-        let open = world.episodes.values().filter(|e| e.node == node && e.current_step().is_some()).count();
+        let open = world.remediations.values().filter(|e| e.node == node && e.current_step().is_some()).count();
         assert!(open <= 1, "two steps on {node}");
     }
     assert!(world.acts.values().all(|count| *count == 1), "an operation was done twice: {:?}", world.acts);
     // What is at its end and only puts back a cordon that it has kept holds no slot.
-    let in_flight = |e: &&Episode| !e.phase.is_final() && e.mode == Mode::Enforce;
-    let open: Vec<&Episode> = world.episodes.values().filter(in_flight).collect();
+    let in_flight = |e: &&Remediation| !e.phase.is_final() && e.mode == Mode::Enforce;
+    let open: Vec<&Remediation> = world.remediations.values().filter(in_flight).collect();
     assert!(open.len() <= usize::try_from(world.ceiling).unwrap(), "{} in flight of {}", open.len(), world.ceiling);
     for node in NODES {
-        let here = open.iter().filter(|episode| episode.node == node).count();
-        assert!(here <= 1, "{here} episodes of {node}");
+        let here = open.iter().filter(|remediation| remediation.node == node).count();
+        assert!(here <= 1, "{here} remediations of {node}");
     }
     for policy in &world.policies {
-        let own: Vec<&Episode> = open.iter().filter(|episode| episode.policy == policy.name).copied().collect();
+        let own: Vec<&Remediation> =
+            open.iter().filter(|remediation| remediation.policy == policy.name).copied().collect();
         check_limits(world, policy, &own);
     }
     if let Some(ledger) = &world.ledger {
@@ -453,22 +473,24 @@ pub fn check_world(world: &World) {
     }
     check_hand_offs(world);
     check_drains(world);
-    world.episodes.values().for_each(|episode| check_refusals(world, episode));
+    world.remediations.values().for_each(|remediation| check_refusals(world, remediation));
 }
 
 /// What is open in the name of a policy is within its limits, and so are its slots.
-fn check_limits(world: &World, policy: &Policy, open: &[&Episode]) {
+fn check_limits(world: &World, policy: &Policy, open: &[&Remediation]) {
     let most = usize::try_from(policy.limits.max_in_flight.of(4)).unwrap();
     assert!(open.len() <= most, "{} of {} in flight, {most} allowed", open.len(), policy.name);
     for limit in &policy.limits.per_topology {
-        let zone = |episode: &Episode| world.nodes.get(&episode.node).map(|node| node.view.labels[&limit.key].clone());
+        let zone = |remediation: &Remediation| {
+            world.nodes.get(&remediation.node).map(|node| node.view.labels[&limit.key].clone())
+        };
         for place in ["0", "1"] {
-            let here = open.iter().filter(|episode| zone(episode).as_deref() == Some(place)).count();
+            let here = open.iter().filter(|remediation| zone(remediation).as_deref() == Some(place)).count();
             assert!(here <= usize::try_from(limit.max_in_flight.of(2)).unwrap(), "{here} in zone {place}");
         }
     }
     for limit in &policy.limits.per_fault {
-        let such = open.iter().filter(|episode| !episode.kinds().is_disjoint(&limit.faults)).count();
+        let such = open.iter().filter(|remediation| !remediation.kinds().is_disjoint(&limit.faults)).count();
         assert!(such <= usize::try_from(limit.max_in_flight.of(4)).unwrap(), "{such} for {:?}", limit.faults);
     }
     let slots = world.ledger.iter().flat_map(|ledger| ledger.slots.values());
@@ -476,16 +498,16 @@ fn check_limits(world: &World, policy: &Policy, open: &[&Episode]) {
     assert!(slots <= most, "{slots} slots of {}, {most} allowed", policy.name);
 }
 
-/// Nothing is made twice, nor beside another of the same kind, nor is anything left that no episode will take back.
+/// Nothing is made twice, nor beside another of the same kind, nor is anything left that no remediation will take back.
 fn check_hand_offs(world: &World) {
     let hand_offs = &world.remediators;
     assert!(hand_offs.made.values().all(|count| *count == 1), "made twice: {:?}", hand_offs.made);
     for object in &hand_offs.objects {
         let is_kept_in_mind =
-            |episode: &Episode, owed: &HandedOff| owed.deleted_at.is_none() || is_given_up(episode, owed);
+            |remediation: &Remediation, owed: &HandedOff| owed.deleted_at.is_none() || is_given_up(remediation, owed);
         assert!(is_of_any(world, object, is_kept_in_mind), "stranded: {object:?}");
     }
-    for step in world.episodes.values().flat_map(|episode| &episode.steps) {
+    for step in world.remediations.values().flat_map(|remediation| &remediation.steps) {
         let in_vain = step.action == ActionType::HandOff && step.state == StepState::TimedOut;
         if in_vain && step.started_at.is_some() && !step.message.contains("could not be told") {
             assert!(hand_offs.told.contains(&step.operation_id), "its remediator knows nothing: {step:?}");
@@ -493,17 +515,19 @@ fn check_hand_offs(world: &World) {
     }
 }
 
-/// Whether an episode has made that object, and what it says of it is so.
-fn is_of_any(world: &World, object: &Object, says: impl Fn(&Episode, &HandedOff) -> bool) -> bool {
-    let mut made = world.episodes.values().flat_map(|e| e.undo.handed_off.iter().map(move |owed| (e, owed)));
-    made.any(|(episode, owed)| {
-        owed.is_of_episode(&object.handed.operation_id) && owed.is_same_object(&object.handed) && says(episode, owed)
+/// Whether a remediation has made that object, and what it says of it is so.
+fn is_of_any(world: &World, object: &Object, says: impl Fn(&Remediation, &HandedOff) -> bool) -> bool {
+    let mut made = world.remediations.values().flat_map(|e| e.cleanup.handed_off.iter().map(move |owed| (e, owed)));
+    made.any(|(remediation, owed)| {
+        owed.is_of_remediation(&object.handed.operation_id)
+            && owed.is_same_object(&object.handed)
+            && says(remediation, owed)
     })
 }
 
-/// Its deletion has failed for ten minutes: it goes with the episode, which owns it.
-fn is_given_up(episode: &Episode, owed: &HandedOff) -> bool {
-    let step = episode.steps.iter().find(|step| step.operation_id == owed.operation_id);
+/// Its deletion has failed for ten minutes: it goes with the remediation, which owns it.
+fn is_given_up(remediation: &Remediation, owed: &HandedOff) -> bool {
+    let step = remediation.steps.iter().find(|step| step.operation_id == owed.operation_id);
     let ended = step.and_then(|step| step.finished_at);
     owed.deleted_at.zip(ended).is_some_and(|(at, ended)| since(at, ended) >= secs(600))
 }
@@ -516,11 +540,11 @@ fn check_drains(world: &World) {
             assert!(may_go, "evicted: {pod:?}");
         }
     }
-    for step in world.episodes.values().flat_map(|episode| &episode.steps) {
+    for step in world.remediations.values().flat_map(|remediation| &remediation.steps) {
         let is_drain = step.action == ActionType::Drain;
         if is_drain && step.state == StepState::TimedOut && step.started_at.is_some() {
             // Its second look may have been held until its time was over.
-            let said = if step.quiet_rounds > 0 { "looked at once more" } else { "pod(s) left" };
+            let said = if step.empty_rounds > 0 { "looked at once more" } else { "pod(s) left" };
             assert!(step.message.contains(said), "says not what is left: {step:?}");
         }
         if is_drain && step.state == StepState::Started {
@@ -532,23 +556,23 @@ fn check_drains(world: &World) {
 
 /// After a call that the API server refused nothing is tried for that fault, and it is not given up, before the
 /// step's cool-down is over.
-fn check_refusals(world: &World, episode: &Episode) {
-    let Some(policy) = world.policies.iter().find(|policy| policy.name == episode.policy) else { return };
-    for fault in &episode.faults {
+fn check_refusals(world: &World, remediation: &Remediation) {
+    let Some(policy) = world.policies.iter().find(|policy| policy.name == remediation.policy) else { return };
+    for fault in &remediation.faults {
         let Some(rule) = policy.rule(&fault.rule) else { continue };
         let wait = |record: &StepRecord| {
-            let rung = usize::try_from(record.rung).unwrap();
-            let wait = rule.steps.get(rung).unwrap().cooldown.max(secs(10));
+            let step_index = usize::try_from(record.step_index).unwrap();
+            let wait = rule.steps.get(step_index).unwrap().cooldown.max(secs(10));
             record.finished_at.unwrap().checked_add(wait).unwrap()
         };
-        let tried: Vec<&StepRecord> = episode.steps.iter().filter(|step| step.fault_id == fault.id).collect();
+        let tried: Vec<&StepRecord> = remediation.steps.iter().filter(|step| step.fault_id == fault.id).collect();
         for pair in tried.windows(2).filter(|pair| pair[0].is_refused_call()) {
-            assert!(pair[1].reserved_at >= wait(pair[0]), "{pair:#?}");
+            assert!(pair[1].scheduled_at >= wait(pair[0]), "{pair:#?}");
         }
-        // Another remediator had its turn before: the end of the episode gives the fault up.
-        let is_given_up = fault.state == HealState::GivenUp && episode.phase != Phase::Cancelled;
+        // Another remediator had its turn before: the end of the remediation gives the fault up.
+        let is_given_up = fault.state == Resolution::Exhausted && remediation.phase != Phase::Cancelled;
         if let Some(last) = tried.last().filter(|last| last.is_refused_call() && is_given_up) {
-            assert!(episode.finished_at.unwrap_or(world.now) >= wait(last), "{last:#?}");
+            assert!(remediation.finished_at.unwrap_or(world.now) >= wait(last), "{last:#?}");
         }
     }
 }
@@ -573,7 +597,7 @@ fn calm_down(world: &mut World) {
         let plan = world.pass();
         check_world(world);
         let slots = world.ledger.as_ref().map_or(0, |ledger| ledger.slots.len());
-        let is_over = world.wishes.is_empty() && !world.episodes.values().any(Episode::is_live);
+        let is_over = world.manual_requests.is_empty() && !world.remediations.values().any(Remediation::is_live);
         // An order of which nobody knows any more is taken back when its time is over.
         let is_ordered = world.nodes.values().any(|node| node.order.is_some());
         if plan.effects.is_empty() && slots == 0 && is_over && !is_ordered {
@@ -581,8 +605,8 @@ fn calm_down(world: &mut World) {
         }
         world.tick(secs(15));
     }
-    assert!(world.wishes.is_empty(), "never begun and never ended: {:?}", world.wishes);
-    let open: Vec<&Episode> = world.episodes.values().filter(|episode| episode.is_live()).collect();
+    assert!(world.manual_requests.is_empty(), "never begun and never ended: {:?}", world.manual_requests);
+    let open: Vec<&Remediation> = world.remediations.values().filter(|remediation| remediation.is_live()).collect();
     assert!(open.is_empty(), "never ended: {open:#?}");
     for (name, node) in &world.nodes {
         assert!(node.view.cordoned_by.is_none(), "the cordon of {name} is stranded");

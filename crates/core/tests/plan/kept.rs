@@ -2,31 +2,31 @@
 
 use std::time::Duration;
 
-use nrh_core::episode::{Episode, HealState, Phase};
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{Effect, HoldReason, plan};
+use nrh_core::plan::{BlockReason, Effect, plan};
 use nrh_core::policy::{Action, ActionType, Keep, Policy, Step};
+use nrh_core::remediation::{Phase, Remediation, Resolution};
 
 use crate::samples::{cont, hung, notify, plugin, step};
 use crate::world::{Cure, Sickness, World, reasons, secs};
 
 const HOURS_4: Duration = Duration::from_hours(4);
 
-fn kept(keep_for: Duration) -> Step {
-    step(Action::Cordon(Some(Keep { keep_for, healthy_delay: Duration::from_mins(5) })))
+fn kept(quarantine_for: Duration) -> Step {
+    step(Action::Cordon(Some(Keep { quarantine_for, healthy_delay: Duration::from_mins(5) })))
 }
 
 /// One node with a hung container that nothing heals, until its ladder is at its end.
 fn contained(steps: &[Step]) -> World {
     let mut world = World::sick(hung("log"), Cure::Nothing, steps);
     for _ in 0..400 {
-        if world.episodes.values().any(Episode::is_contained) {
+        if world.remediations.values().any(Remediation::is_quarantined) {
             return world;
         }
         world.pass();
         world.tick(secs(5));
     }
-    panic!("{:?}", world.episodes);
+    panic!("{:?}", world.remediations);
 }
 
 fn is_cordoned(world: &World) -> bool {
@@ -58,13 +58,13 @@ fn what_no_step_has_healed_stays_cordoned_and_holds_no_slot() {
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify"]);
     let plan = world.pass();
     assert!(is_cordoned(&world));
-    let episode = world.only_episode();
-    assert!(episode.message.contains("the node stays cordoned until"), "{}", episode.message);
-    assert!(episode.undo.is_owed() && episode.finished_at.is_some());
+    let remediation = world.only_remediation();
+    assert!(remediation.message.contains("the node stays cordoned until"), "{}", remediation.message);
+    assert!(remediation.cleanup.is_owed() && remediation.finished_at.is_some());
     assert!(world.ledger.as_ref().unwrap().slots.is_empty(), "the slot is for others: {:?}", world.ledger);
-    assert_eq!(reasons(&plan), [HoldReason::RecentlyFailed]);
-    let doing = &plan.nodes["n1"].doing;
-    assert!(doing.starts_with("kept cordoned, episode "), "{doing}");
+    assert_eq!(reasons(&plan), [BlockReason::RecentlyFailed]);
+    let activity = &plan.nodes["n1"].activity;
+    assert!(activity.starts_with("kept cordoned, remediation "), "{activity}");
     assert_eq!(world.plan().effects, [], "at rest nothing is written");
 }
 
@@ -86,46 +86,51 @@ fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
     pass_time(&mut world, secs(15));
     mend(&mut world);
     pass_time(&mut world, secs(290));
-    assert!(is_cordoned(&world), "290 of 300 s: {:?}", world.only_episode());
+    assert!(is_cordoned(&world), "290 of 300 s: {:?}", world.only_remediation());
     pass_time(&mut world, secs(60));
-    let episode = world.only_episode();
-    assert_eq!((episode.phase, episode.faults[0].state), (Phase::Succeeded, HealState::Healed), "{}", episode.message);
-    assert!(!is_cordoned(&world) && !episode.is_live() && episode.undo.uncordoned_at.is_some());
+    let remediation = world.only_remediation();
+    assert_eq!(
+        (remediation.phase, remediation.faults[0].state),
+        (Phase::Succeeded, Resolution::Resolved),
+        "{}",
+        remediation.message
+    );
+    assert!(!is_cordoned(&world) && !remediation.is_live() && remediation.cleanup.uncordoned_at.is_some());
     assert_eq!(uncordons(&world), 1);
 }
 
 #[test]
 fn nobody_looking_is_no_cure_and_no_reason_to_keep_it_longer() {
     let mut world = contained(&[kept(Duration::from_mins(40)), notify()]);
-    let first = world.only_episode().name.clone();
+    let first = world.only_remediation().name.clone();
     world.node("n1").sick.clear();
     world.node("n1").probe_runs = false;
     pass_time(&mut world, secs(1_800));
-    assert!(is_cordoned(&world), "{:?}", world.episodes[&first]);
+    assert!(is_cordoned(&world), "{:?}", world.remediations[&first]);
     pass_time(&mut world, secs(900));
     assert!(!is_cordoned(&world));
-    let episode = &world.episodes[&first];
-    assert_eq!(episode.phase, Phase::Failed);
-    assert!(episode.message.contains("kept cordoned until"), "{}", episode.message);
+    let remediation = &world.remediations[&first];
+    assert_eq!(remediation.phase, Phase::Failed);
+    assert!(remediation.message.contains("kept cordoned until"), "{}", remediation.message);
 }
 
 /// Told in kubernetes-sigs/cluster-api #9398.
 #[test]
 fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
     let mut world = contained(&[kept(Duration::from_mins(90)), notify()]);
-    let first = world.only_episode().name.clone();
+    let first = world.only_remediation().name.clone();
     pass_time(&mut world, secs(3_700));
-    let second = world.episodes.values().find(|episode| episode.name != first).unwrap().clone();
-    assert_eq!(second.phase, Phase::Contained, "tried again after an hour: {}", second.message);
-    assert_eq!(world.episodes[&first].phase, Phase::Failed, "{}", world.episodes[&first].message);
-    assert!(world.episodes[&first].message.contains("taken over"), "{}", world.episodes[&first].message);
+    let second = world.remediations.values().find(|remediation| remediation.name != first).unwrap().clone();
+    assert_eq!(second.phase, Phase::Quarantined, "tried again after an hour: {}", second.message);
+    assert_eq!(world.remediations[&first].phase, Phase::Failed, "{}", world.remediations[&first].message);
+    assert!(world.remediations[&first].message.contains("taken over"), "{}", world.remediations[&first].message);
     assert!(is_cordoned(&world) && uncordons(&world) == 0, "not for a moment can pods come: {:?}", world.log);
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(second.name.as_str()));
     // As long as something holds the next try, it ends by itself.
     world.policies[0].pause_requests.push("change freeze".into());
     pass_time(&mut world, secs(5_500));
-    assert!(!is_cordoned(&world), "{:?}", world.episodes);
-    assert!(world.episodes.values().all(|episode| !episode.is_live()));
+    assert!(!is_cordoned(&world), "{:?}", world.remediations);
+    assert!(world.remediations.values().all(|remediation| !remediation.is_live()));
 }
 
 /// The same node, with another fault for which another policy has this ladder.
@@ -142,8 +147,8 @@ fn with_another(keep_first: Duration, steps: &[Step], cure: Cure) -> World {
     world
 }
 
-fn of<'w>(world: &'w World, policy: &str) -> &'w Episode {
-    world.episodes.values().find(|episode| episode.policy == policy).unwrap()
+fn of<'w>(world: &'w World, policy: &str) -> &'w Remediation {
+    world.remediations.values().find(|remediation| remediation.policy == policy).unwrap()
 }
 
 #[test]
@@ -156,10 +161,10 @@ fn another_policys_faults_are_healed_meanwhile_and_the_cordon_is_given_back() {
     let healed = of(&world, "other");
     assert_eq!((healed.phase, healed.is_live()), (Phase::Succeeded, false), "{}", healed.message);
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_ref(), Some(&first), "{:?}", world.log);
-    assert!(world.episodes[&first].is_contained() && is_cordoned(&world) && uncordons(&world) == 0);
+    assert!(world.remediations[&first].is_quarantined() && is_cordoned(&world) && uncordons(&world) == 0);
     mend(&mut world);
     pass_time(&mut world, secs(400));
-    assert!(!is_cordoned(&world) && world.episodes.values().all(|episode| !episode.is_live()));
+    assert!(!is_cordoned(&world) && world.remediations.values().all(|remediation| !remediation.is_live()));
 }
 
 #[test]
@@ -197,18 +202,18 @@ fn a_node_that_is_to_be_left_alone_is_not_opened_to_pods() {
 fn what_a_remediator_has_opened_is_kept_no_longer_also_where_the_node_is_to_be_left_alone() {
     let mut world = contained(&[kept(HOURS_4), notify()]);
     // Another policy has handed the node off.
-    let mut other = world.only_episode().clone();
-    (other.name, other.undo) = ("other-1".into(), nrh_core::episode::Undo::default());
+    let mut other = world.only_remediation().clone();
+    (other.name, other.cleanup) = ("other-1".into(), nrh_core::remediation::Cleanup::default());
     (other.phase, other.policy) = (Phase::Succeeded, "other".into());
     for step in &mut other.steps {
         (step.action, step.started_at, step.finished_at) = (ActionType::HandOff, Some(world.now), Some(world.now));
     }
-    world.episodes.insert(other.name.clone(), other);
+    world.remediations.insert(other.name.clone(), other);
     let node = world.node("n1");
     (node.view.unschedulable, node.report.suspended) = (false, Some("under my hands".into()));
     pass_time(&mut world, secs(30));
-    let episode = of(&world, "p");
-    assert_eq!((episode.phase, episode.is_live()), (Phase::Failed, false), "{}", episode.message);
+    let remediation = of(&world, "p");
+    assert_eq!((remediation.phase, remediation.is_live()), (Phase::Failed, false), "{}", remediation.message);
 }
 
 #[test]
@@ -219,7 +224,7 @@ fn a_policy_that_comes_and_goes_does_not_begin_its_ladder_anew() {
     world.policies[0].suspend = false;
     pass_time(&mut world, secs(600));
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify", "uncordon"]);
-    assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed]);
+    assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
 }
 
 #[test]
@@ -236,8 +241,8 @@ fn a_fault_that_new_pods_do_not_make_worse_keeps_no_node() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[kept(HOURS_4), cont(), notify()]);
     world.infect("n1", expiring, Cure::Nothing);
     pass_time(&mut world, secs(600));
-    assert!(!is_cordoned(&world), "{:?}", world.only_episode());
-    assert_eq!(world.only_episode().phase, Phase::Failed);
+    assert!(!is_cordoned(&world), "{:?}", world.only_remediation());
+    assert_eq!(world.only_remediation().phase, Phase::Failed);
 }
 
 /// What ends it at once, and whether the node is put back.
@@ -245,17 +250,17 @@ fn a_fault_that_new_pods_do_not_make_worse_keeps_no_node() {
 fn it_ends_with_the_policy_the_node_or_a_persons_word() {
     type End = (&'static str, fn(&mut World), bool, Phase);
     let ends: [End; 7] = [
-        ("deleted", |w| w.episodes.values_mut().for_each(|e| e.deleting = true), true, Phase::Cancelled),
+        ("deleted", |w| w.remediations.values_mut().for_each(|e| e.deleting = true), true, Phase::Cancelled),
         ("uncordoned", |w| w.node("n1").view.unschedulable = false, true, Phase::Cancelled),
         ("policy gone", |w| w.policies.clear(), true, Phase::Cancelled),
         ("policy suspended", |w| w.policies[0].suspend = true, true, Phase::Cancelled),
-        ("keepFor gone", |w| w.policies[0].rules[0].steps[0] = step(Action::Cordon(None)), true, Phase::Failed),
+        ("quarantineFor gone", |w| w.policies[0].rules[0].steps[0] = step(Action::Cordon(None)), true, Phase::Failed),
         ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false, Phase::Cancelled),
         ("node gone", |w| w.nodes.clear(), false, Phase::Cancelled),
     ];
     for (name, end, is_put_back, phase) in ends {
         let mut world = contained(&[kept(HOURS_4), notify()]);
-        let first = world.only_episode().name.clone();
+        let first = world.only_remediation().name.clone();
         end(&mut world);
         for _ in 0..4 {
             world.pass();
@@ -263,11 +268,11 @@ fn it_ends_with_the_policy_the_node_or_a_persons_word() {
         }
         let did = world.log.iter().any(|(_, did)| did == "uncordon");
         assert_eq!(did, is_put_back, "{name}: {:?}", world.log);
-        let Some(episode) = world.episodes.get(&first) else {
+        let Some(remediation) = world.remediations.get(&first) else {
             assert_eq!(name, "deleted");
             continue;
         };
-        assert_eq!((episode.phase, episode.is_live()), (phase, false), "{name}: {}", episode.message);
+        assert_eq!((remediation.phase, remediation.is_live()), (phase, false), "{name}: {}", remediation.message);
     }
 }
 
@@ -279,13 +284,13 @@ fn a_person_who_uncordons_it_is_heard_for_an_hour() {
     world.policies[0].pause_requests.clear();
     world.node("n1").view.unschedulable = false;
     pass_time(&mut world, secs(3_000));
-    assert!(!is_cordoned(&world), "{:?}", world.episodes);
+    assert!(!is_cordoned(&world), "{:?}", world.remediations);
     pass_time(&mut world, secs(900));
     assert!(is_cordoned(&world), "after that it is tried anew");
 }
 
 #[test]
-fn its_episode_is_not_swept_away_before_its_time() {
+fn its_remediation_is_not_swept_away_before_its_time() {
     let mut world = contained(&[kept(Duration::from_hours(24)), notify()]);
     world.policies[0].pause_requests.push("nothing new".into());
     (world.policies[0].history.limit, world.policies[0].history.ttl) = (0, secs(60));
@@ -294,7 +299,7 @@ fn its_episode_is_not_swept_away_before_its_time() {
     let mut snapshot = world.snapshot();
     snapshot.now += Duration::from_hours(8);
     let decided = plan(&snapshot, &world.settings);
-    let swept = decided.effects.iter().any(|effect| matches!(effect, Effect::DeleteEpisode { .. }));
+    let swept = decided.effects.iter().any(|effect| matches!(effect, Effect::DeleteRemediation { .. }));
     assert!(!swept && is_cordoned(&world), "{:?}", decided.effects);
 }
 
@@ -317,8 +322,12 @@ fn what_has_gone_by_itself_was_not_healed_by_its_ladder() {
     for times in 1..=4 {
         mend(&mut world);
         pass_time(&mut world, Duration::from_mins(10));
-        assert!(world.episodes.values().all(|episode| episode.phase == Phase::Succeeded), "{:?}", world.episodes);
-        assert!(world.episodes.values().all(|episode| episode.faults[0].outlasted_its_ladder()));
+        assert!(
+            world.remediations.values().all(|remediation| remediation.phase == Phase::Succeeded),
+            "{:?}",
+            world.remediations
+        );
+        assert!(world.remediations.values().all(|remediation| remediation.faults[0].outlasted_its_ladder()));
         world.infect("n1", hung("log"), Cure::Nothing);
         pass_time(&mut world, Duration::from_mins(5));
         let tries = world.did().iter().filter(|did| **did == "job ReleaseCont").count();

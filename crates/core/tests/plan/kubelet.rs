@@ -53,7 +53,8 @@ fn a_blocked_start_is_named_with_its_cause_and_nothing_vouches_for_a_restart() {
 
 #[test]
 fn while_the_start_is_blocked_the_probe_itself_acts_and_then_jobs_do_again() {
-    for (age, lane) in [(Some(5), "order ReleaseCont"), (Some(600), "order ReleaseCont"), (None, "job ReleaseCont")] {
+    for (age, executor) in [(Some(5), "order ReleaseCont"), (Some(600), "order ReleaseCont"), (None, "job ReleaseCont")]
+    {
         let mut world = world();
         if let Some(age) = age {
             block(&mut world, age);
@@ -64,7 +65,7 @@ fn while_the_start_is_blocked_the_probe_itself_acts_and_then_jobs_do_again() {
             found.extend(acts(&world.pass()).into_iter().map(|(_, what)| what));
             world.tick(secs(1));
         }
-        assert!(found.iter().any(|what| what == lane), "{age:?}: {found:?}");
+        assert!(found.iter().any(|what| what == executor), "{age:?}: {found:?}");
     }
 }
 
@@ -94,8 +95,8 @@ fn a_probe_that_has_fallen_silent_blames_no_kubelet() {
     world.tick(secs(30));
     assert_eq!(kinds(&world), [FaultType::KubeletStartBlocked], "one missed heartbeat");
     world.tick(secs(30));
-    assert_eq!(kinds(&world), [FaultType::ProbeSilent]);
-    Seen::of("ProbeSilent", "containerd", Way::MadeUp).record();
+    assert_eq!(kinds(&world), [FaultType::ProbeNotReporting]);
+    Seen::of("ProbeNotReporting", "containerd", Way::MadeUp).record();
 }
 
 #[test]

@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use nrh_core::budget::{Bounds, Slots};
-use nrh_core::episode::{Episode, Lane, Phase, StepRecord, StepState, Undo};
 use nrh_core::fault::Target;
 use nrh_core::policy::{ActionType, Mode};
+use nrh_core::remediation::{Cleanup, Executor, Phase, Remediation, StepRecord, StepState};
 use nrh_core::snapshot::{Ledger, Slot};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -48,7 +48,7 @@ struct Bed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each rule is there or not, whatever the others are")]
 struct Rules {
-    /// An open episode without a slot, in which nothing was done, has to get one first.
+    /// An open remediation without a slot, in which nothing was done, has to get one first.
     unpaid: bool,
     /// Nothing is spent from a ledger that was only read.
     fence: bool,
@@ -56,20 +56,20 @@ struct Rules {
     swap: bool,
     /// The last look before an act is one at the ledger, too: it is the version that the decision was made on.
     look: bool,
-    /// A slot whose episode does not show is given back only over a ledger of one's own, after a look for that episode since.
+    /// A slot whose remediation does not show is given back only over a ledger of one's own, after a look for that remediation since.
     search: bool,
 }
 
 const ALL: Rules = Rules { unpaid: true, fence: true, swap: true, look: true, search: true };
 
-/// How the one episode of a node stands in the API server.
+/// How the one remediation of a node stands in the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Standing {
     None,
     /// Written, its step reserved.
-    Reserved,
+    Scheduled,
     /// Its act is recorded.
-    Acted,
+    Executed,
     Over,
 }
 
@@ -105,7 +105,7 @@ enum Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Seen {
     place: Place,
-    episode: Standing,
+    remediation: Standing,
     sick: bool,
 }
 
@@ -113,7 +113,7 @@ struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Node {
     place: Place,
-    episode: Standing,
+    remediation: Standing,
     sick: bool,
     minds: [Mind; AT_ONCE],
     /// What arrives at any time.
@@ -134,9 +134,9 @@ struct Mind {
 }
 
 impl Seen {
-    /// Whether it holds a slot for an episode that does not show.
+    /// Whether it holds a slot for a remediation that does not show.
     fn is_unseen(self) -> bool {
-        self.place != Place::Free && self.episode == Standing::None
+        self.place != Place::Free && self.remediation == Standing::None
     }
 }
 
@@ -227,11 +227,11 @@ fn slot(node: usize, place: Place) -> Option<(String, Slot)> {
     Some((name(node), Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at, kinds: None }))
 }
 
-fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
+fn remediation(node: usize, standing: Standing) -> Option<(String, Remediation)> {
     if standing == Standing::None {
         return None;
     }
-    let acted = matches!(standing, Standing::Acted | Standing::Over);
+    let executed = matches!(standing, Standing::Executed | Standing::Over);
     let step = StepRecord {
         operation_id: "op".into(),
         fault_id: "f".into(),
@@ -244,25 +244,25 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         reboot: None,
         mark_for_reboot: None,
         boot_id: None,
-        rung: 0,
-        lane: Lane::Job,
-        lane_reason: String::new(),
+        step_index: 0,
+        executor: Executor::Job,
+        executor_reason: String::new(),
         target: Target::default(),
-        state: if acted { StepState::Verifying } else { StepState::Reserved },
+        state: if executed { StepState::Verifying } else { StepState::Scheduled },
         reason: None,
         message: String::new(),
-        reserved_at: now(),
+        scheduled_at: now(),
         approved_by: None,
         template_version: None,
-        started_at: acted.then(now),
-        switched_at: None,
+        started_at: executed.then(now),
+        executor_changed_at: None,
         continued_at: None,
-        quiet_rounds: 0,
-        acted_at: acted.then(now),
-        clean_since: None,
+        empty_rounds: 0,
+        executed_at: executed.then(now),
+        clear_since: None,
         finished_at: None,
     };
-    let episode = Episode {
+    let remediation = Remediation {
         name: name(node),
         identity: None,
         node: format!("n{node}"),
@@ -272,16 +272,16 @@ fn episode(node: usize, standing: Standing) -> Option<(String, Episode)> {
         deleting: false,
         approval: None,
         cancel: None,
-        wish: None,
+        manual: None,
         phase: if standing == Standing::Over { Phase::Succeeded } else { Phase::Running },
         message: String::new(),
-        opened_at: now(),
+        started_at: now(),
         finished_at: None,
         faults: Vec::new(),
         steps: vec![step],
-        undo: Undo::default(),
+        cleanup: Cleanup::default(),
     };
-    Some((name(node), episode))
+    Some((name(node), remediation))
 }
 
 impl Bed {
@@ -324,9 +324,10 @@ impl Bed {
     fn decide(&self, (seen, is_ours, first): &Decision) -> (Vec<Place>, bool, Vec<Vec<Call>>) {
         let each = || seen.iter().enumerate();
         let stored = Ledger { slots: each().filter_map(|(node, seen)| slot(node, seen.place)).collect() };
-        let episodes: BTreeMap<String, Episode> = each().filter_map(|(node, s)| episode(node, s.episode)).collect();
+        let remediations: BTreeMap<String, Remediation> =
+            each().filter_map(|(node, s)| remediation(node, s.remediation)).collect();
         let ceiling = u32::try_from(self.nodes).unwrap();
-        let mut slots = Slots::reconcile(Some(&stored), &episodes, &BTreeMap::new(), ceiling, now(), LAG);
+        let mut slots = Slots::reconcile(Some(&stored), &remediations, &BTreeMap::new(), ceiling, now(), LAG);
         let bounds = Bounds { in_flight: self.limit, mode: Mode::Enforce };
         let taken =
             |node: usize| Slot { node: format!("n{node}"), policy: POLICY.to_owned(), taken_at: now(), kinds: None };
@@ -338,20 +339,20 @@ impl Bed {
             if !self.rules.unpaid || slots.refuse(POLICY, bounds).is_none() {
                 slots.take(&name(node), taken(node), Mode::Enforce);
             } else {
-                chains[node] = vec![Call::Close(Standing::Reserved)];
+                chains[node] = vec![Call::Close(Standing::Scheduled)];
             }
         }
         for node in order {
             let (seen, name) = (seen[node], name(node));
-            match seen.episode {
+            match seen.remediation {
                 // One that has just got its slot waits until that is stored.
-                Standing::Reserved if slots.holds(&name) || (!self.rules.unpaid && unpaid.contains(&node)) => {
+                Standing::Scheduled if slots.holds(&name) || (!self.rules.unpaid && unpaid.contains(&node)) => {
                     chains[node] = vec![Call::Act, Call::Record];
                 }
-                Standing::Acted if !seen.sick => chains[node] = vec![Call::Close(Standing::Acted)],
+                Standing::Executed if !seen.sick => chains[node] = vec![Call::Close(Standing::Executed)],
                 Standing::None
                     if seen.sick
-                        && slots.unseen_episode(&format!("n{node}"), &name).is_none()
+                        && slots.unseen_remediation(&format!("n{node}"), &name).is_none()
                         && (slots.has(&name) || slots.refuse(POLICY, bounds).is_none()) =>
                 {
                     slots.take(&name, taken(node), Mode::Enforce);
@@ -395,7 +396,7 @@ impl Node {
     fn sick() -> Self {
         Self {
             place: Place::Free,
-            episode: Standing::None,
+            remediation: Standing::None,
             sick: true,
             minds: [NOTHING; AT_ONCE],
             late: Vec::new(),
@@ -404,7 +405,7 @@ impl Node {
     }
 
     const fn read(&self) -> Seen {
-        Seen { place: self.place, episode: self.episode, sick: self.sick }
+        Seen { place: self.place, remediation: self.remediation, sick: self.sick }
     }
 
     /// That leader waits no more for what it has sent.
@@ -417,12 +418,12 @@ impl Node {
 
     /// The call arrives. False when it is refused.
     fn arrives(&mut self, call: Call) -> bool {
-        match (call, self.episode) {
-            (Call::Open, Standing::None) | (Call::Record, Standing::Reserved) => {
-                self.episode = if call == Call::Open { Standing::Reserved } else { Standing::Acted };
+        match (call, self.remediation) {
+            (Call::Open, Standing::None) | (Call::Record, Standing::Scheduled) => {
+                self.remediation = if call == Call::Open { Standing::Scheduled } else { Standing::Executed };
             }
             (Call::Act, _) => self.sick = false,
-            (Call::Close(from), standing) if from == standing => self.episode = Standing::Over,
+            (Call::Close(from), standing) if from == standing => self.remediation = Standing::Over,
             (Call::Open | Call::Record | Call::Close(_), _) => return false,
         }
         true
@@ -431,16 +432,16 @@ impl Node {
     /// Whether the call can still do anything: what cannot is not kept.
     fn matters(&self, call: Call) -> bool {
         match call {
-            Call::Open => self.episode == Standing::None,
+            Call::Open => self.remediation == Standing::None,
             Call::Act => self.sick,
-            Call::Record => self.episode <= Standing::Reserved,
-            Call::Close(from) => self.episode <= from,
+            Call::Record => self.remediation <= Standing::Scheduled,
+            Call::Close(from) => self.remediation <= from,
         }
     }
 
-    /// Whether it was acted on and its episode is not over.
+    /// Whether it was acted on and its remediation is not over.
     const fn is_spent(&self) -> bool {
-        !self.sick && !matches!(self.episode, Standing::Over)
+        !self.sick && !matches!(self.remediation, Standing::Over)
     }
 }
 
@@ -455,12 +456,12 @@ impl State {
         is_sent || self.nodes.iter().any(|node| node.minds[who].sent.is_some())
     }
 
-    /// Whether the ledger that is about to be stored lacks the slot of an episode that is there, and did not show.
+    /// Whether the ledger that is about to be stored lacks the slot of a remediation that is there, and did not show.
     fn would_drop_what_is_there(&self, who: usize) -> bool {
         self.nodes.iter().any(|node| {
             let mind = &node.minds[who];
             let is_dropped = mind.next == Place::Free && mind.seen.is_some_and(Seen::is_unseen);
-            is_dropped && node.episode != Standing::None
+            is_dropped && node.remediation != Standing::None
         })
     }
 
@@ -647,9 +648,9 @@ impl Model for Bed {
                 let node = state.nodes.get_mut(at)?;
                 let mind = &mut node.minds[who];
                 let call = mind.chain.remove(0);
-                // The last look before an act: it reads the episode again, and the ledger.
+                // The last look before an act: it reads the remediation again, and the ledger.
                 let is_overtaken = self.rules.look && !state.leaders[who]?.is_current;
-                if call == Call::Act && (node.episode != Standing::Reserved || is_overtaken) {
+                if call == Call::Act && (node.remediation != Standing::Scheduled || is_overtaken) {
                     mind.chain.clear();
                     if is_overtaken {
                         state.doubts(who);
@@ -662,10 +663,11 @@ impl Model for Bed {
                 let node = state.nodes.get_mut(at)?;
                 let call = node.minds[who].sent.take()?;
                 let is_done = node.arrives(call);
-                let (episode, mind) = (node.episode, &mut node.minds[who]);
+                let (remediation, mind) = (node.remediation, &mut node.minds[who]);
                 if is_done {
                     // What it has written itself it knows.
-                    mind.seen = mind.seen.map(|seen| if call == Call::Act { seen } else { Seen { episode, ..seen } });
+                    mind.seen =
+                        mind.seen.map(|seen| if call == Call::Act { seen } else { Seen { remediation, ..seen } });
                 } else {
                     mind.chain.clear();
                 }
@@ -691,10 +693,10 @@ impl Model for Bed {
                 state.nodes.iter().filter(|node| node.is_spent()).count() <= bed.limit as usize
             }),
             Property::sometimes("all are healed", |_, state: &State| {
-                state.nodes.iter().all(|node| !node.sick && node.episode == Standing::Over)
+                state.nodes.iter().all(|node| !node.sick && node.remediation == Standing::Over)
             }),
             Property::sometimes("a creation arrives when its slot was given back", |bed: &Self, state: &State| {
-                let is_unpaid = |node: &Node| node.episode == Standing::Reserved && node.place == Place::Free;
+                let is_unpaid = |node: &Node| node.remediation == Standing::Scheduled && node.place == Place::Free;
                 // Before that long nobody gives it back.
                 bed.lags == 0 || state.nodes.iter().any(is_unpaid)
             }),
@@ -729,8 +731,8 @@ fn check(bed: &Bed) {
 fn told(state: &State, next: Option<Action>) -> String {
     let leaders = state.leaders.iter().flatten().map(|leader| format!("  {leader:?}"));
     let nodes = state.nodes.iter().map(|node| {
-        let Node { place, episode, sick, minds, late, late_stores } = node;
-        format!("    {place:?} {episode:?} sick {sick}; {minds:?}, late {late:?}, ledgers {late_stores:?}")
+        let Node { place, remediation, sick, minds, late, late_stores } = node;
+        format!("    {place:?} {remediation:?} sick {sick}; {minds:?}, late {late:?}, ledgers {late_stores:?}")
     });
     let lines: Vec<String> = leaders.chain(nodes).collect();
     format!("{}\n{next:?}", lines.join("\n"))

@@ -1,11 +1,11 @@
 //! Marks for a reboot by another tool: without a cordon of ours, for one boot, and taken back as long as nobody has begun.
 
-use nrh_core::episode::{Approval, HealState, Phase, StepRecord, StepState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
-use nrh_core::plan::{Effect, HoldReason, Operation};
+use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, ApprovalMode, Step};
 use nrh_core::reboot::MarkForReboot;
+use nrh_core::remediation::{Approval, Phase, Resolution, StepRecord, StepState};
 use nrh_core::snapshot::{SHUTTING_DOWN, Tri};
 use nrh_core::window::{Window, WindowType};
 use nrh_simulate::world::Kured;
@@ -18,7 +18,7 @@ fn sick(ladder: &[Step]) -> World {
 }
 
 fn record(world: &World) -> StepRecord {
-    let steps = &world.only_episode().steps;
+    let steps = &world.only_remediation().steps;
     let is_it = |step: &&StepRecord| step.action == ActionType::MarkForReboot;
     steps.iter().find(is_it).unwrap_or_else(|| panic!("none: {steps:#?}")).clone()
 }
@@ -33,13 +33,14 @@ fn marked(ladder: &[Step]) -> World {
     world.node("n1").boots.kured = Kured::Waits;
     world.pass();
     if record(&world).state == StepState::AwaitingApproval {
-        let (operation, name) = (record(&world).operation_id, world.only_episode().name.clone());
-        world.episodes.get_mut(&name).unwrap().approval = Some(Approval { by: "ann".into(), operation_id: operation });
+        let (operation, name) = (record(&world).operation_id, world.only_remediation().name.clone());
+        world.remediations.get_mut(&name).unwrap().approval =
+            Some(Approval { approved_by: "ann".into(), operation_id: operation });
         world.pass();
     }
     world.tick(secs(5));
     world.pass();
-    assert!(is_marked(&world) && record(&world).reason == Some(OutcomeReason::Acted), "{:?}", record(&world));
+    assert!(is_marked(&world) && record(&world).reason == Some(OutcomeReason::Executed), "{:?}", record(&world));
     world
 }
 
@@ -51,7 +52,7 @@ fn a_marked_node_is_rebooted_by_the_other_tool_and_judged_by_its_new_boot() {
     let done = record(&world);
     assert_eq!((done.state, done.boot_id.as_deref()), (StepState::Succeeded, Some("boot-0")));
     assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     let node = &world.nodes["n1"];
     assert!(node.boots.count == 1 && !node.view.unschedulable && node.order.is_none() && !is_marked(&world));
 }
@@ -67,8 +68,8 @@ fn the_order_names_the_file_the_boot_and_for_how_long() {
     });
     let order: Order = order.unwrap();
     assert_eq!((order.action, order.boot_id.as_deref()), (NodeAction::MarkForReboot, Some("boot-0")));
-    let mark = order.mark.unwrap();
-    assert_eq!((mark.path, mark.stands_for_seconds), (path, 3600));
+    let mark = order.reboot_marker.unwrap();
+    assert_eq!((mark.path, mark.expires_after_seconds), (path, 3600));
 }
 
 #[test]
@@ -96,7 +97,11 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
         ("policy suspended", |w| w.policies[0].suspend = true, "policy p is suspended"),
         ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into()), "is suspended"),
         ("veto", |w| w.node("n1").view.vetoes = vec!["label".into()], "asks to be left alone"),
-        ("approval withdrawn", |w| w.episodes.values_mut().for_each(|e| e.approval = None), "approval was taken back"),
+        (
+            "approval withdrawn",
+            |w| w.remediations.values_mut().for_each(|e| e.approval = None),
+            "approval was taken back",
+        ),
         ("another step in its place", |w| w.policies[0].rules[0].steps[0] = notify(), "does not name this step"),
         (
             "another file",
@@ -137,7 +142,7 @@ fn a_mark_is_taken_back_when_nobody_has_rebooted_the_node_in_time() {
     world.run(secs(60));
     assert!(!is_marked(&world));
     assert_eq!(world.did(), ["order MarkForReboot", "notify"]);
-    assert_eq!(world.only_episode().faults[0].state, HealState::GivenUp);
+    assert_eq!(world.only_remediation().faults[0].state, Resolution::Exhausted);
 }
 
 #[test]
@@ -188,8 +193,8 @@ fn where_somebody_else_asks_for_the_same_the_boot_is_awaited_all_the_same() {
         at: world.now,
     };
     let (theirs, lost) = (
-        said(OutcomeReason::AlreadyMarked, OutcomeState::Done),
-        said(OutcomeReason::AlreadyClaimed, OutcomeState::Refused),
+        said(OutcomeReason::AlreadyRequested, OutcomeState::Done),
+        said(OutcomeReason::AlreadyExecuted, OutcomeState::Refused),
     );
     for answer in [theirs, lost] {
         let reason = answer.reason;
@@ -220,7 +225,7 @@ fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
         let mut world = sick(&[mark_for_reboot(), notify()]);
         change(&mut world);
         let plan = world.plan();
-        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]));
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::ActionsDisabled]));
     }
     for kind in FaultType::ALL {
         let mut world = World::sick(fault(kind, "it"), Cure::Nothing, &[mark_for_reboot()]);
@@ -231,7 +236,7 @@ fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
 }
 
 #[test]
-fn one_reboot_in_an_episode_by_whatever_hand() {
+fn one_reboot_in_a_remediation_by_whatever_hand() {
     for (first, second) in [(mark_for_reboot(), reboot()), (reboot(), mark_for_reboot())] {
         let ladder = [step(Action::Cordon(None)), first, second, notify()];
         let mut world = World::sick(silent(), Cure::Nothing, &ladder);
@@ -253,7 +258,7 @@ fn the_hour_until_the_next_one_runs_from_the_boot_on() {
         Fault { id: Fault::identity(FaultType::RuntimeListHung, "x"), ..fault(FaultType::RuntimeListHung, "x") };
     world.infect("n1", again, Cure::Reboot);
     let plan = world.plan();
-    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
 }
 
 #[test]
@@ -276,12 +281,12 @@ fn a_boot_that_does_not_help_is_known_within_minutes_however_long_it_was_awaited
 }
 
 #[test]
-fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_episode() {
+fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_remediation() {
     let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
     world.run(secs(900));
     assert_eq!(world.did(), ["cordon", "order MarkForReboot", "uncordon"]);
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
-    // Where it opens the node all the same, that is somebody's word, and the mark goes with the episode.
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
+    // Where it opens the node all the same, that is somebody's word, and the mark goes with the remediation.
     let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
     world.node("n1").boots.kured = Kured::Waits;
     for _ in 0..4 {
@@ -292,14 +297,14 @@ fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_episode() {
     world.node("n1").view.unschedulable = false;
     world.run(secs(120));
     assert!(!is_marked(&world));
-    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    assert_eq!(world.only_remediation().phase, Phase::Cancelled);
 }
 
 #[test]
 fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
     let mut down = marked(&[mark_for_reboot(), notify()]);
     let kubelet = fault(FaultType::KubeletDown, "kubelet");
-    down.infect("n1", Fault { for_seconds: 200, ..kubelet.clone() }, Cure::Nothing);
+    down.infect("n1", Fault { duration_seconds: 200, ..kubelet.clone() }, Cure::Nothing);
     let mut unknown = marked(&[mark_for_reboot(), notify()]);
     unknown.node("n1").view.ready = Tri::Unknown;
     unknown.node("n1").view.ready_since = Some(unknown.now);
@@ -308,7 +313,7 @@ fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
         assert!(is_marked(world) && record(world).state == StepState::Started, "it may be going down just now");
     }
     down.node("n1").sick.retain(|sick| sick.fault.kind != FaultType::KubeletDown);
-    down.infect("n1", Fault { for_seconds: 300, ..kubelet }, Cure::Nothing);
+    down.infect("n1", Fault { duration_seconds: 300, ..kubelet }, Cure::Nothing);
     for (mut world, said) in [(down, "its kubelet is down"), (unknown, "whether it is Ready is Unknown")] {
         pass_for(&mut world, 300);
         let ended = record(&world);
@@ -353,9 +358,9 @@ fn where_no_probe_is_left_to_remove_the_mark_the_step_says_so() {
 }
 
 #[test]
-fn the_mark_of_an_episode_that_is_deleted_goes() {
+fn the_mark_of_a_remediation_that_is_deleted_goes() {
     let mut world = marked(&[mark_for_reboot(), notify()]);
-    world.episodes.values_mut().for_each(|episode| episode.deleting = true);
+    world.remediations.values_mut().for_each(|remediation| remediation.deleting = true);
     pass_for(&mut world, 30);
     assert!(!is_marked(&world) && world.nodes["n1"].order.is_none());
 }
@@ -402,7 +407,7 @@ fn a_mark_whose_order_is_gone_is_not_awaited() {
     late.node("n1").report.agent = Some(Outcome {
         operation_id: order.operation_id,
         state: OutcomeState::Done,
-        reason: OutcomeReason::Acted,
+        reason: OutcomeReason::Executed,
         message: "it was there".into(),
         at: late.now,
     });
@@ -434,7 +439,7 @@ fn a_boot_that_comes_after_the_mark_was_taken_back_is_remembered_for_a_day() {
     let mut world = marked(&[mark_for_reboot(), notify()]);
     world.node("n1").sick.clear();
     world.run(secs(60));
-    assert_eq!((record(&world).state, world.only_episode().phase), (StepState::Cancelled, Phase::Succeeded));
+    assert_eq!((record(&world).state, world.only_remediation().phase), (StepState::Cancelled, Phase::Succeeded));
     let mut unbooted = world.clone();
     boot(&mut world);
     for world in [&mut world, &mut unbooted] {
@@ -443,8 +448,8 @@ fn a_boot_that_comes_after_the_mark_was_taken_back_is_remembered_for_a_day() {
     }
     assert_eq!(acts(&unbooted.plan()).len(), 1, "nobody came to it");
     let plan = world.plan();
-    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
-    assert!(plan.held[0].message.contains("which did not help"), "{}", plan.held[0].message);
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
+    assert!(plan.blocked[0].message.contains("which did not help"), "{}", plan.blocked[0].message);
     world.tick(secs(86_400));
     assert_eq!(acts(&world.plan()).len(), 1);
 }

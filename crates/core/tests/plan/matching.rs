@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nrh_core::episode::Approval;
-use nrh_core::episode::{Phase, StepState};
 use nrh_core::fault::{FaultType, PodRef};
 use nrh_core::narrow::{Narrow, Runtime};
-use nrh_core::plan::HoldReason;
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, Amount, ApprovalMode, Mode, Namespaces, Policy, Requirement, Rule, Selector, Step};
+use nrh_core::remediation::Approval;
+use nrh_core::remediation::{Phase, StepState};
 use nrh_core::version::Range;
 use nrh_simulate::world::PodLike;
 
@@ -67,8 +67,8 @@ fn what_nobody_has_read_is_held_and_goes_to_no_later_rule_and_no_other_policy() 
         for policies in [&together[..], &apart[..]] {
             let world = ill(policies);
             let plan = world.plan();
-            assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::PodUnknown]));
-            let said = &plan.held[0].message;
+            assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::PodUnknown]));
+            let said = &plan.blocked[0].message;
             assert!(said.contains("rule first") && said.contains("kube-system/log are not known yet"), "{said}");
             assert_eq!(plan.nodes["n1"].self_healing, nrh_core::snapshot::Tri::Unknown, "nothing heals it now");
             assert_eq!(plan.nodes["n1"].remedies.values().next().unwrap().rule, None);
@@ -81,8 +81,8 @@ fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
     let mut world = ill(&[policy("p", &[narrowed("r", is_not("db"), &[cont()])])]);
     world.pods.insert(pod("log"), PodLike::Gone);
     let plan = world.plan();
-    assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::RuleInDoubt]));
-    let said = &plan.held[0].message;
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::RuleAmbiguous]));
+    let said = &plan.blocked[0].message;
     for part in ["rule r of policy p", "match.podSelector", "has no pod kube-system/log", "heal it by hand"] {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -105,7 +105,7 @@ fn a_dry_run_that_cannot_tell_keeps_no_fault_from_a_policy_that_acts() {
     world.node("n1").sick[0].cures = [Cure::Cont].into();
     world.run(secs(60));
     assert_eq!(world.did(), ["job ReleaseCont"]);
-    assert_eq!(world.episodes.len(), 1, "nothing is recorded that would perhaps be done");
+    assert_eq!(world.remediations.len(), 1, "nothing is recorded that would perhaps be done");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn only_nodes_with_such_a_runtime_and_kubelet_are_acted_on() {
         ..Narrow::default()
     };
     let policy = policy("p", &[Rule { narrow, ..all_rules("r", &[cont()]) }]);
-    for (runtime, kubelet, held) in [
+    for (runtime, kubelet, blocked) in [
         (Some("containerd://1.7.23"), Some("v1.30.2-eks-1"), None),
         (Some("containerd://1.7.24"), Some("v1.30.2"), Some("has no rule")),
         (Some("containerd://1.7.23"), Some("v1.31.0"), Some("has no rule")),
@@ -130,20 +130,20 @@ fn only_nodes_with_such_a_runtime_and_kubelet_are_acted_on() {
         view.runtime_version = runtime.map(str::to_owned);
         view.kubelet_version = kubelet.map(str::to_owned);
         let plan = world.plan();
-        match held {
-            None => assert_eq!(acts(&plan).len(), 1, "{runtime:?} {kubelet:?} {:?}", plan.held),
+        match blocked {
+            None => assert_eq!(acts(&plan).len(), 1, "{runtime:?} {kubelet:?} {:?}", plan.blocked),
             Some(words) => {
                 let is_doubt = words.contains("cannot be read");
-                let reason = if is_doubt { HoldReason::RuleInDoubt } else { HoldReason::NoRule };
+                let reason = if is_doubt { BlockReason::RuleAmbiguous } else { BlockReason::NoRule };
                 assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![reason]));
-                assert!(plan.held[0].message.contains(words), "{}", plan.held[0].message);
+                assert!(plan.blocked[0].message.contains(words), "{}", plan.blocked[0].message);
             }
         }
     }
 }
 
 #[test]
-fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_an_episode() {
+fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_a_remediation() {
     let ladder = [cont(), kill(true), notify()];
     let low = policy("low", &[narrowed("r", is("web"), &ladder)]);
     let mut high = policy("high", &[narrowed("r", is("db"), &[notify()])]);
@@ -161,12 +161,12 @@ fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_an_episode() {
     let mut plans = world.run(secs(170));
     plans.extend(world.run(secs(60)));
     assert_eq!(world.did(), ["job ReleaseCont"]);
-    assert!(plans.iter().any(|plan| reasons(plan) == [HoldReason::PodUnknown]));
-    assert_eq!(world.only_episode().phase, Phase::Running, "{}", world.only_episode().message);
+    assert!(plans.iter().any(|plan| reasons(plan) == [BlockReason::PodUnknown]));
+    assert_eq!(world.only_remediation().phase, Phase::Running, "{}", world.only_remediation().message);
     world.pods = known;
     world.run(secs(60));
     assert_eq!(
-        (world.did(), world.only_episode().phase),
+        (world.did(), world.only_remediation().phase),
         (vec!["job ReleaseCont", "job ReleaseKill"], Phase::Succeeded)
     );
 
@@ -176,7 +176,7 @@ fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_an_episode() {
     world.run(secs(400));
     let did = world.did();
     assert!(!did.contains(&"job ReleaseKill") && did.contains(&"notify"), "{did:?}");
-    assert!(world.episodes.values().any(|episode| episode.message.contains("policy high has taken over")));
+    assert!(world.remediations.values().any(|remediation| remediation.message.contains("policy high has taken over")));
 
     // Labels that no rule asks for: the step is held, and no harsher one is taken in the end.
     let mut world = begun();
@@ -189,8 +189,8 @@ fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_an_episode() {
     world.pods.insert(pod("log"), PodLike::Gone);
     world.run(secs(1_200));
     assert_eq!(world.did(), ["job ReleaseCont", "notify"]);
-    let refused = |step: &nrh_core::episode::StepRecord| step.state == StepState::Refused;
-    let steps = world.episodes.values().flat_map(|episode| &episode.steps);
+    let refused = |step: &nrh_core::remediation::StepRecord| step.state == StepState::Refused;
+    let steps = world.remediations.values().flat_map(|remediation| &remediation.steps);
     assert!(steps.filter(|step| refused(step)).any(|step| step.message.contains("cannot be told")));
 }
 
@@ -205,7 +205,7 @@ fn a_dry_run_takes_nothing_over_that_has_begun() {
         world.pass();
         labelled(&mut world, pod("log"), "db");
         world.run(secs(60));
-        assert!(world.episodes.values().any(|episode| episode.is_open() && episode.policy == "p"));
+        assert!(world.remediations.values().any(|remediation| remediation.is_open() && remediation.policy == "p"));
         world.run(secs(1_200));
         world.did().iter().map(|one| (*one).to_owned()).collect::<Vec<_>>()
     };
@@ -222,9 +222,9 @@ fn a_node_with_a_fault_that_may_be_for_a_rule_counts_as_unhealthy() {
     assert_eq!(world.plan().policies["p"].unhealthy, 0);
 }
 
-/// The states of the steps of all episodes, and what each was.
+/// The states of the steps of all remediations, and what each was.
 fn steps(world: &World) -> Vec<(String, StepState)> {
-    let steps = world.episodes.values().flat_map(|episode| &episode.steps);
+    let steps = world.remediations.values().flat_map(|remediation| &remediation.steps);
     steps.map(|step| (step.phrase(), step.state)).collect()
 }
 
@@ -251,7 +251,7 @@ fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_healed_by_no_later_on
         assert_eq!(world.did(), ["job ReleaseCont"]);
         world.run(secs(900));
         assert_eq!(world.did(), ["job ReleaseCont", "notify"], "{:?}", steps(&world));
-        let ended = world.episodes.values().find(|episode| episode.phase == Phase::Cancelled).unwrap();
+        let ended = world.remediations.values().find(|remediation| remediation.phase == Phase::Cancelled).unwrap();
         assert!(ended.message.contains("is for rule databases of policy p by now"), "{}", ended.message);
     }
 }
@@ -293,9 +293,10 @@ fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
     labelled(&mut world, pod("log"), "web");
     world.pass();
     let approve = |world: &mut World| {
-        let episode = world.episodes.values_mut().find(|episode| episode.phase == Phase::AwaitingApproval).unwrap();
-        let operation_id = episode.current_step().unwrap().operation_id.clone();
-        episode.approval = Some(Approval { by: "ann".to_owned(), operation_id });
+        let remediation =
+            world.remediations.values_mut().find(|remediation| remediation.phase == Phase::AwaitingApproval).unwrap();
+        let operation_id = remediation.current_step().unwrap().operation_id.clone();
+        remediation.approval = Some(Approval { approved_by: "ann".to_owned(), operation_id });
     };
     let known = std::mem::take(&mut world.pods);
     approve(&mut world);
@@ -311,7 +312,7 @@ fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
     // It is known again: a person is asked again, and nothing harsher is done.
     world.pods = known;
     let mut passes = 0;
-    while world.only_episode().phase != Phase::AwaitingApproval {
+    while world.only_remediation().phase != Phase::AwaitingApproval {
         passes += 1;
         assert!(passes < 100, "{:?}", steps(&world));
         world.tick(secs(5));
@@ -337,15 +338,15 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
     let all = || all_rules("first", &[notify()]);
     for (first, field) in [
         (Rule { namespaces: only, ..all() }, "match.namespaces"),
-        (Rule { namespaces: except, ..all() }, "match.exceptNamespaces"),
+        (Rule { namespaces: except, ..all() }, "match.excludedNamespaces"),
         (Rule { narrow: owners, ..all() }, "match.ownerKinds"),
         (narrowed("first", is_not("db"), &[notify()]), "match.podSelector"),
     ] {
         let mut world = World::new(&[policy("p", &[first, all_rules("later", &[kill(true)])])], &["n1"]);
         world.infect("n1", unnamed(), Cure::Kill);
         let plan = world.plan();
-        assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![HoldReason::RuleInDoubt]), "{field}");
-        let said = &plan.held[0].message;
+        assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::RuleAmbiguous]), "{field}");
+        let said = &plan.blocked[0].message;
         assert!(said.contains(field) && said.contains("could not tell which"), "{said}");
     }
     // That it is about some pod is known.
@@ -395,19 +396,19 @@ fn what_no_rule_is_for_is_told_with_the_rule_that_comes_nearest_and_why_it_is_no
         let view = &mut world.node("n1").view;
         (view.runtime_version, view.kubelet_version) = (Some(runtime.to_owned()), Some(kubelet.to_owned()));
         let plan = world.plan();
-        assert_eq!(reasons(&plan), [HoldReason::NoRule]);
-        assert!(plan.held[0].message.ends_with(expected), "{}", plan.held[0].message);
+        assert_eq!(reasons(&plan), [BlockReason::NoRule]);
+        assert!(plan.blocked[0].message.ends_with(expected), "{}", plan.blocked[0].message);
     }
     let mut world = ill(&[policy("p", &[rules[1].clone(), narrowed("dbs", is("db"), &[cont()])])]);
     labelled(&mut world, pod("log"), "web");
-    let said = world.plan().held[0].message.clone();
+    let said = world.plan().blocked[0].message.clone();
     assert!(
         said.contains("rule dbs is not for it: match.podSelector asks for app=db, and pod kube-system/log has app=web"),
         "{said}"
     );
     let mut world = ill(&[policy("p", &rules[..2])]);
     labelled(&mut world, pod("log"), "web");
-    let said = world.plan().held[0].message.clone();
+    let said = world.plan().blocked[0].message.clone();
     assert!(
         said.contains("rule shops is not for it: match.namespaces is shop, and its pod is kube-system/log"),
         "{said}"

@@ -14,7 +14,7 @@ fn of(plan: &Plan) -> &PolicyOutlook {
     &plan.policies["p"]
 }
 
-/// Six nodes, three of them in zone a and one in zone b, one episode at a time in each.
+/// Six nodes, three of them in zone a and one in zone b, one remediation at a time in each.
 fn in_zones(most: Amount) -> World {
     let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont()])]);
     policy.limits.per_topology = vec![TopologyLimit { key: "zone".into(), max_in_flight: most }];
@@ -76,7 +76,7 @@ fn of_many_values_those_with_the_least_room_are_told_and_the_rest_is_counted() {
 #[test]
 fn a_node_that_was_acted_on_as_often_as_it_may_be_is_told_until_it_may_be_again() {
     let mut few = policy("p", &[rule("r", &[FaultType::HungContainer], &[cont()])]);
-    few.limits.per_node = NodeLimit { acts: 2, within: secs(3600) };
+    few.limits.per_node = NodeLimit { max_actions: 2, window: secs(3600) };
     let mut world = World::new(&[few], &["n1", "n2"]);
     let began = world.now;
     world.infect("n1", hung("a"), Cure::Cont);
@@ -86,7 +86,7 @@ fn a_node_that_was_acted_on_as_often_as_it_may_be_is_told_until_it_may_be_again(
     world.run(secs(60));
     let plan = world.plan();
     let [spent] = of(&plan).limits.spent.as_slice() else { panic!("{:?}", of(&plan)) };
-    assert_eq!((spent.node.as_str(), spent.acts), ("n1", 2));
+    assert_eq!((spent.node.as_str(), spent.actions), ("n1", 2));
     let until = spent.until;
     assert!(until.duration_since(began).unsigned_abs() >= secs(3600), "{until}");
     let rest = Duration::try_from(until.duration_since(world.now)).unwrap();
@@ -122,7 +122,7 @@ fn each_storm_is_told_with_its_evidence_also_where_something_else_is_in_the_way(
     let infect = |world: &mut World, names: &[String], of: fn() -> nrh_core::fault::Fault| {
         for node in names {
             let mut fault = of();
-            (fault.first_seen, fault.for_seconds) = (world.now, 60);
+            (fault.first_seen, fault.duration_seconds) = (world.now, 60);
             world.infect(node, fault, Cure::Nothing);
         }
     };
@@ -133,16 +133,16 @@ fn each_storm_is_told_with_its_evidence_also_where_something_else_is_in_the_way(
     let (_, why) = of(&plan).blocked.clone().unwrap();
     assert!(why.contains("Deny window"), "{why}");
     let told: Vec<_> =
-        of(&plan).storms.iter().map(|storm| (storm.fault, storm.at_a_time, storm.nodes, storm.new)).collect();
+        of(&plan).storms.iter().map(|storm| (storm.fault, storm.max_concurrent, storm.nodes, storm.new)).collect();
     assert_eq!(told, [(FaultType::NetworkPluginHung, 0, 15, 15), (FaultType::HungContainer, 0, 12, 12)]);
     let evidence = &of(&plan).storms[1].evidence;
     assert!(evidence.contains("12 of 40 nodes have a new HungContainer within 10 min"), "{evidence}");
     for node in world.nodes.values_mut() {
         for sick in &mut node.sick {
-            sick.fault.for_seconds += 3600;
+            sick.fault.duration_seconds += 3600;
         }
     }
     world.tick(secs(3600));
-    let later: Vec<_> = of(&world.plan()).storms.iter().map(|storm| (storm.at_a_time, storm.new)).collect();
+    let later: Vec<_> = of(&world.plan()).storms.iter().map(|storm| (storm.max_concurrent, storm.new)).collect();
     assert_eq!(later, [(1, 0), (1, 0)], "no more come: one at a time");
 }

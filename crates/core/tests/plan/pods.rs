@@ -1,9 +1,9 @@
 //! DaemonSet pods that make no progress.
 
-use nrh_core::episode::Phase;
 use nrh_core::fault::{Fault, FaultState, FaultType};
-use nrh_core::plan::{Effect, Health, HoldReason, plan};
+use nrh_core::plan::{BlockReason, Effect, Health, plan};
 use nrh_core::policy::Action;
+use nrh_core::remediation::Phase;
 use nrh_core::snapshot::{FailedContainer, SuspectPod, Tri};
 use nrh_core::stuck::FRESH;
 
@@ -27,10 +27,10 @@ fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
     world.pass();
     world.tick(secs(10));
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::Verifying, "the successor is not Ready yet");
+    assert_eq!(world.only_remediation().phase, Phase::Verifying, "the successor is not Ready yet");
     world.node("n1").pods[0].ready = true;
     world.run(secs(60));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
         }
         let plan = world.plan();
         assert_eq!(acts(&plan).is_empty(), is_first, "{name}");
-        assert_eq!(reasons(&plan).contains(&HoldReason::ReleaseFirst), is_first, "{name}: {:?}", plan.held);
+        assert_eq!(reasons(&plan).contains(&BlockReason::HungProcessFirst), is_first, "{name}: {:?}", plan.blocked);
         let message = &plan.nodes["n1"].cluster_faults[0].message;
         assert_eq!(message.contains("cause on the node: "), is_first, "{name}: {message}");
     }
@@ -155,14 +155,14 @@ fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
     snapshot.pods[0].read = FRESH;
     assert_eq!(acts(&plan(&snapshot, &world.settings)).len(), 1);
     snapshot.pods[0].read = FRESH + secs(1);
-    let held = plan(&snapshot, &world.settings);
-    let said = &held.nodes["n1"];
-    assert_eq!((acts(&held).len(), said.cluster_faults[0].state), (0, FaultState::Suspected));
+    let blocked = plan(&snapshot, &world.settings);
+    let said = &blocked.nodes["n1"];
+    assert_eq!((acts(&blocked).len(), said.cluster_faults[0].state), (0, FaultState::Suspected));
     assert_eq!((said.health, said.pods_progressing), (Health::Degraded, Tri::Unknown));
-    assert!(!said.look_requested, "the probe cannot read pods");
+    assert!(!said.check_sequence, "the probe cannot read pods");
     world.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(23);
-    let held = world.plan();
-    assert_eq!((acts(&held).len(), reasons(&held)), (0, vec![HoldReason::ProbeSilent]));
+    let blocked = world.plan();
+    assert_eq!((acts(&blocked).len(), reasons(&blocked)), (0, vec![BlockReason::ProbeNotReporting]));
 }
 
 /// It may be gone since: a read shows whether it is still there, the time that has passed does not.
@@ -192,7 +192,7 @@ fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
         world.tick(secs(5));
         world.pass();
     }
-    let failed = world.only_episode().steps[0].message.clone();
+    let failed = world.only_remediation().steps[0].message.clone();
     assert!(failed.contains("nobody could look at the fault"), "{failed}");
 }
 
@@ -213,9 +213,9 @@ fn a_stuck_pod_is_not_given_up_before_its_cause_was_looked_for() {
     // At rest the probe reports every five minutes.
     let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
     (heartbeat.interval, heartbeat.arrived) = (secs(300), secs(60));
-    let held = world.plan();
-    assert_eq!((acts(&held).len(), reasons(&held)), (0, vec![HoldReason::StaleEvidence]));
-    assert!(held.nodes["n1"].look_requested);
+    let blocked = world.plan();
+    assert_eq!((acts(&blocked).len(), reasons(&blocked)), (0, vec![BlockReason::StaleEvidence]));
+    assert!(blocked.nodes["n1"].check_sequence);
     world.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(2);
     let unlooked = |kind| {
         let mut snapshot = world.snapshot();
@@ -223,13 +223,13 @@ fn a_stuck_pod_is_not_given_up_before_its_cause_was_looked_for() {
         plan(&snapshot, &world.settings)
     };
     for kind in [FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::NetworkPluginHung] {
-        assert_eq!(reasons(&unlooked(kind)), [HoldReason::StaleEvidence], "{kind}");
+        assert_eq!(reasons(&unlooked(kind)), [BlockReason::StaleEvidence], "{kind}");
     }
-    assert!(unlooked(FaultType::DiskFull).effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(_))));
+    assert!(unlooked(FaultType::DiskFull).effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_))));
     // A probe that cannot look everywhere is not waited for without end.
     world.node("n1").pods[0].overdue = Some(secs(120 + 600));
     let late = world.plan();
-    assert!(late.effects.iter().any(|effect| matches!(effect, Effect::WriteEpisode(_))));
+    assert!(late.effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_))));
 }
 
 #[test]
@@ -238,8 +238,8 @@ fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
     let suspected = Fault { state: FaultState::Suspected, ..hung("agent-1") };
     world.infect("n1", suspected, Cure::Cont);
     for _ in 0..6 {
-        let held = world.pass();
-        assert_eq!((acts(&held).len(), world.episodes.len()), (0, 0), "{:?}", held.held);
+        let blocked = world.pass();
+        assert_eq!((acts(&blocked).len(), world.remediations.len()), (0, 0), "{:?}", blocked.blocked);
         world.tick(secs(5));
     }
     world.node("n1").sick[0].fault.state = FaultState::Confirmed;
@@ -249,7 +249,7 @@ fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
     world.tick(secs(10));
     world.node("n1").pods.clear();
     world.run(secs(120));
-    assert_eq!((world.only_episode().phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
+    assert_eq!((world.only_remediation().phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
     }
     assert_eq!(world.did(), ["delete agent-0"]);
     let plan = world.plan();
-    assert!(reasons(&plan).contains(&HoldReason::RecentlyFailed), "{:?}", plan.held);
+    assert!(reasons(&plan).contains(&BlockReason::RecentlyFailed), "{:?}", plan.blocked);
     assert_eq!(plan.nodes["n1"].self_healing, Tri::False);
 }
 
@@ -296,11 +296,11 @@ fn a_deleted_pod_without_a_successor_is_no_cure_yet() {
     for _ in 0..5 {
         world.tick(secs(5));
         world.pass();
-        assert!(world.only_episode().is_open(), "the DaemonSet's controller may be late");
+        assert!(world.only_remediation().is_open(), "the DaemonSet's controller may be late");
     }
     let mut successor = backing_off("n1", "agent-2");
     (successor.ready, successor.waiting) = (true, Vec::new());
     world.node("n1").pods.push(successor);
     world.run(secs(60));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }

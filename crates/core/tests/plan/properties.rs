@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nrh_core::episode::StepState;
 use nrh_core::fault::FaultType;
 use nrh_core::narrow::PodSeen;
 use nrh_core::plan::{Effect, Operation, plan};
 use nrh_core::policy::Mode;
+use nrh_core::remediation::StepState;
 use nrh_core::snapshot::{Slot, Snapshot};
 use nrh_core::taint::TaintMark;
 use proptest::prelude::*;
@@ -111,7 +111,7 @@ proptest! {
                 effects = plan.effects;
             }
             // What the API server refused touched nothing, nor did what somebody else is at already: another step may have its turn.
-            let refused: BTreeSet<&String> = world.episodes.values().flat_map(|episode| &episode.steps)
+            let refused: BTreeSet<&String> = world.remediations.values().flat_map(|remediation| &remediation.steps)
                 .filter(|step| step.is_refused_call() || step.state == StepState::Refused).map(|step| &step.operation_id).collect();
             // Nor is a drain, which contains as a cordon does, in the way of the step that heals.
             operations.retain(|(_, id)| !refused.contains(id) && !drains.contains(id));
@@ -140,8 +140,8 @@ proptest! {
         prop_assert!(first.next.is_none_or(|next| next > Duration::ZERO));
         prop_assert_eq!(&first, &plan(&shuffled(&snapshot), &world.settings));
         for effect in &first.effects {
-            if let Effect::WriteEpisode(episode) = effect {
-                prop_assert!(episode.steps.iter().filter(|s| !s.state.is_final()).count() <= 1 || noise.len() > 1);
+            if let Effect::WriteRemediation(remediation) = effect {
+                prop_assert!(remediation.steps.iter().filter(|s| !s.state.is_final()).count() <= 1 || noise.len() > 1);
             }
         }
     }
@@ -157,10 +157,10 @@ fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
         2 => snapshot.reports.values_mut().for_each(|r| r.faults.iter_mut().for_each(|f| f.looked = age)),
         3 => snapshot.reports.values_mut().filter_map(|r| r.heartbeat.as_mut()).for_each(|h| h.interval = age),
         4 => snapshot.reports.values_mut().filter_map(|r| r.heartbeat.as_mut()).for_each(|h| h.arrived = age),
-        5 => snapshot.episodes.values_mut().for_each(|e| e.steps.truncate(small)),
-        6 => snapshot.episodes.values_mut().for_each(|e| e.faults.truncate(small)),
-        7 => snapshot.episodes.values_mut().for_each(|e| text.clone_into(&mut e.node)),
-        8 => snapshot.episodes.values_mut().for_each(|e| e.faults.iter_mut().for_each(|f| f.rung = u32::MAX)),
+        5 => snapshot.remediations.values_mut().for_each(|e| e.steps.truncate(small)),
+        6 => snapshot.remediations.values_mut().for_each(|e| e.faults.truncate(small)),
+        7 => snapshot.remediations.values_mut().for_each(|e| text.clone_into(&mut e.node)),
+        8 => snapshot.remediations.values_mut().for_each(|e| e.faults.iter_mut().for_each(|f| f.step_index = u32::MAX)),
         9 => snapshot.policies.iter_mut().for_each(|p| p.rules.iter_mut().for_each(|r| r.steps.clear())),
         10 => {
             let slot =
@@ -178,11 +178,14 @@ fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
         13 => snapshot.pods.iter_mut().for_each(|p| (p.age, p.without_sandbox, p.read) = (age, Some(age), age)),
         14 => drop(snapshot.nodes.remove(NODES[small % 4])),
         15 => snapshot.pods_seen.values_mut().for_each(|seen| *seen = PodSeen::Gone),
-        16 => snapshot.wishes.values_mut().for_each(|w| (w.wish.timeout, w.asked_at) = (age, jiff::Timestamp::MAX)),
-        17 => snapshot.wishes.values_mut().for_each(|w| text.clone_into(&mut w.name)),
+        16 => snapshot
+            .manual_requests
+            .values_mut()
+            .for_each(|w| (w.manual.timeout, w.asked_at) = (age, jiff::Timestamp::MAX)),
+        17 => snapshot.manual_requests.values_mut().for_each(|w| text.clone_into(&mut w.name)),
         _ => snapshot.policies.iter_mut().for_each(|p| {
             for step in p.rules.iter_mut().flat_map(|r| &mut r.steps) {
-                (step.attempts, step.timeout, step.cooldown, step.verify_for) = (u32::MAX, age, age, age);
+                (step.max_attempts, step.timeout, step.cooldown, step.stable_for) = (u32::MAX, age, age, age);
             }
         }),
     }

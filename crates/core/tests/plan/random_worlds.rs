@@ -27,7 +27,7 @@ fn reboot_drained() -> Step {
 
 pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
     let mut twice = cont();
-    (twice.attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
+    (twice.max_attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
     let shadow = |step: Step| Step { mode: Mode::DryRun, ..step };
     let short = |kind| Step { timeout: secs(60), ..hand_off(kind) };
     let restart = |daemon| Action::Restart { daemon, with: Restart::default() };
@@ -44,10 +44,10 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
         vec![
             step(Action::Taint(TaintEffect::PreferNoSchedule)),
             cont(),
-            step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))),
+            step(Action::Cordon(Some(Keep { quarantine_for: secs(600), healthy_delay: secs(60) }))),
             short("Fix"),
         ],
-        vec![step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))), cont(), notify()],
+        vec![step(Action::Cordon(Some(Keep { quarantine_for: secs(600), healthy_delay: secs(60) }))), cont(), notify()],
         vec![cont(), kill(false), step(Action::CleanupOrphans), step(Action::DeletePod)],
         vec![step(Action::Cordon(None)), cont(), kill(true), step(Action::CleanupOrphans), notify()],
         vec![step(Action::Cordon(None)), twice.clone(), step(Action::DeletePod), notify()],
@@ -56,7 +56,7 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
         vec![step(Action::Cordon(None)), drain(), cont(), kill(true), notify()],
         vec![
             cont(),
-            step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))),
+            step(Action::Cordon(Some(Keep { quarantine_for: secs(600), healthy_delay: secs(60) }))),
             Step { on_failure: OnFailure::Stop, ..drain() },
             short("Fix"),
             notify(),
@@ -86,7 +86,11 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
             notify(),
         ],
         vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon(None)), kill(false)],
-        vec![step(Action::Cordon(Some(Keep { keep_for: secs(600), healthy_delay: secs(60) }))), short("Fix"), notify()],
+        vec![
+            step(Action::Cordon(Some(Keep { quarantine_for: secs(600), healthy_delay: secs(60) }))),
+            short("Fix"),
+            notify(),
+        ],
     ])
 }
 
@@ -101,7 +105,7 @@ fn limits() -> impl Strategy<Value = Limits> {
         let zone = |most| TopologyLimit { key: ZONE.into(), max_in_flight: most };
         let kinds = [FaultType::HungContainer, FaultType::OrphanContainer, FaultType::NodeCondition];
         let few = |most| FaultLimit { faults: kinds.into(), max_in_flight: most };
-        let per_node = |(acts, within)| NodeLimit { acts, within: secs(within) };
+        let per_node = |(acts, within)| NodeLimit { max_actions: acts, window: secs(within) };
         Limits {
             max_unhealthy: Amount::Percent(bad),
             max_in_flight,

@@ -1,12 +1,12 @@
 //! Reboots: under our own cordon only, once for one boot, by the node's own agent, and judged by the boot id alone.
 
 use nrh_core::drain::Drain;
-use nrh_core::episode::{ActResult, Approval, HealState, Phase, StepRecord, StepState, acted};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::order::{NodeAction, Outcome, OutcomeReason, OutcomeState};
-use nrh_core::plan::{Effect, HoldReason, Operation};
+use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, History, Mode, Step, TopologyLimit};
 use nrh_core::reboot::Reboot;
+use nrh_core::remediation::{ActionResult, Approval, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{drain, fault, hand_off, hung, notify, plugin, reboot, secs, silent, step, workload};
@@ -25,7 +25,7 @@ fn sick(ladder: &[Step]) -> World {
 }
 
 fn record(world: &World) -> StepRecord {
-    let steps = &world.only_episode().steps;
+    let steps = &world.only_remediation().steps;
     steps.iter().find(|step| step.action == ActionType::Reboot).unwrap_or_else(|| panic!("none: {steps:#?}")).clone()
 }
 
@@ -49,7 +49,7 @@ fn a_node_is_cordoned_rebooted_and_opened_again_once_its_new_boot_is_well() {
     let done = record(&world);
     assert_eq!((done.state, done.boot_id.as_deref()), (StepState::Succeeded, Some("boot-0")));
     assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     assert_eq!(world.nodes["n1"].boots.count, 1);
 }
 
@@ -78,7 +78,7 @@ fn the_agent_that_comes_back_to_the_same_order_does_nothing() {
     assert_eq!(world.nodes["n1"].boots.count, 1, "it would boot again and again");
     assert!(world.nodes["n1"].order.is_some());
     world.run(secs(60));
-    assert_eq!((world.only_episode().phase, world.nodes["n1"].boots.count), (Phase::Succeeded, 1));
+    assert_eq!((world.only_remediation().phase, world.nodes["n1"].boots.count), (Phase::Succeeded, 1));
     assert!(world.nodes["n1"].order.is_none());
 }
 
@@ -90,7 +90,7 @@ fn a_controller_that_dies_between_the_order_and_its_record_does_not_give_it_agai
         world.tick(secs(5));
         // The reservation and the order, and no record of the order.
         world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
-        assert_eq!(record(&world).state, StepState::Reserved);
+        assert_eq!(record(&world).state, StepState::Scheduled);
         assert_eq!(world.did(), ["cordon", "order Reboot"]);
         world.tick(secs(5));
         if may_see {
@@ -112,9 +112,9 @@ fn a_node_that_has_booted_anew_before_the_order_is_not_told_to() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
     world.pass();
     world.tick(secs(5));
-    // Reserved and not ordered; then somebody else reboots it.
+    // Scheduled and not ordered; then somebody else reboots it.
     world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
-    assert_eq!(record(&world).state, StepState::Reserved);
+    assert_eq!(record(&world).state, StepState::Scheduled);
     let node = world.node("n1");
     node.view.boot_id = Some("theirs".into());
     node.report.heartbeat.as_mut().unwrap().boot_id = "theirs".into();
@@ -135,7 +135,7 @@ fn while_it_is_away_nothing_else_begins_on_the_node_and_the_evidence_of_then_cou
         assert_eq!(plan.policies["p"].unhealthy, 1, "it is one of those that limits count");
         assert_eq!(record(&world).state, StepState::Started);
     }
-    let faults = world.only_episode().faults.len();
+    let faults = world.only_remediation().faults.len();
     assert_eq!(faults, 1, "what shows while it is away is no new fault");
     // The Node shows the new boot before its probe does: that is no clean look.
     world.node("n1").view.boot_id = Some("boot-1".into());
@@ -161,7 +161,7 @@ fn one_that_does_not_boot_in_time_has_failed_and_is_not_told_again() {
     let failed = record(&world);
     assert_eq!(failed.state, StepState::TimedOut);
     assert!(failed.message.starts_with("node n1 has not booted anew within 600s: "), "{}", failed.message);
-    assert_eq!(world.only_episode().faults[0].state, HealState::GivenUp);
+    assert_eq!(world.only_remediation().faults[0].state, Resolution::Exhausted);
 }
 
 /// Passes until the step is at its end, and the time that took.
@@ -202,8 +202,8 @@ fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_
     world.pass();
     world.tick(secs(5));
     let plan = world.pass();
-    assert!(plan.nodes["n1"].doing.contains("may still go down: the cordon of episode "), "{:?}", plan.held);
-    assert!(reasons(&plan).contains(&HoldReason::StepUnderWay), "{:?}", plan.held);
+    assert!(plan.nodes["n1"].activity.contains("may still go down: the cordon of remediation "), "{:?}", plan.blocked);
+    assert!(reasons(&plan).contains(&BlockReason::InProgress), "{:?}", plan.blocked);
     // Down it goes, much later: nobody had opened it, and the new boot opens it.
     let mut late = world.clone();
     late.node("n1").boots.fails = false;
@@ -211,9 +211,9 @@ fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_
     late.run(secs(120));
     assert!(!is_cordoned(&late) && late.nodes["n1"].boots.count == 1);
     world.run(secs(2_450 - gone));
-    assert!(!is_cordoned(&world), "the wait has an end: {:?}", world.only_episode());
+    assert!(!is_cordoned(&world), "the wait has an end: {:?}", world.only_remediation());
     assert_eq!(
-        (world.did(), world.only_episode().phase),
+        (world.did(), world.only_remediation().phase),
         (vec!["cordon", "order Reboot", "notify", "uncordon"], Phase::Failed)
     );
 }
@@ -231,7 +231,7 @@ fn an_order_that_was_not_begun_in_time_keeps_no_node_closed_once_a_look_shows_th
     assert!(stays_cordoned(&mut world.clone(), 600));
     world.node("n1").view.ready = Tri::True;
     world.run(secs(60));
-    assert_eq!((is_cordoned(&world), world.only_episode().phase), (false, Phase::Failed));
+    assert_eq!((is_cordoned(&world), world.only_remediation().phase), (false, Phase::Failed));
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down()
     world.node("n1").boots.away = Some(100);
     world.policies.clear();
     assert!(stays_cordoned(&mut world, 480));
-    assert_eq!(world.only_episode().phase, Phase::Cancelled);
+    assert_eq!(world.only_remediation().phase, Phase::Cancelled);
     world.run(secs(120));
     assert_eq!((is_cordoned(&world), world.nodes["n1"].boots.count), (false, 1), "its new boot is known");
     // One that never comes back is opened all the same in the end.
@@ -251,7 +251,7 @@ fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down()
     world.policies.clear();
     assert!(stays_cordoned(&mut world, 2_300));
     world.run(secs(200));
-    assert!(!is_cordoned(&world) && !world.only_episode().is_open());
+    assert!(!is_cordoned(&world) && !world.only_remediation().is_open());
 }
 
 #[test]
@@ -274,10 +274,10 @@ fn a_person_who_opens_a_node_that_may_go_down_has_the_last_word() {
     ordered(&mut world);
     timed_out(&mut world);
     world.run(secs(30));
-    assert!(is_cordoned(&world) && world.only_episode().is_open());
+    assert!(is_cordoned(&world) && world.only_remediation().is_open());
     world.node("n1").view.unschedulable = false;
     world.run(secs(90));
-    assert!(!is_cordoned(&world) && !world.only_episode().is_open(), "{:?}", world.only_episode());
+    assert!(!is_cordoned(&world) && !world.only_remediation().is_open(), "{:?}", world.only_remediation());
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
     assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
 
     // A drain that did not come to its end is none; what the node cannot end is not waited for.
-    let all_the_same = Action::Drain(Drain { even_if_runtime_hangs: true, ..Drain::default() });
+    let all_the_same = Action::Drain(Drain { ignore_runtime_hang: true, ..Drain::default() });
     let ladder = [cordon(), Step { action: all_the_same, ..drain() }, drained_first(), notify()];
     let hanging = |ladder: &[Step]| World::sick(plugin(), Cure::Reboot, ladder);
     let mut world = sick(&ladder);
@@ -327,7 +327,11 @@ fn not_while_the_boot_is_not_known_or_told_of_differently() {
         let mut world = sick(&[cordon(), reboot(), notify()]);
         change(&mut world);
         let plan = world.plan();
-        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]), "not even cordoned");
+        assert_eq!(
+            (acts(&plan), reasons(&plan)),
+            (Vec::new(), vec![BlockReason::ActionsDisabled]),
+            "not even cordoned"
+        );
     }
 }
 
@@ -345,9 +349,9 @@ fn a_person_says_yes_to_the_reboot_of_one_boot() {
     node.view.boot_id = Some("theirs".into());
     node.report.heartbeat.as_mut().unwrap().boot_id = "theirs".into();
     let operation = record(&world).operation_id;
-    let name = world.only_episode().name.clone();
-    let yes = Approval { by: "ann".into(), operation_id: operation };
-    world.episodes.get_mut(&name).unwrap().approval = Some(yes);
+    let name = world.only_remediation().name.clone();
+    let yes = Approval { approved_by: "ann".into(), operation_id: operation };
+    world.remediations.get_mut(&name).unwrap().approval = Some(yes);
     world.pass();
     assert_eq!(record(&world).state, StepState::Cancelled);
     assert!(!world.did().contains(&"order Reboot"));
@@ -362,8 +366,8 @@ fn not_twice_within_an_hour_whoever_asks() {
     let again = Fault { id: Fault::identity(FaultType::KubeletDown, "x"), ..fault(FaultType::KubeletDown, "x") };
     world.infect("n1", again, Cure::Reboot);
     let plan = world.plan();
-    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
-    assert!(plan.held[0].message.contains("was rebooted, or told to, at"), "{}", plan.held[0].message);
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
+    assert!(plan.blocked[0].message.contains("was rebooted, or told to, at"), "{}", plan.blocked[0].message);
 }
 
 #[test]
@@ -376,7 +380,7 @@ fn nodes_of_one_zone_are_rebooted_one_after_the_other() {
     world.policies[0].limits.per_topology = vec![limit];
     world.policies[0].limits.max_in_flight = Amount::Count(2);
     world.policies[0].limits.max_unhealthy = Amount::Count(2);
-    world.policies[0].limits.storm.nodes = Amount::Count(50);
+    world.policies[0].limits.storm.min_nodes = Amount::Count(50);
     for name in ["a", "b"] {
         world.infect(name, silent(), Cure::Reboot);
     }
@@ -413,8 +417,9 @@ fn unheard(ladder: &[Step]) -> World {
     world.tick(secs(5));
     world.pass();
     if record(&world).state == StepState::AwaitingApproval {
-        let (operation, name) = (record(&world).operation_id, world.only_episode().name.clone());
-        world.episodes.get_mut(&name).unwrap().approval = Some(Approval { by: "ann".into(), operation_id: operation });
+        let (operation, name) = (record(&world).operation_id, world.only_remediation().name.clone());
+        world.remediations.get_mut(&name).unwrap().approval =
+            Some(Approval { approved_by: "ann".into(), operation_id: operation });
         world.pass();
     }
     assert_eq!(world.did(), ["cordon", "order Reboot"]);
@@ -432,7 +437,7 @@ fn an_order_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_tim
         ("policy suspended", |w| w.policies[0].suspend = true),
         ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into())),
         ("veto", |w| w.node("n1").view.vetoes = vec!["label".into()]),
-        ("approval withdrawn", |w| w.episodes.values_mut().for_each(|episode| episode.approval = None)),
+        ("approval withdrawn", |w| w.remediations.values_mut().for_each(|remediation| remediation.approval = None)),
         ("another step in its place", |w| w.policies[0].rules[0].steps[1] = notify()),
         ("its time is over", |w| {
             for _ in 0..25 {
@@ -461,20 +466,20 @@ fn what_was_answered_does_not_stand_any_longer_and_is_not_taken_back_by_who_has_
     ordered(&mut world);
     world.tick(secs(5));
     world.pass();
-    assert_eq!(record(&world).reason, Some(OutcomeReason::Acted));
+    assert_eq!(record(&world).reason, Some(OutcomeReason::Executed));
     assert!(world.nodes["n1"].order.is_none());
     // The claims are lost in the same boot, and the order is read once more.
     let operation_id = record(&world).operation_id;
     for (state, reason) in [
-        (OutcomeState::Refused, OutcomeReason::CannotLook),
+        (OutcomeState::Refused, OutcomeReason::CheckFailed),
         (OutcomeState::Refused, OutcomeReason::Protected),
-        (OutcomeState::Failed, OutcomeReason::CallFailed),
+        (OutcomeState::Failed, OutcomeReason::RequestFailed),
     ] {
         let (operation_id, message, at) = (operation_id.clone(), "another word".to_owned(), world.now);
         world.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
         world.pass();
         let step = record(&world);
-        assert_eq!((step.state, step.reason), (StepState::Started, Some(OutcomeReason::Acted)), "{reason:?}");
+        assert_eq!((step.state, step.reason), (StepState::Started, Some(OutcomeReason::Executed)), "{reason:?}");
     }
 }
 
@@ -488,7 +493,7 @@ fn a_node_object_that_was_made_anew_does_not_forget_the_reboot() {
     node.report.node_uid = Some("made anew".into());
     world.infect("n1", silent(), Cure::Reboot);
     let plan = world.plan();
-    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::NodeLimit]));
+    assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
 }
 
 /// Told in NVIDIA/NVSentinel #1543.
@@ -516,7 +521,7 @@ fn what_can_be_no_boot_id_is_none() {
         node.view.boot_id = Some(hostile.clone());
         node.report.heartbeat.as_mut().unwrap().boot_id.clone_from(&hostile);
         let plan = world.plan();
-        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]), "{hostile:?}");
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::ActionsDisabled]), "{hostile:?}");
     }
 }
 
@@ -527,7 +532,7 @@ fn a_reboot_that_is_left_out_is_recorded_with_its_why() {
     world.run(secs(120));
     let left_out = record(&world);
     assert_eq!(left_out.state, StepState::Refused);
-    assert_eq!(left_out.message, "left out: node n1 is not cordoned by this episode");
+    assert_eq!(left_out.message, "left out: node n1 is not cordoned by this remediation");
 }
 
 #[test]
@@ -536,10 +541,10 @@ fn a_call_that_the_api_server_refuses_is_no_reboot() {
     world.pass();
     world.tick(secs(5));
     world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
-    let (name, operation) = (world.only_episode().name.clone(), record(&world).operation_id);
-    let refused = ActResult::Failed { message: "no right".into() };
-    let next = acted(world.only_episode(), &operation, refused, world.now);
-    world.episodes.insert(name, next);
+    let (name, operation) = (world.only_remediation().name.clone(), record(&world).operation_id);
+    let refused = ActionResult::Failed { message: "no right".into() };
+    let next = executed(world.only_remediation(), &operation, refused, world.now);
+    world.remediations.insert(name, next);
     world.run(secs(600));
     assert_eq!(world.did(), ["cordon", "order Reboot", "uncordon"], "it costs no attempt");
     assert_eq!(world.nodes["n1"].boots.count, 1);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nrh_core::fault::{FaultState, FaultType, Severity};
-use nrh_core::plan::{Health, HoldReason, plan};
+use nrh_core::plan::{BlockReason, Health, plan};
 use nrh_core::policy::{Action, Amount, Mode};
 use nrh_core::snapshot::{Snapshot, Tri};
 use nrh_core::window::WindowType;
@@ -15,48 +15,48 @@ use crate::world::{Cure, World, acts, reasons, secs};
 /// Told in kubereboot/kured #976.
 #[test]
 fn every_doubt_holds() {
-    type Doubt = (&'static str, HoldReason, fn(&mut Snapshot));
+    type Doubt = (&'static str, BlockReason, fn(&mut Snapshot));
     let doubts: [Doubt; 24] = [
-        ("no policy", HoldReason::NoPolicy, |s| s.policies.clear()),
-        ("a policy suspended", HoldReason::Suspended, |s| s.policies[0].suspend = true),
-        ("a policy paused", HoldReason::Paused, |s| s.policies[0].pause_requests.push("release".into())),
-        ("a Deny window", HoldReason::OutsideWindow, |s| s.policies[0].windows = vec![today(WindowType::Deny)]),
-        ("no Allow window", HoldReason::OutsideWindow, |s| s.policies[0].windows = vec![tomorrow(WindowType::Allow)]),
-        ("no rule for the kind", HoldReason::NoRule, |s| {
+        ("no policy", BlockReason::NoPolicy, |s| s.policies.clear()),
+        ("a policy suspended", BlockReason::Suspended, |s| s.policies[0].suspend = true),
+        ("a policy paused", BlockReason::Paused, |s| s.policies[0].pause_requests.push("release".into())),
+        ("a Deny window", BlockReason::OutsideWindow, |s| s.policies[0].windows = vec![today(WindowType::Deny)]),
+        ("no Allow window", BlockReason::OutsideWindow, |s| s.policies[0].windows = vec![tomorrow(WindowType::Allow)]),
+        ("no rule for the kind", BlockReason::NoRule, |s| {
             s.policies[0].rules[0].faults = [FaultType::LeakedShim].into();
         }),
-        ("no rule for the severity", HoldReason::NoRule, |s| s.policies[0].rules[0].min_severity = Severity::Critical),
-        ("a rule that waits", HoldReason::TooYoung, |s| s.policies[0].rules[0].hold_for = secs(600)),
-        ("a node deleted", HoldReason::Vetoed, |s| s.nodes.get_mut("n1").unwrap().deleting = true),
-        ("a veto", HoldReason::Vetoed, |s| s.nodes.get_mut("n1").unwrap().vetoes.push("excluded".into())),
-        ("a suspended node", HoldReason::Vetoed, |s| s.reports.get_mut("n1").unwrap().suspended = Some("me".into())),
-        ("an old look", HoldReason::StaleEvidence, |s| s.reports.get_mut("n1").unwrap().faults[0].looked = secs(46)),
-        ("a missed heartbeat", HoldReason::ProbeSilent, |s| {
+        ("no rule for the severity", BlockReason::NoRule, |s| s.policies[0].rules[0].min_severity = Severity::Critical),
+        ("a rule that waits", BlockReason::MinDurationNotReached, |s| s.policies[0].rules[0].min_duration = secs(600)),
+        ("a node deleted", BlockReason::Excluded, |s| s.nodes.get_mut("n1").unwrap().deleting = true),
+        ("a veto", BlockReason::Excluded, |s| s.nodes.get_mut("n1").unwrap().vetoes.push("excluded".into())),
+        ("a suspended node", BlockReason::Excluded, |s| s.reports.get_mut("n1").unwrap().suspended = Some("me".into())),
+        ("an old look", BlockReason::StaleEvidence, |s| s.reports.get_mut("n1").unwrap().faults[0].looked = secs(46)),
+        ("a missed heartbeat", BlockReason::ProbeNotReporting, |s| {
             s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = Duration::from_millis(22_501);
         }),
-        ("nobody may act", HoldReason::CannotAct, |s| {
+        ("nobody may act", BlockReason::ActionsDisabled, |s| {
             s.nodes.get_mut("n1").unwrap().ready = Tri::False;
-            s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().can_act = false;
+            s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().actions_enabled = false;
         }),
-        ("kubelet unknown, nobody may act", HoldReason::CannotAct, |s| {
+        ("kubelet unknown, nobody may act", BlockReason::ActionsDisabled, |s| {
             let heartbeat = s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap();
-            (heartbeat.kubelet_works, heartbeat.can_act) = (Tri::Unknown, false);
+            (heartbeat.kubelet_works, heartbeat.actions_enabled) = (Tri::Unknown, false);
         }),
-        ("no process named", HoldReason::CannotAct, |s| {
+        ("no process named", BlockReason::ActionsDisabled, |s| {
             s.reports.get_mut("n1").unwrap().faults[0].fault.target.process = None;
         }),
-        ("running pods", HoldReason::RunningPods, |s| s.policies[0].rules[0].steps = vec![kill(false)]),
-        ("no ledger", HoldReason::NoLedger, |s| s.ledger = None),
-        ("no node may be unhealthy", HoldReason::TooManyUnhealthy, |s| {
+        ("running pods", BlockReason::PodsRunning, |s| s.policies[0].rules[0].steps = vec![kill(false)]),
+        ("no ledger", BlockReason::LedgerUnavailable, |s| s.ledger = None),
+        ("no node may be unhealthy", BlockReason::MaxUnhealthyExceeded, |s| {
             s.policies[0].limits.max_unhealthy = Amount::Count(0);
         }),
-        ("0 %", HoldReason::TooManyUnhealthy, |s| s.policies[0].limits.max_unhealthy = Amount::Percent(0)),
-        ("none in flight", HoldReason::InFlightLimit, |s| s.policies[0].limits.max_in_flight = Amount::Count(0)),
-        ("no slot in the cluster", HoldReason::ClusterCeiling, |s| s.ceiling = 0),
-        ("nothing that applies", HoldReason::NoRule, |s| {
+        ("0 %", BlockReason::MaxUnhealthyExceeded, |s| s.policies[0].limits.max_unhealthy = Amount::Percent(0)),
+        ("none in flight", BlockReason::MaxInFlightReached, |s| s.policies[0].limits.max_in_flight = Amount::Count(0)),
+        ("no slot in the cluster", BlockReason::ClusterLimit, |s| s.ceiling = 0),
+        ("nothing that applies", BlockReason::NoRule, |s| {
             s.policies[0].rules[0].steps = vec![step(Action::DeletePod), step(Action::CleanupOrphans)];
         }),
-        ("nothing but a cordon", HoldReason::NoRule, |s| {
+        ("nothing but a cordon", BlockReason::NoRule, |s| {
             s.policies[0].rules[0].steps = vec![step(Action::Cordon(None))];
         }),
     ];
@@ -66,12 +66,12 @@ fn every_doubt_holds() {
         spoil(&mut snapshot);
         let plan = plan(&snapshot, &world.settings);
         assert!(plan.effects.is_empty(), "{name}: {:?}", plan.effects);
-        assert_eq!(reasons(&plan), [reason], "{name}: {:?}", plan.held);
-        let held = &plan.held[0];
-        assert!(held.message.len() > 20 && held.fault_id.is_some(), "{name}: {held:?}");
+        assert_eq!(reasons(&plan), [reason], "{name}: {:?}", plan.blocked);
+        let blocked = &plan.blocked[0];
+        assert!(blocked.message.len() > 20 && blocked.fault_id.is_some(), "{name}: {blocked:?}");
         let outlook = &plan.nodes["n1"];
-        assert!(outlook.doing.starts_with("held: "), "{name}: {}", outlook.doing);
-        assert_eq!(outlook.look_requested, reason == HoldReason::StaleEvidence, "{name}");
+        assert!(outlook.activity.starts_with("held: "), "{name}: {}", outlook.activity);
+        assert_eq!(outlook.check_sequence, reason == BlockReason::StaleEvidence, "{name}");
     }
 }
 
@@ -134,9 +134,9 @@ fn a_silent_probe_is_told_of_and_nothing_else_is_done() {
     assert_eq!(acts(&plan), [("n1".to_owned(), "notify".to_owned())]);
     assert_eq!(plan.nodes["n1"].probe_reporting, Tri::False);
     assert_eq!(plan.nodes["n1"].health, Health::Unknown);
-    assert!(plan.nodes["n1"].worst.starts_with("ProbeSilent"), "{}", plan.nodes["n1"].worst);
+    assert!(plan.nodes["n1"].top_fault.starts_with("ProbeNotReporting"), "{}", plan.nodes["n1"].top_fault);
     assert_eq!(plan.policies["p"].unhealthy, 1);
-    assert!(reasons(&plan).contains(&HoldReason::ProbeSilent), "the hung container is held");
+    assert!(reasons(&plan).contains(&BlockReason::ProbeNotReporting), "the hung container is held");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn texts_do_not_change_with_the_clock_alone() {
     }
     let after = world.plan();
     assert_eq!(before.nodes, after.nodes);
-    assert_eq!(before.held, after.held);
+    assert_eq!(before.blocked, after.blocked);
 }
 
 #[test]
@@ -190,12 +190,12 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
         let is_told_only = matches!(
             kind,
             FaultType::FrozenCgroup
-                | FaultType::ExitedContainerPileUp
+                | FaultType::ExitedContainerBacklog
                 | FaultType::ClientCertificateExpiring
                 | FaultType::ClockUnsynchronised
                 | FaultType::GhostSandbox
-                | FaultType::UnknownKubepodsProcess
-                | FaultType::ProbeBlind
+                | FaultType::UntrackedPodProcess
+                | FaultType::ProbeDegraded
         );
         assert_eq!(did, [if is_told_only { "notify" } else { "cordon" }], "{kind}");
     }
@@ -206,8 +206,8 @@ fn where_the_probe_may_not_act_nobody_does() {
     for kubelet in [Tri::True, Tri::False] {
         let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont(), notify()]);
         let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
-        (heartbeat.kubelet_works, heartbeat.can_act) = (kubelet, false);
+        (heartbeat.kubelet_works, heartbeat.actions_enabled) = (kubelet, false);
         let plan = world.plan();
-        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![HoldReason::CannotAct]), "{kubelet:?}");
+        assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::ActionsDisabled]), "{kubelet:?}");
     }
 }

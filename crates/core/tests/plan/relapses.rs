@@ -1,26 +1,26 @@
 //! Faults that come back after they were healed.
 
-use nrh_core::episode::Phase;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{Action, ActionType, ApprovalMode, OnFailure, Step};
+use nrh_core::remediation::Phase;
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, drain, hung, kill, notify, policy, rule, secs, step};
 use crate::world::{Cure, World};
 
-/// The actions of all steps that were done, in the order of the episodes.
+/// The actions of all steps that were done, in the order of the remediations.
 fn steps(world: &World) -> Vec<ActionType> {
-    let mut episodes: Vec<_> = world.episodes.values().collect();
-    episodes.sort_by_key(|episode| episode.opened_at);
-    episodes.into_iter().flat_map(|episode| &episode.steps).map(|step| step.action).collect()
+    let mut remediations: Vec<_> = world.remediations.values().collect();
+    remediations.sort_by_key(|remediation| remediation.started_at);
+    remediations.into_iter().flat_map(|remediation| &remediation.steps).map(|step| step.action).collect()
 }
 
 /// Signals of what was released.
 fn signals(world: &World) -> Vec<String> {
-    let mut episodes: Vec<_> = world.episodes.values().collect();
-    episodes.sort_by_key(|episode| episode.opened_at);
-    let steps = episodes.into_iter().flat_map(|episode| &episode.steps);
-    steps.filter_map(|step| Some(format!("{:?}", step.signal?))).collect()
+    let mut remediations: Vec<_> = world.remediations.values().collect();
+    remediations.sort_by_key(|remediation| remediation.started_at);
+    let steps = remediations.into_iter().flat_map(|remediation| &remediation.steps);
+    steps.filter_map(|step| Some(step.signal?.as_str().to_owned())).collect()
 }
 
 /// The same fault once more, five minutes later, which each of the two signals ends for a while.
@@ -37,7 +37,7 @@ fn again(world: &mut World) {
 fn sick(steps: &[Step]) -> World {
     let mut world = World::sick(hung("log"), Cure::Cont, steps);
     world.run(secs(120));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     world
 }
 
@@ -45,21 +45,21 @@ fn sick(steps: &[Step]) -> World {
 fn what_comes_back_is_met_with_the_next_step_that_heals() {
     let mut world = sick(&[cont(), kill(true)]);
     again(&mut world);
-    assert_eq!(signals(&world), ["Cont", "Kill"]);
-    let last = world.episodes.values().max_by_key(|episode| episode.opened_at).unwrap();
+    assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);
+    let last = world.remediations.values().max_by_key(|remediation| remediation.started_at).unwrap();
     assert_eq!(last.phase, Phase::Succeeded, "{}", last.message);
     // There is no harsher one: the last is done once more, and then it is a person's.
     again(&mut world);
     again(&mut world);
-    assert_eq!(signals(&world), ["Cont", "Kill", "Kill"], "three times within an hour, no loop");
+    assert_eq!(signals(&world), ["SIGCONT", "SIGKILL", "SIGKILL"], "three times within an hour, no loop");
 }
 
 #[test]
 fn more_attempts_are_for_relapses_too() {
-    let mut world = sick(&[Step { attempts: 2, ..cont() }, kill(true)]);
+    let mut world = sick(&[Step { max_attempts: 2, ..cont() }, kill(true)]);
     again(&mut world);
     again(&mut world);
-    assert_eq!(signals(&world), ["Cont", "Cont", "Kill"]);
+    assert_eq!(signals(&world), ["SIGCONT", "SIGCONT", "SIGKILL"]);
 }
 
 #[test]
@@ -67,17 +67,17 @@ fn an_hour_later_it_is_a_new_fault() {
     let mut world = sick(&[cont(), kill(true)]);
     world.tick(secs(3600));
     again(&mut world);
-    assert_eq!(signals(&world), ["Cont", "Cont"]);
+    assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);
 }
 
-/// What keeps pods away is gone with its episode, so it is done again before what heals.
+/// What keeps pods away is gone with its remediation, so it is done again before what heals.
 #[test]
 fn the_node_is_cordoned_anew() {
     use ActionType::{Cordon, ReleaseHungProcess as Release};
     let mut world = sick(&[step(Action::Cordon(None)), cont(), kill(true)]);
     again(&mut world);
     assert_eq!(steps(&world), [Cordon, Release, Cordon, Release]);
-    assert_eq!(signals(&world), ["Cont", "Kill"]);
+    assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);
 }
 
 /// Without a harsher step that heals, or where nothing harsher is to follow, the same is done again.
@@ -86,7 +86,7 @@ fn where_nothing_harsher_heals_the_same_is_done_again() {
     for ladder in [vec![cont(), notify()], vec![Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]] {
         let mut world = sick(&ladder);
         again(&mut world);
-        assert_eq!(signals(&world), ["Cont", "Cont"], "{ladder:?}");
+        assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"], "{ladder:?}");
     }
 }
 
@@ -95,8 +95,8 @@ fn where_nothing_harsher_heals_the_same_is_done_again() {
 fn what_may_not_be_done_is_no_next_step() {
     let mut world = sick(&[cont(), kill(false), notify()]);
     again(&mut world);
-    assert_eq!(signals(&world), ["Cont", "Cont"]);
-    let last = world.episodes.values().max_by_key(|episode| episode.opened_at).unwrap();
+    assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);
+    let last = world.remediations.values().max_by_key(|remediation| remediation.started_at).unwrap();
     assert_eq!(last.phase, Phase::Succeeded, "{}", last.message);
 }
 
@@ -106,7 +106,7 @@ fn what_waits_for_a_person_is_no_next_step() {
     let harsher = Step { approval: ApprovalMode::Manual, ..kill(true) };
     let mut world = sick(&[cont(), harsher]);
     again(&mut world);
-    assert_eq!(signals(&world), ["Cont", "Cont"]);
+    assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);
 }
 
 /// Nor one behind a drain that cannot be.
@@ -117,7 +117,7 @@ fn what_comes_behind_a_drain_that_cannot_be_is_no_next_step() {
     world.infect("n1", hung("log"), Cure::Cont);
     world.run(secs(120));
     again(&mut world);
-    assert_eq!(signals(&world), ["Cont", "Cont"]);
+    assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);
 }
 
 /// What another policy did, or the same one when it said something else, is not what this step did.
@@ -127,5 +127,5 @@ fn what_was_another_step_then_counts_for_nothing() {
     world.policies[0].rules[0].steps[0] = kill(true);
     world.policies[0].rules[0].steps[1] = cont();
     again(&mut world);
-    assert_eq!(signals(&world), ["Cont", "Kill"]);
+    assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);
 }

@@ -1,11 +1,11 @@
 //! Restarts of the kubelet and the runtime: only where the probe says that they do no harm, by the probe alone, the runtime before
 //! the kubelet that waits for it.
 
-use nrh_core::episode::{Phase, StepState};
 use nrh_core::fault::{Fault, FaultType, Severity, SubjectKind};
 use nrh_core::order::{NodeAction, Order, Restart};
-use nrh_core::plan::{Effect, HoldReason, Operation};
+use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, Daemon, Step};
+use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{fault, notify, step};
@@ -39,12 +39,12 @@ fn a_kubelet_that_is_down_is_restarted_by_the_probe() {
     let mut world = World::sick(down(FaultType::KubeletDown), Cure::RestartKubelet, &[kubelet(), notify()]);
     world.run(secs(120));
     assert_eq!(world.did(), ["order RestartKubelet"]);
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
 #[test]
 fn never_by_a_job_even_where_one_could_start() {
-    let with = Restart { unit: Some("crio.service".into()), even_if_unsafe: true, even_if_stopped: false };
+    let with = Restart { unit: Some("crio.service".into()), skip_safety_check: true, start_if_stopped: false };
     let ladder = [restart(Daemon::Runtime, with.clone())];
     let world = World::sick(down(FaultType::RuntimeListHung), Cure::RestartRuntime, &ladder);
     let plan = world.plan();
@@ -56,7 +56,7 @@ fn never_by_a_job_even_where_one_could_start() {
 /// Told in kubernetes/kubernetes #115491.
 #[test]
 fn not_while_it_does_harm_or_nobody_knows_unless_the_policy_says_so() {
-    for (safe, careless, acted) in [
+    for (safe, careless, executed) in [
         (Tri::True, false, true),
         (Tri::False, false, false),
         (Tri::Unknown, false, false),
@@ -66,7 +66,7 @@ fn not_while_it_does_harm_or_nobody_knows_unless_the_policy_says_so() {
         for (daemon, kind) in
             [(Daemon::Kubelet, FaultType::KubeletDown), (Daemon::Runtime, FaultType::RuntimeUnreachable)]
         {
-            let step = restart(daemon, Restart { even_if_unsafe: careless, ..Restart::default() });
+            let step = restart(daemon, Restart { skip_safety_check: careless, ..Restart::default() });
             let mut world = World::sick(down(kind), Cure::Nothing, &[step]);
             // What is said of the other is of no account.
             let other = if safe == Tri::True { Tri::False } else { Tri::True };
@@ -74,11 +74,11 @@ fn not_while_it_does_harm_or_nobody_knows_unless_the_policy_says_so() {
             (view.kubelet, view.runtime) = if daemon == Daemon::Kubelet { (safe, other) } else { (other, safe) };
             view.message = "a shim is stopped".into();
             let plan = world.plan();
-            assert_eq!(!acts(&plan).is_empty(), acted, "{daemon:?} {safe:?} {careless}");
-            if !acted {
-                assert_eq!(reasons(&plan), [HoldReason::RestartUnsafe]);
-                let message = &plan.held[0].message;
-                assert!(message.contains("a shim is stopped") && message.contains("evenIfUnsafe"), "{message}");
+            assert_eq!(!acts(&plan).is_empty(), executed, "{daemon:?} {safe:?} {careless}");
+            if !executed {
+                assert_eq!(reasons(&plan), [BlockReason::RestartUnsafe]);
+                let message = &plan.blocked[0].message;
+                assert!(message.contains("a shim is stopped") && message.contains("skipSafetyCheck"), "{message}");
             }
         }
     }
@@ -88,28 +88,28 @@ fn not_while_it_does_harm_or_nobody_knows_unless_the_policy_says_so() {
 fn people_are_told_of_what_is_not_safe_to_restart_for_long() {
     let world = |lasted: u64, unsafe_for: u64| {
         let mut world = World::sick(down(FaultType::RuntimeUnreachable), Cure::Nothing, &[runtime(), notify()]);
-        world.policies[0].rules[0].hold_for = secs(900);
+        world.policies[0].rules[0].min_duration = secs(900);
         let node = world.node("n1");
-        node.sick[0].fault.for_seconds = lasted;
+        node.sick[0].fault.duration_seconds = lasted;
         node.send();
         (node.report.restart.runtime, node.report.restart.unsafe_for) = (Tri::Unknown, secs(unsafe_for));
         world
     };
     // What it was before its rule was to act does not count, nor one bad moment after a long time.
     for (lasted, unsafe_for) in [(1499, 2000), (5000, 599)] {
-        assert_eq!(reasons(&world(lasted, unsafe_for).plan()), [HoldReason::RestartUnsafe]);
+        assert_eq!(reasons(&world(lasted, unsafe_for).plan()), [BlockReason::RestartUnsafe]);
     }
     assert_eq!(acts(&world(1500, 600).plan())[0].1, "notify");
     // A kubelet waits for its runtime, of which people are told by that one's ladder.
     let mut both = World::sick(down(FaultType::KubeletDown), Cure::Nothing, &[kubelet(), notify()]);
     both.infect("n1", down(FaultType::RuntimeUnreachable), Cure::Nothing);
     let node = both.node("n1");
-    node.sick[0].fault.for_seconds = 5000;
+    node.sick[0].fault.duration_seconds = 5000;
     node.send();
     node.report.restart.unsafe_for = secs(5000);
-    let held = both.plan().held;
-    let kubelet = held.iter().find(|held| held.message.starts_with("KubeletDown")).unwrap();
-    assert_eq!(kubelet.reason, HoldReason::RestartUnsafe);
+    let blocked = both.plan().blocked;
+    let kubelet = blocked.iter().find(|blocked| blocked.message.starts_with("KubeletDown")).unwrap();
+    assert_eq!(kubelet.reason, BlockReason::RestartUnsafe);
 }
 
 #[test]
@@ -120,7 +120,9 @@ fn a_kubelet_whose_start_waits_is_not_restarted_into_the_same_wait() {
     let plan = world.plan();
     assert!(acts(&plan).is_empty());
     assert!(
-        plan.held.iter().any(|held| held.reason == HoldReason::RestartUnsafe && held.message.contains("wait anew"))
+        plan.blocked
+            .iter()
+            .any(|blocked| blocked.reason == BlockReason::RestartUnsafe && blocked.message.contains("wait anew"))
     );
 }
 
@@ -142,7 +144,7 @@ fn of_both_the_runtime_comes_first() {
         world.infect("n1", down(second), cure);
         world.run(secs(900));
         assert_eq!(world.did(), ["order RestartRuntime", "order RestartKubelet"], "{first}");
-        assert!(world.episodes.values().all(|episode| episode.phase == Phase::Succeeded));
+        assert!(world.remediations.values().all(|remediation| remediation.phase == Phase::Succeeded));
     }
 }
 
@@ -177,13 +179,13 @@ fn what_a_restart_does_not_end_is_not_restarted_for() {
 #[test]
 fn another_unit_in_the_policy_is_another_step() {
     let mut world = World::sick(down(FaultType::KubeletDown), Cure::Nothing, &[kubelet()]);
-    // Reserved, and not yet done.
+    // Scheduled, and not yet done.
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
-    assert_eq!(world.only_episode().steps[0].state, StepState::Reserved);
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
     let with = Restart { unit: Some("k3s.service".into()), ..Restart::default() };
     world.policies[0].rules[0].steps = vec![restart(Daemon::Kubelet, with.clone())];
     world.run(secs(120));
-    let steps = &world.only_episode().steps;
+    let steps = &world.only_remediation().steps;
     assert_eq!((steps[0].state, steps[0].restart.clone()), (StepState::Cancelled, Some(Restart::default())));
     assert_eq!((steps[1].restart.clone(), steps[1].phrase()), (Some(with), "RestartKubelet(k3s.service)".to_owned()));
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use nrh_core::episode::{Episode, StepRecord, StepState, since};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{Effect, Operation, Plan};
 use nrh_core::policy::{ActionType, Mode, Policy};
+use nrh_core::remediation::{Remediation, StepRecord, StepState, since};
 use nrh_core::snapshot::Tri;
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ use crate::world::{Chaos, Cure, World, secs};
 
 /// For how long: longer than failures are remembered, so that everything has its turn more than once.
 const LASTS: Duration = Duration::from_hours(3);
-/// For how long an episode that is healed may be watched since its node flaps.
+/// For how long a remediation that is healed may be watched since its node flaps.
 const WATCHED: Duration = Duration::from_hours(1);
 /// For how long a node stays cordoned that may still go down for a reboot nobody waits for any more.
 const MAY_GO_DOWN: Duration = Duration::from_mins(40);
@@ -130,14 +130,14 @@ impl Seen {
     /// In no stretch of time is a node acted on more often than its policy lets it.
     fn check_acts(&self, world: &World) {
         for policy in &world.policies {
-            let (most, within) = (policy.limits.per_node.acts as usize, policy.limits.per_node.within);
+            let (most, within) = (policy.limits.per_node.max_actions as usize, policy.limits.per_node.window);
             for node in NODES {
-                let own = |e: &&Episode| e.mode == Mode::Enforce && e.policy == policy.name && e.node == node;
-                let steps = world.episodes.values().filter(own).flat_map(|episode| {
-                    episode.steps.iter().map(|step| ((&step.operation_id, &episode.node_uid), step))
+                let own = |e: &&Remediation| e.mode == Mode::Enforce && e.policy == policy.name && e.node == node;
+                let steps = world.remediations.values().filter(own).flat_map(|remediation| {
+                    remediation.steps.iter().map(|step| ((&step.operation_id, &remediation.node_uid), step))
                 });
                 let touched = steps.filter(|(_, step)| {
-                    let is_begun = step.started_at.is_some() || step.acted_at.is_some();
+                    let is_begun = step.started_at.is_some() || step.executed_at.is_some();
                     is_begun && step.state != StepState::Refused && !step.is_refused_call()
                 });
                 let mut at: BTreeMap<&String, Vec<Timestamp>> = BTreeMap::new();
@@ -156,45 +156,45 @@ impl Seen {
     }
 }
 
-/// The longest that anything in an episode of this policy may take, or be waited for.
+/// The longest that anything in a remediation of this policy may take, or be waited for.
 fn longest(world: &World, policy: &Policy) -> Duration {
     let steps = policy.rules.iter().flat_map(|rule| &rule.steps);
     let each = steps.map(|step| {
         let approval = if step.needs_approval() { step.approval_timeout } else { Duration::ZERO };
-        step.timeout.max(world.settings.answer_within) + step.cooldown + step.verify_for + approval
+        step.timeout.max(world.settings.answer_within) + step.cooldown + step.stable_for + approval
     });
     each.max().unwrap_or_default() + SLACK
 }
 
 /// Whether it keeps its node cordoned after a reboot of which nobody knows what came.
-fn may_go_down(episode: &Episode) -> bool {
+fn may_go_down(remediation: &Remediation) -> bool {
     let is_reboot = |step: &StepRecord| {
         matches!(step.action, ActionType::Reboot | ActionType::MarkForReboot)
             && matches!(step.state, StepState::TimedOut | StepState::Cancelled)
     };
-    episode.undo.owes_cordon() && episode.current_step().is_none() && episode.steps.iter().any(is_reboot)
+    remediation.cleanup.owes_cordon() && remediation.current_step().is_none() && remediation.steps.iter().any(is_reboot)
 }
 
 /// Whatever is waited for has an end. What began before the clock was set ahead seems to last longer by that.
 fn check_waits(world: &World, plan: &Plan, set: Option<(Timestamp, Duration)>) {
-    for episode in world.episodes.values().filter(|episode| episode.is_open()) {
-        assert!(plan.next.is_some(), "open, and nobody looks again: {episode:#?}");
-        let Some(policy) = world.policies.iter().find(|policy| policy.name == episode.policy) else { continue };
-        let longest = if episode.is_watched() { WATCHED + SLACK } else { longest(world, policy) };
-        let longest = if may_go_down(episode) { longest.max(MAY_GO_DOWN + SLACK) } else { longest };
-        let step = episode.current_step();
+    for remediation in world.remediations.values().filter(|remediation| remediation.is_open()) {
+        assert!(plan.next.is_some(), "open, and nobody looks again: {remediation:#?}");
+        let Some(policy) = world.policies.iter().find(|policy| policy.name == remediation.policy) else { continue };
+        let longest = if remediation.is_watched() { WATCHED + SLACK } else { longest(world, policy) };
+        let longest = if may_go_down(remediation) { longest.max(MAY_GO_DOWN + SLACK) } else { longest };
+        let step = remediation.current_step();
         let last = step.map_or_else(
-            || episode.last_activity(),
+            || remediation.last_activity(),
             |step| {
-                [Some(step.reserved_at), step.started_at, step.acted_at]
+                [Some(step.scheduled_at), step.started_at, step.executed_at]
                     .into_iter()
                     .flatten()
-                    .fold(step.reserved_at, Timestamp::max)
+                    .fold(step.scheduled_at, Timestamp::max)
             },
         );
         let ahead = set.filter(|(at, _)| last < *at).map_or(Duration::ZERO, |(_, ahead)| ahead);
         let waits = since(world.now, last).saturating_sub(ahead);
-        assert!(waits <= longest, "waits for {waits:?}, at most {longest:?} expected: {episode:#?}");
+        assert!(waits <= longest, "waits for {waits:?}, at most {longest:?} expected: {remediation:#?}");
     }
 }
 

@@ -33,7 +33,7 @@ pub fn silent() -> Fault {
 pub fn fault(kind: FaultType, key: &str) -> Fault {
     let subject_kind = match kind {
         FaultType::NetworkPluginHung => SubjectKind::NetworkPlugin,
-        FaultType::LeakedShim | FaultType::DeafShim => SubjectKind::Shim,
+        FaultType::LeakedShim | FaultType::UnresponsiveShim => SubjectKind::Shim,
         FaultType::KubeletDown | FaultType::KubeletCrashLoop => SubjectKind::Kubelet,
         kind if kind.is_of_runtime() => SubjectKind::Runtime,
         kind if kind.is_lasting() => SubjectKind::Host,
@@ -68,9 +68,9 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
         message: format!("{kind} of {key}"),
         impact: String::new(),
         first_seen: "2026-01-01T00:00:00Z".parse().unwrap(),
-        for_seconds: 60,
+        duration_seconds: 60,
         confirmations: 3,
-        look_age_seconds: 0,
+        check_age_seconds: 0,
         evidence: Vec::new(),
         evidence_bundle: None,
     }
@@ -148,10 +148,10 @@ pub fn step(action: Action) -> Step {
     Step {
         action,
         timeout: secs(180),
-        attempts: 1,
+        max_attempts: 1,
         cooldown: secs(60),
-        verify_for: secs(5),
-        on_failure: OnFailure::Next,
+        stable_for: secs(5),
+        on_failure: OnFailure::Continue,
         approval: ApprovalMode::Automatic,
         approval_timeout: Duration::from_hours(1),
         mode: Mode::Enforce,
@@ -189,7 +189,7 @@ pub fn hand_off(kind: &str) -> Step {
 
 /// Of a node that need not be drained, for ten minutes.
 pub fn reboot() -> Step {
-    Step { timeout: secs(600), ..step(Action::Reboot(Reboot { even_if_not_drained: true })) }
+    Step { timeout: secs(600), ..step(Action::Reboot(Reboot { require_drain: false })) }
 }
 
 /// By the file for which kured looks, for an hour.
@@ -209,7 +209,7 @@ pub fn rule(name: &str, faults: &[FaultType], steps: &[Step]) -> Rule {
         min_severity: Severity::Low,
         namespaces: Namespaces::default(),
         narrow: Narrow::default(),
-        hold_for: Duration::ZERO,
+        min_duration: Duration::ZERO,
         steps: steps.to_vec(),
     }
 }

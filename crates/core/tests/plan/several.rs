@@ -35,7 +35,7 @@ fn disabled(how: u8, priority: i32, ladder: &[Step]) -> Policy {
     policy
 }
 
-/// What is in flight, whatever the number of its episode: what a dry run has recorded of the node counts there, too. None without a
+/// What is in flight, whatever the number of its remediation: what a dry run has recorded of the node counts there, too. None without a
 /// ledger.
 fn slots(world: &World) -> Option<Vec<&Slot>> {
     let mut slots: Vec<&Slot> = world.ledger.as_ref()?.slots.values().collect();

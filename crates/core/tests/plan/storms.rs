@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use nrh_core::episode::Phase;
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::plan::{HoldReason, Plan};
+use nrh_core::plan::{BlockReason, Plan};
 use nrh_core::policy::{Amount, ApprovalMode, Mode, Step, StormLimit};
+use nrh_core::remediation::Phase;
 use nrh_core::snapshot::NodeView;
 
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ fn infect(world: &mut World, nodes: std::ops::Range<usize>, cure: Cure, of: fn(&
     let all = names(world.nodes.len());
     for node in &all[nodes] {
         let mut fault = of("log");
-        (fault.first_seen, fault.for_seconds) = (world.now, 60);
+        (fault.first_seen, fault.duration_seconds) = (world.now, 60);
         world.infect(node, fault, cure);
     }
 }
@@ -40,14 +40,14 @@ fn infect(world: &mut World, nodes: std::ops::Range<usize>, cure: Cure, of: fn(&
 fn pass(world: &mut World, wait: Duration) -> Plan {
     for node in world.nodes.values_mut() {
         for sick in &mut node.sick {
-            sick.fault.for_seconds += wait.as_secs();
+            sick.fault.duration_seconds += wait.as_secs();
         }
     }
     world.tick(wait);
     world.pass()
 }
 
-fn blocked(plan: &Plan) -> (HoldReason, String) {
+fn blocked(plan: &Plan) -> (BlockReason, String) {
     plan.policies["p"].blocked.clone().unwrap()
 }
 
@@ -56,14 +56,14 @@ fn the_same_new_fault_on_many_nodes_holds_until_no_more_come() {
     let mut world = fleet(40);
     infect(&mut world, 0..10, Cure::Cont, hung);
     let plan = world.pass();
-    assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|reason| *reason == HoldReason::Storm));
+    assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|reason| *reason == BlockReason::Storm));
     let (reason, told) = blocked(&plan);
     assert!(
-        reason == HoldReason::Storm && told.contains("10 of 40 nodes have a new HungContainer within 10 min"),
+        reason == BlockReason::Storm && told.contains("10 of 40 nodes have a new HungContainer within 10 min"),
         "{told}"
     );
     assert!(plan.next.is_some_and(|next| next <= secs(30)), "it clears itself");
-    assert!(world.episodes.is_empty());
+    assert!(world.remediations.is_empty());
     // Two more, nearly ten minutes later: they alone are no storm, but the others are new still.
     pass(&mut world, secs(530));
     infect(&mut world, 10..12, Cure::Cont, hung);
@@ -80,14 +80,14 @@ fn what_is_healed_as_fast_as_it_comes_is_a_storm_as_well() {
         for _ in 0..4 {
             pass(&mut world, secs(5));
         }
-        healed = world.episodes.values().filter(|episode| episode.phase == Phase::Succeeded).count();
+        healed = world.remediations.values().filter(|remediation| remediation.phase == Phase::Succeeded).count();
     }
     assert_eq!(healed, 9, "with the tenth of forty within ten minutes it is one");
     let (reason, told) = blocked(&world.plan());
-    assert!(reason == HoldReason::Storm && told.contains("(9 of them no more)"), "{told}");
+    assert!(reason == BlockReason::Storm && told.contains("(9 of them no more)"), "{told}");
     // No more come: the nine are forgotten, the eleven others are still sick, and few at a time are healed.
     pass(&mut world, secs(605));
-    assert_eq!(world.episodes.values().filter(|episode| episode.is_open()).count(), 1);
+    assert_eq!(world.remediations.values().filter(|remediation| remediation.is_open()).count(), 1);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn after_a_storm_twice_as_many_follow_as_long_as_it_helps() {
     let mut most = Vec::new();
     for _ in 0..200 {
         pass(&mut world, secs(5));
-        let open = world.episodes.values().filter(|episode| episode.is_open()).count();
+        let open = world.remediations.values().filter(|remediation| remediation.is_open()).count();
         if open > most.last().copied().unwrap_or(0) {
             most.push(open);
         }
@@ -118,11 +118,11 @@ fn what_does_not_help_begins_it_anew() {
     infect(&mut world, 7..8, Cure::Nothing, hung);
     infect(&mut world, 8..40, Cure::Cont, hung);
     pass(&mut world, secs(600));
-    let failed = |world: &World| world.episodes.values().any(|episode| episode.phase == Phase::Failed);
+    let failed = |world: &World| world.remediations.values().any(|remediation| remediation.phase == Phase::Failed);
     let mut most = 0;
     while !failed(&world) {
         pass(&mut world, secs(5));
-        let open = world.episodes.values().filter(|episode| episode.is_open()).count();
+        let open = world.remediations.values().filter(|remediation| remediation.is_open()).count();
         most = most.max(open);
         assert!(world.nodes.values().any(|node| !node.sick.is_empty()));
     }
@@ -148,7 +148,7 @@ fn few_nodes_slow_nodes_and_other_faults_are_no_storm() {
     for node in 0..12 {
         infect(&mut slow, node..node + 1, Cure::Cont, hung);
         let plan = pass(&mut slow, secs(120));
-        assert!(!reasons(&plan).contains(&HoldReason::Storm), "one every two minutes: {:?}", plan.held);
+        assert!(!reasons(&plan).contains(&BlockReason::Storm), "one every two minutes: {:?}", plan.blocked);
     }
 
     let mut two = fleet(40);
@@ -158,7 +158,7 @@ fn few_nodes_slow_nodes_and_other_faults_are_no_storm() {
     assert_eq!(acts(&two.pass()), [("n20".to_owned(), "job ReleaseCont".to_owned())]);
 
     let mut off = fleet(40);
-    off.policies[0].limits.storm = StormLimit { nodes: Amount::Count(100_000), ..StormLimit::default() };
+    off.policies[0].limits.storm = StormLimit { min_nodes: Amount::Count(100_000), ..StormLimit::default() };
     infect(&mut off, 0..30, Cure::Cont, hung);
     assert_eq!(acts(&off.pass()).len(), 30);
 }
@@ -174,7 +174,7 @@ fn people_are_told_in_a_storm_and_a_dry_run_shows_the_same() {
     dry.policies[0].mode = Mode::DryRun;
     infect(&mut dry, 0..12, Cure::Cont, hung);
     let plan = dry.pass();
-    assert!(dry.episodes.is_empty() && reasons(&plan).iter().all(|reason| *reason == HoldReason::Storm));
+    assert!(dry.remediations.is_empty() && reasons(&plan).iter().all(|reason| *reason == BlockReason::Storm));
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn what_a_few_sick_nodes_have_in_common_makes_a_storm_of_them() {
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{what}: {:?}", acts(&plan));
         let (reason, told) = blocked(&plan);
-        assert_eq!(reason, HoldReason::Storm);
+        assert_eq!(reason, BlockReason::Storm);
         assert!(told.ends_with(&format!("; 5 of the 5 have {what}, which 8 of all nodes have")), "{told}");
         // Who has it not has nothing to do with it.
         infect(&mut world, 20..21, Cure::Cont, hung);
@@ -227,7 +227,7 @@ fn what_a_few_sick_nodes_have_in_common_makes_a_storm_of_them() {
         world.run(secs(60));
         // No more come: it is healed one at a time, as after any storm.
         pass(&mut world, secs(600));
-        assert_eq!(world.episodes.values().filter(|episode| episode.is_open()).count(), 1, "{what}");
+        assert_eq!(world.remediations.values().filter(|remediation| remediation.is_open()).count(), 1, "{what}");
     }
 }
 
@@ -237,7 +237,7 @@ fn a_few_sick_nodes_like_all_others_are_no_storm() {
     let few = |sick: usize, marked: usize, nodes: Option<u32>| {
         let mut world = fleet(40);
         if let Some(nodes) = nodes {
-            world.policies[0].limits.storm.nodes = Amount::Count(nodes);
+            world.policies[0].limits.storm.min_nodes = Amount::Count(nodes);
         }
         mark_out(&mut world, marked, |view, is| {
             view.kubelet_version = Some(if is { "new" } else { "old" }.to_owned());
@@ -252,7 +252,7 @@ fn a_few_sick_nodes_like_all_others_are_no_storm() {
     assert_eq!(few(5, 8, None), 0);
 }
 
-/// An episode of another kind, however long it waits, is none of those that are healed after a storm.
+/// A remediation of another kind, however long it waits, is none of those that are healed after a storm.
 #[test]
 fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
     let mut world = fleet(40);
@@ -263,11 +263,11 @@ fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
     ));
     world.infect("n39", plugin(), Cure::Nothing);
     world.pass();
-    assert_eq!(world.only_episode().phase, Phase::AwaitingApproval);
+    assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
     infect(&mut world, 0..12, Cure::Cont, hung);
     pass(&mut world, secs(600));
-    let begun = world.episodes.values().filter(|episode| episode.phase != Phase::AwaitingApproval);
-    assert_eq!(begun.count(), 1, "{:?}", world.episodes);
+    let begun = world.remediations.values().filter(|remediation| remediation.phase != Phase::AwaitingApproval);
+    assert_eq!(begun.count(), 1, "{:?}", world.remediations);
 }
 
 proptest! {
@@ -278,24 +278,24 @@ proptest! {
         let kinds = [FaultType::HungContainer, FaultType::NetworkPluginHung];
         let mut world = fleet(12);
         world.policies[0].rules = vec![rule("r", &kinds, &[cont()])];
-        world.policies[0].limits.storm.nodes = Amount::Count(6);
+        world.policies[0].limits.storm.min_nodes = Amount::Count(6);
         let all = names(12);
         for (node, is_net, age) in &ill {
             let mut one = fault(kinds[usize::from(*is_net)], "x");
-            one.for_seconds = *age;
+            one.duration_seconds = *age;
             if world.node(&all[*node]).sick.iter().all(|sick| sick.fault.id != one.id) {
                 world.infect(&all[*node], one, Cure::Cont);
             }
         }
         let sick = |kind: FaultType, limit: u64| {
-            let is = |fault: &Fault| fault.kind == kind && fault.for_seconds <= limit;
+            let is = |fault: &Fault| fault.kind == kind && fault.duration_seconds <= limit;
             world.nodes.values().filter(|node| node.sick.iter().any(|sick| is(&sick.fault))).count()
         };
         let [rises, passes] = [600, u64::MAX].map(|limit| kinds.map(|kind| sick(kind, limit) >= 6));
         let all_sick = kinds.map(|kind| sick(kind, u64::MAX));
         world.pass();
         let begun = |kind: FaultType| {
-            world.episodes.values().filter(|episode| episode.faults.iter().any(|fault| fault.kind == kind)).count()
+            world.remediations.values().filter(|remediation| remediation.faults.iter().any(|fault| fault.kind == kind)).count()
         };
         for (place, kind) in kinds.into_iter().enumerate() {
             match (rises[place], passes[place]) {

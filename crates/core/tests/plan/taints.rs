@@ -1,9 +1,9 @@
 //! Taints of ours on a node: put there, taken off, and never anybody else's.
 
-use nrh_core::episode::{HealState, Phase, StepState};
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{Effect, HoldReason, plan};
+use nrh_core::plan::{BlockReason, Effect, plan};
 use nrh_core::policy::{Action, ActionType, Keep, Mode, Step};
+use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::NodeView;
 use nrh_core::taint::{KeyedTaint, TaintEffect, TaintMark};
 
@@ -31,16 +31,16 @@ fn somebodys() -> KeyedTaint {
 }
 
 #[test]
-fn it_lasts_as_long_as_the_episode() {
+fn it_lasts_as_long_as_the_remediation() {
     let mut world = World::sick(hung("log"), Cure::Kill, &[taint(), cont(), kill(true)]);
     world.pass();
-    let mark = TaintMark::new(&world.only_episode().name, HARD);
+    let mark = TaintMark::new(&world.only_remediation().name, HARD);
     let node = view(&world);
     assert!(node.carries(HARD) && node.tainted_by == Some(mark) && !node.unschedulable, "{node:?}");
     world.run(secs(900));
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Succeeded, "{}", episode.message);
-    assert!(episode.undo.tainted && episode.undo.untainted_at.is_some());
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
+    assert!(remediation.cleanup.tainted && remediation.cleanup.untainted_at.is_some());
     assert_eq!(world.did(), ["taint", "job ReleaseCont", "job ReleaseKill", "untaint"]);
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none());
 }
@@ -51,9 +51,9 @@ fn somebody_elses_taint_with_our_key_is_not_adopted() {
         let mut world = World::sick(hung("log"), Cure::Cont, &[taint(), cont()]);
         world.node("n1").view.taints.insert(theirs.clone());
         world.run(secs(300));
-        let episode = world.only_episode();
-        assert_eq!(episode.phase, Phase::Succeeded, "{}", episode.message);
-        assert_eq!(episode.steps[0].message, "somebody else's taint is there already, adopted nothing");
+        let remediation = world.only_remediation();
+        assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
+        assert_eq!(remediation.steps[0].message, "somebody else's taint is there already, adopted nothing");
         assert_eq!(view(&world).taints, [theirs].into(), "it was there before, it stays");
     }
 }
@@ -64,7 +64,7 @@ fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_our
     world.pass();
     world.node("n1").view.taints.insert(somebodys());
     world.run(secs(900));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded, "{}", world.only_episode().message);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded, "{}", world.only_remediation().message);
     assert_eq!(view(&world).taints, [somebodys()].into(), "ours goes, theirs stays");
 
     // A person takes off ours alone, or makes it theirs by a value: that is a no all the same.
@@ -74,14 +74,14 @@ fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_our
         world.pass();
         world.node("n1").view.taints = [theirs.clone()].into();
         world.run(secs(120));
-        let episode = world.only_episode();
-        assert!(episode.message.contains("our taint was taken off node n1 by hand"), "{}", episode.message);
+        let remediation = world.only_remediation();
+        assert!(remediation.message.contains("our taint was taken off node n1 by hand"), "{}", remediation.message);
         assert_eq!((&view(&world).taints, &view(&world).tainted_by), (&[theirs].into(), &None));
     }
 }
 
 #[test]
-fn a_person_who_takes_it_off_ends_the_episode() {
+fn a_person_who_takes_it_off_ends_the_remediation() {
     for mark_goes in [false, true] {
         let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont(), kill(true)]);
         world.pass();
@@ -92,12 +92,12 @@ fn a_person_who_takes_it_off_ends_the_episode() {
             view.tainted_by = None;
         }
         world.run(secs(120));
-        let episode = world.only_episode();
-        assert_eq!(episode.phase, Phase::Cancelled, "{}", episode.message);
-        assert!(episode.message.contains("our taint was taken off node n1 by hand"), "{}", episode.message);
+        let remediation = world.only_remediation();
+        assert_eq!(remediation.phase, Phase::Cancelled, "{}", remediation.message);
+        assert!(remediation.message.contains("our taint was taken off node n1 by hand"), "{}", remediation.message);
         assert!(world.nodes["n1"].view.tainted_by.is_none(), "our mark is taken off");
         assert!(world.ledger.as_ref().unwrap().slots.is_empty());
-        assert_eq!(reasons(&world.plan()), [HoldReason::RecentlyFailed], "it does not begin anew at once");
+        assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed], "it does not begin anew at once");
     }
 }
 
@@ -113,16 +113,16 @@ fn a_stale_view_of_our_own_taint_is_no_persons_no() {
     assert_eq!(acts(&plan).len(), 1, "it goes on: {:?}", plan.effects);
 }
 
-/// What ends an episode, and whether the taint comes off.
+/// What ends a remediation, and whether the taint comes off.
 #[test]
-fn it_comes_off_however_the_episode_ends() {
+fn it_comes_off_however_the_remediation_ends() {
     type End = (&'static str, fn(&mut World), Phase, &'static str);
     let ends: [End; 8] = [
         (
             "deleted",
-            |w| w.episodes.values_mut().for_each(|e| e.deleting = true),
+            |w| w.remediations.values_mut().for_each(|e| e.deleting = true),
             Phase::Cancelled,
-            "the episode was deleted",
+            "the remediation was deleted",
         ),
         ("policy gone", |w| w.policies.clear(), Phase::Cancelled, "policy p is gone"),
         ("policy suspended", |w| w.policies[0].suspend = true, Phase::Cancelled, "policy p is suspended"),
@@ -141,19 +141,19 @@ fn it_comes_off_however_the_episode_ends() {
         let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
         world.pass();
         assert!(view(&world).carries(HARD), "{what}");
-        let name = world.only_episode().name.clone();
+        let name = world.only_remediation().name.clone();
         // The one that is deleted goes once its end has been noted.
-        let mut last = world.only_episode().clone();
+        let mut last = world.only_remediation().clone();
         end(&mut world);
         for _ in 0..120 {
             world.pass();
-            let Some(now) = world.episodes.get(&name) else { break };
+            let Some(now) = world.remediations.get(&name) else { break };
             last = now.clone();
             world.tick(secs(5));
         }
         assert_eq!(last.phase, phase, "{what}: {}", last.message);
         assert!(last.message.contains(message), "{what}: {}", last.message);
-        assert!(!last.is_live() && last.undo.untainted_at.is_some(), "{what}: {last:#?}");
+        assert!(!last.is_live() && last.cleanup.untainted_at.is_some(), "{what}: {last:#?}");
         assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{what}: {:?}", view(&world));
     }
 }
@@ -164,7 +164,7 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
     for is_known in [true, false] {
         let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
         world.pass();
-        let first = world.only_episode().name.clone();
+        let first = world.only_remediation().name.clone();
         let node = world.node("n1");
         (node.view.uid, node.report.node_uid) = ("uid-new".into(), Some("uid-new".into()));
         node.view.taints.clear();
@@ -177,7 +177,7 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
         // Later than that, too; and then it stands in nobody's way.
         world.node("n1").view.tainted_by = Some(TaintMark::new(&first, HARD));
         if !is_known {
-            world.episodes.clear();
+            world.remediations.clear();
         }
         world.infect("n1", hung("other"), Cure::Cont);
         world.run(secs(120));
@@ -188,7 +188,7 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
 }
 
 #[test]
-fn another_name_over_the_mark_of_an_episode_at_work_takes_nothing_off() {
+fn another_name_over_the_mark_of_a_remediation_at_work_takes_nothing_off() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
     world.pass();
     world.pass();
@@ -198,11 +198,11 @@ fn another_name_over_the_mark_of_an_episode_at_work_takes_nothing_off() {
         world.tick(secs(5));
     }
     assert!(view(&world).carries(HARD), "{:?}", world.did());
-    let episode = world.only_episode();
-    assert!(!episode.phase.is_final(), "{}", episode.message);
+    let remediation = world.only_remediation();
+    assert!(!remediation.phase.is_final(), "{}", remediation.message);
     world.run(secs(900));
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Failed, "{}", episode.message);
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Failed, "{}", remediation.message);
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "nothing is stranded");
 }
 
@@ -225,33 +225,40 @@ fn what_we_have_taken_off_ourselves_is_no_persons_no() {
             let mut world = World::sick(hung("log"), Cure::Cont, &[first.clone(), cont(), kill(true), notify()]);
             if early {
                 // Healed so soon that a cache might show the node as it was before.
-                world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.verify_for = secs(1));
+                world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.stable_for = secs(1));
             } else {
-                world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.verify_for = secs(90));
+                world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.stable_for = secs(90));
             }
-            let is_undo = |effect: &Effect| matches!(effect, Effect::Untaint { .. } | Effect::Uncordon { .. });
+            let is_cleanup = |effect: &Effect| matches!(effect, Effect::Untaint { .. } | Effect::Uncordon { .. });
             let mut left = 200;
             while !world.did().contains(&undone) {
                 let plan = world.plan();
                 let mut broken = false;
                 for effect in &plan.effects {
-                    broken = broken || !world.apply(effect, !is_undo(effect));
+                    broken = broken || !world.apply(effect, !is_cleanup(effect));
                 }
                 world.tick(secs(5));
                 left -= 1;
-                assert!(left > 0, "{:#?}", world.episodes);
+                assert!(left > 0, "{:#?}", world.remediations);
             }
             world.infect("n1", hung("next"), Cure::Kill);
             let mut phases = Vec::new();
             for _ in 0..60 {
                 world.pass();
                 world.tick(secs(5));
-                phases.extend(world.episodes.values().map(|episode| (episode.phase, episode.message.clone())));
+                phases.extend(
+                    world.remediations.values().map(|remediation| (remediation.phase, remediation.message.clone())),
+                );
             }
             let is_stopped = |(phase, _): &&(Phase, String)| *phase == Phase::Cancelled;
             assert_eq!(phases.iter().find(is_stopped), None, "{undone}, early: {early}");
-            let healed = world.episodes.values().flat_map(|episode| &episode.faults);
-            assert_eq!(healed.filter(|fault| fault.state == HealState::Healed).count(), 2, "{:#?}", world.episodes);
+            let healed = world.remediations.values().flat_map(|remediation| &remediation.faults);
+            assert_eq!(
+                healed.filter(|fault| fault.state == Resolution::Resolved).count(),
+                2,
+                "{:#?}",
+                world.remediations
+            );
             let node = view(&world);
             assert!(node.taints.is_empty() && node.tainted_by.is_none() && !node.unschedulable, "{node:?}");
         }
@@ -272,14 +279,14 @@ fn a_stricter_taint_than_the_one_that_is_on_is_recorded_as_not_put_there() {
         world.pass();
         world.infect("n1", plugin(), Cure::Kill);
         world.run(secs(1_500));
-        let episode = world.only_episode();
-        let taints: Vec<_> = episode.steps.iter().filter(|step| step.action == ActionType::Taint).collect();
+        let remediation = world.only_remediation();
+        let taints: Vec<_> = remediation.steps.iter().filter(|step| step.action == ActionType::Taint).collect();
         let states: Vec<StepState> = taints.iter().map(|step| step.state).collect();
         if is_reversed {
             assert_eq!(states, [StepState::Succeeded], "a softer one is none beside it");
             continue;
         }
-        assert_eq!(states, [StepState::Succeeded, StepState::Refused], "{:#?}", episode.steps);
+        assert_eq!(states, [StepState::Succeeded, StepState::Refused], "{:#?}", remediation.steps);
         assert!(taints[1].message.contains("NoSchedule is not put in its place"), "{}", taints[1].message);
         assert!(world.did().contains(&"job ReleaseKill"), "the step that heals follows: {:?}", world.did());
     }
@@ -296,10 +303,10 @@ fn a_taint_of_its_own_with_another_effect_is_not_taken_for_the_one_that_is_wante
     assert!(view(&world).carries(SOFT));
     world.policies[0].rules[0].steps[0] = taint();
     world.run(secs(300));
-    let episode = world.only_episode();
-    let states: Vec<StepState> = episode.steps.iter().map(|step| step.state).collect();
-    assert_eq!(states, [StepState::Cancelled, StepState::Refused, StepState::Succeeded], "{:#?}", episode.steps);
-    assert_eq!(episode.phase, Phase::Succeeded, "{}", episode.message);
+    let remediation = world.only_remediation();
+    let states: Vec<StepState> = remediation.steps.iter().map(|step| step.state).collect();
+    assert_eq!(states, [StepState::Cancelled, StepState::Refused, StepState::Succeeded], "{:#?}", remediation.steps);
+    assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{:?}", view(&world));
 }
 
@@ -313,25 +320,25 @@ fn what_a_person_took_off_before_it_was_recorded_is_not_put_back() {
     }
     world.node("n1").view.taints.clear();
     world.run(secs(60));
-    let episode = world.only_episode();
-    assert!(episode.message.contains("our taint was taken off node n1 by hand"), "{}", episode.message);
+    let remediation = world.only_remediation();
+    assert!(remediation.message.contains("our taint was taken off node n1 by hand"), "{}", remediation.message);
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{:?}", view(&world));
 }
 
 #[test]
-fn a_late_write_does_not_outlast_an_episode_that_keeps_its_cordon() {
-    let kept = step(Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) })));
+fn a_late_write_does_not_outlast_a_remediation_that_keeps_its_cordon() {
+    let kept = step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
     let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Contained, "{}", episode.message);
-    let name = episode.name.clone();
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Quarantined, "{}", remediation.message);
+    let name = remediation.name.clone();
     let node = &mut world.node("n1").view;
     node.taints.insert(KeyedTaint::plain(HARD));
     node.tainted_by = Some(TaintMark::new(&name, HARD));
     world.pass();
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{:?}", view(&world));
-    assert_eq!(world.only_episode().phase, Phase::Contained);
+    assert_eq!(world.only_remediation().phase, Phase::Quarantined);
 }
 
 /// Hardly any DaemonSet tolerates our key: the pod that is deleted has no successor, and its absence is no cure.
@@ -344,15 +351,15 @@ fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
         world.node("n1").view.taints.insert(theirs.clone());
         let plan = world.pass();
         assert_eq!(acts(&plan), [], "{theirs}");
-        assert_eq!(reasons(&plan), [HoldReason::CannotAct]);
-        assert!(plan.held[0].message.contains(&theirs.to_string()), "{}", plan.held[0].message);
+        assert_eq!(reasons(&plan), [BlockReason::ActionsDisabled]);
+        assert!(plan.blocked[0].message.contains(&theirs.to_string()), "{}", plan.blocked[0].message);
         world.node("n1").view.taints.clear();
         assert_eq!(acts(&world.pass()), [("n1".to_owned(), "delete agent-1".to_owned())]);
         // One that comes after the act lets nobody take the absence for a cure.
         world.node("n1").view.taints.insert(theirs);
         world.run(secs(1_200));
-        let episode = world.only_episode();
-        assert_ne!(episode.phase, Phase::Succeeded, "{}", episode.message);
+        let remediation = world.only_remediation();
+        assert_ne!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
     }
     // Pods of DaemonSets come to a node that others only prefer not to use.
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &delete)])], &["n1"]);
@@ -373,10 +380,10 @@ fn it_is_left_out_for_the_pod_of_a_daemon_set_unless_it_lets_a_successor_come() 
 
 /// Told in kubernetes-sigs/node-readiness-controller #382.
 #[test]
-fn what_a_lost_episode_has_left_is_taken_off() {
+fn what_a_lost_remediation_has_left_is_taken_off() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
     world.pass();
-    world.episodes.clear();
+    world.remediations.clear();
     world.policies.clear();
     world.ledger.as_mut().unwrap().slots.clear();
     let plan = world.pass();
@@ -389,19 +396,19 @@ fn what_a_lost_episode_has_left_is_taken_off() {
 
 #[test]
 fn it_goes_where_a_cordon_stays() {
-    let kept = step(Action::Cordon(Some(Keep { keep_for: secs(7_200), healthy_delay: secs(60) })));
+    let kept = step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
     let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
-    let episode = world.only_episode();
-    assert_eq!(episode.phase, Phase::Contained, "{}", episode.message);
+    let remediation = world.only_remediation();
+    assert_eq!(remediation.phase, Phase::Quarantined, "{}", remediation.message);
     let node = view(&world);
     assert!(node.unschedulable && node.taints.is_empty() && node.tainted_by.is_none(), "{node:?}");
-    assert!(!episode.undo.owes_taint() && episode.undo.owes_cordon());
+    assert!(!remediation.cleanup.owes_taint() && remediation.cleanup.owes_cordon());
 }
 
 #[test]
 fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
-    let twice = Step { attempts: 3, ..taint() };
+    let twice = Step { max_attempts: 3, ..taint() };
     let mut world = World::sick(hung("log"), Cure::Kill, &[twice, cont(), kill(true)]);
     world.run(secs(900));
     let taints = world.log.iter().filter(|(_, what)| what == "taint").count();
@@ -409,9 +416,12 @@ fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
     let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), notify()]);
     world.refuses = true;
     world.run(secs(3_000));
-    let episode = world.only_episode();
-    let (told, tried) = episode.steps.split_last().unwrap();
-    assert!(!tried.is_empty() && tried.iter().all(|step| step.state == StepState::Failed), "{:#?}", episode.steps);
+    let remediation = world.only_remediation();
+    let (told, tried) = remediation.steps.split_last().unwrap();
+    assert!(!tried.is_empty() && tried.iter().all(|step| step.state == StepState::Failed), "{:#?}", remediation.steps);
     assert_eq!((told.action, told.state), (ActionType::Notify, StepState::Succeeded));
-    assert!(!episode.is_live() && !episode.undo.owes_taint(), "a call that failed may have reached the API server");
+    assert!(
+        !remediation.is_live() && !remediation.cleanup.owes_taint(),
+        "a call that failed may have reached the API server"
+    );
 }

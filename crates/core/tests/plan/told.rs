@@ -60,7 +60,7 @@ pub fn policy(policy: &Policy) -> String {
         for step in &rule.steps {
             let shadow = if step.mode == Mode::DryRun { ", a dry run" } else { "" };
             let asks = if step.needs_approval() { ", asks" } else { "" };
-            let _ = write!(line, " {} x{}{shadow}{asks};", step.action.kind().as_str(), step.attempts);
+            let _ = write!(line, " {} x{}{shadow}{asks};", step.action.kind().as_str(), step.max_attempts);
         }
     }
     let limits = &policy.limits;
@@ -73,7 +73,7 @@ pub fn policy(policy: &Policy) -> String {
         let _ = write!(line, ", {} of {:?}", amount(few.max_in_flight), few.faults);
     }
     let node = &limits.per_node;
-    let _ = write!(line, ", {} acts a node within {}s", node.acts, node.within.as_secs());
+    let _ = write!(line, ", {} acts a node within {}s", node.max_actions, node.window.as_secs());
     line
 }
 

@@ -1,9 +1,9 @@
 //! Policies that are tried as a dry run beside one that acts.
 
-use nrh_core::episode::Phase;
 use nrh_core::fault::{Fault, FaultType, Severity};
-use nrh_core::plan::HoldReason;
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Mode, Policy, Step};
+use nrh_core::remediation::Phase;
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, hung, kill, notify, plugin, secs};
@@ -20,23 +20,23 @@ fn tried(steps: &[Step], priority: i32, change: impl Fn(&mut Policy)) -> World {
     world
 }
 
-/// What was recorded of the trial: how its episodes ended, with their steps.
+/// What was recorded of the trial: how its remediations ended, with their steps.
 fn recorded(world: &World) -> Vec<(Phase, String)> {
-    let of_trial = world.episodes.values().filter(|episode| episode.policy == "trial");
-    of_trial.map(|episode| (episode.phase, episode.steps[0].phrase())).collect()
+    let of_trial = world.remediations.values().filter(|remediation| remediation.policy == "trial");
+    of_trial.map(|remediation| (remediation.phase, remediation.steps[0].phrase())).collect()
 }
 
 #[test]
 fn what_a_dry_run_would_take_is_recorded_and_healed_by_the_policy_that_acts() {
     let mut world = tried(&[kill(true)], 10, |_| {});
     let plan = world.pass();
-    assert_eq!(reasons(&plan), [], "nothing is held: {:?}", plan.held);
+    assert_eq!(reasons(&plan), [], "nothing is held: {:?}", plan.blocked);
     let outlook = &plan.nodes["n1"];
-    assert_eq!((outlook.policy.as_deref(), outlook.self_healing), (Some("p"), Tri::True), "{}", outlook.doing);
+    assert_eq!((outlook.policy.as_deref(), outlook.self_healing), (Some("p"), Tri::True), "{}", outlook.activity);
     world.run(secs(300));
     assert_eq!(world.did(), ["job ReleaseCont"]);
-    assert_eq!(recorded(&world), [(Phase::Simulated, "ReleaseHungProcess(Kill)".to_owned())], "once");
-    let real = world.episodes.values().find(|episode| episode.policy == "p").unwrap();
+    assert_eq!(recorded(&world), [(Phase::Simulated, "ReleaseHungProcess(SIGKILL)".to_owned())], "once");
+    let real = world.remediations.values().find(|remediation| remediation.policy == "p").unwrap();
     assert_eq!(real.phase, Phase::Succeeded, "{}", real.message);
 }
 
@@ -44,7 +44,7 @@ fn what_a_dry_run_would_take_is_recorded_and_healed_by_the_policy_that_acts() {
 fn it_records_only_what_it_would_really_take() {
     let below = tried(&[kill(true)], -10, |_| {});
     let without_rule = tried(&[kill(true)], 10, |trial| trial.rules[0].faults.clear());
-    let patient = tried(&[kill(true)], 10, |trial| trial.rules[0].hold_for = secs(3_600));
+    let patient = tried(&[kill(true)], 10, |trial| trial.rules[0].min_duration = secs(3_600));
     let suspended = tried(&[kill(true)], 10, |trial| trial.suspend = true);
     for (name, mut world) in [("below", below), ("no rule", without_rule), ("waits", patient), ("suspended", suspended)]
     {
@@ -58,7 +58,7 @@ fn a_dry_run_that_is_alone_with_a_fault_still_says_so() {
     let mut world = tried(&[kill(true)], 10, |_| {});
     world.policies[0].rules[0].faults.clear();
     let plan = world.pass();
-    assert_eq!(reasons(&plan), [HoldReason::DryRun]);
+    assert_eq!(reasons(&plan), [BlockReason::DryRun]);
     assert_eq!(recorded(&world).len(), 1);
     assert_eq!(world.did(), Vec::<&str>::new());
 }
@@ -67,7 +67,7 @@ fn a_dry_run_that_is_alone_with_a_fault_still_says_so() {
 fn an_enforcing_policy_that_is_suspended_still_stands_for_its_faults() {
     let mut world = tried(&[kill(true)], 10, |trial| (trial.mode, trial.suspend) = (Mode::Enforce, true));
     let plan = world.pass();
-    assert_eq!(reasons(&plan), [HoldReason::Suspended], "who suspends it wants nothing done");
+    assert_eq!(reasons(&plan), [BlockReason::Suspended], "who suspends it wants nothing done");
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn what_a_dry_run_owns_and_what_it_only_tries_are_told_of_apart() {
     world.policies[0].rules[0].faults = [FaultType::HungContainer].into();
     world.infect("n1", Fault { severity: Severity::Low, ..plugin() }, Cure::Nothing);
     let plan = world.pass();
-    assert_eq!(reasons(&plan), [HoldReason::OtherFaultFirst], "as if it enforced: {:?}", plan.held);
+    assert_eq!(reasons(&plan), [BlockReason::LowerUrgency], "as if it enforced: {:?}", plan.blocked);
     assert_eq!(recorded(&world).len(), 1, "what it only tries: {:?}", recorded(&world));
     world.run(secs(300));
     assert_eq!(world.did(), ["job ReleaseCont"]);
     assert_eq!(recorded(&world).len(), 2, "and what it owns: {:?}", recorded(&world));
-    assert_eq!(reasons(&world.plan()), [HoldReason::DryRun]);
+    assert_eq!(reasons(&world.plan()), [BlockReason::DryRun]);
 }
 
 #[test]
@@ -94,16 +94,16 @@ fn of_two_dry_runs_on_a_node_the_second_waits_for_as_long_as_the_first_would_tak
     world.policies[1].rules[0].faults = [FaultType::NetworkPluginHung].into();
     world.infect("n1", plugin(), Cure::Nothing);
     world.pass();
-    assert_eq!(world.episodes.len(), 1, "{:?}", world.episodes);
+    assert_eq!(world.remediations.len(), 1, "{:?}", world.remediations);
     for _ in 0..3 {
         world.tick(secs(5));
         let plan = world.pass();
-        assert!(reasons(&plan).contains(&HoldReason::OtherFaultFirst), "{:?}", plan.held);
-        assert_eq!(world.episodes.len(), 1, "in earnest it would wait: {:?}", world.episodes);
+        assert!(reasons(&plan).contains(&BlockReason::LowerUrgency), "{:?}", plan.blocked);
+        assert_eq!(world.remediations.len(), 1, "in earnest it would wait: {:?}", world.remediations);
     }
     for _ in 0..60 {
         world.tick(secs(15));
         world.pass();
     }
-    assert_eq!(world.episodes.len(), 2, "{:?}", world.episodes);
+    assert_eq!(world.remediations.len(), 2, "{:?}", world.remediations);
 }

@@ -1,15 +1,15 @@
-//! Episodes and commands that are there and that this version cannot read, and Nodes that no version can.
+//! Remediations and commands that are there and that this version cannot read, and Nodes that no version can.
 
-use nrh_core::plan::{Effect, HoldReason, Plan, plan};
+use nrh_core::plan::{BlockReason, Effect, Plan, plan};
 use nrh_core::policy::Action;
-use nrh_core::snapshot::{CommandView, Ledger, Slot, Snapshot, UnreadableEpisode};
+use nrh_core::snapshot::{CommandView, Ledger, Slot, Snapshot, UnreadableRemediation};
 
 use crate::samples::{cont, hung, policy, rule, step};
 use crate::world::{Cure, World, acts};
 
 const NAME: &str = "n1-of-later";
 
-/// Two sick nodes, and an episode of the first that cannot be read.
+/// Two sick nodes, and a remediation of the first that cannot be read.
 fn two(is_open: bool) -> (World, Snapshot) {
     let mut world =
         World::new(&[policy("p", &[rule("r", &nrh_core::fault::FaultType::ALL, &[cont()])])], &["n1", "n2"]);
@@ -18,8 +18,8 @@ fn two(is_open: bool) -> (World, Snapshot) {
     }
     let mut snapshot = world.snapshot();
     let (node, policy) = (Some("n1".to_owned()), Some("p".to_owned()));
-    let episode = UnreadableEpisode { node, policy, is_open, made_at: None, why: "unknown variant".to_owned() };
-    snapshot.unreadable.insert(NAME.to_owned(), episode);
+    let remediation = UnreadableRemediation { node, policy, is_open, made_at: None, why: "unknown variant".to_owned() };
+    snapshot.unreadable.insert(NAME.to_owned(), remediation);
     (world, snapshot)
 }
 
@@ -42,11 +42,14 @@ fn one_with_a_slot_keeps_it_and_its_node_and_others_are_healed() {
     let (world, mut snapshot) = two(false);
     slot(&mut snapshot, "n1");
     let plan = plan(&snapshot, &world.settings);
-    assert_eq!(acted_on(&plan), ["n2"], "{:?}", plan.held);
+    assert_eq!(acted_on(&plan), ["n2"], "{:?}", plan.blocked);
     assert!(stored(&plan).is_some_and(|ledger| ledger.slots.len() == 2 && ledger.slots.contains_key(NAME)));
-    let held: Vec<_> = plan.held.iter().filter(|held| held.node == "n1").collect();
-    assert!(held.iter().all(|held| held.reason == HoldReason::CannotAct && held.message.contains(NAME)), "{held:?}");
-    assert!(plan.nodes["n1"].doing.contains(NAME), "{}", plan.nodes["n1"].doing);
+    let blocked: Vec<_> = plan.blocked.iter().filter(|blocked| blocked.node == "n1").collect();
+    assert!(
+        blocked.iter().all(|blocked| blocked.reason == BlockReason::ActionsDisabled && blocked.message.contains(NAME)),
+        "{blocked:?}"
+    );
+    assert!(plan.nodes["n1"].activity.contains(NAME), "{}", plan.nodes["n1"].activity);
     assert_eq!((plan.policies["p"].unhealthy, plan.policies["p"].in_flight), (2, 2));
 }
 
@@ -55,9 +58,9 @@ fn one_without_a_slot_keeps_its_node_as_long_as_it_is_open() {
     for (is_open, expected) in [(true, vec!["n2"]), (false, vec!["n1", "n2"])] {
         let (world, snapshot) = two(is_open);
         let plan = plan(&snapshot, &world.settings);
-        assert_eq!(acted_on(&plan), expected, "{:?}", plan.held);
+        assert_eq!(acted_on(&plan), expected, "{:?}", plan.blocked);
         assert!(stored(&plan).is_some_and(|ledger| !ledger.slots.contains_key(NAME)), "no slot is taken for it");
-        assert_eq!(plan.held.iter().any(|held| held.message.contains(NAME)), is_open);
+        assert_eq!(plan.blocked.iter().any(|blocked| blocked.message.contains(NAME)), is_open);
     }
 }
 
@@ -66,19 +69,19 @@ fn where_nobody_can_tell_whether_an_order_stands_nothing_is_begun() {
     let (world, mut snapshot) = two(false);
     snapshot.unreadable.clear();
     let uid = Some("uid-n1".to_owned());
-    let unreadable = Some("spec.order.action: unknown variant".to_owned());
+    let unreadable = Some("spec.command.action: unknown variant".to_owned());
     snapshot.commands.insert("n1".to_owned(), CommandView { node_uid: uid, order: None, unreadable });
-    let held = plan(&snapshot, &world.settings);
-    assert_eq!(acted_on(&held), ["n2"], "{:?}", held.held);
-    let told = |held: &nrh_core::plan::Held| {
-        held.node == "n1"
-            && held.reason == HoldReason::CannotAct
-            && held.message.contains("NodeCommand n1 cannot be read")
+    let blocked = plan(&snapshot, &world.settings);
+    assert_eq!(acted_on(&blocked), ["n2"], "{:?}", blocked.blocked);
+    let told = |blocked: &nrh_core::plan::Blocked| {
+        blocked.node == "n1"
+            && blocked.reason == BlockReason::ActionsDisabled
+            && blocked.message.contains("NodeCommand n1 cannot be read")
     };
-    assert!(held.held.iter().any(told), "{:?}", held.held);
+    assert!(blocked.blocked.iter().any(told), "{:?}", blocked.blocked);
     snapshot.commands.clear();
     let begun = plan(&snapshot, &world.settings);
-    assert_eq!(acted_on(&begun), ["n1", "n2"], "{:?}", begun.held);
+    assert_eq!(acted_on(&begun), ["n1", "n2"], "{:?}", begun.blocked);
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn it_is_told_of_a_node_without_a_fault_and_its_marks_and_its_job_stay() {
     snapshot.ledger = Some(Ledger::default());
     let told = plan(&snapshot, &world.settings);
     assert_eq!(told.effects, []);
-    assert_eq!(told.held.len(), 1, "{:?}", told.held);
+    assert_eq!(told.blocked.len(), 1, "{:?}", told.blocked);
     snapshot.unreadable.clear();
     let gone = plan(&snapshot, &world.settings);
     assert!(matches!(gone.effects.as_slice(), [Effect::Uncordon { .. }]), "{:?}", gone.effects);
@@ -106,8 +109,8 @@ fn unread(snapshot: &mut Snapshot, node: &str) {
 }
 
 fn is_told(plan: &Plan, node: &str) -> bool {
-    let is_reason = |held: &&nrh_core::plan::Held| held.reason == HoldReason::CannotAct;
-    plan.held.iter().filter(is_reason).any(|held| held.node == node && held.message.contains(WHY))
+    let is_reason = |blocked: &&nrh_core::plan::Blocked| blocked.reason == BlockReason::ActionsDisabled;
+    plan.blocked.iter().filter(is_reason).any(|blocked| blocked.node == node && blocked.message.contains(WHY))
 }
 
 #[test]
@@ -116,8 +119,8 @@ fn on_a_node_that_cannot_be_read_nothing_is_begun_and_others_are_healed() {
     snapshot.unreadable.clear();
     unread(&mut snapshot, "n1");
     let plan = plan(&snapshot, &world.settings);
-    assert_eq!(acted_on(&plan), ["n2"], "{:?}", plan.held);
-    assert!(is_told(&plan, "n1"), "{:?}", plan.held);
+    assert_eq!(acted_on(&plan), ["n2"], "{:?}", plan.blocked);
+    assert!(is_told(&plan, "n1"), "{:?}", plan.blocked);
     assert_eq!(plan.policies["p"].unhealthy, 2);
 }
 
@@ -129,12 +132,12 @@ fn on_a_node_that_cannot_be_read_what_is_open_waits_whatever_its_last_view_says(
     }
     let mut snapshot = world.snapshot();
     let node = snapshot.nodes.get_mut("n1").unwrap();
-    // A view of before the cordon would be taken for a person's uncordon, and other marks end the episode.
+    // A view of before the cordon would be taken for a person's uncordon, and other marks end the remediation.
     (node.unschedulable, node.vetoes) = (false, vec!["drain in progress".to_owned()]);
     unread(&mut snapshot, "n1");
     let waits = plan(&snapshot, &world.settings);
     assert_eq!(waits.effects, []);
-    assert!(is_told(&waits, "n1"), "{:?}", waits.held);
+    assert!(is_told(&waits, "n1"), "{:?}", waits.blocked);
     snapshot.nodes.get_mut("n1").unwrap().unreadable = None;
     assert_ne!(plan(&snapshot, &world.settings).effects, []);
 }
@@ -150,5 +153,5 @@ fn marks_on_a_node_that_cannot_be_read_are_not_taken_for_left_over() {
     unread(&mut snapshot, "n1");
     let told = plan(&snapshot, &world.settings);
     assert_eq!(told.effects, []);
-    assert!(is_told(&told, "n1"), "{:?}", told.held);
+    assert!(is_told(&told, "n1"), "{:?}", told.blocked);
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use nrh_core::episode::{Phase, StepState};
 use nrh_core::fault::FaultType;
-use nrh_core::plan::HoldReason;
+use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, ActionType};
+use nrh_core::remediation::{Phase, StepState};
 use nrh_core::window::{Window, WindowType};
 
 use crate::samples::{cont, hung, kill, notify, policy, rule, step, today, tomorrow};
@@ -21,12 +21,12 @@ fn the_first_step_waits_for_its_window_and_is_taken_as_it_opens() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];
     let plan = world.pass();
-    assert_eq!(reasons(&plan), [HoldReason::OutsideWindow]);
+    assert_eq!(reasons(&plan), [BlockReason::OutsideWindow]);
     let (reason, told) = plan.policies["p"].blocked.clone().unwrap();
-    assert!(reason == HoldReason::OutsideWindow && told.contains("opens 2026-01-01T02:00:00Z"), "{told}");
-    assert!(plan.held[0].message.contains("opens 2026-01-01T02:00:00Z"), "{}", plan.held[0].message);
+    assert!(reason == BlockReason::OutsideWindow && told.contains("opens 2026-01-01T02:00:00Z"), "{told}");
+    assert!(plan.blocked[0].message.contains("opens 2026-01-01T02:00:00Z"), "{}", plan.blocked[0].message);
     assert!(plan.next.is_some_and(|next| next <= secs(3600)), "nobody has to ask");
-    assert!(world.episodes.is_empty(), "what waits holds no slot");
+    assert!(world.remediations.is_empty(), "what waits holds no slot");
     world.tick(secs(3599));
     assert!(acts(&world.pass()).is_empty());
     world.tick(secs(1));
@@ -37,10 +37,10 @@ fn the_first_step_waits_for_its_window_and_is_taken_as_it_opens() {
 fn what_is_under_way_when_a_window_shuts_is_finished_and_put_back() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
     world.run(secs(5));
-    assert!(world.nodes["n1"].view.unschedulable && world.only_episode().current_step().is_some());
+    assert!(world.nodes["n1"].view.unschedulable && world.only_remediation().current_step().is_some());
     world.policies[0].windows = vec![today(WindowType::Deny)];
     world.run(secs(300));
-    assert_eq!(world.only_episode().phase, Phase::Succeeded);
+    assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     assert!(!world.nodes["n1"].view.unschedulable, "undo knows no window");
 }
 
@@ -57,7 +57,7 @@ fn a_harsher_step_may_have_a_window_of_its_own() {
     world.infect("n1", hung("other"), Cure::Cont);
     assert_eq!(acts(&world.plan()).len(), 1);
     world.tick(secs(3600));
-    assert_eq!(reasons(&world.plan()), [HoldReason::OutsideWindow]);
+    assert_eq!(reasons(&world.plan()), [BlockReason::OutsideWindow]);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn one_policy_outside_of_its_windows_keeps_no_other_from_the_node() {
     world.infect("n1", crate::samples::plugin(), Cure::Cont);
     world.infect("n1", hung("log"), Cure::Cont);
     let plan = world.plan();
-    assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![HoldReason::OutsideWindow]));
+    assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![BlockReason::OutsideWindow]));
 }
 
 #[test]
@@ -93,9 +93,10 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     world.run(secs(1800));
     let did = world.did();
     assert_eq!(did, ["cordon", "job ReleaseCont", "notify", "uncordon"], "and the node is not kept cordoned for it");
-    assert_eq!(world.only_episode().phase, Phase::Failed);
-    let held = world.only_episode().steps.iter().find(|step| step.message.contains("held for too long")).unwrap();
-    assert!(held.message.contains("ReleaseHungProcess is not done while the Deny window"), "{}", held.message);
+    assert_eq!(world.only_remediation().phase, Phase::Failed);
+    let blocked =
+        world.only_remediation().steps.iter().find(|step| step.message.contains("held for too long")).unwrap();
+    assert!(blocked.message.contains("ReleaseHungProcess is not done while the Deny window"), "{}", blocked.message);
 }
 
 /// It was reserved, the leader died before the act, and then its window shut.
@@ -105,11 +106,16 @@ fn what_was_reserved_when_its_window_shut_was_not_tried() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
     world.infect("n1", hung("log"), Cure::Cont);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
-    assert_eq!((world.did().len(), world.only_episode().steps.len()), (0, 1), "reserved, and not done");
+    assert_eq!((world.did().len(), world.only_remediation().steps.len()), (0, 1), "reserved, and not done");
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];
     world.tick(secs(240));
     world.pass();
-    assert_eq!(world.only_episode().steps[0].state, StepState::Cancelled, "{}", world.only_episode().steps[0].message);
+    assert_eq!(
+        world.only_remediation().steps[0].state,
+        StepState::Cancelled,
+        "{}",
+        world.only_remediation().steps[0].message
+    );
     world.run(secs(900));
     assert_eq!(world.did(), ["notify"], "people are told, and nothing harsher is done");
 }

@@ -5,10 +5,10 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use nrh_core::episode::Episode;
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::plan::{Effect, Held, HoldReason, Plan, plan};
+use nrh_core::plan::{BlockReason, Blocked, Effect, Plan, plan};
 use nrh_core::policy::{Policy, Step};
+use nrh_core::remediation::Remediation;
 use nrh_core::snapshot::{Ledger, Snapshot};
 use nrh_simulate::world::{self, describe};
 
@@ -116,8 +116,8 @@ impl World {
             if broken.contains(&node) {
                 continue;
             }
-            let opens = matches!(effect, Effect::WriteEpisode(e) if e.identity.is_none());
-            let spends = opens || matches!(effect, Effect::Act { .. } | Effect::BeginWish(_));
+            let opens = matches!(effect, Effect::WriteRemediation(e) if e.identity.is_none());
+            let spends = opens || matches!(effect, Effect::Act { .. } | Effect::BeginManualRequest(_));
             if fails || (spends && !is_ledger_stored) {
                 is_ledger_stored &= !matches!(effect, Effect::StoreLedger(_));
                 broken.insert(node);
@@ -132,20 +132,20 @@ impl World {
         plan
     }
 
-    /// Whether a slot would be given back whose episode did not show, and is there: right before the ledger is stored the controller
-    /// searches for such episodes, since the version of the ledger does not say that they were made.
+    /// Whether a slot would be given back whose remediation did not show, and is there: right before the ledger is stored the controller
+    /// searches for such remediations, since the version of the ledger does not say that they were made.
     fn drops_what_is_there(&self, seen: &Snapshot, next: &Ledger) -> bool {
         let known = seen.ledger.iter().flat_map(|ledger| ledger.slots.keys());
-        let mut unseen = known.filter(|name| !next.slots.contains_key(*name) && !seen.episodes.contains_key(*name));
-        unseen.any(|name| self.episodes.contains_key(name))
+        let mut unseen = known.filter(|name| !next.slots.contains_key(*name) && !seen.remediations.contains_key(*name));
+        unseen.any(|name| self.remediations.contains_key(name))
     }
 
-    /// Passes and time, until no episode is open or the time is over.
+    /// Passes and time, until no remediation is open or the time is over.
     pub fn run(&mut self, most: Duration) -> Vec<Plan> {
         let (mut plans, mut spent) = (Vec::new(), Duration::ZERO);
         loop {
             let plan = self.pass();
-            let is_quiet = plan.effects.is_empty() && !self.episodes.values().any(Episode::is_open);
+            let is_quiet = plan.effects.is_empty() && !self.remediations.values().any(Remediation::is_open);
             plans.push(plan);
             if is_quiet || spent >= most {
                 return plans;
@@ -155,9 +155,9 @@ impl World {
         }
     }
 
-    pub fn only_episode(&self) -> &Episode {
-        assert_eq!(self.episodes.len(), 1, "{:?}", self.episodes.keys());
-        self.episodes.values().next().unwrap()
+    pub fn only_remediation(&self) -> &Remediation {
+        assert_eq!(self.remediations.len(), 1, "{:?}", self.remediations.keys());
+        self.remediations.values().next().unwrap()
     }
 
     pub fn did(&self) -> Vec<&str> {
@@ -182,6 +182,6 @@ pub fn acts(plan: &Plan) -> Vec<(String, String)> {
 }
 
 /// Reasons of a plan, for the one fault or node it is about.
-pub fn reasons(plan: &Plan) -> Vec<HoldReason> {
-    plan.held.iter().map(|held: &Held| held.reason).collect()
+pub fn reasons(plan: &Plan) -> Vec<BlockReason> {
+    plan.blocked.iter().map(|blocked: &Blocked| blocked.reason).collect()
 }

@@ -6,9 +6,9 @@ use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
 use super::Offset;
-use nrh_core::episode::{Cancel, Wish};
 use nrh_core::fault::FaultType;
 use nrh_core::policy::ActionType;
+use nrh_core::remediation::{Cancel, ManualRequest};
 
 /// For how long a start by hand waits, and the bounds of that.
 const WAITS: (Duration, Duration, Duration) =
@@ -17,9 +17,9 @@ const WAITS: (Duration, Duration, Duration) =
 /// A person wants a step done.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct WishEvent {
+pub struct ManualRequestEvent {
     /// Who.
-    pub by: String,
+    pub requested_by: String,
     /// For which kind of fault.
     pub fault: FaultType,
     /// Which step.
@@ -29,41 +29,45 @@ pub struct WishEvent {
     pub policy: Option<String>,
     /// For how long it may wait to begin, 1m to 24h; 1h by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Offset>,
+    pub start_timeout: Option<Offset>,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-impl WishEvent {
+impl ManualRequestEvent {
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        ensure!(!self.by.is_empty(), "wish.by: expected a person's name, found \"\"");
+        ensure!(!self.requested_by.is_empty(), "manual.requestedBy: expected a person's name, found \"\"");
         let (_, least, most) = WAITS;
-        let is_bounded = self.timeout.is_none_or(|timeout| (least..=most).contains(&timeout.0));
-        ensure!(is_bounded, "wish.timeout: expected 1m to 24h, found {}", self.timeout.unwrap_or_default());
+        let is_bounded = self.start_timeout.is_none_or(|timeout| (least..=most).contains(&timeout.0));
+        ensure!(
+            is_bounded,
+            "manual.startTimeout: expected 1m to 24h, found {}",
+            self.start_timeout.unwrap_or_default()
+        );
         Ok(())
     }
 
     /// What is wanted by who has seen this generation of the policy.
-    pub fn wish(&self, policy_generation: Option<i64>) -> Wish {
-        Wish {
-            by: self.by.clone(),
+    pub fn manual(&self, policy_generation: Option<i64>) -> ManualRequest {
+        ManualRequest {
+            requested_by: self.requested_by.clone(),
             fault: self.fault,
             fault_id: None,
             action: self.action,
             policy_generation,
             reason: self.reason.clone(),
-            timeout: self.timeout.map_or(WAITS.0, |timeout| timeout.0),
+            timeout: self.start_timeout.map_or(WAITS.0, |timeout| timeout.0),
         }
     }
 }
 
-/// A person ends an episode.
+/// A person ends a remediation.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CancelEvent {
     /// Who.
-    pub by: String,
+    pub cancelled_by: String,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -71,12 +75,12 @@ pub struct CancelEvent {
 
 impl CancelEvent {
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        ensure!(!self.by.is_empty(), "cancel.by: expected a person's name, found \"\"");
+        ensure!(!self.cancelled_by.is_empty(), "cancel.cancelledBy: expected a person's name, found \"\"");
         Ok(())
     }
 
     /// The no itself.
     pub fn cancel(&self) -> Cancel {
-        Cancel { by: self.by.clone(), reason: self.reason.clone() }
+        Cancel { cancelled_by: self.cancelled_by.clone(), reason: self.reason.clone() }
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::CuredBy;
+use super::ClearedBy;
 use nrh_core::foreign::{self, Foreign};
 use nrh_core::snapshot::Tri;
 use nrh_core::text::bounded;
@@ -27,7 +27,7 @@ pub struct ConditionEvent {
     /// What ends it, each for itself: Reboot, `HandOff`, or both. It stands as it did before then. By default nothing: what it means
     /// is for its tool to say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cured_by: Vec<CuredBy>,
+    pub cleared_by: Vec<ClearedBy>,
 }
 
 impl ConditionEvent {
@@ -46,12 +46,12 @@ impl ConditionEvent {
         ensure!(is_foreign, "condition: expected a type that another tool writes, found {kind:?}");
         let says = self.status.is_some() || (self.reason.is_empty() && self.message.is_empty());
         ensure!(says, "condition {kind}: reason and message go with a status");
-        let stands = self.status.is_some() || self.cured_by.is_empty();
-        ensure!(stands, "condition {kind}: curedBy goes with a status");
-        let other = self.cured_by.iter().find(|by| !matches!(by, CuredBy::Reboot | CuredBy::HandOff));
+        let stands = self.status.is_some() || self.cleared_by.is_empty();
+        ensure!(stands, "condition {kind}: clearedBy goes with a status");
+        let other = self.cleared_by.iter().find(|by| !matches!(by, ClearedBy::Reboot | ClearedBy::HandOff));
         if let Some(other) = other {
             bail!(
-                "condition {kind}: curedBy: expected Reboot or HandOff, found {other:?}: no other step is about a condition"
+                "condition {kind}: clearedBy: expected Reboot or HandOff, found {other:?}: no other step is about a condition"
             );
         }
         Ok(())

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Cure, WorldNode};
-use nrh_core::episode::since;
 use nrh_core::order::Order;
+use nrh_core::remediation::since;
 use nrh_core::snapshot::Tri;
 
 /// Ticks that a machine takes to boot.
@@ -61,7 +61,7 @@ impl WorldNode {
 
     /// Its agent leaves the mark.
     pub(super) fn mark(&mut self, order: &Order, now: Timestamp) {
-        let seconds = order.mark.as_ref().map_or(0, |mark| mark.stands_for_seconds);
+        let seconds = order.reboot_marker.as_ref().map_or(0, |mark| mark.expires_after_seconds);
         let stands_for = Duration::from_secs(seconds.into());
         self.boots.marked = Some(Marked { operation_id: order.operation_id.clone(), at: now, stands_for });
     }

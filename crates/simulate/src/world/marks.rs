@@ -1,36 +1,39 @@
-//! The marks that episodes put on a node of a timeline, and take back: cordons and taints.
+//! The marks that remediations put on a node of a timeline, and take back: cordons and taints.
 
 use super::{World, WorldNode};
-use nrh_core::episode::ActResult;
 use nrh_core::order::OutcomeReason;
+use nrh_core::remediation::ActionResult;
 use nrh_core::taint::{Found, KeyedTaint, TAINT_KEY, TaintEffect, TaintMark};
 
-/// Cordons the node, unless somebody else has. `is_left` = an earlier episode has left it cordoned to this one.
-pub(super) fn cordon(node: &mut WorldNode, episode: &str, is_left: bool) -> ActResult {
-    let is_mine = is_left || node.view.cordoned_by.as_deref() == Some(episode);
+/// Cordons the node, unless somebody else has. `is_left` = an earlier remediation has left it cordoned to this one.
+pub(super) fn cordon(node: &mut WorldNode, remediation: &str, is_left: bool) -> ActionResult {
+    let is_mine = is_left || node.view.cordoned_by.as_deref() == Some(remediation);
     if node.view.unschedulable && !is_mine {
-        return ActResult::AlreadyCordoned;
+        return ActionResult::AlreadyCordoned;
     }
-    (node.view.unschedulable, node.view.cordoned_by) = (true, Some(episode.to_owned()));
-    ActResult::Done { message: "done".to_owned() }
+    (node.view.unschedulable, node.view.cordoned_by) = (true, Some(remediation.to_owned()));
+    ActionResult::Done { message: "done".to_owned() }
 }
 
-/// Taints the node, unless somebody else has; none = not now, the mark of another episode goes first.
-pub(super) fn taint(node: &mut WorldNode, episode: &str, effect: TaintEffect) -> Option<ActResult> {
+/// Taints the node, unless somebody else has; none = not now, the mark of another remediation goes first.
+pub(super) fn taint(node: &mut WorldNode, remediation: &str, effect: TaintEffect) -> Option<ActionResult> {
     let view = &mut node.view;
-    match Found::of(&view.taints, view.tainted_by.as_ref(), episode, effect) {
+    match Found::of(&view.taints, view.tainted_by.as_ref(), remediation, effect) {
         Found::Marked(_) => return None,
-        Found::Somebodys => return Some(ActResult::AlreadyTainted),
+        Found::Somebodys => return Some(ActionResult::AlreadyTainted),
         Found::OwnOther(_) => {
-            return Some(ActResult::Refused { reason: OutcomeReason::Protected, message: "another effect".to_owned() });
+            return Some(ActionResult::Refused {
+                reason: OutcomeReason::Protected,
+                message: "another effect".to_owned(),
+            });
         }
         Found::Own | Found::TakenOff => {}
         Found::Nothing => {
             view.taints.insert(KeyedTaint::plain(effect));
-            view.tainted_by = Some(TaintMark::new(episode, effect));
+            view.tainted_by = Some(TaintMark::new(remediation, effect));
         }
     }
-    Some(ActResult::Done { message: "done".to_owned() })
+    Some(ActionResult::Done { message: "done".to_owned() })
 }
 
 /// Somebody else puts a taint with our key on the node, or takes all with our key off; says so.
@@ -46,10 +49,10 @@ pub fn tainted_by_others(node: &mut WorldNode, tainted: bool) -> String {
 }
 
 impl World {
-    pub(super) fn uncordon(&mut self, episode: &str, node: &str, heir: Option<&String>) {
-        let uid = self.episodes.get(episode).map(|known| known.node_uid.as_str());
+    pub(super) fn uncordon(&mut self, remediation: &str, node: &str, heir: Option<&String>) {
+        let uid = self.remediations.get(remediation).map(|known| known.node_uid.as_str());
         if let Some(node) = self.nodes.get_mut(node)
-            && node.view.cordoned_by.as_deref() == Some(episode)
+            && node.view.cordoned_by.as_deref() == Some(remediation)
         {
             // On another machine of that name: whose the cordon is nobody knows.
             if uid.is_some_and(|uid| uid != node.view.uid) {
@@ -67,9 +70,9 @@ impl World {
         }
     }
 
-    pub(super) fn untaint(&mut self, episode: &str, node: &str) {
+    pub(super) fn untaint(&mut self, remediation: &str, node: &str) {
         if let Some(node) = self.nodes.get_mut(node)
-            && let Some(mark) = node.view.tainted_by.take_if(|mark| mark.episode == episode)
+            && let Some(mark) = node.view.tainted_by.take_if(|mark| mark.remediation == remediation)
         {
             node.view.taints.retain(|taint| !mark.effect.is_some_and(|effect| taint.is_plain(effect)));
             self.log.push((node.view.uid.clone(), "untaint".into()));

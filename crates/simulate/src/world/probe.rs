@@ -27,7 +27,7 @@ impl WorldNode {
         let named: Vec<&str> = faults().filter(forbids).map(|fault| fault.kind.as_str()).collect();
         let (kubelet, runtime) = by_faults(faults());
         // As long as the oldest fault: which of them forbids it is not told apart.
-        let oldest = faults().map(|fault| fault.for_seconds).max().filter(|_| !named.is_empty());
+        let oldest = faults().map(|fault| fault.duration_seconds).max().filter(|_| !named.is_empty());
         RestartView {
             kubelet,
             runtime,

@@ -9,10 +9,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::api::NodeRuntimeHealth;
 use crate::controller::cache::pods;
-use crate::core::episode::{EpisodeFault, StepRecord};
 use crate::core::fault::{Fault, FaultState, FaultType, PodRef, Severity};
 use crate::core::narrow::{Around, Lack, Meant, PodSeen, asked_keys, pod_of};
 use crate::core::policy::{ActionType, Found, Mode, Policy, Rule};
+use crate::core::remediation::{RemediationFault, StepRecord};
 use crate::core::snapshot::NodeView;
 
 /// The pod of a fault, as it was read for the last look.
@@ -39,15 +39,15 @@ impl LivePod {
 
 /// What the question is about.
 pub(super) struct Question<'a> {
-    /// The fault as the episode has it.
-    pub fault: &'a EpisodeFault,
+    /// The fault as the remediation has it.
+    pub fault: &'a RemediationFault,
     /// The step that is to be taken.
     pub step: &'a StepRecord,
     /// The node, read now.
     pub view: &'a NodeView,
     /// Its report, read now.
     pub report: &'a NodeRuntimeHealth,
-    /// The policy of the episode, read now.
+    /// The policy of the remediation, read now.
     pub policy: &'a Policy,
     /// All policies that the controller knows.
     pub others: &'a [Policy],
@@ -114,10 +114,10 @@ fn as_it_shows(of: &Question<'_>) -> Fault {
         target: of.step.target.clone(),
         message: String::new(),
         impact: String::new(),
-        first_seen: of.step.reserved_at,
-        for_seconds: 0,
+        first_seen: of.step.scheduled_at,
+        duration_seconds: 0,
         confirmations: 0,
-        look_age_seconds: 0,
+        check_age_seconds: 0,
         evidence: Vec::new(),
         evidence_bundle: None,
     });
@@ -148,7 +148,7 @@ mod tests {
                 "containerRuntimeVersion": "containerd://1.7.24", "kernelVersion": "", "kubeProxyVersion": "",
                 "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""}});
             let named = json!({"namespace": "d", "name": "a", "uid": "u"});
-            v["episode"]["status"]["faults"][0]["subject"]["pod"] = named.clone();
+            v["remediation"]["status"]["faults"][0]["subject"]["pod"] = named.clone();
             v["report"]["status"]["faults"][0]["subject"]["pod"] = named;
             v["pod"] = pod.clone();
             change(v);
@@ -161,7 +161,7 @@ mod tests {
             matches["faults"] = json!(["HungContainer"]);
         }
         json!({"name": name, "match": matches,
-            "steps": [{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill"}}]})
+            "steps": [{"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGKILL"}}]})
     }
 
     fn pod(labels: &Value) -> Value {
@@ -234,7 +234,7 @@ mod tests {
         // People are told whatever nobody knows.
         let tells = |v: &mut Value| {
             v["policy"]["spec"]["rules"][1]["steps"][0] = json!({"action": "Notify"});
-            let step = &mut v["episode"]["status"]["steps"][0];
+            let step = &mut v["remediation"]["status"]["attempts"][0];
             (step["action"], step["signal"]) = (json!("Notify"), Value::Null);
         };
         assert_eq!(verdict(all(&rules, &Value::Null, tells)), Ok(()));

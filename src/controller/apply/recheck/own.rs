@@ -9,21 +9,21 @@ use super::meant::LivePod;
 use crate::api::policy::PolicyRule;
 use crate::api::{NodeRuntimeHealth, convert};
 use crate::controller::cache::{pods, report};
-use crate::core::episode::{EpisodeFault, StepRecord};
 use crate::core::fault::FaultType;
 use crate::core::foreign::Asked;
 use crate::core::kubelet;
 use crate::core::policy::ActionType;
+use crate::core::remediation::{RemediationFault, StepRecord};
 use crate::core::snapshot::NodeView;
 
 /// Whether the pod of a fault is read for the last look before such a step. Who deletes it reads it anyway.
-pub(super) fn asks_pod(fault: &EpisodeFault, action: ActionType) -> bool {
+pub(super) fn asks_pod(fault: &RemediationFault, action: ActionType) -> bool {
     fault.kind == FaultType::StuckDaemonSetPod && !matches!(action, ActionType::DeletePod | ActionType::Notify)
 }
 
 /// Whether it still shows; if not, what was found. Of a node that flaps, and of a probe that is silent, one look says nothing.
 pub(super) fn still_shows(
-    (fault, step, rule): (&EpisodeFault, &StepRecord, Option<&PolicyRule>),
+    (fault, step, rule): (&RemediationFault, &StepRecord, Option<&PolicyRule>),
     view: &NodeView,
     report: &NodeRuntimeHealth,
     pod: Option<&LivePod>,
@@ -46,7 +46,7 @@ pub(super) fn still_shows(
 }
 
 /// That the condition that the fault is about does not stand on the Node as the rule asks for it, if so.
-fn gone(fault: &EpisodeFault, rule: Option<&PolicyRule>, view: &NodeView) -> Option<String> {
+fn gone(fault: &RemediationFault, rule: Option<&PolicyRule>, view: &NodeView) -> Option<String> {
     let asked = rule.into_iter().flat_map(|rule| &rule.matches.node_conditions).map(convert::asked);
     let of_type: Vec<Asked> = asked.filter(|asked| Some(&asked.kind) == fault.subject.name.as_ref()).collect();
     let status = fault.subject.condition.as_ref().map(|condition| condition.status);

@@ -13,13 +13,13 @@ pub(super) fn read(change: impl Fn(&mut Value)) -> Read {
                 "message": "m", "firstSeen": "2025-01-01T00:00:00Z", "subject": {"kind": "Container"}}]}},
         "policy": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "p"},
             "spec": {"mode": "Enforce", "rules": [{"name": "r", "match": {"faults": ["HungContainer"]}, "steps": [
-                {"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "Kill"}}]}]}},
-        "episode": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
+                {"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGKILL"}}]}]}},
+        "remediation": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
             "spec": {"nodeName": "w1", "nodeUid": "n1", "policy": "p", "mode": "Enforce"},
-            "status": {"phase": "Running", "message": "", "openedAt": "2025-01-01T00:00:00Z",
-                "faults": [{"id": "f1", "type": "HungContainer", "subject": {"kind": "Container"}, "rule": "r", "rung": 0, "state": "Open"}],
-                "steps": [{"operationId": "op", "faultId": "f1", "action": "ReleaseHungProcess", "signal": "Kill", "rung": 0, "lane": "Job",
-                    "state": "Reserved", "reservedAt": "2025-01-01T00:00:00Z"}]}}
+            "status": {"phase": "Running", "message": "", "startedAt": "2025-01-01T00:00:00Z",
+                "faults": [{"id": "f1", "type": "HungContainer", "subject": {"kind": "Container"}, "rule": "r", "stepIndex": 0, "state": "Open"}],
+                "attempts": [{"operationId": "op", "faultId": "f1", "action": "ReleaseHungProcess", "signal": "SIGKILL", "stepIndex": 0, "executor": "Job",
+                    "state": "Scheduled", "scheduledAt": "2025-01-01T00:00:00Z"}]}}
     });
     change(&mut all);
     let mut part = |name: &str| all.get_mut(name).map(Value::take).unwrap();
@@ -29,7 +29,7 @@ pub(super) fn read(change: impl Fn(&mut Value)) -> Read {
         report: serde_json::from_value(part("report")).unwrap(),
         policy: serde_json::from_value(part("policy")).unwrap(),
         is_policy_new: true,
-        episode: serde_json::from_value(part("episode")).unwrap(),
+        remediation: serde_json::from_value(part("remediation")).unwrap(),
         pod: serde_json::from_value::<Option<Pod>>(part("pod"))
             .unwrap()
             .map(|pod| LivePod::There(pods::pod_ref(&pod), Box::new(pod))),
@@ -67,24 +67,24 @@ fn a_window_keeps_what_has_not_begun_from_beginning() {
             v["policy"]["spec"]["windows"] = json!([{"type": kind, "schedule": schedule, "duration": "1h"}]);
             v["policy"]["spec"]["rules"][0]["steps"] =
                 json!([{"action": "Cordon"}, {"action": "Drain"}, {"action": "Notify"}]);
-            let rung = ["Cordon", "Drain", "Notify"].iter().position(|one| *one == action).unwrap();
+            let step_index = ["Cordon", "Drain", "Notify"].iter().position(|one| *one == action).unwrap();
             let drain = if action == "Drain" { json!({}) } else { Value::Null };
-            let step = &mut v["episode"]["status"]["steps"][0];
-            (step["action"], step["signal"], step["rung"]) = (json!(action), Value::Null, json!(rung));
+            let step = &mut v["remediation"]["status"]["attempts"][0];
+            (step["action"], step["signal"], step["stepIndex"]) = (json!(action), Value::Null, json!(step_index));
             (step["state"], step["drain"]) = (json!(state), drain);
         })
     };
     let (night, morning) = ("0 0 * * *", "0 5 * * *");
     let no = "RemediationPolicy p: Cordon is not done while the Deny window `0 0 * * *` (UTC) is open until \
               2025-01-01T01:00:00Z";
-    assert_eq!(with("Deny", night, "Cordon", "Reserved"), Err(no.to_owned()));
-    assert_eq!(with("Deny", morning, "Cordon", "Reserved"), Ok(()));
-    assert_eq!(with("Allow", night, "Cordon", "Reserved"), Ok(()));
-    let found = with("Allow", morning, "Cordon", "Reserved").unwrap_err();
+    assert_eq!(with("Deny", night, "Cordon", "Scheduled"), Err(no.to_owned()));
+    assert_eq!(with("Deny", morning, "Cordon", "Scheduled"), Ok(()));
+    assert_eq!(with("Allow", night, "Cordon", "Scheduled"), Ok(()));
+    let found = with("Allow", morning, "Cordon", "Scheduled").unwrap_err();
     assert!(found.contains("Cordon is only done in an Allow window, and none is open"), "{found}");
-    assert!(with("Deny", night, "Drain", "Reserved").unwrap_err().contains("Drain is not done"));
+    assert!(with("Deny", night, "Drain", "Scheduled").unwrap_err().contains("Drain is not done"));
     assert_eq!(with("Deny", night, "Drain", "Started"), Ok(()), "what has begun goes on");
-    assert_eq!(with("Deny", night, "Notify", "Reserved"), Ok(()), "people are told at any time");
+    assert_eq!(with("Deny", night, "Notify", "Scheduled"), Ok(()), "people are told at any time");
 }
 
 #[test]
@@ -93,11 +93,11 @@ fn a_step_that_was_made_a_dry_run_is_not_taken() {
         verdict(move |v| v["policy"]["spec"]["rules"][0]["steps"][0][key] = value.clone())
     };
     assert_eq!(with("mode", json!("Enforce")), Ok(()));
-    let of = "ReleaseHungProcess(Kill) of RemediationPolicy p is a dry run now";
+    let of = "ReleaseHungProcess(SIGKILL) of RemediationPolicy p is a dry run now";
     assert_eq!(with("mode", json!("DryRun")), Err(of.to_owned()));
     // Another step in its place is another step.
-    let other = "RemediationPolicy p does not name ReleaseHungProcess(Kill) there any more";
-    assert_eq!(with("releaseHungProcess", json!({"signal": "Cont"})), Err(other.to_owned()));
+    let other = "RemediationPolicy p does not name ReleaseHungProcess(SIGKILL) there any more";
+    assert_eq!(with("releaseHungProcess", json!({"signal": "SIGCONT"})), Err(other.to_owned()));
     assert_eq!(verdict(|v| v["policy"]["spec"]["rules"] = json!([])), Err(other.to_owned()));
 }
 
@@ -106,7 +106,7 @@ fn a_hand_off_to_another_remediator_is_another_step() {
     let to = |name: &str| json!({"remediationTemplate": {"apiVersion": "r.example/v1", "kind": "FixTemplate", "name": name, "namespace": "m"}});
     let with = |name: &'static str| {
         verdict(move |v| {
-            let step = &mut v["episode"]["status"]["steps"][0];
+            let step = &mut v["remediation"]["status"]["attempts"][0];
             (step["action"], step["signal"], step["handOff"]) = (json!("HandOff"), Value::Null, to("gentle"));
             v["policy"]["spec"]["rules"][0]["steps"][0] = json!({"action": "HandOff", "handOff": to(name)});
         })
@@ -119,7 +119,7 @@ fn a_hand_off_to_another_remediator_is_another_step() {
 fn a_taint_with_another_effect_is_another_step() {
     let with = |now: Value| {
         verdict(move |v| {
-            let step = &mut v["episode"]["status"]["steps"][0];
+            let step = &mut v["remediation"]["status"]["attempts"][0];
             (step["action"], step["signal"], step["taint"]) = (json!("Taint"), Value::Null, json!("NoSchedule"));
             v["policy"]["spec"]["rules"][0]["steps"] =
                 json!([{"action": "Taint", "taint": now.clone()}, {"action": "Notify"}]);
@@ -136,7 +136,7 @@ fn no_pod_is_deleted_that_would_have_no_successor() {
     let with = |taint: Value| {
         verdict(move |v| {
             v["node"]["spec"] = json!({"taints": [taint.clone()]});
-            let status = &mut v["episode"]["status"];
+            let status = &mut v["remediation"]["status"];
             (status["steps"][0]["action"], status["steps"][0]["signal"]) = (json!("DeletePod"), Value::Null);
             status["faults"][0]["type"] = json!("StuckDaemonSetPod");
             v["policy"]["spec"]["rules"][0] = json!({"name": "r", "match": {"faults": ["StuckDaemonSetPod"]},
@@ -146,15 +146,15 @@ fn no_pod_is_deleted_that_would_have_no_successor() {
     let ours = |effect: &str| json!({"key": "runtimehealth.io/unhealthy", "effect": effect});
     assert_eq!(with(ours("PreferNoSchedule")), Ok(()));
     assert_eq!(with(json!({"key": "dedicated", "value": "gpu", "effect": "NoSchedule"})), Ok(()), "not our key");
-    let hold =
+    let block =
         "DeletePod: its pod would have no successor under the node's taint runtimehealth.io/unhealthy:NoSchedule";
-    assert_eq!(with(ours("NoSchedule")), Err(hold.to_owned()));
+    assert_eq!(with(ours("NoSchedule")), Err(block.to_owned()));
 }
 
 #[test]
 fn what_a_person_has_cancelled_meanwhile_is_not_done() {
-    let cancelled = verdict(|v| v["episode"]["spec"]["cancel"] = json!({"by": "ann", "reason": "no"}));
-    assert_eq!(cancelled, Err("episode e was cancelled by ann: no".to_owned()));
+    let cancelled = verdict(|v| v["remediation"]["spec"]["cancel"] = json!({"by": "ann", "reason": "no"}));
+    assert_eq!(cancelled, Err("remediation e was cancelled by ann: no".to_owned()));
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn the_first_step_of_a_start_by_hand_is_approved_with_it() {
     let with = |by: &'static str| {
         verdict(move |v| {
             v["policy"]["spec"]["rules"][0]["steps"][0]["approval"] = json!("Manual");
-            v["episode"]["spec"]["wish"] =
+            v["remediation"]["spec"]["manual"] =
                 json!({"by": "ann", "fault": "HungContainer", "action": "ReleaseHungProcess"});
-            v["episode"]["status"]["steps"][0]["approvedBy"] = json!(by);
+            v["remediation"]["status"]["attempts"][0]["approvedBy"] = json!(by);
         })
     };
     assert_eq!(with("ann"), Ok(()));
@@ -177,7 +177,7 @@ fn a_step_that_asks_is_not_taken_without_a_yes_to_it() {
         verdict(move |v| {
             v["policy"]["spec"]["rules"][0]["steps"][0]["approval"] = json!("Manual");
             if let Some(operation) = operation {
-                v["episode"]["spec"]["approval"] = json!({"by": "ann", "operationId": operation});
+                v["remediation"]["spec"]["approval"] = json!({"by": "ann", "operationId": operation});
             }
         })
     };
@@ -191,7 +191,7 @@ fn a_step_that_asks_is_not_taken_without_a_yes_to_it() {
 fn that_nobody_can_look_keeps_nobody_from_being_told() {
     let tells = |v: &mut Value| {
         v["policy"]["spec"]["rules"][0]["steps"][0] = json!({"action": "Notify"});
-        let step = &mut v["episode"]["status"]["steps"][0];
+        let step = &mut v["remediation"]["status"]["attempts"][0];
         (step["action"], step["signal"]) = (json!("Notify"), Value::Null);
     };
     let live = |change: &dyn Fn(&mut Value)| judged(change).unwrap();
@@ -203,9 +203,9 @@ fn that_nobody_can_look_keeps_nobody_from_being_told() {
 fn evidence_that_has_grown_old_since_the_decision_stops_the_act() {
     let live = |look: u64| {
         let of = |v: &mut Value| {
-            v["report"]["status"]["faults"][0]["lookAgeSeconds"] = json!(look);
+            v["report"]["status"]["faults"][0]["checkAgeSeconds"] = json!(look);
             v["report"]["status"]["probe"] = json!({"version": "1", "mode": "Pod", "bootId": "b", "sequence": 2,
-                "heartbeatAt": "2025-01-01T00:00:15Z", "intervalSeconds": 60, "canAct": true});
+                "heartbeatAt": "2025-01-01T00:00:15Z", "intervalSeconds": 60, "actionsEnabled": true});
         };
         judged(of).unwrap()
     };
@@ -237,7 +237,7 @@ fn a_condition_that_the_node_does_not_show_any_more_is_not_acted_on() {
                 {"type": "KernelDeadlock", "status": "Unknown"}]);
             v["policy"]["spec"]["rules"][0] = json!({"name": "r", "match": {"nodeConditions": asked}, "steps": [{"action": "Cordon"}, {"action": "Notify"}]});
             v["report"]["status"]["faults"] = json!([]);
-            let status = &mut v["episode"]["status"];
+            let status = &mut v["remediation"]["status"];
             status["faults"][0]["type"] = json!("NodeCondition");
             status["faults"][0]["subject"] = json!({"kind": "Condition", "name": "KernelDeadlock",
                 "condition": {"status": "True", "reason": "DockerHung"}});
@@ -268,10 +268,10 @@ fn own(kind: &'static str, action: &'static str, change: impl Fn(&mut Value)) ->
         let steps: Vec<Value> = actions.iter().map(|action| json!({"action": action})).collect();
         v["policy"]["spec"]["rules"] = json!([{"name": "r", "match": {"faults": [kind]}, "steps": steps}]);
         v["report"]["status"]["faults"] = json!([]);
-        let status = &mut v["episode"]["status"];
+        let status = &mut v["remediation"]["status"];
         (status["faults"][0]["type"], status["faults"][0]["subject"]) = (json!(kind), subject);
         (status["steps"][0]["action"], status["steps"][0]["signal"]) = (json!(action), Value::Null);
-        status["steps"][0]["rung"] = json!(actions.iter().position(|one| *one == action));
+        status["steps"][0]["stepIndex"] = json!(actions.iter().position(|one| *one == action));
         change(v);
     })
 }
@@ -349,8 +349,8 @@ fn each_single_no_stops_the_act_and_says_which() {
         ("other owner", |v| v["report"]["metadata"]["ownerReferences"][0]["uid"] = json!("n0"), "another node"),
         ("clearing", |v| v["report"]["status"]["faults"][0]["state"] = json!("Clearing"), "not confirmed"),
         ("no fault", |v| v["report"]["status"]["faults"] = json!([]), "not confirmed"),
-        ("episode ended", |v| v["episode"]["status"]["phase"] = json!("Cancelled"), "at an end"),
-        ("step ended", |v| v["episode"]["status"]["steps"][0]["state"] = json!("Cancelled"), "no open step"),
+        ("remediation ended", |v| v["remediation"]["status"]["phase"] = json!("Cancelled"), "at an end"),
+        ("step ended", |v| v["remediation"]["status"]["attempts"][0]["state"] = json!("Cancelled"), "no open step"),
     ];
     for (name, change, expected) in cases {
         let found = verdict(change).unwrap_err();

@@ -26,7 +26,7 @@ fn report(version: u64, kubelet: &Value) -> NodeRuntimeHealth {
         "spec": {},
         "status": {"probe": {"version": "1", "mode": "Pod", "bootId": "b", "sequence": version, "intervalSeconds": 300,
                              "heartbeatAt": beat,
-                             "lanes": [{"name": "kubelet", "state": "Ok", "ageSeconds": 4}]},
+                             "collectors": [{"name": "kubelet", "state": "Ok", "ageSeconds": 4}]},
                    "kubelet": kubelet}}))
     .unwrap()
 }
@@ -211,7 +211,7 @@ fn sandboxes_that_were_made_since_end_a_start_whatever_the_node_says() {
     report(1, &json!({"startedAt": BEGAN})).fold(&mut state, now);
     state.refresh(now, Timestamp::UNIX_EPOCH);
     assert!(state.snapshot.reports["w1"].kubelet.unfinished.is_some());
-    let makes = report(2, &json!({"startedAt": BEGAN, "makesPods": true}));
+    let makes = report(2, &json!({"startedAt": BEGAN, "createsPods": true}));
     assert_eq!(makes.fold(&mut state, now), News::Matters);
     state.refresh(now, Timestamp::UNIX_EPOCH);
     assert_eq!(state.snapshot.reports["w1"].kubelet.unfinished, None);
@@ -266,7 +266,7 @@ fn what_a_policy_has_said_is_kept_when_it_becomes_unusable() {
     assert!(state.snapshot.unusable_policies.contains("p"));
 }
 
-fn episode(version: u64, phase: &str, finalizers: &Value) -> Guarded<NodeRemediation> {
+fn remediation(version: u64, phase: &str, finalizers: &Value) -> Guarded<NodeRemediation> {
     serde_json::from_value(json!({
         "apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation",
         "metadata": {"name": "w1-a", "uid": "e", "resourceVersion": version.to_string(), "finalizers": finalizers,
@@ -277,34 +277,34 @@ fn episode(version: u64, phase: &str, finalizers: &Value) -> Guarded<NodeRemedia
 }
 
 #[test]
-fn an_episode_that_cannot_be_read_is_known_by_its_metadata_until_it_can_be_or_is_gone() {
+fn a_remediation_that_cannot_be_read_is_known_by_its_metadata_until_it_can_be_or_is_gone() {
     let (mut state, now) = (state(), Instant::now());
     let ours = json!([FINALIZER]);
-    assert_eq!(episode(1, "Running", &ours).fold(&mut state, now), News::Matters);
-    assert!(state.snapshot.episodes.contains_key("w1-a"));
-    assert_eq!(episode(2, "Quarantined", &ours).fold(&mut state, now), News::Matters);
+    assert_eq!(remediation(1, "Running", &ours).fold(&mut state, now), News::Matters);
+    assert!(state.snapshot.remediations.contains_key("w1-a"));
+    assert_eq!(remediation(2, "Quarantined", &ours).fold(&mut state, now), News::Matters);
     let known = state.snapshot.unreadable["w1-a"].clone();
     assert_eq!((known.node.as_deref(), known.policy.as_deref(), known.is_open), (Some("w1"), Some("p"), true));
     assert_eq!(known.made_at, BEGAN.parse().ok());
     assert!(known.why.contains("Quarantined"), "{}", known.why);
     assert!(
-        state.snapshot.episodes.is_empty() && state.episodes.is_empty(),
+        state.snapshot.remediations.is_empty() && state.remediations.is_empty(),
         "what was known of it is not true any more"
     );
-    assert_eq!(episode(3, "Quarantined", &ours).fold(&mut state, now), News::Nothing);
-    assert_eq!(episode(4, "Running", &ours).fold(&mut state, now), News::Matters);
-    assert!(state.snapshot.unreadable.is_empty() && state.snapshot.episodes.contains_key("w1-a"));
-    episode(5, "Quarantined", &json!([])).fold(&mut state, now);
+    assert_eq!(remediation(3, "Quarantined", &ours).fold(&mut state, now), News::Nothing);
+    assert_eq!(remediation(4, "Running", &ours).fold(&mut state, now), News::Matters);
+    assert!(state.snapshot.unreadable.is_empty() && state.snapshot.remediations.contains_key("w1-a"));
+    remediation(5, "Quarantined", &json!([])).fold(&mut state, now);
     assert!(!state.snapshot.unreadable["w1-a"].is_open);
-    assert_eq!(episode(6, "Quarantined", &json!([])).fold_deletion(&mut state), News::Matters);
+    assert_eq!(remediation(6, "Quarantined", &json!([])).fold_deletion(&mut state), News::Matters);
     assert!(state.snapshot.unreadable.is_empty());
 }
 
 #[test]
-fn a_new_list_forgets_an_unreadable_episode_that_it_does_not_show() {
+fn a_new_list_forgets_an_unreadable_remediation_that_it_does_not_show() {
     let (mut state, now) = (state(), Instant::now());
-    episode(1, "Quarantined", &json!([FINALIZER])).fold(&mut state, now);
-    state.versions.episodes.begin();
+    remediation(1, "Quarantined", &json!([FINALIZER])).fold(&mut state, now);
+    state.versions.remediations.begin();
     NodeRemediation::finish_list(&mut state);
     assert!(state.snapshot.unreadable.is_empty());
 }

@@ -110,20 +110,20 @@ fn a_job_or_a_pod_that_cannot_be_read_is_there_all_the_same() {
 }
 
 #[test]
-fn nor_does_a_time_in_the_metadata_hide_that_an_episode_is_open() {
+fn nor_does_a_time_in_the_metadata_hide_that_a_remediation_is_open() {
     let (mut state, now) = (state(), Instant::now());
-    let episode = |version: u64, made: &str| -> Guarded<NodeRemediation> {
+    let remediation = |version: u64, made: &str| -> Guarded<NodeRemediation> {
         guarded(
             &json!({"metadata": {"name": "e1", "uid": "e", "resourceVersion": version.to_string(), "creationTimestamp": made,
             "finalizers": [crate::api::FINALIZER], "labels": {crate::api::NODE_LABEL: "w1", crate::api::POLICY_LABEL: "p"}},
             "spec": {"nodeName": "w1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}, "status": {"phase": "Running"}}),
         )
     };
-    assert_eq!(episode(1, BEYOND).fold(&mut state, now), News::Matters);
+    assert_eq!(remediation(1, BEYOND).fold(&mut state, now), News::Matters);
     let held = &state.snapshot.unreadable["e1"];
     assert_eq!((held.node.as_deref(), held.policy.as_deref(), held.is_open), (Some("w1"), Some("p"), true));
     assert_eq!(state.unread.count("NodeRemediation"), 1);
-    assert_eq!(episode(2, FINE).fold(&mut state, now), News::Matters);
+    assert_eq!(remediation(2, FINE).fold(&mut state, now), News::Matters);
     assert!(state.snapshot.unreadable.is_empty() && state.unread.count("NodeRemediation") == 0);
 }
 

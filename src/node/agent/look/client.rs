@@ -20,7 +20,8 @@ impl Looker {
     /// It is as old as a hung one or makes no progress, and works for the kubelet: it was called, by a wrapper or without one, by the shim of the ordered
     /// sandbox, or one of Docker's for a container of the ordered pod.
     pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
-        let still = self.thresholds.runtime_client_still.saturating_add(self.thresholds.runtime_client_hung.grace);
+        let still =
+            self.thresholds.runtime_client_still.saturating_add(self.thresholds.runtime_client_hung.grace_period);
         self.as_old_as(held, still.min(self.thresholds.runtime_client_age)).await?;
         if self.age(held).await? < self.thresholds.runtime_client_age {
             self.makes_no_progress(held).await?;

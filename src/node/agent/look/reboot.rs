@@ -52,7 +52,7 @@ impl Looker {
             node: order.node.clone(),
             operation_id: order.operation_id.clone(),
             boot_id: boot_id.to_owned(),
-            until: uptime.as_secs().saturating_add(with.stands_for_seconds.into()),
+            until: uptime.as_secs().saturating_add(with.expires_after_seconds.into()),
             made_at: Timestamp::now().as_second(),
         };
         self.still_as_sick(order, process).await?;

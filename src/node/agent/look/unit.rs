@@ -171,8 +171,8 @@ fn in_service(seen: &UnitSeen) -> Result<(), No> {
             return no(R::Protected, "is disabled and does not run: a person has taken it out of service");
         }
         ("loaded", _) => {}
-        ("not-found", _) => return no(R::CannotLook, "is not known to systemd"),
-        (load, _) => return no(R::CannotLook, &format!("cannot be loaded by systemd: {load}")),
+        ("not-found", _) => return no(R::CheckFailed, "is not known to systemd"),
+        (load, _) => return no(R::CheckFailed, &format!("cannot be loaded by systemd: {load}")),
     }
     if seen.active == "activating" && seen.sub == "auto-restart" {
         return no(R::Protected, "is restarted by systemd again and again already");
@@ -189,14 +189,14 @@ fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, wi
     let (what, stands, runs) = (daemon.as_str(), seen.phrase(), seen.active == "active");
     let Some(Process { pid, .. }) = process else {
         if runs {
-            return no(R::CannotLook, &format!("is {stands} by systemd's word, and no process of the {what} is seen"));
+            return no(R::CheckFailed, &format!("is {stands} by systemd's word, and no process of the {what} is seen"));
         }
         return may_be_started(seen, with);
     };
     if !runs {
-        return no(R::CannotLook, &format!("is {stands} by systemd's word, and process {pid} of the {what} is there"));
+        return no(R::CheckFailed, &format!("is {stands} by systemd's word, and process {pid} of the {what} is there"));
     }
-    if daemon == Daemon::Runtime && seen.kill != "process" && !with.even_if_unsafe {
+    if daemon == Daemon::Runtime && seen.kill != "process" && !with.skip_safety_check {
         let why = format!("ends all of its processes when it stops (KillMode={}), containers among them", seen.kill);
         return no(R::Protected, &why);
     }
@@ -205,10 +205,10 @@ fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, wi
 
 /// What does not run is started where it has failed, and not just anything that the node has.
 fn may_be_started(seen: &UnitSeen, with: &Restart) -> Result<(), No> {
-    if seen.active == "inactive" && !with.even_if_stopped {
+    if seen.active == "inactive" && !with.start_if_stopped {
         return no(
             OutcomeReason::Protected,
-            "was stopped by somebody; to start it all the same, set restart.evenIfStopped in the step",
+            "was stopped by somebody; to start it all the same, set restart.startIfStopped in the step",
         );
     }
     if with.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {

@@ -69,9 +69,9 @@ async fn a_shim_that_runs_is_ended_only_when_it_is_old_and_containerd_does_not_k
     };
     for (says, reason) in [
         (Says::Running, OutcomeReason::Recovered),
-        (Says::Unknown, OutcomeReason::CannotLook),
-        (Says::UnknownAtOnce, OutcomeReason::CannotLook),
-        (Says::Nothing, OutcomeReason::CannotLook),
+        (Says::Unknown, OutcomeReason::CheckFailed),
+        (Says::UnknownAtOnce, OutcomeReason::CheckFailed),
+        (Says::Nothing, OutcomeReason::CheckFailed),
     ] {
         node.runtime.set(|world| world.tasks.insert(sandbox_id.clone(), says));
         refused(&old().execute(&order()).await, reason);
@@ -136,15 +136,15 @@ async fn without_both_lists_nothing_is_removed() {
         for wrong in [Wrong::Fails, Wrong::Hangs] {
             node.runtime.set(|world| world.wrong = [(method.to_owned(), wrong)].into());
             let start = std::time::Instant::now();
-            refused(&node.execute(&remove_shim(&shim, &sandbox_id)).await, OutcomeReason::CannotLook);
-            refused(&node.execute(&remove(&orphan)).await, OutcomeReason::CannotLook);
+            refused(&node.execute(&remove_shim(&shim, &sandbox_id)).await, OutcomeReason::CheckFailed);
+            refused(&node.execute(&remove(&orphan)).await, OutcomeReason::CheckFailed);
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         }
     }
     let mut settings = node.settings();
     settings.bounds.look = Duration::from_millis(50);
     settings.bounds.call = Duration::from_hours(1);
-    refused(&Agent::new(settings).execute(&remove_shim(&shim, &sandbox_id)).await, OutcomeReason::CannotLook);
+    refused(&Agent::new(settings).execute(&remove_shim(&shim, &sandbox_id)).await, OutcomeReason::CheckFailed);
     assert_eq!((shim.state(), node.runtime.writes()), (Some('T'), vec![]));
 }
 
@@ -220,7 +220,7 @@ async fn a_direct_question_without_an_answer_is_no_proof() {
     let orphan = orphan_of(&node, 1);
     for wrong in [Wrong::Fails, Wrong::Hangs] {
         node.runtime.set(|world| world.wrong = [("PodSandboxStatus".to_owned(), wrong)].into());
-        refused(&node.execute(&remove(&orphan)).await, OutcomeReason::CannotLook);
+        refused(&node.execute(&remove(&orphan)).await, OutcomeReason::CheckFailed);
     }
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 }
@@ -237,7 +237,7 @@ async fn only_the_container_that_was_ordered_is_removed() {
     other_pod.target.pod = Some(pod("uid-2"));
     refused(&node.execute(&other_pod).await, OutcomeReason::TargetChanged);
     let short = Orphan { container: orphan.container[..12].to_owned(), sandbox: orphan.sandbox.clone() };
-    refused(&node.execute(&remove(&short)).await, OutcomeReason::CannotLook);
+    refused(&node.execute(&remove(&short)).await, OutcomeReason::CheckFailed);
     node.runtime.set(|world| world.containers[1].labels.clear());
     refused(&node.execute(&remove(&orphan)).await, OutcomeReason::TargetChanged);
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
@@ -248,7 +248,7 @@ async fn many_at_once_are_a_list_with_a_hole() {
     let node = Node::new();
     let orphan = orphan_of(&node, 1);
     node.runtime.set(|world| world.containers.extend((0..10).map(|_| container(&id(), &id(), 1))));
-    refused(&node.execute(&remove(&orphan)).await, OutcomeReason::CannotLook);
+    refused(&node.execute(&remove(&orphan)).await, OutcomeReason::CheckFailed);
     assert_eq!(node.runtime.writes(), [] as [String; 0]);
 }
 
@@ -285,7 +285,7 @@ async fn a_container_that_cannot_be_stopped_is_not_removed() {
         node.runtime.set(|world| world.wrong = [("StopContainer".to_owned(), wrong)].into());
         let order = remove(&orphan);
         let outcome = node.execute(&order).await;
-        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::CallFailed));
+        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
         assert_eq!(node.execute(&order).await, outcome, "a failed operation is not tried again");
     }
     assert!(!node.runtime.writes().iter().any(|call| call.starts_with("Remove")));

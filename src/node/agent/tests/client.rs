@@ -47,7 +47,7 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
     assert!(hung.client.state().is_some());
     // It is young, but does nothing.
     strict.thresholds.runtime_client_still = Duration::ZERO;
-    strict.thresholds.runtime_client_hung.grace = Duration::ZERO;
+    strict.thresholds.runtime_client_hung.grace_period = Duration::ZERO;
     let again = Order { operation_id: format!("again-{}", hung.client.pid), ..hung.order() };
     done(&Agent::new(strict).execute(&again).await);
     assert_eq!(hung.client.state(), None);
@@ -67,7 +67,7 @@ async fn only_the_ordered_container_of_the_ordered_sandbox_and_only_what_may_be_
     refused(&hung.node.execute(&other).await, OutcomeReason::TargetChanged);
     let mut unnamed = hung.order();
     unnamed.target.container_id = None;
-    refused(&hung.node.execute(&unnamed).await, OutcomeReason::CannotLook);
+    refused(&hung.node.execute(&unnamed).await, OutcomeReason::CheckFailed);
     let mut as_shim = hung.order();
     as_shim.target.process.as_mut().unwrap().role = Role::Shim;
     refused(&hung.node.execute(&as_shim).await, OutcomeReason::TargetChanged);

@@ -86,9 +86,9 @@ async fn a_docker_that_answers_for_nobody_proves_nothing() {
     let docked = Docked::new();
     docked.hang();
     docked.docker.say("Inspect", Say::Never);
-    refused(&docked.execute(&docked.order(NodeAction::ReleaseKill)).await, OutcomeReason::CannotLook);
+    refused(&docked.execute(&docked.order(NodeAction::ReleaseKill)).await, OutcomeReason::CheckFailed);
     docked.docker.say("Containers", Say::Error(500, "?".to_owned()));
-    refused(&docked.execute(&docked.order(NodeAction::ReleaseCont)).await, OutcomeReason::CannotLook);
+    refused(&docked.execute(&docked.order(NodeAction::ReleaseCont)).await, OutcomeReason::CheckFailed);
     docked.untouched();
 }
 

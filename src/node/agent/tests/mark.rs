@@ -45,10 +45,10 @@ impl Marked {
 }
 
 fn mark_for(fault_type: FaultType) -> Order {
-    let mark = MarkOrder { path: SENTINEL.to_owned(), stands_for_seconds: 600 };
+    let mark = MarkOrder { path: SENTINEL.to_owned(), expires_after_seconds: 600 };
     Order {
         boot_id: Some("boot".to_owned()),
-        mark: Some(mark),
+        reboot_marker: Some(mark),
         ..order(NodeAction::MarkForReboot, fault_type, Target::default())
     }
 }
@@ -63,7 +63,7 @@ async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
     let text = fs::read_to_string(node.file()).unwrap();
     assert!(text.contains(&format!("\"operationId\":\"{}\"", order.operation_id)), "{text}");
     assert!(text.contains("\"bootId\":\"boot\",\"until\":1600,"), "{text}");
-    // It was taken away since: the same order, by whatever lane or leader, does not put it back.
+    // It was taken away since: the same order, by whatever collector or leader, does not put it back.
     fs::remove_file(node.file()).unwrap();
     assert_eq!(node.execute(&Order { epoch: 9, ..order.clone() }).await, first);
     assert!(!node.file().exists());
@@ -79,7 +79,7 @@ async fn a_file_of_somebody_else_asks_for_the_same_and_stays_as_it_is() {
     let node = Marked::new();
     fs::write(node.file(), "*** System restart required ***\n").unwrap();
     let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::AlreadyMarked));
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::AlreadyRequested));
     assert!(
         outcome.message.contains("asks for a reboot already, and is somebody else's (user "),
         "{}",
@@ -101,29 +101,29 @@ async fn a_place_that_is_not_as_it_must_be_is_left_alone() {
     node.left_alone(&outcome, OutcomeReason::Protected, "only its owner");
     fs::remove_dir(node.host.path().join("run")).unwrap();
     let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
-    node.left_alone(&outcome, OutcomeReason::CannotLook, "as a folder that is no link");
+    node.left_alone(&outcome, OutcomeReason::CheckFailed, "as a folder that is no link");
 }
 
 #[tokio::test]
 async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
     let node = Marked::new();
     let order = || mark_for(FaultType::RuntimeUnreachable);
-    let at = |path: &str, stands_for_seconds| Some(MarkOrder { path: path.to_owned(), stands_for_seconds });
+    let at = |path: &str, expires_after_seconds| Some(MarkOrder { path: path.to_owned(), expires_after_seconds });
     for (wrong, said) in [
         (Order { boot_id: None, ..order() }, "must name the boot that is to end"),
-        (Order { mark: None, ..order() }, "must name the file"),
-        (Order { mark: at("/run/nologin", 600), ..order() }, "not a file directly in /run"),
-        (Order { mark: at("/run/../etc/reboot", 600), ..order() }, "not a file directly in /run"),
-        (Order { mark: at("/var/run/reboot-required", 600), ..order() }, "not a file directly in /run"),
-        (Order { mark: at(SENTINEL, 0), ..order() }, "standsForSeconds"),
-        (Order { mark: at(SENTINEL, 86_401), ..order() }, "standsForSeconds"),
+        (Order { reboot_marker: None, ..order() }, "must name the file"),
+        (Order { reboot_marker: at("/run/nologin", 600), ..order() }, "not a file directly in /run"),
+        (Order { reboot_marker: at("/run/../etc/reboot", 600), ..order() }, "not a file directly in /run"),
+        (Order { reboot_marker: at("/var/run/reboot-required", 600), ..order() }, "not a file directly in /run"),
+        (Order { reboot_marker: at(SENTINEL, 0), ..order() }, "expiresAfterSeconds"),
+        (Order { reboot_marker: at(SENTINEL, 86_401), ..order() }, "expiresAfterSeconds"),
     ] {
-        node.left_alone(&node.execute(&wrong).await, OutcomeReason::CannotLook, said);
+        node.left_alone(&node.execute(&wrong).await, OutcomeReason::CheckFailed, said);
     }
     let other = Order { boot_id: Some("other".to_owned()), ..order() };
     node.left_alone(&node.execute(&other).await, OutcomeReason::AlreadyRebooted, "this is boot boot");
     let off = AgentSettings { allow_actions: false, ..node.settings() };
-    node.left_alone(&Agent::new(off).execute(&order()).await, OutcomeReason::ActingDisabled, "switched off");
+    node.left_alone(&Agent::new(off).execute(&order()).await, OutcomeReason::ActionsDisabled, "switched off");
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
     let node = Marked::new();
     for kind in FaultType::ALL {
         if marking_helps(kind).is_err() {
-            node.left_alone(&node.execute(&mark_for(kind)).await, OutcomeReason::CannotLook, "no second look");
+            node.left_alone(&node.execute(&mark_for(kind)).await, OutcomeReason::CheckFailed, "no second look");
         }
     }
     node.daemons.node.runtime.set(|world| world.wrong.clear());
@@ -155,7 +155,7 @@ async fn what_who_has_died_right_after_the_claim_has_left_the_folder_tells() {
     claims.prepare().unwrap();
     assert!(claims.claim(&order, None).unwrap());
     let lost = node.execute(&order).await;
-    assert_eq!((lost.state, lost.reason), (OutcomeState::Failed, OutcomeReason::CallFailed));
+    assert_eq!((lost.state, lost.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
     assert!(lost.message.contains("has left no /run/reboot-required"), "{}", lost.message);
     assert!(!node.file().exists());
     // Of another operation, or of somebody else.

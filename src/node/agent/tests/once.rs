@@ -6,7 +6,7 @@ use super::super::claims::{Claims, Known, Moment, NoLeader};
 use super::*;
 
 #[tokio::test]
-async fn two_lanes_released_at_once_signal_once() {
+async fn two_collectors_released_at_once_signal_once() {
     for _ in 0..10 {
         let (node, sandbox) = (Node::new(), id());
         let shim = node.stage.shim(&sandbox);
@@ -14,7 +14,7 @@ async fn two_lanes_released_at_once_signal_once() {
         node.runtime.set(|world| world.tasks.insert(sandbox.clone(), runtime::Says::Unknown));
         let order = resume(&shim, &sandbox);
         let barrier = Arc::new(Barrier::new(2));
-        let lanes: Vec<_> = (0..2)
+        let collectors: Vec<_> = (0..2)
             .map(|_| {
                 let (settings, order, barrier) = (node.settings(), order.clone(), Arc::clone(&barrier));
                 std::thread::spawn(move || {
@@ -25,16 +25,20 @@ async fn two_lanes_released_at_once_signal_once() {
                 })
             })
             .collect();
-        let outcomes: Vec<Outcome> =
-            tokio::task::spawn_blocking(move || lanes.into_iter().map(|lane| lane.join().unwrap()).collect())
-                .await
-                .unwrap();
-        let acted: Vec<_> = outcomes.iter().filter(|outcome| outcome.message.starts_with("sent Cont")).collect();
+        let outcomes: Vec<Outcome> = tokio::task::spawn_blocking(move || {
+            collectors.into_iter().map(|collector| collector.join().unwrap()).collect()
+        })
+        .await
+        .unwrap();
+        let executed: Vec<_> = outcomes.iter().filter(|outcome| outcome.message.starts_with("sent SIGCONT")).collect();
         // The one that came second is refused, or is told the stored outcome of the first.
-        match acted[..] {
+        match executed[..] {
             [first, second] => assert_eq!(first, second),
             [_] => {
-                assert!(outcomes.iter().any(|outcome| outcome.reason == OutcomeReason::AlreadyClaimed), "{outcomes:?}");
+                assert!(
+                    outcomes.iter().any(|outcome| outcome.reason == OutcomeReason::AlreadyExecuted),
+                    "{outcomes:?}"
+                );
             }
             _ => panic!("nobody acted: {outcomes:?}"),
         }
@@ -45,7 +49,7 @@ async fn two_lanes_released_at_once_signal_once() {
 }
 
 #[tokio::test]
-async fn a_restarted_lane_is_told_what_came_of_it() {
+async fn a_restarted_collector_is_told_what_came_of_it() {
     let (node, sandbox) = (Node::new(), id());
     let shim = node.stage.shim(&sandbox);
     shim.stop();
@@ -80,12 +84,12 @@ async fn after_a_crash_between_claim_and_act_nothing_is_done() {
 
     let order = resume(&shim, &sandbox);
     assert!(claims.claim(&order, None).unwrap());
-    refused(&node.execute(&order).await, OutcomeReason::AlreadyClaimed);
+    refused(&node.execute(&order).await, OutcomeReason::AlreadyExecuted);
 
     // Cut short while the claim was written.
     let order = resume(&shim, &sandbox);
     std::fs::write(node.stage.path("state").join("ops").join(&order.operation_id), "").unwrap();
-    refused(&node.execute(&order).await, OutcomeReason::AlreadyClaimed);
+    refused(&node.execute(&order).await, OutcomeReason::AlreadyExecuted);
     assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
 }
 
@@ -117,7 +121,7 @@ async fn an_operation_id_serves_one_order_only() {
     assert_eq!(shim.resumed(), 1, "the same attempt, given again by a new leader, is told its outcome");
     let fault_id = "fault-2".to_owned();
     let forged = Order { operation_id: order.operation_id, fault_id, ..resume(&second, &other) };
-    refused(&node.execute(&forged).await, OutcomeReason::AlreadyClaimed);
+    refused(&node.execute(&forged).await, OutcomeReason::AlreadyExecuted);
     assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
 }
 
@@ -150,7 +154,7 @@ async fn an_order_of_a_term_far_ahead_is_refused_and_shuts_no_leader_out() {
     shim.stop();
     let forged = Order { epoch: u64::MAX, ..resume(&shim, &sandbox) };
     let outcome = node.execute(&forged).await;
-    refused(&outcome, OutcomeReason::Stale);
+    refused(&outcome, OutcomeReason::Expired);
     assert!(outcome.message.contains("docs/runbook/controller.md"), "{outcome:?}");
     done(&node.execute(&resume(&shim, &sandbox)).await);
 }

@@ -29,7 +29,7 @@ async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
     let first = daemons.execute(&order).await;
     done(&first);
     assert_eq!(first.message, "the login manager was told to reboot the node");
-    assert_eq!(daemons.execute(&order).await, first, "another lane, or the probe after a restart");
+    assert_eq!(daemons.execute(&order).await, first, "another collector, or the probe after a restart");
     // A new leader gives it anew, in its own term.
     assert_eq!(daemons.execute(&Order { epoch: 9, ..order.clone() }).await, first);
     rebooted(&daemons, 1);
@@ -52,7 +52,7 @@ async fn who_has_died_right_after_the_call_does_not_call_again() {
     let claims = super::super::claims::Claims::new(&daemons.node.stage.path("state"));
     claims.prepare().unwrap();
     assert!(claims.claim(&order, None).unwrap());
-    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::AlreadyClaimed, "has died");
+    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::AlreadyExecuted, "has died");
 }
 
 #[tokio::test]
@@ -61,14 +61,14 @@ async fn without_the_boot_that_is_to_end_nothing_is_done() {
     let order = reboot_for(FaultType::RuntimeUnreachable);
     for boot_id in [None, Some(String::new()), Some("../boot".to_owned())] {
         let outcome = daemons.execute(&Order { boot_id, ..order.clone() }).await;
-        daemons.left_alone(&outcome, OutcomeReason::CannotLook, "must name the boot that is to end");
+        daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "must name the boot that is to end");
     }
     let outcome = daemons.execute(&Order { boot_id: Some("other".into()), ..order.clone() }).await;
     daemons.left_alone(&outcome, OutcomeReason::AlreadyRebooted, "this is boot boot");
     fs::remove_file(daemons.proc("sys/kernel/random/boot_id")).unwrap();
-    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CannotLook, "cannot read the boot id");
+    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "cannot read the boot id");
     let off = AgentSettings { allow_actions: false, ..daemons.settings() };
-    daemons.left_alone(&Agent::new(off).execute(&order).await, OutcomeReason::ActingDisabled, "switched off");
+    daemons.left_alone(&Agent::new(off).execute(&order).await, OutcomeReason::ActionsDisabled, "switched off");
 }
 
 /// Told in NVIDIA/NVSentinel #1387.
@@ -81,11 +81,15 @@ async fn what_has_recovered_or_cannot_be_looked_at_is_not_rebooted_for() {
     for kind in FaultType::ALL {
         if crate::core::reboot::helps(kind).is_err() {
             let outcome = daemons.execute(&reboot_for(kind)).await;
-            daemons.left_alone(&outcome, OutcomeReason::CannotLook, "no second look");
+            daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "no second look");
         }
     }
     for kind in [FaultType::HungContainer, FaultType::NetworkPluginHung, FaultType::RuntimeClientHung] {
-        daemons.left_alone(&daemons.execute(&reboot_for(kind)).await, OutcomeReason::CannotLook, "no process is named");
+        daemons.left_alone(
+            &daemons.execute(&reboot_for(kind)).await,
+            OutcomeReason::CheckFailed,
+            "no process is named",
+        );
     }
     let daemons = Daemons::of_kubelet(unit("active", "running"));
     daemons.kubelet(healthz("200 OK").await, KUBELET);
@@ -102,12 +106,12 @@ async fn a_socket_that_is_not_there_is_no_sign_unless_systemd_says_that_the_runt
         daemons
     };
     let daemons = missing(unit("active", "running"));
-    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CannotLook, "no runtime socket");
+    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "no runtime socket");
     let mut settings = daemons.settings();
     // Nor is one at a place of which no unit is known.
     settings.endpoint.socket = "/x/none.sock".into();
     let outcome = Agent::new(settings).execute(&order).await;
-    daemons.left_alone(&outcome, OutcomeReason::CannotLook, "no runtime socket");
+    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "no runtime socket");
     let daemons = missing(unit("failed", "failed"));
     done(&daemons.execute(&order).await);
     rebooted(&daemons, 1);
@@ -123,7 +127,7 @@ async fn a_daemon_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
     daemons.left_alone(&outcome, OutcomeReason::Protected, &format!("{CONTAINERD} was stopped"));
     let daemons = Daemons::of_kubelet(unit("active", "running"));
     let outcome = daemons.execute(&reboot_for(FaultType::KubeletDown)).await;
-    daemons.left_alone(&outcome, OutcomeReason::CannotLook, "and no process of it is seen");
+    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "and no process of it is seen");
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     done(&daemons.execute(&reboot_for(FaultType::KubeletDown)).await);
     rebooted(&daemons, 1);
@@ -157,7 +161,7 @@ async fn the_login_manager_and_who_blocks_a_shutdown_have_their_say() {
     // That the answer cannot be understood does not mean that nobody blocks it.
     let daemons = silent_runtime();
     daemons.systemd.login(Login { locks: vec![upgrade("block")], cut_short: true, ..Login::default() });
-    daemons.left_alone(&daemons.execute(&order()).await, OutcomeReason::CannotLook, "ListInhibitors");
+    daemons.left_alone(&daemons.execute(&order()).await, OutcomeReason::CheckFailed, "ListInhibitors");
 }
 
 #[tokio::test]
@@ -179,9 +183,12 @@ async fn what_was_asked_for_is_told_from_what_was_refused() {
         .systemd
         .login(Login { reboots: Reboots::Refuse("org.freedesktop.DBus.Error.AccessDenied"), ..Login::default() });
     let outcome = daemons.execute(&reboot_for(FaultType::RuntimeUnreachable)).await;
-    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::CallFailed));
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
     assert!(outcome.message.contains("AccessDenied: because of a test"), "{}", outcome.message);
     let mut settings = silent_runtime().settings();
     settings.bus = Some(daemons.node.stage.path("no-bus"));
-    refused(&Agent::new(settings).execute(&reboot_for(FaultType::RuntimeUnreachable)).await, OutcomeReason::CannotLook);
+    refused(
+        &Agent::new(settings).execute(&reboot_for(FaultType::RuntimeUnreachable)).await,
+        OutcomeReason::CheckFailed,
+    );
 }

@@ -64,7 +64,7 @@ async fn a_kill_wants_the_runtime_awake() {
     let frozen = Frozen::new();
     frozen.node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Hangs));
     let start = std::time::Instant::now();
-    refused(&frozen.node.execute(&frozen.kill()).await, OutcomeReason::CannotLook);
+    refused(&frozen.node.execute(&frozen.kill()).await, OutcomeReason::CheckFailed);
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     frozen.untouched();
 }
@@ -85,7 +85,11 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
         });
         // What was not stopped does not run again.
         let outcome = node.execute(&with_container()).await;
-        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::CallFailed), "{outcome:?}");
+        assert_eq!(
+            (outcome.state, outcome.reason),
+            (OutcomeState::Failed, OutcomeReason::RequestFailed),
+            "{outcome:?}"
+        );
         assert!(outcome.message.contains("in state S and not stopped; it is in state"), "{}", outcome.message);
     }
     process::wait_until("three traps", || shim.resumed() == 3);
@@ -98,13 +102,13 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
     refused(&node.execute(&with_container()).await, OutcomeReason::Recovered);
 
     node.runtime.set(|world| world.tasks.insert(container.clone(), Says::UnknownAtOnce));
-    refused(&node.execute(&with_container()).await, OutcomeReason::CannotLook);
+    refused(&node.execute(&with_container()).await, OutcomeReason::CheckFailed);
 
     node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Fails));
-    refused(&node.execute(&with_container()).await, OutcomeReason::CannotLook);
+    refused(&node.execute(&with_container()).await, OutcomeReason::CheckFailed);
     let mut settings = node.settings();
     settings.endpoint.socket = node.stage.path("none.sock");
-    refused(&Agent::new(settings).execute(&with_container()).await, OutcomeReason::CannotLook);
+    refused(&Agent::new(settings).execute(&with_container()).await, OutcomeReason::CheckFailed);
     assert_eq!(shim.resumed(), 3);
 }
 

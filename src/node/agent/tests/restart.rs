@@ -111,12 +111,12 @@ fn named(order: Order, unit: &str) -> Order {
     Order { restart: Some(Restart { unit: Some(unit.to_owned()), ..Restart::default() }), ..order }
 }
 
-fn even_if_stopped(order: Order) -> Order {
-    Order { restart: Some(Restart { even_if_stopped: true, ..Restart::default() }), ..order }
+fn start_if_stopped(order: Order) -> Order {
+    Order { restart: Some(Restart { start_if_stopped: true, ..Restart::default() }), ..order }
 }
 
 fn careless(order: Order) -> Order {
-    Order { restart: Some(Restart { even_if_unsafe: true, ..Restart::default() }), ..order }
+    Order { restart: Some(Restart { skip_safety_check: true, ..Restart::default() }), ..order }
 }
 
 /// A health check that says this.
@@ -182,7 +182,7 @@ async fn what_the_kubelet_would_wait_for_or_die_of_comes_first() {
 
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     daemons.node.runtime.set(|world| world.wrong.insert("ListContainers".to_owned(), runtime::Wrong::Hangs));
-    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CannotLook, "the list of containers");
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CheckFailed, "the list of containers");
 }
 
 #[tokio::test]
@@ -199,20 +199,20 @@ async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
         (unit("deactivating", "stop-sigterm"), OutcomeReason::KubeletBusy, "systemd is at work on it"),
         (unit("maintenance", "cleaning"), OutcomeReason::KubeletBusy, "systemd is at work on it"),
         (UnitSeen { job: 7, ..unit("inactive", "dead") }, OutcomeReason::KubeletBusy, "systemd is at work on it"),
-        (load("error"), OutcomeReason::CannotLook, "cannot be loaded"),
+        (load("error"), OutcomeReason::CheckFailed, "cannot be loaded"),
         // Nobody sees a process where systemd sees one.
-        (unit("active", "running"), OutcomeReason::CannotLook, "no process of the kubelet is seen"),
+        (unit("active", "running"), OutcomeReason::CheckFailed, "no process of the kubelet is seen"),
     ] {
         let daemons = Daemons::of_kubelet(seen);
         daemons.left_alone(&daemons.execute(&careless(kubelet())).await, reason, said);
-        daemons.left_alone(&daemons.execute(&even_if_stopped(kubelet())).await, reason, said);
+        daemons.left_alone(&daemons.execute(&start_if_stopped(kubelet())).await, reason, said);
     }
     // What was only stopped is started where the policy says so, and only then.
     for seen in [unit("inactive", "dead"), file("static", "inactive", "dead")] {
         let daemons = Daemons::of_kubelet(seen);
         let outcome = daemons.execute(&careless(kubelet())).await;
         daemons.left_alone(&outcome, OutcomeReason::Protected, "was stopped by somebody");
-        done(&daemons.execute(&even_if_stopped(kubelet())).await);
+        done(&daemons.execute(&start_if_stopped(kubelet())).await);
         assert_eq!(daemons.systemd.acts(), ["RestartUnit kubelet.service fail"]);
     }
     // And nobody sees a process gone that is there.
@@ -220,7 +220,7 @@ async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
     daemons.kubelet(healthz("500 Internal Server Error").await, KUBELET);
     daemons.left_alone(
         &daemons.execute(&kubelet()).await,
-        OutcomeReason::CannotLook,
+        OutcomeReason::CheckFailed,
         "process 40 of the kubelet is there",
     );
 }
@@ -252,10 +252,10 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
     daemons.left_alone(&daemons.execute(&named(kubelet(), KUBELET)).await, OutcomeReason::Protected, "in no unit");
 
     let daemons = Daemons::new(&[], Restarts::Never);
-    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CannotLook, "kubelet.service is not known");
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CheckFailed, "kubelet.service is not known");
     for unit in ["../kubelet.service", "kubelet.socket", "kubelet", ".service", "a b.service"] {
         let outcome = daemons.execute(&named(kubelet(), unit)).await;
-        daemons.left_alone(&outcome, OutcomeReason::CannotLook, "is not the name of a service");
+        daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "is not the name of a service");
     }
 }
 
@@ -318,7 +318,7 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
     let outcome = Agent::new(settings.clone()).execute(&runtime()).await;
     daemons.left_alone(&outcome, OutcomeReason::Protected, "the runtime is Docker");
     let outcome = Agent::new(settings).execute(&named(runtime(), "cri-docker.service")).await;
-    daemons.left_alone(&outcome, OutcomeReason::CannotLook, "is not known to systemd");
+    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "is not known to systemd");
 
     // Another containerd beside one that is gone: the kubelet's may be that, unless the unit is named.
     let daemons = Daemons::of_runtime(unit("failed", "failed"));
@@ -349,7 +349,7 @@ async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
 async fn a_restart_that_fails_or_does_not_end_is_told_as_it_is() {
     let stands = || [(KUBELET, unit("failed", "failed"))];
     let failed = |outcome: &Outcome, said: &str| {
-        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::CallFailed));
+        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
         assert!(outcome.message.contains(said), "{}", outcome.message);
     };
     let daemons = Daemons::new(&stands(), Restarts::End("failed", unit("failed", "failed")));
@@ -371,9 +371,9 @@ async fn without_systemd_and_for_other_faults_nothing_is_restarted() {
         restart_of(NodeAction::RestartRuntime, FaultType::KubeletDown, Restart::default()),
         restart_of(NodeAction::RestartRuntime, FaultType::NetworkPluginHung, Restart::default()),
     ] {
-        daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CannotLook, "no second look");
+        daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "no second look");
     }
     let mut settings = daemons.settings();
     settings.bus = Some(daemons.node.stage.path("no-bus"));
-    refused(&Agent::new(settings).execute(&kubelet()).await, OutcomeReason::CannotLook);
+    refused(&Agent::new(settings).execute(&kubelet()).await, OutcomeReason::CheckFailed);
 }

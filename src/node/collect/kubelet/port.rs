@@ -66,7 +66,7 @@ impl Port {
 
 async fn bounded_by<T>(call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = || Err(format!("the kubelet's port gives no whole answer within {} s", DEADLINE.as_secs()));
-    // On the heap while it lasts: the lane rests for minutes between two of them.
+    // On the heap while it lasts: the collector rests for minutes between two of them.
     within(DEADLINE, Box::pin(call)).await.unwrap_or_else(|_| late())
 }
 

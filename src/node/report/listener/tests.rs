@@ -18,8 +18,8 @@ fn order() -> Order {
 /// Tells the node something and waits until it is heard; after how long that was.
 async fn hears(bench: &mut Bench, number: u64) -> Duration {
     let began = Instant::now();
-    bench.api.command(&json!({"lookRequested": number}));
-    let heard = bench.command.wait_for(|command| command.look_requested == number);
+    bench.api.command(&json!({"checkSequence": number}));
+    let heard = bench.command.wait_for(|command| command.check_sequence == number);
     timeout(Duration::from_hours(2), heard).await.unwrap().unwrap();
     began.elapsed()
 }
@@ -38,17 +38,17 @@ async fn what_the_node_is_told_is_heard_at_once_at_any_time() {
         let after = hears(&mut bench, number).await;
         assert!(after <= SOON, "request {number}: {after:?}");
     }
-    bench.api.command(&json!({"order": order(), "lookRequested": 4, "checkRequested": "rollout-7"}));
+    bench.api.command(&json!({"command": order(), "checkSequence": 4, "checkRequested": "rollout-7"}));
     seconds(1).await;
     let told = Command {
         is_known: true,
         order: Some(order()),
-        look_requested: 4,
+        check_sequence: 4,
         check_requested: Some("rollout-7".to_owned()),
     };
     assert_eq!(*bench.command.borrow_and_update(), told);
     // The same again is no news.
-    bench.api.command(&json!({"order": order(), "lookRequested": 4, "checkRequested": "rollout-7"}));
+    bench.api.command(&json!({"command": order(), "checkSequence": 4, "checkRequested": "rollout-7"}));
     assert!(timeout(Duration::from_hours(2), bench.command.changed()).await.is_err());
 }
 
@@ -57,7 +57,7 @@ async fn at_rest_report_and_watch_make_fewer_than_18_requests_an_hour() {
     for bookmarks in [false, true] {
         let bench = Bench::new();
         bench.api.server().bookmarks = bookmarks;
-        bench.api.command(&json!({"lookRequested": 1}));
+        bench.api.command(&json!({"checkSequence": 1}));
         for _ in 0..10 * 360 {
             bench.say(Vec::new());
             seconds(10).await;
@@ -125,12 +125,12 @@ async fn a_server_without_bookmarks_is_not_taken_for_one_that_hangs() {
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_too_old_is_read_anew() {
     let mut bench = Bench::new();
-    bench.api.command(&json!({"lookRequested": 1}));
+    bench.api.command(&json!({"checkSequence": 1}));
     bench.api.server().watches = Some(Mood::Expired);
     seconds(60).await;
     let reads = bench.api.times(Kind::Read).len();
     assert!((5..=10).contains(&reads), "ever more slowly: {reads}");
-    assert_eq!(bench.command.borrow().look_requested, 1);
+    assert_eq!(bench.command.borrow().check_sequence, 1);
     bench.api.server().watches = None;
     seconds(40).await;
     assert!(hears(&mut bench, 2).await <= SOON);
@@ -141,7 +141,7 @@ async fn an_object_that_is_deleted_and_made_anew_is_heard_of_each_time() {
     let mut bench = Bench::new();
     seconds(1).await;
     for round in 0..3 {
-        bench.api.command(&json!({"order": order(), "lookRequested": 7}));
+        bench.api.command(&json!({"command": order(), "checkSequence": 7}));
         seconds(1).await;
         assert_eq!(bench.command.borrow().order, Some(order()), "round {round}");
         bench.api.command(&Value::Null);
@@ -194,7 +194,7 @@ async fn that_nobody_answers_says_nothing_of_an_order_and_holds_up_no_report() {
 
     bench.api.mood(Mood::Answers(500));
     (bench.api.server().reads, bench.api.server().watches) = (Some(Mood::Well), Some(Mood::Well));
-    bench.api.command(&json!({"order": order()}));
+    bench.api.command(&json!({"command": order()}));
     bench.say(Vec::new());
     seconds(50).await;
     assert_eq!(bench.command.borrow().order, Some(order()));
@@ -221,8 +221,8 @@ async fn an_unauthorized_answer_makes_a_new_client() {
 async fn an_order_that_cannot_be_read_is_left_alone() {
     for order in [json!({"operationID": 7}), json!("x"), json!({"action": "ReformatDisk"}), json!([])] {
         let bench = Bench::new();
-        bench.api.command(&json!({"order": order, "lookRequested": 2, "checkRequested": "\u{1b}[2J"}));
+        bench.api.command(&json!({"command": order, "checkSequence": 2, "checkRequested": "\u{1b}[2J"}));
         seconds(1).await;
-        assert_eq!(*bench.command.borrow(), Command { look_requested: 2, ..Command::NONE }, "the rest is read");
+        assert_eq!(*bench.command.borrow(), Command { check_sequence: 2, ..Command::NONE }, "the rest is read");
     }
 }

@@ -108,7 +108,7 @@ impl Act for BackOff {
         Ok(stage.pod_by_uid(uid)?.is_some_and(|pod| !pod.deleting) && !stage.daemon_set_runs(self.daemon_set, None)?)
     }
 
-    fn acted(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
         Ok(stage.pod_by_uid(uid)?.is_none_or(|pod| pod.deleting))
     }

@@ -46,7 +46,7 @@ impl Act for HungContainer {
         Ok(frozen(injection) && stage.pod_by_uid(uid)?.is_some_and(|pod| pod.deleting))
     }
 
-    fn acted(&self, _: &Stage, injection: &Injection) -> Result<bool> {
+    fn executed(&self, _: &Stage, injection: &Injection) -> Result<bool> {
         Ok(!frozen(injection))
     }
 

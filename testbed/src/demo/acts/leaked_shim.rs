@@ -50,7 +50,7 @@ impl Act for LeakedShim {
         Ok(there(injection))
     }
 
-    fn acted(&self, _: &Stage, injection: &Injection) -> Result<bool> {
+    fn executed(&self, _: &Stage, injection: &Injection) -> Result<bool> {
         Ok(!there(injection))
     }
 

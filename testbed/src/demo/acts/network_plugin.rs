@@ -65,7 +65,7 @@ impl Act for NetworkPlugin {
         Ok(there(injection) && !waiting.contains(&true))
     }
 
-    fn acted(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         if stage.node_field("{.spec.unschedulable}")? == "true" {
             self.cordoned.set(true);
         }

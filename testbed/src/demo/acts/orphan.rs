@@ -86,7 +86,7 @@ impl Act for Orphan {
         Self::orphan_there(stage, injection)
     }
 
-    fn acted(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         Ok(!Self::orphan_there(stage, injection)?)
     }
 

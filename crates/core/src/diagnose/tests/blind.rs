@@ -1,22 +1,22 @@
-//! Lanes that cannot look.
+//! Collectors that cannot look.
 
 use super::*;
 
-const KIND: FaultType = FaultType::ProbeBlind;
+const KIND: FaultType = FaultType::ProbeDegraded;
 
 fn blind(node: &Node) -> Vec<String> {
     node.findings().sightings.into_iter().filter(|one| one.kind == KIND).map(|one| one.key).collect()
 }
 
 #[test]
-fn each_lane_that_cannot_look_is_named_with_its_reason() {
+fn each_collector_that_cannot_look_is_named_with_its_reason() {
     let all = ["runtime", "lists", "status", "processes", "kubelet", "host", "disks", "port", "bus"];
     assert_eq!(blind(&Node::blind()), all);
     let mut node = Node::healthy();
     node.host = Look::Blind { reason: "permission denied".into() };
     let findings = node.findings();
     let [sighting] = &findings.sightings[..] else { panic!("{:?}", findings.sightings) };
-    assert_eq!(sighting.message, "the probe's lane host cannot look at this node");
+    assert_eq!(sighting.message, "the probe's collector host cannot look at this node");
     assert_eq!(
         (sighting.subject.to_string(), &sighting.evidence),
         ("probe host".into(), &vec!["permission denied".into()])
@@ -40,7 +40,7 @@ fn silence_and_errors_of_the_runtime_are_no_blindness_those_of_the_node_are() {
 }
 
 #[test]
-fn a_lane_that_has_not_looked_yet_is_neither() {
+fn a_collector_that_has_not_looked_yet_is_neither() {
     let node = Node { kubelet: Look::Never, ..Node::healthy() };
     assert!(blind(&node).is_empty());
     let findings = node.findings();

@@ -58,7 +58,7 @@ fn a_kubelet_is_down_starting_or_up() {
         let mut node = Node::healthy();
         (node.kubelet().process, node.kubelet().healthz) = (process, healthz);
         let findings = node.findings();
-        let is = findings.sightings.first().map(|sighting| sighting.confirm.grace);
+        let is = findings.sightings.first().map(|sighting| sighting.confirm.grace_period);
         assert_eq!((is, findings.kubelet.started), (sighted, started), "{process:?} {healthz:?}");
         let clean = clean_at(&findings, FaultType::KubeletDown, "kubelet").is_some();
         assert_eq!(clean, started == Some(true), "{process:?} {healthz:?}");

@@ -175,14 +175,14 @@ fn a_list_on_its_way_to_the_wall_is_told_when_most_of_it_has_ended() {
         ended(&mut node);
         node.list().answer_bytes = bytes;
         let findings = node.findings();
-        let sighted = findings.sightings.iter().any(|one| one.kind == FaultType::ExitedContainerPileUp);
+        let sighted = findings.sightings.iter().any(|one| one.kind == FaultType::ExitedContainerBacklog);
         assert_eq!(sighted, sick, "{bytes}");
-        assert_eq!(clean_at(&findings, FaultType::ExitedContainerPileUp, "lists").is_some(), clean, "{bytes}");
+        assert_eq!(clean_at(&findings, FaultType::ExitedContainerBacklog, "lists").is_some(), clean, "{bytes}");
     }
     // Large by what runs.
     let mut node = Node::healthy();
     node.list().answer_bytes = 9 * MIB;
-    assert!(!neither(&node, FaultType::ExitedContainerPileUp, "lists"));
+    assert!(!neither(&node, FaultType::ExitedContainerBacklog, "lists"));
     assert!(node.kinds().is_empty());
 }
 
@@ -191,10 +191,10 @@ fn a_list_that_is_too_large_is_told_and_one_that_fails_otherwise_is_not() {
     let mut node = Node::healthy();
     node.lists = Look::Failed { error: "too large".into(), age: Duration::ZERO };
     assert!(node.kinds().is_empty());
-    assert!(neither(&node, FaultType::ExitedContainerPileUp, "lists"));
+    assert!(neither(&node, FaultType::ExitedContainerBacklog, "lists"));
     node.list_too_large = true;
     let findings = node.findings();
-    assert_eq!((only(&findings).kind, only(&findings).severity), (FaultType::ExitedContainerPileUp, Severity::High));
+    assert_eq!((only(&findings).kind, only(&findings).severity), (FaultType::ExitedContainerBacklog, Severity::High));
 }
 
 #[test]

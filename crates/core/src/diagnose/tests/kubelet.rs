@@ -77,7 +77,7 @@ fn a_loop_is_neither_seen_nor_excluded_where_nobody_can_look() {
 
 #[test]
 fn the_shim_of_a_pod_that_is_younger_than_the_kubelet_proves_that_it_takes_up_pods() {
-    let makes = |node: &Node| node.findings().kubelet.makes_pods;
+    let makes = |node: &Node| node.findings().kubelet.creates_pods;
     let mut node = Node::healthy();
     // Shims of a healthy node began at 10,000 and 20,000 ticks.
     for (kubelet, expected) in [(6000, true), (19_800, true), (19_801, false), (90_000, false)] {

@@ -64,7 +64,7 @@ fn what_has_ended_for_the_list_too_is_not_lost_and_silence_is_another_fault() {
         node.tasks.insert(WORK.into(), look);
         let findings = node.findings();
         let named = findings.coverage[&FaultType::LostTask].of(WORK);
-        assert!(matches!(named, Verdict::Unknown { reason: ConditionReason::NotYetLooked, .. }), "no gap: {named:?}");
+        assert!(matches!(named, Verdict::Unknown { reason: ConditionReason::NotYetChecked, .. }), "no gap: {named:?}");
     }
     let mut node = Node::healthy();
     node.tasks.clear();

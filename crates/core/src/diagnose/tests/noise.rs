@@ -188,14 +188,19 @@ fn of_the_kubelet() -> Vec<Timeline> {
                 node.kubelet().healthz = Some(false);
             }
         }),
-        timeline("a node boots, and the probe before all others", 300, &[F::KubeletDown, F::ProbeBlind], |node, t| {
-            if t < 30 {
-                (node.runtime, node.lists) = (Look::Never, Look::Blind { reason: "no socket".into() });
-                node.tasks.clear();
-                node.table().clear();
-            }
-            kubelet(node, t.checked_sub(45));
-        }),
+        timeline(
+            "a node boots, and the probe before all others",
+            300,
+            &[F::KubeletDown, F::ProbeDegraded],
+            |node, t| {
+                if t < 30 {
+                    (node.runtime, node.lists) = (Look::Never, Look::Blind { reason: "no socket".into() });
+                    node.tasks.clear();
+                    node.table().clear();
+                }
+                kubelet(node, t.checked_sub(45));
+            },
+        ),
     ]
 }
 
@@ -330,7 +335,7 @@ fn of_networks() -> Vec<Timeline> {
         timeline(
             "a runtime comes back beside a deaf shim after 25 s",
             300,
-            &[F::DeafShim, F::RuntimeUnreachable],
+            &[F::UnresponsiveShim, F::RuntimeUnreachable],
             |node, t| {
                 if t < 25 {
                     deaf(node);
@@ -477,7 +482,7 @@ fn of_others() -> Vec<Timeline> {
                 one_more(node, number, false, ContainerState::Exited);
             }
         }),
-        timeline("/proc cannot be read for ten minutes", 900, &[FaultType::ProbeBlind], |node, t| {
+        timeline("/proc cannot be read for ten minutes", 900, &[FaultType::ProbeDegraded], |node, t| {
             if t < 600 {
                 node.processes = Look::Blind { reason: "hidepid".into() };
             }
@@ -488,7 +493,7 @@ fn of_others() -> Vec<Timeline> {
                 node.unproven("containerd-shim", MayBe::Shim);
             }
         }),
-        timeline("nothing answers for a while, and nobody can look", 900, &[FaultType::ProbeBlind], |node, t| {
+        timeline("nothing answers for a while, and nobody can look", 900, &[FaultType::ProbeDegraded], |node, t| {
             if t < 600 {
                 *node = Node { now: node.now, ..Node::blind() };
             }
@@ -591,8 +596,8 @@ fn what_stays_is_confirmed() {
             work(node, done(TaskAnswer::NoAnswer));
         }),
         (F::NetworkNotReady, 310, |node, _| no_network(node)),
-        (F::DeafShim, 130, |node, _| deaf(node)),
-        (F::ProbeBlind, 610, |node, _| node.processes = Look::Blind { reason: "hidepid".into() }),
+        (F::UnresponsiveShim, 130, |node, _| deaf(node)),
+        (F::ProbeDegraded, 610, |node, _| node.processes = Look::Blind { reason: "hidepid".into() }),
         (F::ContainerStuck, 670, |node, t| node.unfinished(WORK, ContainerState::Created, t)),
         (F::GhostSandbox, 610, |node, _| {
             with_docker(node);

@@ -31,7 +31,7 @@ fn what_is_missing_from_a_part_is_not_gone() {
         assert!(clean_at(&whole.findings(), kind, "anything").is_some(), "{kind}");
         let findings = part.findings();
         assert_eq!(clean_at(&findings, kind, "anything"), None, "{kind}");
-        assert_eq!(findings.coverage[&kind].gap(), Some((ConditionReason::CannotLook, WHY)), "{kind}");
+        assert_eq!(findings.coverage[&kind].gap(), Some((ConditionReason::CheckFailed, WHY)), "{kind}");
     }
     let safe = |node: &Node| restart_safety(&[], 0, &node.findings()).runtime.safe;
     assert_eq!((safe(&whole), safe(&part)), (Tri::True, Tri::Unknown));
@@ -59,10 +59,10 @@ fn a_shim_may_have_children_that_are_missing() {
     deaf.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap().command = "containerd".into();
     deaf.runtime = Look::Failed { error: "refused".into(), age: Duration::ZERO };
     deaf.tasks.clear();
-    assert!(deaf.kinds().contains(&FaultType::DeafShim));
+    assert!(deaf.kinds().contains(&FaultType::UnresponsiveShim));
     cut(&mut deaf);
-    assert!(!deaf.kinds().contains(&FaultType::DeafShim));
-    assert_eq!(clean_at(&deaf.findings(), FaultType::DeafShim, SANDBOX), None);
+    assert!(!deaf.kinds().contains(&FaultType::UnresponsiveShim));
+    assert_eq!(clean_at(&deaf.findings(), FaultType::UnresponsiveShim, SANDBOX), None);
 }
 
 #[test]

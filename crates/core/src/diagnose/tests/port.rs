@@ -102,7 +102,7 @@ fn what_is_not_told_is_said_and_hides_nothing_else() {
     let untold = "a probe outside of a pod has none".to_owned();
     node.port = done(PortSeen { sync_loop: Err(untold.clone()), relists: Err(untold) });
     assert!(held(&node, SLOW).contains("outside of a pod"));
-    assert!(node.findings().sightings.is_empty(), "and the lane is not blind for it");
+    assert!(node.findings().sightings.is_empty(), "and the collector is not blind for it");
 }
 
 #[test]

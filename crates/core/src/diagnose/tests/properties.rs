@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::observation::{BusStep, FrozenSeen, LeftOut, StrangerSeen, ThreadWaiting};
+use crate::observation::{BusStep, FrozenSeen, LeftOut, ThreadWaiting, UntrackedSeen};
 
-/// A few ids, so that what one lane names is often what another lane knows.
+/// A few ids, so that what one collector names is often what another collector knows.
 fn id() -> impl Strategy<Value = String> {
     select(vec![SANDBOX, OTHER, WORK, SIDECAR, OTHER_WORK]).prop_map(str::to_owned)
 }
@@ -157,12 +157,13 @@ fn host() -> impl Strategy<Value = HostSeen> {
         waited,
         wchan,
     });
-    let stranger =
-        (id(), text()).prop_map(|(id, group)| StrangerSeen { id, pod_uid: group.clone(), group, pids: vec![9] });
-    let strangers = prop_oneof![3 => prop::collection::vec(stranger, 0..2).prop_map(Ok), 1 => text().prop_map(Err)];
-    (usage(), usage(), frozen, strangers, prop::option::of(thread), prop::option::of(text())).prop_map(
-        |(pids, files, frozen, strangers, waiting, unseen)| {
-            let mut host = HostSeen { frozen, strangers, unseen, ..roomy() };
+    let untracked_process =
+        (id(), text()).prop_map(|(id, group)| UntrackedSeen { id, pod_uid: group.clone(), group, pids: vec![9] });
+    let untracked =
+        prop_oneof![3 => prop::collection::vec(untracked_process, 0..2).prop_map(Ok), 1 => text().prop_map(Err)];
+    (usage(), usage(), frozen, untracked, prop::option::of(thread), prop::option::of(text())).prop_map(
+        |(pids, files, frozen, untracked, waiting, unseen)| {
+            let mut host = HostSeen { frozen, untracked, unseen, ..roomy() };
             (host.pids[0].usage, host.files[1].usage) = (pids, files);
             host.daemons[0].waiting = Ok(waiting);
             host
@@ -309,37 +310,39 @@ fn accused(findings: &Findings) -> Vec<(FaultType, String)> {
     all
 }
 
-/// The lanes without which nothing can be said of a kind. A lane of which silence is the sign is among them: it has to
+/// The collectors without which nothing can be said of a kind. A collector of which silence is the sign is among them: it has to
 /// have been asked.
-fn needs(kind: FaultType) -> &'static [Lane] {
+fn needs(kind: FaultType) -> &'static [Collector] {
     match kind {
         FaultType::OrphanContainer
         | FaultType::DuplicateSandbox
         | FaultType::RuntimeListHung
         | FaultType::RuntimeUpdateBlocked
-        | FaultType::ExitedContainerPileUp
+        | FaultType::ExitedContainerBacklog
         | FaultType::GhostSandbox
-        | FaultType::ContainerStuck => &[Lane::Lists],
-        FaultType::UnknownKubepodsProcess => &[Lane::Lists, Lane::Host],
-        FaultType::NetworkNotReady => &[Lane::Status],
-        FaultType::LeakedShim => &[Lane::Lists, Lane::Processes],
-        FaultType::LostTask => &[Lane::Lists, Lane::Tasks],
+        | FaultType::ContainerStuck => &[Collector::Lists],
+        FaultType::UntrackedPodProcess => &[Collector::Lists, Collector::Host],
+        FaultType::NetworkNotReady => &[Collector::Status],
+        FaultType::LeakedShim => &[Collector::Lists, Collector::Processes],
+        FaultType::LostTask => &[Collector::Lists, Collector::Tasks],
         FaultType::NetworkPluginHung | FaultType::RuntimeClientHung | FaultType::UninterruptibleProcess => {
-            &[Lane::Processes]
+            &[Collector::Processes]
         }
-        FaultType::RuntimeUnreachable => &[Lane::Runtime],
-        FaultType::KubeletDown | FaultType::KubeletCrashLoop => &[Lane::Kubelet],
-        FaultType::PidExhaustion | FaultType::FdExhaustion | FaultType::FrozenCgroup => &[Lane::Host],
-        FaultType::DiskFull | FaultType::ReadOnlyFilesystem | FaultType::ClientCertificateExpiring => &[Lane::Disks],
-        FaultType::SyncLoopStalled | FaultType::PlegSlow => &[Lane::Port],
-        FaultType::DbusUnresponsive => &[Lane::Bus],
-        FaultType::ClockUnsynchronised => &[Lane::Clock],
+        FaultType::RuntimeUnreachable => &[Collector::Runtime],
+        FaultType::KubeletDown | FaultType::KubeletCrashLoop => &[Collector::Kubelet],
+        FaultType::PidExhaustion | FaultType::FdExhaustion | FaultType::FrozenCgroup => &[Collector::Host],
+        FaultType::DiskFull | FaultType::ReadOnlyFilesystem | FaultType::ClientCertificateExpiring => {
+            &[Collector::Disks]
+        }
+        FaultType::SyncLoopStalled | FaultType::PlegSlow => &[Collector::Port],
+        FaultType::DbusUnresponsive => &[Collector::Bus],
+        FaultType::ClockUnsynchronised => &[Collector::Clock],
         _ => &[],
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Lane {
+enum Collector {
     Runtime,
     Lists,
     Tasks,
@@ -353,38 +356,38 @@ enum Lane {
     Clock,
 }
 
-const LANES: [Lane; 11] = [
-    Lane::Runtime,
-    Lane::Status,
-    Lane::Lists,
-    Lane::Tasks,
-    Lane::Processes,
-    Lane::Kubelet,
-    Lane::Host,
-    Lane::Disks,
-    Lane::Port,
-    Lane::Bus,
-    Lane::Clock,
+const COLLECTORS: [Collector; 11] = [
+    Collector::Runtime,
+    Collector::Status,
+    Collector::Lists,
+    Collector::Tasks,
+    Collector::Processes,
+    Collector::Kubelet,
+    Collector::Host,
+    Collector::Disks,
+    Collector::Port,
+    Collector::Bus,
+    Collector::Clock,
 ];
 
-/// The same node, had that lane not been able to look.
-fn without(node: &Node, lane: Lane) -> Node {
+/// The same node, had that collector not been able to look.
+fn without(node: &Node, collector: Collector) -> Node {
     fn blind<T>() -> Look<T> {
         Look::Blind { reason: "no permission".into() }
     }
     let mut node = node.clone();
-    match lane {
-        Lane::Runtime => node.runtime = blind(),
-        Lane::Lists => node.lists = blind(),
-        Lane::Tasks => node.tasks.clear(),
-        Lane::Processes => node.processes = blind(),
-        Lane::Kubelet => node.kubelet = blind(),
-        Lane::Host => node.host = blind(),
-        Lane::Disks => node.disks = blind(),
-        Lane::Status => node.status = blind(),
-        Lane::Port => node.port = blind(),
-        Lane::Bus => node.bus = blind(),
-        Lane::Clock => node.clock = blind(),
+    match collector {
+        Collector::Runtime => node.runtime = blind(),
+        Collector::Lists => node.lists = blind(),
+        Collector::Tasks => node.tasks.clear(),
+        Collector::Processes => node.processes = blind(),
+        Collector::Kubelet => node.kubelet = blind(),
+        Collector::Host => node.host = blind(),
+        Collector::Disks => node.disks = blind(),
+        Collector::Status => node.status = blind(),
+        Collector::Port => node.port = blind(),
+        Collector::Bus => node.bus = blind(),
+        Collector::Clock => node.clock = blind(),
     }
     node
 }
@@ -407,16 +410,16 @@ proptest! {
     }
 
     #[test]
-    fn a_lane_that_cannot_look_takes_away_what_stands_on_it(node in node(), known in known()) {
-        for lane in LANES {
-            let findings = judged(&without(&node, lane), known);
-            for seen in findings.sightings.iter().filter(|seen| needs(seen.kind).contains(&lane)) {
-                prop_assert!(false, "{:?} without the lane {lane:?}: {:?}", seen.kind, seen.evidence);
+    fn a_collector_that_cannot_look_takes_away_what_stands_on_it(node in node(), known in known()) {
+        for collector in COLLECTORS {
+            let findings = judged(&without(&node, collector), known);
+            for seen in findings.sightings.iter().filter(|seen| needs(seen.kind).contains(&collector)) {
+                prop_assert!(false, "{:?} without the collector {collector:?}: {:?}", seen.kind, seen.evidence);
             }
-            for (kind, coverage) in findings.coverage.iter().filter(|(kind, _)| needs(**kind).contains(&lane)) {
+            for (kind, coverage) in findings.coverage.iter().filter(|(kind, _)| needs(**kind).contains(&collector)) {
                 // The tasks are asked in turn: those that were not are no gap of the one that is missing.
-                let said = coverage.gap().is_some() || lane == Lane::Tasks;
-                prop_assert!(said, "{kind} is called clean without the lane {lane:?}");
+                let said = coverage.gap().is_some() || collector == Collector::Tasks;
+                prop_assert!(said, "{kind} is called clean without the collector {collector:?}");
             }
         }
     }
@@ -445,7 +448,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_in_which_a_lane_answers_is_nothing(node in node(), known in known(), turn in 0_usize..7) {
+    fn the_order_in_which_a_collector_answers_is_nothing(node in node(), known in known(), turn in 0_usize..7) {
         let mut turned = node.clone();
         if let Look::Done { value, .. } = &mut turned.lists {
             let (sandboxes, containers) = (value.sandboxes.len().max(1), value.containers.len().max(1));
@@ -500,8 +503,8 @@ proptest! {
             ..node
         };
         let findings = judged(&old, known);
-        // That a lane cannot look is a fact of now too.
-        let accused: Vec<_> = accused(&findings).into_iter().filter(|(kind, _)| *kind != FaultType::ProbeBlind).collect();
+        // That a collector cannot look is a fact of now too.
+        let accused: Vec<_> = accused(&findings).into_iter().filter(|(kind, _)| *kind != FaultType::ProbeDegraded).collect();
         prop_assert_eq!(accused, Vec::new());
         let silent = |kind: &FaultType| findings.coverage.get(kind).and_then(Coverage::gap).is_some();
         for kind in FaultType::ALL.into_iter().filter(|kind| !kind.is_cluster_fault()) {

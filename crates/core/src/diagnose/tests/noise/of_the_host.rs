@@ -81,7 +81,7 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 node.disks().filesystems[0].read_only = Some("it is mounted read-only".into());
             }
         }),
-        timeline("a disk does not answer for ten minutes", 900, &[F::ProbeBlind], |node, t| {
+        timeline("a disk does not answer for ten minutes", 900, &[F::ProbeDegraded], |node, t| {
             if t < 600 {
                 node.disks = hung(t);
             }
@@ -102,12 +102,12 @@ pub(super) fn timelines() -> Vec<Timeline> {
         timeline("a certificate that is due to be renewed", 3600, &[], |node, _| {
             left(node, Duration::from_hours(24 * 36));
         }),
-        timeline("a container takes four minutes to be made", 400, &[F::UnknownKubepodsProcess], |node, t| {
+        timeline("a container takes four minutes to be made", 400, &[F::UntrackedPodProcess], |node, t| {
             if t < 240 {
-                super::super::strangers::lost(node);
+                super::super::untracked::lost(node);
             }
         }),
-        timeline("ended containers of a storm of jobs", 900, &[F::ExitedContainerPileUp], |node, t| {
+        timeline("ended containers of a storm of jobs", 900, &[F::ExitedContainerBacklog], |node, t| {
             if t < 540 {
                 many_ended(node);
             }
@@ -195,8 +195,8 @@ pub(super) fn staying() -> Vec<(FaultType, u64, Change)> {
         (F::ClientCertificateExpiring, 1820, |node, _| left(node, Duration::ZERO)),
         (F::ClockUnsynchronised, 620, |node, _| node.clock = done(apart(31, 0, 32))),
         (F::ClockUnsynchronised, 620, |node, t| node.clock = done(apart(0, 31, 32 + t % 60))),
-        (F::ExitedContainerPileUp, 620, |node, _| many_ended(node)),
+        (F::ExitedContainerBacklog, 620, |node, _| many_ended(node)),
         (F::FrozenCgroup, 140, frozen),
-        (F::UnknownKubepodsProcess, 620, |node, _| super::super::strangers::lost(node)),
+        (F::UntrackedPodProcess, 620, |node, _| super::super::untracked::lost(node)),
     ]
 }

@@ -1,0 +1,78 @@
+//! Shims for which the runtime may wait at its start.
+
+use super::*;
+
+const KIND: FaultType = FaultType::UnresponsiveShim;
+
+/// A shim is stopped with nothing alive below it, and the runtime's process runs without an answer.
+fn deaf() -> Node {
+    let mut node = Node::healthy();
+    containerd(&mut node).command = "containerd".into();
+    let shim = node.shim(SANDBOX);
+    (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
+    node.runtime = Look::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
+    node.lists = Look::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
+    node.tasks.clear();
+    node
+}
+
+fn containerd(node: &mut Node) -> &mut ProcessSeen {
+    node.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap()
+}
+
+fn told(node: &Node) -> Option<Sighting> {
+    node.findings().sightings.into_iter().find(|one| one.kind == KIND)
+}
+
+#[test]
+fn a_deaf_shim_beside_a_silent_runtime_is_named_with_its_process() {
+    let sighting = told(&deaf()).unwrap();
+    assert_eq!((sighting.key.as_str(), sighting.severity), (SANDBOX, Severity::High));
+    assert_eq!(sighting.target.process.as_ref().map(|process| (process.pid, process.role)), Some((100, Role::Shim)));
+    assert!(sighting.message.contains("while the runtime runs and does not answer"), "{}", sighting.message);
+    let mut hung = deaf();
+    hung.runtime = Look::Hung { out: Duration::from_secs(40) };
+    // A probe that has begun after it has not been told what the runtime is.
+    hung.kind = RuntimeKind::Unknown;
+    assert!(told(&hung).is_some());
+    // Docker of somebody's own is not what does not answer.
+    containerd(&mut hung).command = "dockerd".into();
+    assert_eq!(told(&hung), None);
+    hung.kind = RuntimeKind::Containerd;
+    assert_eq!((told(&hung), clean_at(&hung.findings(), KIND, SANDBOX)), (None, None));
+}
+
+#[test]
+fn a_shim_with_something_alive_below_it_or_that_runs_is_left_alone() {
+    let changes: [fn(&mut ProcessSeen); 4] = [
+        |shim| shim.part = Part::Shim { id: SANDBOX.into(), living_children: 1 },
+        |shim| shim.state = 'S',
+        |shim| shim.parent = 50,
+        |shim| shim.part = Part::Shim { id: "by-hand".into(), living_children: 0 },
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut node = deaf();
+        change(node.shim(SANDBOX));
+        assert_eq!(told(&node), None, "change {number}");
+    }
+}
+
+#[test]
+fn while_the_runtime_answers_nothing_waits_for_a_shim() {
+    let mut node = deaf();
+    node.runtime = Node::healthy().runtime;
+    assert_eq!(told(&node), None);
+    assert!(clean_at(&node.findings(), KIND, SANDBOX).is_some());
+    // Between two starts of the runtime nothing is known; and what the probe lacks is not the runtime's fault.
+    let mut node = deaf();
+    node.table().retain(|process| process.part != Part::Runtime);
+    assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
+    let mut node = deaf();
+    node.runtime = Look::Blind { reason: "not mounted".into() };
+    assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
+    for kind in [RuntimeKind::Docker, RuntimeKind::CriO, RuntimeKind::Other] {
+        let mut node = deaf();
+        node.kind = kind;
+        assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None), "{kind:?}");
+    }
+}

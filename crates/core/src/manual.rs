@@ -1,0 +1,161 @@
+//! Starts by hand: what a person wants done on one node, until it begins. From then on it is a remediation like any other, in
+//! the same object.
+//!
+//! ```text
+//! a person writes the object ─► waiting (no slot, nothing owed, keeps nobody from the node)
+//!        ├ it can begin: slot stored, status written ─► the remediation itself
+//!        └ it can never begin, or not in time ─► Cancelled, with the reason
+//! ```
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::fault::Fault;
+use super::narrow::Around;
+use super::policy::{Action, ActionType, Found, Mode, Policy, Rule, Step};
+use super::remediation::{Cancel, Cleanup, ManualRequest, Phase, Remediation};
+use super::text::bounded;
+
+/// Longest name of an object that a person may give: the names of its operations are made from it, and are labels.
+pub const MAX_NAME: usize = 50;
+/// What stands in each such name: none can be that of a remediation which the engine opens.
+pub const MARK: &str = "by-hand";
+/// Most starts by hand that wait at the same time; what comes after them is refused.
+pub const MAX_WAITING: usize = 100;
+
+/// A start by hand that has not begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenManualRequest {
+    /// Name of the object, and of the remediation that it becomes.
+    pub name: String,
+    /// Uid and resource version.
+    pub identity: (String, String),
+    /// The node.
+    pub node: String,
+    /// Uid of the Node object that is meant: a node replaced under the same name is another node.
+    pub node_uid: String,
+    /// The policy whose ladder, limits and windows hold for it.
+    pub policy: String,
+    /// Mode as it was written; nothing begins in a dry run.
+    pub mode: Mode,
+    /// What is wanted.
+    pub manual: ManualRequest,
+    /// That a person has taken it back.
+    pub cancel: Option<Cancel>,
+    /// Whether the object is being deleted.
+    pub deleting: bool,
+    /// When it was written, by the API server's clock.
+    pub asked_at: Timestamp,
+    /// Why it has not begun, as it was told last.
+    pub message: String,
+}
+
+impl OpenManualRequest {
+    /// The remediation that it becomes now: without faults and steps yet.
+    pub fn begun(&self, now: Timestamp) -> Remediation {
+        Remediation {
+            name: self.name.clone(),
+            identity: Some(self.identity.clone()),
+            node: self.node.clone(),
+            node_uid: self.node_uid.clone(),
+            policy: self.policy.clone(),
+            mode: self.mode,
+            deleting: self.deleting,
+            approval: None,
+            cancel: self.cancel.clone(),
+            manual: Some(self.manual.clone()),
+            phase: Phase::Pending,
+            message: String::new(),
+            started_at: now,
+            finished_at: None,
+            faults: Vec::new(),
+            steps: Vec::new(),
+            cleanup: Cleanup::default(),
+        }
+    }
+
+    /// The record that nothing was begun, and why.
+    pub fn refused(&self, why: &str, now: Timestamp) -> Remediation {
+        let mut remediation = Remediation { phase: Phase::Cancelled, finished_at: Some(now), ..self.begun(now) };
+        remediation.say(why);
+        remediation
+    }
+
+    /// What is wanted, in one phrase: `CleanupOrphans for OrphanContainer, by ann`.
+    pub fn phrase(&self) -> String {
+        let ManualRequest { requested_by: by, fault, action, .. } = &self.manual;
+        bounded(&format!("{} for {fault}, by {by}", action.as_str()), 200)
+    }
+
+    /// Whether operations can be named after it.
+    pub fn has_usable_name(&self) -> bool {
+        let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        self.name.len() <= MAX_NAME
+            && self.name.contains(MARK)
+            && self.name.starts_with(is_word)
+            && self.name.ends_with(is_word)
+            && self.name.chars().all(|c| is_word(c) || c == '-')
+    }
+}
+
+/// A step that a person could start with.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'p> {
+    /// Its policy.
+    pub policy: &'p Policy,
+    /// Its rule.
+    pub rule: &'p Rule,
+    /// Its place on the ladder, from 0.
+    pub step_index: usize,
+    /// The step itself.
+    pub step: &'p Step,
+}
+
+/// What could be started by hand for a fault on a node with such labels: by the policy that heals it, and by any other whose
+/// turn that fault is not, which is refused with that reason. Where it cannot be told whether a rule is for the fault, the engine
+/// holds what is started until it can.
+pub fn choices<'p>(
+    policies: &'p [Policy],
+    labels: &BTreeMap<String, String>,
+    around: &Around<'_>,
+    fault: &Fault,
+    action: Option<ActionType>,
+) -> Vec<Choice<'p>> {
+    let mut policies: Vec<&Policy> = policies.iter().filter(|policy| policy.selector.matches(labels)).collect();
+    policies.sort_by(|a, b| a.order(b));
+    let acts = |policy: &&Policy| policy.mode == Mode::Enforce && !policy.suspend;
+    let of_policy = |policy: &'p Policy| {
+        let rule = match policy.rule_for(fault, around) {
+            Found::Rule(rule) | Found::Perhaps(rule, _) => Some(rule),
+            Found::Nothing => None,
+        };
+        // Of each action the first: the others follow on it.
+        let is_first = |rule: &'p Rule, step_index: usize, step: &'p Step| {
+            steps(rule, Some(step.action.kind())).next().is_some_and(|(first, _)| first == step_index)
+        };
+        rule.into_iter().flat_map(move |rule| {
+            let all = steps(rule, action).filter(move |(step_index, step)| is_first(rule, *step_index, step));
+            all.map(move |(step_index, step)| Choice { policy, rule, step_index, step })
+        })
+    };
+    policies.into_iter().filter(acts).flat_map(of_policy).collect()
+}
+
+/// The steps of a rule that a person could start with, each with its step: of one action, or all.
+pub fn steps(rule: &Rule, action: Option<ActionType>) -> impl Iterator<Item = (usize, &Step)> {
+    let is_meant = move |step: &Step| step.mode == Mode::Enforce && action.is_none_or(|of| step.action.kind() == of);
+    rule.steps.iter().enumerate().filter(move |(_, step)| is_meant(step))
+}
+
+/// What a step does, in one word, as [`StepRecord::phrase`](super::remediation::StepRecord::phrase) says it of an attempt.
+pub fn phrase(action: &Action) -> String {
+    match action {
+        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess({})", signal.as_str()),
+        Action::HandOff(with) => format!("HandOff({})", with.remediation_template.object_kind()),
+        Action::Restart { with, .. } if with.skip_safety_check => {
+            format!("{} (skipSafetyCheck)", action.kind().as_str())
+        }
+        other => other.kind().as_str().to_owned(),
+    }
+}

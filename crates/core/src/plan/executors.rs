@@ -1,0 +1,55 @@
+//! By whom a step is carried out on the node, and by what evidence: a Job where the kubelet can start one, else the probe itself.
+
+use jiff::Timestamp;
+
+use super::evidence::NodeFacts;
+use crate::fault::FaultType;
+use crate::kubelet;
+use crate::policy::ActionType;
+use crate::remediation::{Executor, StepRecord};
+use crate::snapshot::Tri;
+use crate::text::bounded;
+
+/// Longest reason, in bytes.
+const LONGEST: usize = 256;
+
+/// The executor of what a Job could do, and why. While its start is blocked a kubelet starts none, although the node may be Ready: already
+/// one that has written nothing since it began, for however short a time, is no good choice. Nor is one whose runtime does not answer.
+pub(super) fn choose(facts: &NodeFacts<'_>) -> (Executor, &'static str) {
+    let Some((view, report)) = facts.view.zip(facts.report) else {
+        return (Executor::Probe, "the kubelet is not known");
+    };
+    let works = report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.kubelet_works == Tri::True);
+    if !works {
+        (Executor::Probe, "by the probe's word it is not known that the kubelet works")
+    } else if view.ready != Tri::True {
+        (Executor::Probe, "the node is not Ready")
+    } else if kubelet::unfinished(view, &report.kubelet).is_some() {
+        (Executor::Probe, "the kubelet's start has not come to an end")
+    } else if facts.seen.iter().any(|seen| seen.fault.kind == FaultType::RuntimeUnreachable) {
+        (Executor::Probe, "the container runtime does not answer")
+    } else {
+        (Executor::Job, "the kubelet works, and the node is Ready")
+    }
+}
+
+/// Whether either executor can do it. A restart or a reboot is never done by a Job, which might end with it.
+pub(super) const fn is_of_either(action: ActionType) -> bool {
+    matches!(action, ActionType::CleanupOrphans | ActionType::ReleaseHungProcess)
+}
+
+/// Notes by what evidence the executor of an attempt was chosen, where there was a choice.
+pub(super) fn note(facts: &NodeFacts<'_>, record: &mut StepRecord) {
+    record.executor_reason = match record.executor {
+        Executor::Probe if !is_of_either(record.action) => String::new(),
+        Executor::Probe | Executor::Job => format!("{:?}: {}", record.executor, choose(facts).1),
+        Executor::Controller => String::new(),
+    };
+}
+
+/// Notes that the attempt goes on by the other executor, and why it does so.
+pub(super) fn note_switch(record: &mut StepRecord, to: Executor, why: &str, now: Timestamp) {
+    record.executor = to;
+    record.executor_reason = bounded(&format!("{}; then {to:?}: {why}", record.executor_reason), LONGEST);
+    record.executor_changed_at = Some(now);
+}

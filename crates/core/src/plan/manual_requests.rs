@@ -1,0 +1,373 @@
+//! Starts by hand: whether what a person wants can begin now, why not, and when it is given up.
+//!
+//! A person who has looked at one node knows more of it than a rule does. So a start by hand passes over what the engine asks of
+//! itself: how long the fault has to last (`match.minDuration`), what earlier remediations say against another one, a storm that holds the
+//! policy, the cheaper steps below and, for its first attempt, the approval. A storm keeps the engine from healing many nodes
+//! for one cause, or for a detector that errs; to try one of them is how a person finds out which. It passes over
+//! nothing that protects: budgets and limits, `maxUnhealthy`, vetoes and suspension, windows, fresh evidence of a confirmed
+//! fault, what guards pods and restarts, one open remediation per node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::evidence::{NodeFacts, Nodes, Seen};
+use super::ladder::{self, Look, Relapse};
+use super::payment::Payment;
+use super::turn::Turn;
+use super::{Block, BlockReason, Blocked, Ctx, Effect, Wake, advance, ending, hand_off, readiness};
+use crate::budget::{Bounds, Slots};
+use crate::fault::{FaultState, FaultType, MAX_LINE};
+use crate::manual::{MARK, MAX_NAME, MAX_WAITING, OpenManualRequest, steps};
+use crate::policy::{ActionType, Found, Mode, Policy, Rule};
+use crate::remediation::{RemediationFault, STOPPED_BY_A_PERSON, since};
+use crate::snapshot::Slot;
+use crate::text::bounded;
+
+/// What the starts by hand came to.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    /// Those that begin, each with its first act.
+    pub turns: Vec<Turn>,
+    /// What is written about the others.
+    pub told: Vec<Effect>,
+    /// What is held.
+    pub blocked: Vec<Blocked>,
+    /// Nodes on which a person has said no right now: nothing begins there in this pass, and after it the record says so.
+    pub stopped: Vec<String>,
+}
+
+/// Why one does not begin.
+enum No {
+    /// It never can.
+    Never(String),
+    /// Not now.
+    Now(Block),
+}
+
+impl From<Block> for No {
+    fn from(block: Block) -> Self {
+        Self::Now(block)
+    }
+}
+
+fn never<T>(why: String) -> Result<T, No> {
+    Err(No::Never(why))
+}
+
+/// Begins those that can: the oldest first, one for each node. `busy` are nodes with a remediation that ends in this pass.
+pub(super) fn begin<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    busy: &BTreeSet<&str>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Begun {
+    let mut begun = Begun::default();
+    let mut waiting: Vec<&OpenManualRequest> = ctx.snapshot.manual_requests.values().collect();
+    waiting.sort_by(|a, b| (a.asked_at, &a.name).cmp(&(b.asked_at, &b.name)));
+    let mut first: BTreeMap<&str, &OpenManualRequest> = BTreeMap::new();
+    for manual in waiting {
+        let started = match first.get(manual.node.as_str()) {
+            Some(first) => never(format!(
+                "{} for node {} was written before and is not done; one start by hand at a time",
+                first.name, manual.node
+            )),
+            None if first.len() >= MAX_WAITING => {
+                never(format!("{MAX_WAITING} starts by hand wait already: write it again when some of them are over"))
+            }
+            None => start(ctx, nodes, manual, busy, slots, wake),
+        };
+        let no = match started {
+            Ok(turn) => {
+                first.insert(&manual.node, manual);
+                begun.turns.push(turn);
+                continue;
+            }
+            Err(no) => no,
+        };
+        match no {
+            No::Never(why) => {
+                // A person's no holds for the engine as well, whether or not anything had begun.
+                begun.stopped.extend(manual.cancel.as_ref().map(|_| manual.node.clone()));
+                let said = manual
+                    .cancel
+                    .as_ref()
+                    .map(|cancel| format!("{STOPPED_BY_A_PERSON}its start by hand was cancelled {}", cancel.told()));
+                let remediation =
+                    manual.refused(&said.unwrap_or_else(|| format!("not begun: {why}")), ctx.snapshot.now);
+                begun.told.push(Effect::WriteRemediation(Box::new(remediation)));
+            }
+            No::Now(block) => {
+                first.insert(&manual.node, manual);
+                // Not for every number that changes: in an incident many wait, and the API server has enough to do.
+                let why = format!("waits to begin ({:?}): ", block.reason);
+                let message = format!("{why}{}", block.message());
+                if !manual.message.starts_with(&why) {
+                    begun.told.push(Effect::UpdateManualRequest {
+                        name: manual.name.clone(),
+                        identity: manual.identity.clone(),
+                        node: manual.node.clone(),
+                        message: bounded(&message, MAX_LINE),
+                    });
+                }
+                let mut told = block.about(manual.node.clone(), None, Some(&manual.policy), wake);
+                let whole = format!("start by hand {} ({}): {}", manual.name, manual.phrase(), told.message);
+                told.message = bounded(&whole, MAX_LINE);
+                begun.blocked.push(told);
+            }
+        }
+    }
+    begun
+}
+
+/// Every wait has an end, also where nobody decided in the meantime: what was wanted an evening ago is not done in the morning.
+fn in_time(ctx: Ctx<'_>, manual: &OpenManualRequest, wake: &mut Wake) -> Result<(), No> {
+    let (age, timeout) = (since(ctx.snapshot.now, manual.asked_at), manual.manual.timeout);
+    if age < timeout {
+        wake.at(timeout.saturating_sub(age));
+        return Ok(());
+    }
+    let last = manual.message.split_once("): ").map_or("nobody decided on it meanwhile", |(_, last)| last);
+    never(format!("it could not within {} min: {last}", timeout.as_secs() / 60))
+}
+
+fn start<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    manual: &OpenManualRequest,
+    busy: &BTreeSet<&str>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Result<Turn, No> {
+    let (facts, policy) = place(ctx, nodes, manual, wake)?;
+    if let Some(open) = facts.open.first() {
+        let message = format!("remediation {} has node {} until its end", open.name, facts.name);
+        return Err(Block::new(BlockReason::LowerUrgency, &message).into());
+    }
+    if busy.contains(facts.name) {
+        let message = format!("a remediation of node {} is being brought to its end", facts.name);
+        return Err(Block::new(BlockReason::LowerUrgency, &message).into());
+    }
+    if let Some(why) = readiness::leave_alone(facts) {
+        return Err(Block::new(BlockReason::Excluded, &why).into());
+    }
+    let seen = fault(ctx, facts, manual)?;
+    let (rule, standing) = step_index(ctx, facts, policy, manual, seen)?;
+    room(ctx, nodes, facts, (manual, seen.fault.kind), slots)?;
+
+    let mut turn = Turn::new(manual.begun(ctx.snapshot.now));
+    turn.remediation.faults.push(standing.clone());
+    let payment = if slots.is_known() { Payment::Made } else { Payment::Awaited };
+    advance::next_step(ctx, facts, policy, &mut turn, &payment, wake);
+    let step = turn.remediation.current_step();
+    if !step.is_some_and(|step| step.action == manual.manual.action && step.step_index == standing.step_index) {
+        // What is held of it; of another step in its place nothing is said, since it is not what was asked for.
+        let said =
+            turn.blocked.first().filter(|_| step.is_none()).map(|blocked| (blocked.reason, blocked.message.clone()));
+        let action = manual.manual.action.as_str();
+        let otherwise =
+            || (BlockReason::ActionsDisabled, format!("{action} of rule {} cannot be begun now", rule.name));
+        let (reason, message) = said.unwrap_or_else(otherwise);
+        return Err(Block::new(reason, &message).into());
+    }
+    let said = format!("started {}; {}", manual.manual.told(), turn.remediation.message);
+    turn.remediation.say(&said);
+    turn.remediation.set_phase();
+    let slot = Slot {
+        node: manual.node.clone(),
+        policy: policy.name.clone(),
+        taken_at: slots.held_since(&manual.name, ctx.snapshot.now, ctx.settings.cache_lag),
+        kinds: Some(turn.remediation.kinds()),
+    };
+    slots.take(&manual.name, slot, Mode::Enforce);
+    Ok(turn)
+}
+
+/// The node and the policy that are meant, where that is a start at all.
+fn place<'n, 'a>(
+    ctx: Ctx<'a>,
+    nodes: &'n Nodes<'a>,
+    manual: &OpenManualRequest,
+    wake: &mut Wake,
+) -> Result<(&'n NodeFacts<'a>, &'a Policy), No> {
+    if let Some(cancel) = &manual.cancel {
+        return never(format!("taken back {}", cancel.told()));
+    }
+    if manual.deleting {
+        return never("it was deleted".to_owned());
+    }
+    if !manual.has_usable_name() {
+        return never(format!(
+            "its name cannot stand in names of operations: expected at most {MAX_NAME} lower-case letters, \
+             digits and dashes, with {MARK} among them"
+        ));
+    }
+    if manual.mode != Mode::Enforce {
+        return never("spec.mode: a start by hand is no dry run, expected Enforce".to_owned());
+    }
+    if manual.manual.action == ActionType::Drain {
+        return never(
+            "a node is drained under the cordon of its remediation: start the Cordon before it, and Drain follows"
+                .to_owned(),
+        );
+    }
+    if manual.manual.action == ActionType::Reboot {
+        return never(
+            "a node is rebooted under the cordon of its remediation: start the Cordon before it, and Reboot follows"
+                .to_owned(),
+        );
+    }
+    in_time(ctx, manual, wake)?;
+    named(ctx, nodes, manual).map_err(|why| soon(ctx, manual, BlockReason::NoPolicy, why))
+}
+
+/// Each watch is behind by itself: what was written right before need not show yet.
+fn soon(ctx: Ctx<'_>, manual: &OpenManualRequest, reason: BlockReason, why: String) -> No {
+    let (age, lag) = (since(ctx.snapshot.now, manual.asked_at), ctx.settings.cache_lag);
+    if age >= lag {
+        return No::Never(why);
+    }
+    let message = format!("{why}; refused if that is still so in a moment");
+    Block::new(reason, &message).until(lag.saturating_sub(age)).into()
+}
+
+/// The node and the policy by their names, or what of them is not as the start has it.
+fn named<'n, 'a>(
+    ctx: Ctx<'a>,
+    nodes: &'n Nodes<'a>,
+    manual: &OpenManualRequest,
+) -> Result<(&'n NodeFacts<'a>, &'a Policy), String> {
+    let found = nodes.get(manual.node.as_str()).and_then(|facts| Some((facts, facts.view?)));
+    let Some((facts, view)) = found else { return Err(format!("there is no node {}", manual.node)) };
+    if view.uid != manual.node_uid {
+        return Err(format!("node {} was replaced by another one of the same name", manual.node));
+    }
+    let Some(policy) = ctx.policies.get(manual.policy.as_str()).copied() else {
+        return Err(format!("there is no policy {}, or it is not valid", manual.policy));
+    };
+    if let Some(why) = ending::is_stopped(policy) {
+        return Err(why);
+    }
+    if !facts.policies.iter().any(|selecting| selecting.name == policy.name) {
+        return Err(format!("policy {} does not select node {}", policy.name, manual.node));
+    }
+    let kind = manual.manual.fault;
+    let is_for = |rule: &&Rule| match kind {
+        FaultType::NodeCondition => !rule.conditions.is_empty(),
+        kind => rule.faults.contains(&kind),
+    };
+    let mut rules = policy.rules.iter().filter(is_for).peekable();
+    if rules.peek().is_none() {
+        return Err(format!("policy {} has no rule for {kind}", policy.name));
+    }
+    let action = manual.manual.action;
+    if rules.all(|rule| steps(rule, Some(action)).next().is_none()) {
+        let action = action.as_str();
+        return Err(format!("no rule of policy {} for {kind} has a step {action} that is not a dry run", policy.name));
+    }
+    Ok((facts, policy))
+}
+
+/// The one fault that is meant.
+fn fault<'f, 'a>(ctx: Ctx<'_>, facts: &'f NodeFacts<'a>, manual: &OpenManualRequest) -> Result<&'f Seen<'a>, No> {
+    let (kind, id) = (manual.manual.fault, manual.manual.fault_id.as_deref());
+    let is_meant = |seen: &&Seen<'_>| seen.fault.kind == kind && id.is_none_or(|id| seen.fault.id == id);
+    let confirmed = |seen: &&Seen<'_>| seen.fault.state == FaultState::Confirmed;
+    let which = id.map_or_else(String::new, |id| format!(" with id {id}"));
+    // What is not there was not seen by who wants it healed: a fault that comes later is another matter.
+    if !facts.seen.iter().any(|seen| is_meant(&seen)) {
+        let why = format!("no {kind}{which} is seen on node {}", facts.name);
+        return Err(soon(ctx, manual, BlockReason::NotConfirmed, why));
+    }
+    let mut all: Vec<&Seen<'_>> = facts.seen.iter().filter(is_meant).filter(confirmed).collect();
+    // The same sentence for the same faults, whatever their order.
+    all.sort_by(|a, b| a.fault.id.cmp(&b.fault.id));
+    match all.as_slice() {
+        [one] => Ok(one),
+        [] => {
+            let message = format!("no {kind}{which} is confirmed on node {}; it begins when one is", facts.name);
+            Err(Block::new(BlockReason::NotConfirmed, &message).into())
+        }
+        several => {
+            let ids: Vec<&str> = several.iter().take(4).map(|seen| seen.fault.id.as_str()).collect();
+            let (count, name) = (several.len(), facts.name);
+            let message = format!(
+                "node {name} has {count} of {kind}, such as {}, and none is named in spec.manual.faultId: it begins when there is one",
+                ids.join(", ")
+            );
+            Err(Block::new(BlockReason::NotConfirmed, &message).into())
+        }
+    }
+}
+
+/// The step on which it begins: the first step of that action that can do something about the fault, and may now.
+fn step_index<'p>(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &'p Policy,
+    manual: &OpenManualRequest,
+    seen: &Seen<'_>,
+) -> Result<(&'p Rule, RemediationFault), No> {
+    let (fault, action) = (seen.fault.as_ref(), manual.manual.action);
+    let what = format!("{} ({})", fault.kind, fault.subject);
+    let rule = match facts.rule_of(policy, fault) {
+        Found::Rule(rule) => rule,
+        Found::Perhaps(rule, lack) => return Err(readiness::doubtful(policy, rule, fault, &lack).into()),
+        Found::Nothing => {
+            let severity = fault.severity.as_str();
+            return never(format!("policy {} has no rule for {what} of severity {severity}", policy.name));
+        }
+    };
+    // Another policy would take the fault over in the middle of it.
+    if let Some(other) = facts.policy_for(fault).filter(|other| other.name != policy.name) {
+        let (name, other) = (&policy.name, &other.name);
+        return never(format!("{what} is for policy {other}, which goes before {name}: start it by that one"));
+    }
+    let none = || format!("rule {} of policy {} has no step {} for it", rule.name, policy.name, action.as_str());
+    // The first, and no later one in its place, which may be harsher.
+    let Some((step_index, _)) = steps(rule, Some(action)).next() else { return never(none()) };
+    let mut standing = readiness::standing(ctx, seen, rule);
+    standing.step_index = u32::try_from(step_index).unwrap_or(u32::MAX);
+    let (wanted, mut notes) = (standing.step_index, Vec::new());
+    let step = ladder::climb(Relapse::Ignored, &mut standing, rule, None, facts, Some(fault), &mut notes);
+    let Some(step) = step.filter(|_| standing.step_index == wanted) else {
+        let why = notes.into_iter().next().unwrap_or_else(none);
+        return Err(Block::new(BlockReason::ActionsDisabled, &why).into());
+    };
+    if let Some(block) = hand_off::is_lacking(ctx, &step.action) {
+        return Err(block.into());
+    }
+    ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
+    Ok((rule, standing))
+}
+
+/// Whether there is room for one more remediation on the node: the same that the engine asks of its own, storms aside.
+fn room<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    facts: &NodeFacts<'a>,
+    (manual, kind): (&OpenManualRequest, FaultType),
+    slots: &Slots,
+) -> Result<(), Block> {
+    let scope = ctx.scopes.get(manual.policy.as_str());
+    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(facts))) {
+        return Err(Block::new(reason, &message));
+    }
+    if let Some(unseen) = slots.unseen_remediation(facts.name, &manual.name) {
+        let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", facts.name);
+        return Err(Block::new(BlockReason::LowerUrgency, &message));
+    }
+    let own = slots.slot(&manual.name);
+    if let Some(slot) = own.filter(|slot| (&slot.node, &slot.policy) != (&manual.node, &manual.policy)) {
+        let message = format!("a slot for node {} is held under the same name until it is given back", slot.node);
+        return Err(Block::new(BlockReason::InProgress, &message).until(ctx.settings.cache_lag));
+    }
+    // Its slot of before has room or not by the fleet as it is now, not as it was then.
+    let others = own.is_some().then(|| slots.without(&manual.name));
+    let slots = others.as_ref().unwrap_or(slots);
+    let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: Mode::Enforce };
+    let refused = slots
+        .refuse(&manual.policy, bounds)
+        .or_else(|| scope?.crowded(facts, nodes, slots))
+        .or_else(|| scope?.full(kind, facts.name, slots));
+    refused.map_or(Ok(()), |(reason, message)| Err(Block::new(reason, &message)))
+}

@@ -1,0 +1,448 @@
+//! The healing of one node, from the first step to the undo: the record and its state machine.
+
+mod ahead;
+mod executed;
+mod hand_off;
+mod manual;
+mod naming;
+mod step;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fault::{FaultType, Subject};
+use super::hand_off::HandedOff;
+use super::policy::{ActionType, Mode};
+use super::taint::TaintEffect;
+use super::text;
+
+pub use ahead::not_ahead;
+pub use executed::{ActionResult, executed, uncordoned, untainted};
+pub use hand_off::{taken_back, timed_out};
+pub use manual::{Cancel, ManualRequest};
+pub use naming::{operation_id, remediation_name, remediation_of};
+pub use step::{Executor, StepRecord, StepState};
+
+/// How the message of a remediation begins that a person has stopped: the engine does not start over at once.
+pub const STOPPED_BY_A_PERSON: &str = "stopped by a person: ";
+
+/// How the message of a remediation ends of which the faults are gone while its node flaps still.
+pub const FLAPS_STILL: &str = "; the node flaps still (condition NodeStable)";
+
+/// That a person has stopped the healing of a node, for when the remediation itself is gone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Stopped {
+    /// Name of the remediation (a `NodeRemediation`) that was stopped.
+    #[schemars(length(max = 253))]
+    pub remediation: String,
+    /// What was stopped and how, in one sentence.
+    #[schemars(length(max = 512))]
+    pub message: String,
+    /// When, by the controller's clock.
+    pub at: Timestamp,
+}
+
+/// Time from `then` to `now` by the wall clock; zero when the clock was set back.
+pub fn since(now: Timestamp, then: Timestamp) -> Duration {
+    now.duration_since(then).try_into().unwrap_or(Duration::ZERO)
+}
+
+/// A time for people, to the second.
+pub fn clock(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+/// Where a remediation stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// Opened; its first step is not reserved yet.
+    #[default]
+    Pending,
+    /// A step waits until a person has approved it.
+    AwaitingApproval,
+    /// A step is reserved or under way.
+    Running,
+    /// A step is done; the probe's clean look is awaited.
+    Verifying,
+    /// Its ladder is at an end and a fault is still there: the node is kept cordoned, for a bounded time.
+    Quarantined,
+    /// All its faults are gone, and its undo is done.
+    Succeeded,
+    /// Its ladder is at an end and a fault is still there.
+    Failed,
+    /// Stopped: the node is gone or was replaced, or a person said no.
+    Cancelled,
+    /// Dry run: the first step was decided and recorded, and nothing was touched.
+    Simulated,
+}
+
+impl Phase {
+    /// Whether no further step will be taken in it.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Quarantined | Self::Succeeded | Self::Failed | Self::Cancelled | Self::Simulated)
+    }
+
+    /// The name as it stands in objects and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::AwaitingApproval => "AwaitingApproval",
+            Self::Running => "Running",
+            Self::Verifying => "Verifying",
+            Self::Quarantined => "Quarantined",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Cancelled => "Cancelled",
+            Self::Simulated => "Simulated",
+        }
+    }
+}
+
+/// How a fault stands in its remediation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Resolution {
+    /// Still to be healed.
+    Open,
+    /// Gone, by a clean look.
+    Resolved,
+    /// Its ladder is at an end.
+    Exhausted,
+}
+
+/// A fault in a remediation, and its place on the ladder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemediationFault {
+    /// Id of the fault.
+    #[schemars(length(max = 80))]
+    pub id: String,
+    /// Kind of the fault.
+    #[serde(rename = "type")]
+    pub kind: FaultType,
+    /// The object the fault is about.
+    pub subject: Subject,
+    /// Since when it had been there when it entered the remediation, by the controller's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Name of the rule that applies.
+    #[schemars(length(max = 63))]
+    pub rule: String,
+    /// Step it stands on, from 0.
+    pub step_index: u32,
+    /// How it stands: Open, Resolved (gone, by a clean look) or `Exhausted` (its ladder is at an end).
+    pub state: Resolution,
+    /// Since when it has not shown any more, while its node is kept cordoned after the end of its ladder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clear_since: Option<Timestamp>,
+}
+
+impl RemediationFault {
+    /// Whether it is gone, and not only after its ladder had come to its end in vain.
+    pub fn is_cured(&self) -> bool {
+        self.state == Resolution::Resolved && !self.outlasted_its_ladder()
+    }
+
+    /// Whether it has gone by itself, after its ladder had come to its end in vain: no step has healed it.
+    pub fn outlasted_its_ladder(&self) -> bool {
+        self.state == Resolution::Resolved && self.clear_since.is_some()
+    }
+}
+
+/// What was there before we touched the node, and whether it has been put back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Cleanup {
+    /// We cordoned the node (it was schedulable before), and the mark is ours to remove.
+    #[serde(default)]
+    pub cordoned: bool,
+    /// When the cordon was removed, or found to be someone else's business.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncordoned_at: Option<Timestamp>,
+    /// We put our taint on the node, and it is ours to take off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tainted: bool,
+    /// When the taint was taken off, or found to be someone else's business.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untainted_at: Option<Timestamp>,
+    /// Objects by which the node was handed to a remediator, each to be deleted at the end. Noted before they are made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub handed_off: Vec<HandedOff>,
+}
+
+impl Cleanup {
+    /// Whether there is something left to put back.
+    pub fn is_owed(&self) -> bool {
+        self.owes_cordon() || self.owes_taint() || self.owed_hand_off().is_some()
+    }
+
+    /// Whether the cordon is still to be taken back.
+    pub const fn owes_cordon(&self) -> bool {
+        self.cordoned && self.uncordoned_at.is_none()
+    }
+
+    /// Whether the taint is still to be taken off.
+    pub const fn owes_taint(&self) -> bool {
+        self.tainted && self.untainted_at.is_none()
+    }
+}
+
+/// A person's yes to one step of a remediation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Approval {
+    /// Who approves: your own name, as `kubectl auth whoami` prints it. The API server refuses any other.
+    #[schemars(length(min = 1, max = 512))]
+    pub approved_by: String,
+    /// Operation that is approved, and no other: `operationId` of the step in `status.attempts` that awaits it.
+    #[schemars(length(min = 1, max = 63))]
+    pub operation_id: String,
+}
+
+/// Most faults in one remediation.
+pub const MAX_REMEDIATION_FAULTS: usize = 16;
+/// Most lines of a timeline; a remediation that would need more fails.
+pub const MAX_STEPS: usize = 64;
+
+/// The healing of one node: spec and status of a `NodeRemediation`, as the engine reads and writes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remediation {
+    /// Name of the object.
+    pub name: String,
+    /// Uid and resource version, `None` until the object exists.
+    pub identity: Option<(String, String)>,
+    /// The node.
+    pub node: String,
+    /// Uid of the Node object it was opened for: a node replaced under the same name is another node.
+    pub node_uid: String,
+    /// The policy in whose name it acts.
+    pub policy: String,
+    /// Mode of the policy when it was opened.
+    pub mode: Mode,
+    /// Whether the object is being deleted.
+    pub deleting: bool,
+    /// What a person has approved last.
+    pub approval: Option<Approval>,
+    /// That a person has ended it, for good.
+    pub cancel: Option<Cancel>,
+    /// What a person wanted who has started it by hand.
+    pub manual: Option<ManualRequest>,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Why, in one sentence.
+    pub message: String,
+    /// When it was opened, by the controller's clock.
+    pub started_at: Timestamp,
+    /// When it came to its end.
+    pub finished_at: Option<Timestamp>,
+    /// Its faults.
+    pub faults: Vec<RemediationFault>,
+    /// Its timeline.
+    pub steps: Vec<StepRecord>,
+    /// What is to be put back.
+    pub cleanup: Cleanup,
+}
+
+impl Remediation {
+    /// That a person has stopped it, if so.
+    pub fn stopped(&self) -> Option<Stopped> {
+        let is = self.phase == Phase::Cancelled && self.message.starts_with(STOPPED_BY_A_PERSON);
+        let at = self.finished_at.filter(|_| is)?;
+        Some(Stopped { remediation: self.name.clone(), message: self.message.clone(), at })
+    }
+
+    /// The kinds of fault that it deals with, healed ones too: they may come back while it runs.
+    pub fn kinds(&self) -> BTreeSet<FaultType> {
+        self.faults.iter().map(|fault| fault.kind).collect()
+    }
+
+    /// Whether it has the node: a step may follow in it, or its undo is being done.
+    pub fn is_open(&self) -> bool {
+        !self.phase.is_final() || (self.cleanup.is_owed() && !self.is_quarantined())
+    }
+
+    /// Whether no step has healed its node, which is kept cordoned for a while: it owes an undo and does nothing else, so
+    /// another remediation may have the node.
+    pub const fn is_quarantined(&self) -> bool {
+        matches!(self.phase, Phase::Quarantined)
+    }
+
+    /// Whether something is still to be done in its name.
+    pub fn is_live(&self) -> bool {
+        self.is_open() || self.is_quarantined()
+    }
+
+    /// Its faults whose ladder is at an end.
+    pub fn given_up(&self) -> impl Iterator<Item = &RemediationFault> {
+        self.faults.iter().filter(|fault| fault.state == Resolution::Exhausted)
+    }
+
+    /// When it has cordoned its node last, if it has.
+    pub fn cordoned_at(&self) -> Option<Timestamp> {
+        self.marked_at(ActionType::Cordon)
+    }
+
+    /// When it has put its taint on its node, if it has.
+    pub fn tainted_at(&self) -> Option<Timestamp> {
+        self.marked_at(ActionType::Taint)
+    }
+
+    /// What the taint does that it has put on its node last, if it has.
+    pub fn taint(&self) -> Option<TaintEffect> {
+        let done = |step: &&StepRecord| step.action == ActionType::Taint && step.state == StepState::Succeeded;
+        Some(self.steps.iter().rev().find(done)?.taint.unwrap_or_default())
+    }
+
+    /// Whether a mark with its name on the Node with that uid may be its own: it has one, or is about to put it there.
+    pub fn may_own_taint_of(&self, node_uid: &str) -> bool {
+        // A node that is kept cordoned is not kept tainted: what comes there late is a write that nobody waits for any more.
+        self.node_uid == node_uid && self.is_live() && (!self.is_quarantined() || self.cleanup.owes_taint())
+    }
+
+    /// When it has marked its node last in this way.
+    pub fn marked_at(&self, how: ActionType) -> Option<Timestamp> {
+        let done = |step: &&StepRecord| step.action == how && step.state == StepState::Succeeded;
+        self.steps.iter().rev().find(done)?.executed_at
+    }
+
+    /// Whether the cordon that `other` has left on the node at its end is this one's, too: it takes the mark over.
+    pub fn shares_cordon_of(&self, other: &Self) -> bool {
+        other.is_live()
+            && other.phase.is_final()
+            && self.name != other.name
+            && (&self.node, &self.node_uid) == (&other.node, &other.node_uid)
+    }
+
+    /// Whether it takes the place of `other`, whose node is kept cordoned: it is about all faults for which that is so.
+    pub fn succeeds(&self, other: &Self) -> bool {
+        self.shares_cordon_of(other)
+            && self.policy == other.policy
+            && other.given_up().all(|fault| self.fault(&fault.id).is_some())
+    }
+
+    /// Whether anything may have been done in it, by its own record.
+    pub fn was_begun(&self) -> bool {
+        self.steps.iter().any(|step| step.started_at.is_some() || step.executed_at.is_some())
+    }
+
+    /// The operation that waits for a person, if one does.
+    pub fn awaiting(&self) -> Option<&str> {
+        let step = self.current_step().filter(|step| step.state == StepState::AwaitingApproval)?;
+        Some(&step.operation_id)
+    }
+
+    /// The same, as long as nobody has said yes to it.
+    pub fn unanswered(&self) -> Option<&str> {
+        self.awaiting().filter(|operation| self.approved(operation).is_none())
+    }
+
+    /// How a person says yes to an operation of it.
+    pub fn approve_command(&self, operation_id: &str) -> String {
+        format!("nrh approve {} --operation {operation_id}", self.node)
+    }
+
+    /// The attempt under way, if one is.
+    pub fn current_step(&self) -> Option<&StepRecord> {
+        self.steps.iter().rev().find(|step| !step.state.is_final())
+    }
+
+    /// The attempt under way, to be moved on.
+    pub fn current_step_mut(&mut self) -> Option<&mut StepRecord> {
+        self.steps.iter_mut().rev().find(|step| !step.state.is_final())
+    }
+
+    /// One of its faults.
+    pub fn fault(&self, id: &str) -> Option<&RemediationFault> {
+        self.faults.iter().find(|fault| fault.id == id)
+    }
+
+    /// One of its faults, to be moved on.
+    pub fn fault_mut(&mut self, id: &str) -> Option<&mut RemediationFault> {
+        self.faults.iter_mut().find(|fault| fault.id == id)
+    }
+
+    /// Sets the message, bounded.
+    pub fn say(&mut self, message: &str) {
+        self.message = text::bounded(message, super::fault::MAX_LINE);
+    }
+
+    /// Sets the phase that the step under way stands for; an end stays an end.
+    pub fn set_phase(&mut self) {
+        if self.phase.is_final() {
+            return;
+        }
+        self.phase = match self.current_step().map(|step| step.state) {
+            Some(StepState::AwaitingApproval) => Phase::AwaitingApproval,
+            Some(StepState::Verifying) => Phase::Verifying,
+            None if self.steps.is_empty() => Phase::Pending,
+            _ => Phase::Running,
+        };
+    }
+
+    /// Whether it is healed and only [watched](super::plan::BlockReason::NodeFlapping) since its node flaps, as it is recorded: nothing
+    /// of what it owes has been begun to be put back, and what somebody takes off meanwhile is that person's no.
+    pub fn is_watched(&self) -> bool {
+        self.phase == Phase::Verifying && self.current_step().is_none()
+    }
+
+    /// Whether what it has put on its node (cordon, taint) is still wanted there for its own sake: until then nobody of ours takes it back.
+    pub fn wants_its_marks(&self) -> bool {
+        self.has_work() || self.is_watched()
+    }
+
+    /// When something was last done in it.
+    pub fn last_activity(&self) -> Timestamp {
+        self.steps.iter().filter_map(|step| step.finished_at.or(step.executed_at)).fold(self.started_at, Timestamp::max)
+    }
+
+    /// When anything was last begun in it, or waited for in vain: a step that was passed over is none.
+    pub fn last_touched(&self) -> Timestamp {
+        let is_begun = |step: &&StepRecord| {
+            step.started_at.is_some() || step.executed_at.is_some() || step.state == StepState::TimedOut
+        };
+        let begun = self.steps.iter().filter(is_begun);
+        begun.filter_map(|step| step.finished_at.or(step.executed_at)).fold(self.started_at, Timestamp::max)
+    }
+
+    /// Whether a step is under way or a fault still to be healed.
+    pub fn has_work(&self) -> bool {
+        self.current_step().is_some() || self.faults.iter().any(|fault| fault.state == Resolution::Open)
+    }
+
+    /// Brings it to its end when nothing is left to do in it: no step under way, no open fault, no undo owed.
+    pub fn conclude(&mut self, now: Timestamp) {
+        if self.cleanup.is_owed() || (self.finished_at.is_some() && !self.is_quarantined()) {
+            return;
+        }
+        if self.phase.is_final() && !self.is_quarantined() {
+            self.finished_at = Some(now);
+            return;
+        }
+        if self.has_work() {
+            return;
+        }
+        self.finished_at = Some(now);
+        if self.faults.is_empty() {
+            self.phase = Phase::Cancelled;
+            self.say("there was nothing to heal any more when it began");
+            return;
+        }
+        let given_up: Vec<&str> = self.given_up().map(|fault| fault.kind.as_str()).collect();
+        if given_up.is_empty() {
+            self.phase = Phase::Succeeded;
+            let healed = self.faults.len();
+            let flaps = if self.message.ends_with(FLAPS_STILL) { FLAPS_STILL } else { "" };
+            self.say(&format!("healed: {healed} fault(s) gone by a clean look{flaps}"));
+        } else {
+            let message =
+                format!("the ladder is at an end, and not healed: {}; a person is needed", given_up.join(", "));
+            self.phase = Phase::Failed;
+            self.say(&message);
+        }
+    }
+}

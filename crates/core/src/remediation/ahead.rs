@@ -1,0 +1,48 @@
+//! Times ahead of the clock: written by a leader or a node whose clock was ahead, or before the clock was set back. Taken as they
+//! are, whoever waits for a while to pass since then would wait out the difference, too.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::Remediation;
+
+/// By how much a time may be ahead and is left as it is: clocks of two leaders differ by that much, each in
+/// step with the API server's (`controller::clock::AGREE`, twice).
+const MAY_BE_AHEAD: SignedDuration = SignedDuration::from_mins(1);
+
+/// `at`, or `now` where it is ahead of that by more than a minute.
+pub fn not_ahead(at: Timestamp, now: Timestamp) -> Timestamp {
+    if at.duration_since(now) > MAY_BE_AHEAD { now } else { at }
+}
+
+impl Remediation {
+    /// The remediation with every time that is ahead of `now` taken [as now](not_ahead), if there is one.
+    #[must_use]
+    pub fn with_times_until(&self, now: Timestamp) -> Option<Self> {
+        let mut next = self.clone();
+        next.times().for_each(|at| *at = not_ahead(*at, now));
+        (next != *self).then_some(next)
+    }
+
+    fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        let own = [
+            Some(&mut self.started_at),
+            self.finished_at.as_mut(),
+            self.cleanup.uncordoned_at.as_mut(),
+            self.cleanup.untainted_at.as_mut(),
+        ];
+        let faults = self.faults.iter_mut().flat_map(|fault| [fault.since.as_mut(), fault.clear_since.as_mut()]);
+        let handed = self.cleanup.handed_off.iter_mut().map(|handed| handed.deleted_at.as_mut());
+        let steps = self.steps.iter_mut().flat_map(|step| {
+            [
+                Some(&mut step.scheduled_at),
+                step.started_at.as_mut(),
+                step.executor_changed_at.as_mut(),
+                step.continued_at.as_mut(),
+                step.executed_at.as_mut(),
+                step.clear_since.as_mut(),
+                step.finished_at.as_mut(),
+            ]
+        });
+        own.into_iter().chain(faults).chain(handed).chain(steps).flatten()
+    }
+}

@@ -1,0 +1,112 @@
+//! An attempt that goes on by the other executor.
+
+use nrh_core::fault::{Fault, FaultType};
+use nrh_core::order::{Outcome, OutcomeReason, OutcomeState, Restart};
+use nrh_core::plan::{Effect, Operation, Plan};
+use nrh_core::policy::{Action, Daemon, Step};
+use nrh_core::remediation::{Executor, Phase, StepState};
+use nrh_core::snapshot::Tri;
+
+use crate::samples::{cont, fault, hung, step};
+use crate::world::{Cure, World, secs};
+
+/// A node whose probe was given an order and takes none; its kubelet works by now.
+fn ordered(fault: Fault, step: Step) -> World {
+    let mut world = World::sick(fault, Cure::Cont, &[step]);
+    let node = world.node("n1");
+    (node.view.ready, node.probe_runs) = (Tri::False, false);
+    world.pass();
+    world.node("n1").view.ready = Tri::True;
+    world
+}
+
+/// Time passes, in which the probe reports.
+fn pass(world: &mut World, seconds: u64) -> Plan {
+    world.tick(secs(seconds));
+    world.node("n1").send();
+    world.pass()
+}
+
+#[test]
+fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation() {
+    let mut world = ordered(hung("log"), cont());
+    for _ in 0..3 {
+        pass(&mut world, 20);
+    }
+    assert_eq!(world.did(), ["order ReleaseCont"], "it is given time");
+    let plan = pass(&mut world, 15);
+    assert_eq!(world.did(), ["order ReleaseCont", "job ReleaseCont"]);
+    let withdrawn = plan.effects.iter().position(|effect| matches!(effect, Effect::WithdrawOrder { .. }));
+    let is_made = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::RunJob(_), .. });
+    let made = plan.effects.iter().position(is_made);
+    assert!(withdrawn.is_some() && withdrawn < made, "{:?}", plan.effects);
+    assert!(world.nodes["n1"].order.is_none());
+    world.node("n1").probe_runs = true;
+    world.run(secs(300));
+    let remediation = world.only_remediation();
+    assert_eq!(
+        (remediation.phase, remediation.steps.len(), remediation.steps[0].executor),
+        (Phase::Succeeded, 1, Executor::Job)
+    );
+    let why = &remediation.steps[0].executor_reason;
+    assert_eq!(why, "Agent: the node is not Ready; then Job: the probe has not answered the order within 75s");
+    assert_eq!(world.acts.values().copied().collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time() {
+    let mut world = ordered(hung("log"), cont());
+    world.node("n1").job_starts = false;
+    for waited in (10..=250).step_by(10) {
+        pass(&mut world, 10);
+        assert_eq!(world.only_remediation().steps[0].finished_at, None, "after {waited}s");
+    }
+    assert_eq!(world.did(), ["order ReleaseCont", "job ReleaseCont"]);
+    pass(&mut world, 10);
+    let step = &world.only_remediation().steps[0];
+    assert_eq!((step.state, step.executor), (StepState::TimedOut, Executor::Job));
+    assert!(world.jobs.is_empty(), "what does not begin is taken away");
+
+    // Its pod's last word may come a little later than its end.
+    let mut world = ordered(hung("log"), cont());
+    world.node("n1").job_starts = false;
+    pass(&mut world, 75);
+    for (_, job) in world.jobs.values_mut() {
+        (job.started, job.finished) = (true, true);
+    }
+    pass(&mut world, 40);
+    assert_eq!(world.only_remediation().steps[0].state, StepState::Started);
+    pass(&mut world, 5);
+    let step = &world.only_remediation().steps[0];
+    assert_eq!((step.state, step.message.as_str()), (StepState::Failed, "the Job ended without a result"));
+}
+
+#[test]
+fn no_job_is_made_where_none_could_start_or_the_order_is_taken_or_only_the_probe_may_do_it() {
+    let did = |mut world: World, seconds: u64| {
+        pass(&mut world, seconds);
+        world.did().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut down = ordered(hung("log"), cont());
+    down.node("n1").view.ready = Tri::False;
+    assert_eq!(did(down, 100), ["order ReleaseCont"]);
+
+    let mut taken = ordered(hung("log"), cont());
+    let operation_id = taken.only_remediation().steps[0].operation_id.clone();
+    let (state, reason, message, at) = (OutcomeState::Running, OutcomeReason::Executed, String::new(), taken.now);
+    taken.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
+    assert_eq!(did(taken, 100), ["order ReleaseCont"]);
+
+    let mut blind = ordered(hung("log"), cont());
+    blind.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
+    pass(&mut blind, 60);
+    assert_eq!((blind.did(), blind.only_remediation().steps[0].executor), (vec!["order ReleaseCont"], Executor::Probe));
+
+    let late = ordered(hung("log"), cont());
+    assert_eq!(did(late, 140), ["order ReleaseCont"], "so late it is not begun anew");
+
+    let careless = Restart { skip_safety_check: true, ..Restart::default() };
+    let restart = step(Action::Restart { daemon: Daemon::Runtime, with: careless });
+    let restart = ordered(fault(FaultType::RuntimeListHung, "it"), restart);
+    assert_eq!(did(restart, 100), ["order RestartRuntime"], "a Job might end with what it restarts");
+}

@@ -1,0 +1,96 @@
+//! Starts by hand: their objects are there already, written by a person, and become remediations at exactly the version on which
+//! that was decided.
+
+use kube::ResourceExt;
+use kube::api::Patch;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::remediation::labels;
+use super::{Applier, ApplyError};
+use crate::api::{FINALIZER, NodeRemediation};
+use crate::controller::cache::fold::Folds;
+use crate::controller::calls::{bounded, patch_params};
+use crate::core::remediation::Remediation;
+
+impl Applier {
+    /// Makes the object a remediation: first what keeps it from vanishing with its slot, then its status. A crash in between leaves
+    /// a start by hand that has not begun, with our finalizer: it begins, or ends and is freed, in a later pass.
+    pub(super) async fn begin_manual(&self, remediation: &Remediation) -> Result<(), ApplyError> {
+        let Some((uid, version)) = remediation.identity.clone() else {
+            return Err(ApplyError::NotNow(format!("start by hand {} has no object", remediation.name)));
+        };
+        let name = &remediation.name;
+        let api = self.calls.read::<NodeRemediation>();
+        let what = || format!("reading NodeRemediation {name}");
+        let read = match bounded(what, api.get(name)).await {
+            Ok(read) => read,
+            Err(error) => {
+                if error.is_not_found() {
+                    self.refresh_remediation(name).await;
+                }
+                return Err(error.into());
+            }
+        };
+        if read.uid().as_deref() != Some(&uid) || read.resource_version().as_deref() != Some(&version) {
+            read.fold(&mut self.cache.lock(), Instant::now());
+            return Err(ApplyError::NotNow(format!("start by hand {name} has changed since it was decided on")));
+        }
+        // Others' finalizers stay: with the version, the list that we write is the one that we read.
+        let mut finalizers: Vec<String> = read.finalizers().to_vec();
+        if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+            finalizers.push(FINALIZER.to_owned());
+        }
+        let metadata =
+            json!({"uid": uid, "resourceVersion": version, "finalizers": finalizers, "labels": labels(remediation)});
+        let kept = self.patch_manual(name, &json!({"metadata": metadata}), false).await?;
+        tracing::info!(
+            remediation = name,
+            node = remediation.node,
+            policy = remediation.policy,
+            message = remediation.message,
+            "remediation started by hand"
+        );
+        self.write_remediation(&Remediation {
+            identity: kept.uid().zip(kept.resource_version()),
+            ..remediation.clone()
+        })
+        .await
+    }
+
+    /// Writes why it has not begun.
+    pub(super) async fn tell_manual(
+        &self,
+        name: &str,
+        (uid, version): &(String, String),
+        message: &str,
+    ) -> Result<(), ApplyError> {
+        let patch = json!({"metadata": {"uid": uid, "resourceVersion": version},
+            "status": {"phase": "Pending", "message": message}});
+        self.patch_manual(name, &patch, true).await.map(drop)
+    }
+
+    /// Patches the object or its status, and folds the answer in; what is not as we thought is read again.
+    async fn patch_manual(&self, name: &str, patch: &Value, is_status: bool) -> Result<NodeRemediation, ApplyError> {
+        let api = self.calls.act::<NodeRemediation>();
+        let (params, patch) = (patch_params(), Patch::Merge(patch));
+        let what = || format!("writing NodeRemediation {name}, a start by hand");
+        let answer = if is_status {
+            bounded(what, api.patch_status(name, &params, &patch)).await
+        } else {
+            bounded(what, api.patch(name, &params, &patch)).await
+        };
+        match answer {
+            Ok(written) => {
+                written.clone().fold(&mut self.cache.lock(), Instant::now());
+                Ok(written)
+            }
+            Err(error) => {
+                if error.is_conflict() || error.is_not_found() {
+                    self.refresh_remediation(name).await;
+                }
+                Err(error.into())
+            }
+        }
+    }
+}

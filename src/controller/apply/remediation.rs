@@ -1,0 +1,274 @@
+//! Remediations into objects: opened by create, gone on with by compare-and-swap on their version, so that two
+//! leaders can never both write one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ObjectMeta, Patch, Preconditions};
+use serde_json::{Value, json};
+
+use super::{Applier, ApplyError};
+use crate::api::condition::condition;
+use crate::api::convert::{remediation_spec, remediation_status};
+use crate::api::{
+    ConditionReason, ConditionType, FINALIZER, NODE_LABEL, NodeRemediation, NodeRemediationStatus, POLICY_LABEL,
+};
+use crate::controller::cache::fold::Folds;
+use crate::controller::cache::guard::Guarded;
+use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
+use crate::core::remediation::{Phase, Remediation, StepState, since};
+use crate::core::snapshot::{ReportView, Snapshot, Tri};
+use crate::core::text::{is_subdomain, short_name};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tokio::time::Instant;
+
+/// For how long a deleted remediation is kept until its node's object has noted who stopped it.
+const NOTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// The labels by which a remediation is found.
+pub(super) fn labels(remediation: &Remediation) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        ("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned()),
+        (NODE_LABEL.to_owned(), short_name(&remediation.node, 63)),
+        (POLICY_LABEL.to_owned(), short_name(&remediation.policy, 63)),
+    ])
+}
+
+/// The object of a remediation that is to be opened. The status comes with a call of its own.
+fn object(remediation: &Remediation) -> NodeRemediation {
+    let metadata = ObjectMeta {
+        name: Some(remediation.name.clone()),
+        labels: Some(labels(remediation)),
+        // As long as it holds a slot or owes an undo, it must not vanish with them.
+        finalizers: remediation.is_open().then(|| vec![FINALIZER.to_owned()]),
+        ..ObjectMeta::default()
+    };
+    NodeRemediation { metadata, spec: remediation_spec(remediation), status: None }
+}
+
+/// The status of a remediation, with the conditions that others of its kind have.
+fn status(remediation: &Remediation, before: &[Condition], now: Timestamp) -> NodeRemediationStatus {
+    let (processing, succeeded) = match remediation.phase {
+        Phase::Pending | Phase::AwaitingApproval | Phase::Running | Phase::Verifying => (Tri::True, Tri::Unknown),
+        Phase::Succeeded => (Tri::False, Tri::True),
+        Phase::Quarantined | Phase::Failed | Phase::Cancelled | Phase::Simulated => (Tri::False, Tri::False),
+    };
+    let reason = if remediation.phase.is_final() { ConditionReason::Finished } else { ConditionReason::InProgress };
+    let of = |kind, value| condition(before, kind, value, reason, &remediation.message, now);
+    NodeRemediationStatus {
+        conditions: vec![of(ConditionType::Processing, processing), of(ConditionType::Succeeded, succeeded)],
+        ..remediation_status(remediation)
+    }
+}
+
+/// A merge patch leaves what it does not name: what this status does not have is named as absent.
+fn whole(mut status: Value) -> Value {
+    if let Some(fields) = status.as_object_mut() {
+        for optional in ["startedAt", "finishedAt", "faults", "steps"] {
+            fields.entry(optional).or_insert(Value::Null);
+        }
+        if let Some(cleanup) = fields.get_mut("cleanup").and_then(Value::as_object_mut) {
+            for optional in ["uncordonedAt", "tainted", "untaintedAt", "handedOff"] {
+                cleanup.entry(optional).or_insert(Value::Null);
+            }
+        }
+    }
+    status
+}
+
+impl Applier {
+    /// Creates the remediation's object, then its status.
+    pub(super) async fn open_remediation(&self, remediation: &Remediation) -> Result<(), ApplyError> {
+        let api = self.calls.act::<NodeRemediation>();
+        let what = || format!("creating NodeRemediation {}", remediation.name);
+        let made = match bounded(what, api.create(&post_params(), &object(remediation))).await {
+            Ok(made) => made,
+            Err(error) => {
+                if error.is_conflict() {
+                    self.refresh_remediation(&remediation.name).await;
+                }
+                return Err(error.into());
+            }
+        };
+        let identity = made.uid().zip(made.resource_version());
+        made.fold(&mut self.cache.lock(), Instant::now());
+        tracing::info!(remediation = remediation.name, node = remediation.node, policy = remediation.policy, mode = ?remediation.mode, "remediation opened");
+        self.write_remediation(&Remediation { identity, ..remediation.clone() }).await
+    }
+
+    /// Writes a remediation's status, at exactly the version that it was made from.
+    pub(super) async fn write_remediation(&self, remediation: &Remediation) -> Result<(), ApplyError> {
+        let Some((uid, version)) = remediation.identity.clone() else {
+            return Err(ApplyError::NotNow(format!("remediation {} has no object yet", remediation.name)));
+        };
+        let (before, has_asked) = {
+            let state = self.cache.lock();
+            let known = state.snapshot.remediations.get(&remediation.name);
+            let has_asked = known.is_some_and(|known| known.awaiting() == remediation.awaiting());
+            (state.remediations.get(&remediation.name).map(|row| row.conditions.clone()).unwrap_or_default(), has_asked)
+        };
+        let status = whole(serde_json::to_value(status(remediation, &before, self.clock.now()))?);
+        let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": status});
+        let api = self.calls.act::<NodeRemediation>();
+        let what = || format!("writing the status of NodeRemediation {}", remediation.name);
+        let sent = Instant::now();
+        match bounded(what, api.patch_status(&remediation.name, &patch_params(), &Patch::Merge(&patch))).await {
+            Ok(written) => {
+                // An act follows at once, with its last look before it.
+                if remediation.current_step().is_some_and(|step| step.state == StepState::Scheduled) {
+                    self.lately.wrote(sent, &written);
+                }
+                written.fold(&mut self.cache.lock(), Instant::now());
+                if let Some(operation) = remediation.awaiting().filter(|_| !has_asked) {
+                    let how = remediation.approve_command(operation);
+                    let note = format!("remediation {}: {}: {how}", remediation.name, remediation.message);
+                    self.events.awaits(&remediation.node, &remediation.node_uid, note);
+                }
+                if remediation.phase.is_final() {
+                    tracing::info!(
+                        remediation = remediation.name,
+                        node = remediation.node,
+                        phase = remediation.phase.as_str(),
+                        message = remediation.message,
+                        "remediation ended"
+                    );
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_conflict() || error.is_not_found() {
+                    self.refresh_remediation(&remediation.name).await;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Reads a remediation that is not as we thought, so that the next pass decides on what it is.
+    pub(super) async fn refresh_remediation(&self, name: &str) {
+        self.is_gone(name).await;
+    }
+
+    /// Whether there is no such remediation. One that is there is folded in.
+    pub(super) async fn is_gone(&self, name: &str) -> bool {
+        // What somebody has written into our mark need not be a name, and asking for it need not be a question about one object.
+        if !is_subdomain(name) {
+            return true;
+        }
+        // One that this version cannot read is there, too.
+        let api = self.calls.read::<Guarded<NodeRemediation>>();
+        match bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await {
+            Ok(Some(object)) => {
+                object.fold(&mut self.cache.lock(), Instant::now());
+                false
+            }
+            Ok(None) => {
+                NodeRemediation::forget(name, &mut self.cache.lock());
+                true
+            }
+            Err(error) => {
+                tracing::warn!(error = error.line(), "a remediation could not be read again");
+                false
+            }
+        }
+    }
+
+    /// Removes a finished remediation.
+    pub(super) async fn delete_remediation(&self, name: &str) -> Result<(), ApplyError> {
+        let identity = self.cache.lock().snapshot.remediations.get(name).and_then(|e| e.identity.clone());
+        let preconditions = identity.map(|(uid, _)| Preconditions { uid: Some(uid), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        let api = self.calls.act::<NodeRemediation>();
+        match bounded(|| format!("deleting NodeRemediation {name}"), api.delete(name, &params)).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => return Err(error.into()),
+        }
+        NodeRemediation::forget(name, &mut self.cache.lock());
+        Ok(())
+    }
+
+    /// Takes our finalizer off remediations that hold nothing any more; a crash may have left it.
+    pub async fn free_finished(&self) -> usize {
+        let finished: Vec<(String, String, bool)> = {
+            let state = self.cache.lock();
+            let rows = state.remediations.iter().filter(|(_, row)| row.finalizer);
+            rows.filter_map(|(name, _)| state.snapshot.remediations.get(name))
+                .filter(|remediation| {
+                    !remediation.is_live() && !is_awaited(&state.snapshot, remediation, self.clock.now())
+                })
+                .filter_map(|remediation| {
+                    let shared = state.remediations.get(&remediation.name).is_none_or(|row| row.others_finalizers);
+                    Some((remediation.name.clone(), remediation.identity.clone()?.1, shared))
+                })
+                .take(16)
+                .collect()
+        };
+        let mut freed = 0;
+        for (name, version, shared) in finished {
+            match self.free(&name, version, shared).await {
+                Ok(()) => freed += 1,
+                Err(error) if error.is_not_found() => {}
+                Err(error) => {
+                    tracing::warn!(error = error.line(), "a finished remediation keeps its finalizer for now");
+                    self.refresh_remediation(&name).await;
+                }
+            }
+        }
+        freed
+    }
+
+    /// Takes our finalizer off; with the version, the list that is written is the one that was read.
+    async fn free(&self, name: &str, version: String, shared: bool) -> Result<(), CallError> {
+        let api = self.calls.act::<NodeRemediation>();
+        let (version, rest) = if shared {
+            // Which ones others have put there is not kept, and they stay.
+            let read = bounded(|| format!("reading NodeRemediation {name}"), api.get(name)).await?;
+            let rest = read.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).cloned().collect();
+            (read.resource_version().unwrap_or(version), rest)
+        } else {
+            (version, Vec::<String>::new())
+        };
+        let patch = json!({"metadata": {"resourceVersion": version, "finalizers": rest}});
+        let what = || format!("freeing NodeRemediation {name}");
+        let freed = bounded(what, api.patch(name, &patch_params(), &Patch::Merge(&patch))).await?;
+        freed.fold(&mut self.cache.lock(), Instant::now());
+        Ok(())
+    }
+}
+
+/// Whether the remediation stays until the node's object has noted that a person has stopped it: after that it may go, and
+/// nothing begins anew all the same. An object that cannot be written holds nobody up for long.
+fn is_awaited(snapshot: &Snapshot, remediation: &Remediation, now: Timestamp) -> bool {
+    let Some(stopped) =
+        remediation.stopped().filter(|stopped| remediation.deleting && since(now, stopped.at) < NOTED_WITHIN)
+    else {
+        return false;
+    };
+    let same_node = |report: &&ReportView| report.node_uid.as_deref() == Some(remediation.node_uid.as_str());
+    let report = snapshot.reports.get(&remediation.node).filter(same_node);
+    report.is_some_and(|report| report.stopped.as_ref().is_none_or(|noted| noted.at < stopped.at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_a_status_that_can_be_absent_is_named_when_it_is() {
+        let bare = whole(serde_json::to_value(NodeRemediationStatus::default()).unwrap());
+        let schema =
+            crate::api::crds::all().into_iter().find(|(file, _)| file.starts_with("noderemediations")).unwrap().1;
+        let schema = serde_json::to_value(&schema.spec.versions.first().unwrap().schema).unwrap();
+        let fields = schema.pointer("/openAPIV3Schema/properties/status/properties").unwrap().as_object().unwrap();
+        for field in fields.keys().filter(|field| *field != "conditions") {
+            assert!(bare.get(field).is_some(), "{field} would survive from an older status");
+        }
+        let cleanup = fields["cleanup"]["properties"].as_object().unwrap();
+        for field in cleanup.keys() {
+            assert!(bare["cleanup"].get(field).is_some(), "undo.{field} would survive from an older status");
+        }
+    }
+}

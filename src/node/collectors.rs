@@ -1,0 +1,387 @@
+//! The collectors: each asks one dependency at its own pace, and none can hold up another.
+//!
+//! ```text
+//! version · lists · status · tasks · port · bus (async calls, connections of their own)
+//! processes · kubelet · host · disks (blocking, one thread each)
+//!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
+//! ```
+//!
+//! A call past its deadline is an observation at once, and stays out: sending another would only add to what
+//! hangs (an abandoned call leaves work behind in the server). After a long bound it is dropped, counted, and
+//! asked again later and later.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::core::observation::{
+    BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, PortSeen, ProcessTable,
+    RuntimeKind, RuntimeSeen, StatusSeen, answers_nobody,
+};
+use crate::core::text::is_full_id;
+use crate::core::thresholds::Thresholds;
+use crate::node::collect::kubelet::server::Served;
+use crate::node::collect::lists::ListCall;
+use crate::node::collect::{HostPaths, pressure};
+use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
+
+mod bus;
+mod hints;
+mod host;
+mod local;
+mod outstanding;
+mod pace;
+mod port;
+mod runtime;
+mod slot;
+mod tasks;
+mod worker;
+
+pub use hints::Hints;
+pub use outstanding::Outstanding;
+pub use pace::{Pace, Paces};
+use slot::Slot;
+use tasks::Table;
+
+/// What the collectors need to know.
+#[derive(Clone, Debug, Default)]
+pub struct CollectorSettings {
+    /// Sockets that a person has named.
+    pub sockets: Flags,
+    /// The socket that an earlier probe of this boot has used.
+    pub saved_endpoint: Option<Endpoint>,
+    /// The kubelet's version, where an earlier probe of this boot was told.
+    pub kubelet_version: Option<String>,
+    /// Where the host's files and processes are.
+    pub host: HostPaths,
+    /// The file of the token that the kubelet's own port is asked with, where there is one.
+    pub token: Option<PathBuf>,
+    /// The kernel's log, where it is to be followed.
+    pub kernel_log: Option<PathBuf>,
+    /// How often and how long.
+    pub paces: Paces,
+}
+
+/// The running collectors. They end when this is dropped.
+#[derive(Debug)]
+pub struct Collectors {
+    shared: Arc<Shared>,
+    running: Vec<JoinHandle<()>>,
+}
+
+/// How the collectors should go about it now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tempo {
+    urgent: bool,
+    /// Rises with each wish that all collectors look now.
+    asked: u64,
+}
+
+/// What all collectors write to and read from.
+#[derive(Debug)]
+struct Shared {
+    version: Mutex<Slot<RuntimeSeen>>,
+    lists: Mutex<Slot<ListRound>>,
+    status: Mutex<Slot<StatusSeen>>,
+    list_call: Mutex<ListCall>,
+    /// Whether the last round failed since a list was too large.
+    list_too_large: Mutex<bool>,
+    rechecks_out: Mutex<usize>,
+    processes: Mutex<Slot<ProcessTable>>,
+    kubelet: Mutex<Slot<KubeletSeen>>,
+    host: Mutex<Slot<HostSeen>>,
+    disks: Mutex<Slot<DisksSeen>>,
+    port: Mutex<Slot<PortSeen>>,
+    /// The kubelet whose own port may be asked, or why none.
+    served: Mutex<Result<Served, String>>,
+    bus: Mutex<Slot<BusSeen>>,
+    /// No collector: answers to reports bring it.
+    clock: Mutex<Slot<ClockSeen>>,
+    /// The host's process table.
+    proc: PathBuf,
+    tasks: Mutex<Table>,
+    endpoint: Mutex<Option<Endpoint>>,
+    /// The kubelet's version, which others have to tell us.
+    kubelet_version: Mutex<Option<String>>,
+    /// Docker's own socket, where Docker is the runtime.
+    docker: Mutex<Option<PathBuf>>,
+    /// What kind of runtime has answered last.
+    kind: Mutex<RuntimeKind>,
+    /// Whether the kubelet's own files hold this socket.
+    of_kubelet: Mutex<Option<(PathBuf, bool)>>,
+    given_up: Mutex<BTreeMap<&'static str, u64>>,
+    held_up: Mutex<BTreeMap<&'static str, Duration>>,
+    hints: Mutex<Hints>,
+    tempo: watch::Sender<Tempo>,
+    /// Wakes the task collector: its objects or suspects changed.
+    tasks_changed: Notify,
+    changed: Notify,
+}
+
+/// Locks, also after a panic elsewhere: the values are whole at any moment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Collectors {
+    /// Starts all collectors on the current tokio runtime, and the threads of those that may block.
+    pub fn start(settings: CollectorSettings) -> Self {
+        let shared = Arc::new(Shared::new(&settings));
+        let running = vec![
+            tokio::spawn(runtime::version(Arc::clone(&shared), settings.paces.version)),
+            tokio::spawn(runtime::lists(Arc::clone(&shared), settings.paces.lists)),
+            tokio::spawn(runtime::status(Arc::clone(&shared), settings.paces.status)),
+            tokio::spawn(tasks::run(Arc::clone(&shared), settings.host.proc.clone())),
+            tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
+            tokio::spawn(host::host(Arc::clone(&shared), settings.host.clone(), settings.paces.host)),
+            tokio::spawn(host::disks(Arc::clone(&shared), settings.host.clone(), settings.paces.disks)),
+            tokio::spawn(port::port(
+                Arc::clone(&shared),
+                settings.host.proc.clone(),
+                settings.token.clone(),
+                settings.paces.port,
+            )),
+            tokio::spawn(bus::bus(Arc::clone(&shared), settings.host.clone(), settings.paces.bus)),
+            tokio::spawn(hints::follow(Arc::clone(&shared), settings.kernel_log.clone())),
+            tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
+        ];
+        Self { shared, running }
+    }
+
+    /// A copy of what every collector knew at `at`; never waits. `now` is the same moment by the node's monotonic clock.
+    pub fn observations(&self, now: Duration, at: Instant) -> Observations {
+        let shared = &self.shared;
+        let lists = lock(&shared.lists).look(at);
+        let sandbox_list_hung = matches!(lists, Look::Hung { .. })
+            && matches!(*lock(&shared.list_call), ListCall::Sandboxes | ListCall::SandboxesAgain);
+        // One lock at a time: a guard in a struct expression would live until its end.
+        let runtime = lock(&shared.version).look(at);
+        let status = lock(&shared.status).look(at);
+        let kind = *lock(&shared.kind);
+        let tasks = lock(&shared.tasks).looks(at);
+        let processes = lock(&shared.processes).look(at);
+        let kubelet = lock(&shared.kubelet).look(at);
+        let list_too_large = matches!(lists, Look::Failed { .. }) && *lock(&shared.list_too_large);
+        let host = lock(&shared.host).look(at);
+        let disks = lock(&shared.disks).look(at);
+        let port = lock(&shared.port).look(at);
+        let bus = lock(&shared.bus).look(at);
+        let clock = lock(&shared.clock).look(at);
+        let pressure = pressure::read(&shared.proc);
+        Observations {
+            now,
+            runtime,
+            status,
+            kind,
+            lists,
+            sandbox_list_hung,
+            list_too_large,
+            tasks,
+            processes,
+            kubelet,
+            host,
+            disks,
+            port,
+            bus,
+            clock,
+            pressure,
+        }
+    }
+
+    /// Waits until a look has brought something that is worth a judgement at once since the last time this returned: one
+    /// that failed or has passed its deadline, the first one after that, one that stands out, and any while something is
+    /// suspected or a look was asked for. All else that is seen at rest waits for the next judgement.
+    pub async fn changed(&self) {
+        self.shared.changed.notified().await;
+    }
+
+    /// Asks all collectors to look now. A collector whose call is out goes on waiting for it.
+    pub fn refresh(&self) {
+        self.shared.refresh();
+    }
+
+    /// Looks more often while something is suspected.
+    pub fn set_urgent(&self, urgent: bool) {
+        self.shared.tempo.send_if_modified(|tempo| std::mem::replace(&mut tempo.urgent, urgent) != urgent);
+    }
+
+    /// Puts the tasks of these containers (or sandboxes) in front, from now on and until the next call of this.
+    /// Ids that the runtime does not list are ignored.
+    pub fn suspects(&self, ids: Vec<String>) {
+        if lock(&self.shared.tasks).suspect(ids.into_iter().collect()) {
+            self.shared.tasks_changed.notify_one();
+        }
+    }
+
+    /// The runtime's socket in use, if one is known.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        lock(&self.shared.endpoint).clone()
+    }
+
+    /// Tells the kubelet's version: from the node alone it cannot be known without running its program.
+    pub fn kubelet_is(&self, version: Option<String>) {
+        *lock(&self.shared.kubelet_version) = version;
+    }
+
+    /// Tells what an answer of the API server says of the node's clock.
+    pub fn clock_is(&self, seen: ClockSeen) {
+        lock(&self.shared.clock).ended(Ok(seen), Instant::now(), Duration::ZERO);
+    }
+
+    /// The kubelet's version, if anybody has told it.
+    pub fn kubelet_version(&self) -> Option<String> {
+        lock(&self.shared.kubelet_version).clone()
+    }
+
+    /// Docker's own socket, where Docker is the runtime and it is known.
+    pub fn docker_socket(&self) -> Option<PathBuf> {
+        lock(&self.shared.docker).clone()
+    }
+
+    /// What has been read of the kernel's log.
+    pub fn hints(&self) -> Hints {
+        *lock(&self.shared.hints)
+    }
+
+    /// How many calls are out, and how many were given up.
+    pub fn outstanding(&self) -> Outstanding {
+        let shared = &self.shared;
+        let mut out = BTreeMap::new();
+        out.insert("version", usize::from(lock(&shared.version).is_out()));
+        out.insert("lists", usize::from(lock(&shared.lists).is_out()));
+        out.insert("status", usize::from(lock(&shared.status).is_out()));
+        out.insert("rechecks", *lock(&shared.rechecks_out));
+        out.insert("processes", usize::from(lock(&shared.processes).is_out()));
+        out.insert("kubelet", usize::from(lock(&shared.kubelet).is_out()));
+        out.insert("host", usize::from(lock(&shared.host).is_out()));
+        out.insert("disks", usize::from(lock(&shared.disks).is_out()));
+        out.insert("port", usize::from(lock(&shared.port).is_out()));
+        out.insert("bus", usize::from(lock(&shared.bus).is_out()));
+        out.insert("tasks", lock(&shared.tasks).out());
+        let (given_up, held_up) = (lock(&shared.given_up).clone(), lock(&shared.held_up).clone());
+        Outstanding::of(out, &given_up, &held_up)
+    }
+}
+
+impl Drop for Collectors {
+    fn drop(&mut self) {
+        for collector in &self.running {
+            collector.abort();
+        }
+    }
+}
+
+impl Shared {
+    /// Asks all collectors to look now.
+    fn refresh(&self) {
+        self.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
+    }
+
+    fn new(settings: &CollectorSettings) -> Self {
+        let paces = &settings.paces;
+        let named = settings.sockets.runtime.clone();
+        Self {
+            version: Mutex::new(Slot::new(paces.version.deadline)),
+            lists: Mutex::new(Slot::new(paces.lists.deadline)),
+            status: Mutex::new(Slot::new(paces.status.deadline)),
+            list_call: Mutex::new(ListCall::Sandboxes),
+            list_too_large: Mutex::new(false),
+            rechecks_out: Mutex::new(0),
+            processes: Mutex::new(Slot::new(paces.processes.deadline)),
+            kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
+            host: Mutex::new(Slot::new(paces.host.deadline)),
+            disks: Mutex::new(Slot::new(paces.disks.deadline)),
+            port: Mutex::new(Slot::new(paces.port.deadline)),
+            served: Mutex::new(Err("nobody has looked for the kubelet yet".to_owned())),
+            bus: Mutex::new(Slot::new(paces.bus.deadline)),
+            clock: Mutex::new(Slot::new(Duration::ZERO)),
+            proc: settings.host.proc.clone(),
+            tasks: Mutex::new(Table::new(paces.tasks, paces.inspect)),
+            endpoint: Mutex::new(
+                named
+                    .map(|socket| Endpoint::cri(socket, NamedBy::Flag))
+                    .or_else(|| settings.saved_endpoint.clone().filter(|saved| saved.socket.is_absolute())),
+            ),
+            kubelet_version: Mutex::new(settings.kubelet_version.clone()),
+            docker: Mutex::new(settings.sockets.docker.clone()),
+            kind: Mutex::new(RuntimeKind::Unknown),
+            of_kubelet: Mutex::new(None),
+            given_up: Mutex::new(BTreeMap::new()),
+            held_up: Mutex::new(BTreeMap::new()),
+            hints: Mutex::new(Hints::default()),
+            tempo: watch::Sender::new(Tempo::default()),
+            tasks_changed: Notify::new(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn gave_up(&self, collector: &'static str) {
+        let mut counts = lock(&self.given_up);
+        let count = counts.entry(collector).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Time in which a call of this collector was out and this process could not run.
+    fn was_held_up(&self, collector: &'static str, by: Duration) {
+        if !by.is_zero() {
+            let mut times = lock(&self.held_up);
+            let time = times.entry(collector).or_default();
+            *time = time.saturating_add(by);
+        }
+    }
+
+    /// Tells the task collector what there is, after a look of another collector. A look that failed changes nothing: what
+    /// was known before is still the best guess at what to ask for.
+    fn aim_tasks(&self) {
+        let mut changed = false;
+        let answered = lock(&self.version).value().map(|seen| RuntimeKind::of(&seen.name));
+        if let Some(kind) = answered {
+            *lock(&self.kind) = kind;
+            changed |= lock(&self.tasks).serve(kind);
+        }
+        if let Some(table) = lock(&self.processes).value() {
+            let stopped = table.processes.iter().filter_map(stopped_shim).collect();
+            let lonely = table.processes.iter().filter_map(lonely_shim).collect();
+            changed |= lock(&self.tasks).stopped(stopped);
+            lock(&self.tasks).lonely(lonely);
+        }
+        if let Some(round) = lock(&self.lists).value() {
+            changed |= lock(&self.tasks).aim(round);
+        }
+        if changed {
+            self.tasks_changed.notify_one();
+        }
+    }
+}
+
+/// The id that a stopped shim, or CRI-O's monitor, serves. A stopped process answers nobody: its tasks are asked for at once.
+fn stopped_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
+    match &process.part {
+        Part::Shim { id, .. } | Part::Monitor { id } if answers_nobody(process.state) => Some(id.clone()),
+        _ => None,
+    }
+}
+
+/// The id of a shim that may be left over: old, without parent or child, and not stopped (which tells enough). From the
+/// shipped age on, which no configuration makes shorter.
+fn lonely_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
+    match &process.part {
+        Part::Shim { id, living_children: 0 }
+            if process.parent == 1
+                && process.state != 'T'
+                && process.age >= Thresholds::default().leaked_shim_age
+                && is_full_id(id) =>
+        {
+            Some(id.clone())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! CRI-O as the runtime, played by a fake: a status that hangs for one container is that container's.
+
+use super::*;
+
+fn start_crio(fake: &Fake) -> Collectors {
+    fake.name("cri-o");
+    fake.lists(&["s1"], &[("locked", "s1"), ("well", "s1")]);
+    start(fake, &quick())
+}
+
+/// CRI-O on a container that there is not.
+fn nobody() -> (String, Say) {
+    (format!("ContainerStatus:{}", "0".repeat(64)), Say::Error(Code::NotFound, "could not find container".to_owned()))
+}
+
+#[tokio::test]
+async fn each_running_container_is_asked_for_through_cri_and_no_sandbox() {
+    let fake = Fake::start();
+    fake.say("ContainerStatus", container_status());
+    let collectors = start_crio(&fake);
+    let seen = until(&collectors, "both", |seen| answered(seen) == 2).await;
+    assert_eq!(seen.kind, RuntimeKind::CriO);
+    assert_eq!(seen.tasks.keys().collect::<Vec<_>>(), ["locked", "well"]);
+    assert_eq!(seen.tasks["well"].value(), Some(&TaskAnswer::DaemonAnswered));
+    assert_eq!((fake.calls("Get"), fake.calls("PodSandboxStatus")), (0, 0));
+}
+
+#[tokio::test]
+async fn a_container_whose_status_hangs_is_named_and_asked_for_once() {
+    let fake = Fake::start();
+    fake.say("ContainerStatus", container_status());
+    fake.say("ContainerStatus:locked", Say::Never);
+    let (id, not_found) = nobody();
+    fake.say(&id, not_found);
+    let collectors = start_crio(&fake);
+    let hung = |seen: &Observations| matches!(seen.tasks.get("locked"), Some(Look::Hung { .. }));
+    until(&collectors, "the hang", hung).await;
+    let calls = fake.calls("ContainerStatus:well");
+    collectors.suspects(vec!["locked".to_owned(), "well".to_owned()]);
+    until(&collectors, "more questions", |_| fake.calls("ContainerStatus:well") >= calls + 3).await;
+    assert!(hung(&now(&collectors)));
+    assert_eq!((fake.calls("ContainerStatus:locked"), fake.out("ContainerStatus:locked")), (1, 1));
+    others_go_on(&collectors, &fake).await;
+}
+
+#[tokio::test]
+async fn a_crio_that_answers_for_no_container_accuses_none() {
+    let fake = Fake::start();
+    fake.say("ContainerStatus", Say::Never);
+    let collectors = start_crio(&fake);
+    let failed = |seen: &Observations| {
+        seen.tasks.len() == 2 && seen.tasks.values().all(|look| matches!(look, Look::Failed { .. }))
+    };
+    until(&collectors, "no verdict", failed).await;
+    tokio::time::sleep(ms(600)).await;
+    assert!(failed(&now(&collectors)), "{:?}", now(&collectors).tasks);
+    let (id, not_found) = nobody();
+    fake.say(&id, not_found);
+    until(&collectors, "its word on nobody", |seen| seen.tasks.values().all(|look| matches!(look, Look::Hung { .. })))
+        .await;
+}
+
+#[tokio::test]
+async fn errors_say_nothing_of_a_container() {
+    let fake = Fake::start();
+    fake.say("ContainerStatus", container_status());
+    fake.say("ContainerStatus:locked", Say::Error(Code::Internal, "no such process".to_owned()));
+    let collectors = start_crio(&fake);
+    let failed = |seen: &Observations| matches!(seen.tasks.get("locked"), Some(Look::Failed { .. }));
+    until(&collectors, "the error", |seen| failed(seen) && answered(seen) == 1).await;
+}

@@ -1,0 +1,154 @@
+//! A thread for looks that may block in the kernel. It answers one question at a time.
+//!
+//! Not tokio's blocking pool: that one grows with each look that hangs, and is waited for at the end.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use tokio::sync::oneshot;
+
+use super::slot::Failure;
+
+/// Room for the stack of one such thread.
+const STACK: usize = 256 << 10;
+/// How often a thread that hangs is replaced in the life of a probe. Each one costs a thread for ever.
+const MAX_REPLACED: u32 = 3;
+
+/// What runs on the thread, made anew for each thread.
+type Make<T> = Box<dyn Fn() -> Box<dyn FnMut() -> Result<T, Failure> + Send> + Send + Sync>;
+
+/// One thread and the question it is at.
+pub(super) struct Worker<T> {
+    name: &'static str,
+    make: Make<T>,
+    asks: Option<Sender<oneshot::Sender<Result<T, Failure>>>>,
+    /// The question that was left before its answer came.
+    left: Option<oneshot::Receiver<Result<T, Failure>>>,
+    replaced: u32,
+}
+
+impl<T: Send + 'static> Worker<T> {
+    /// `make` makes what each thread runs for each question.
+    pub(super) fn new(name: &'static str, make: Make<T>) -> Self {
+        Self { name, make, asks: None, left: None, replaced: 0 }
+    }
+
+    /// Asks, and waits for the answer. Dropped before that, the question stays out: the next one first waits for
+    /// its end, or goes to a new thread while there may still be one.
+    pub(super) async fn ask(&mut self) -> Result<T, Failure> {
+        if let Some(left) = &mut self.left {
+            let over = !matches!(left.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+            if !over && self.replaced < MAX_REPLACED {
+                self.replaced += 1;
+                self.asks = None;
+            } else if !over {
+                // Its answer may be old by now: it is waited for, not used.
+                let _ = left.await;
+            }
+            self.left = None;
+        }
+        if self.asks.is_none() {
+            self.asks = Some(self.spawn()?);
+        }
+        let (reply, answer) = oneshot::channel();
+        let sent = self.asks.as_ref().is_some_and(|asks| asks.send(reply).is_ok());
+        if !sent {
+            self.asks = None;
+            return Err(Failure::Failed(format!(
+                "the thread of the {} collector has ended; it is started again",
+                self.name
+            )));
+        }
+        let answer = self.left.insert(answer).await;
+        self.left = None;
+        answer.unwrap_or_else(|_| {
+            self.asks = None;
+            Err(Failure::Failed(format!(
+                "the thread of the {} collector ended in a look; it is started again",
+                self.name
+            )))
+        })
+    }
+
+    fn spawn(&self) -> Result<Sender<oneshot::Sender<Result<T, Failure>>>, Failure> {
+        let (asks, questions): (_, Receiver<oneshot::Sender<Result<T, Failure>>>) = channel();
+        let mut look = (self.make)();
+        let run = move || {
+            while let Ok(reply) = questions.recv() {
+                // Nobody may be waiting any more; then the answer is not needed.
+                let _ = reply.send(look());
+            }
+        };
+        thread::Builder::new().name(self.name.to_owned()).stack_size(STACK).spawn(run).map(|_| asks).map_err(|error| {
+            Failure::Failed(format!("cannot start the thread of the {} collector: {error}", self.name))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Arc, Condvar, Mutex};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A worker whose looks wait until the gate is open; each look counts.
+    fn gated(gate: &Arc<(Mutex<bool>, Condvar)>, looks: &Arc<AtomicU32>) -> Worker<u32> {
+        let (gate, looks) = (Arc::clone(gate), Arc::clone(looks));
+        let make = move || -> Box<dyn FnMut() -> Result<u32, Failure> + Send> {
+            let (gate, looks) = (Arc::clone(&gate), Arc::clone(&looks));
+            Box::new(move || {
+                let number = looks.fetch_add(1, Ordering::SeqCst);
+                drop(gate.1.wait_while(gate.0.lock().unwrap(), |open| !*open));
+                Ok(number)
+            })
+        };
+        Worker::new("test", Box::new(make))
+    }
+
+    fn set(gate: &(Mutex<bool>, Condvar), open: bool) {
+        *gate.0.lock().unwrap() = open;
+        gate.1.notify_all();
+    }
+
+    async fn short<T>(call: impl Future<Output = T>) -> Option<T> {
+        tokio::time::timeout(Duration::from_millis(50), call).await.ok()
+    }
+
+    #[tokio::test]
+    async fn a_stuck_thread_is_replaced_only_so_often() {
+        let (gate, looks) = (Arc::new((Mutex::new(true), Condvar::new())), Arc::new(AtomicU32::new(0)));
+        let mut worker = gated(&gate, &looks);
+        assert_eq!(worker.ask().await, Ok(0));
+        set(&gate, false);
+        for _ in 0..8 {
+            assert_eq!(short(worker.ask()).await, None);
+        }
+        let begun = async {
+            while looks.load(Ordering::SeqCst) < 5 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), begun).await.unwrap();
+        // The first thread and three that replaced it, each at one look: never a second question to any.
+        assert_eq!(looks.load(Ordering::SeqCst), 1 + 4);
+        set(&gate, true);
+        assert_eq!(tokio::time::timeout(Duration::from_secs(5), worker.ask()).await.unwrap(), Ok(5));
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_panics_is_a_failure_and_is_started_again() {
+        let first = Arc::new(AtomicU32::new(0));
+        let make = move || -> Box<dyn FnMut() -> Result<u32, Failure> + Send> {
+            let first = Arc::clone(&first);
+            Box::new(move || {
+                assert!(first.fetch_add(1, Ordering::SeqCst) > 0, "the first look panics, as this test wants");
+                Ok(1)
+            })
+        };
+        let mut worker = Worker::new("test", Box::new(make));
+        assert!(matches!(worker.ask().await, Err(Failure::Failed(_))));
+        assert_eq!(worker.ask().await, Ok(1));
+    }
+}

@@ -1,0 +1,193 @@
+//! Requests for a fresh check, from the first word of one to its answer.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::core::observation::{Look, Observations};
+use crate::core::snapshot::Tri;
+use crate::node::report::command::Command;
+
+/// The controller's request is answered after this long even if a collector has not come back.
+const LOOK_WITHIN: Duration = Duration::from_secs(3);
+/// A person's request waits for every container as well. That a restart is not safe, or that nobody knows, is said after this long all
+/// the same.
+const CHECK_WITHIN: Duration = Duration::from_secs(12);
+
+/// One kind of request. A newer one waits until the one under way is answered, so that each is, or has had its time.
+#[derive(Debug, Default)]
+struct Request<T> {
+    /// When the one under way was heard.
+    open: Option<Instant>,
+    /// The newest one that was begun.
+    begun: T,
+    /// The last one that was answered.
+    answered: T,
+}
+
+impl<T: Clone + Default + PartialEq> Request<T> {
+    /// Takes in what is asked for now; whether a check begins with that. Nothing at all = the object is gone: in the next one
+    /// everything is new.
+    fn hear(&mut self, wanted: &T, now: Instant) -> bool {
+        if *wanted == T::default() {
+            *self = Self::default();
+        }
+        let is_new = *wanted != self.begun && !self.is_young(now);
+        if is_new {
+            (self.open, self.begun) = (Some(now), wanted.clone());
+        }
+        is_new
+    }
+
+    /// Whether one is under way and has not had its time.
+    fn is_young(&self, now: Instant) -> bool {
+        self.open.is_some_and(|began| now.saturating_duration_since(began) <= CHECK_WITHIN)
+    }
+
+    /// Whether the one under way is answered now.
+    fn settle(&mut self, now: Instant, is_answered: impl FnOnce(Duration) -> bool) -> bool {
+        let since = self.open.map(|began| now.saturating_duration_since(began));
+        let is_settled = since.is_some_and(is_answered);
+        if is_settled {
+            self.answered = self.begun.clone();
+            self.open = None;
+        }
+        is_settled
+    }
+}
+
+/// What is asked of the probe.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    looks: Request<u64>,
+    checks: Request<Option<String>>,
+    /// How many were answered since the probe began.
+    pub answers: u64,
+}
+
+impl Requests {
+    /// Takes in what the node is told; whether all collectors are to look now.
+    pub(super) fn hear(&mut self, command: &Command, now: Instant) -> bool {
+        let (look, check) =
+            (self.looks.hear(&command.check_sequence, now), self.checks.hear(&command.check_requested, now));
+        look || check
+    }
+
+    /// Notes which requests are answered by these observations, whose ages hold at `at`, and by what they say of a restart.
+    pub(super) fn settle(&mut self, seen: &Observations, at: Instant, safe: Tri) {
+        let look = self.looks.settle(at, |since| since >= LOOK_WITHIN || looked_since(seen, since));
+        let check = self.checks.settle(at, |since| {
+            // A yes by evidence from before the question would be no answer to it.
+            let is_overdue = since >= CHECK_WITHIN;
+            let is_whole = tasks_since(seen, since);
+            (is_whole && looked_since(seen, since)) || (is_overdue && (is_whole || safe != Tri::True))
+        });
+        self.answers = self.answers.saturating_add(u64::from(look || check));
+    }
+
+    /// Whether one is under way that may be answered any moment.
+    pub(super) fn is_open(&self) -> bool {
+        let now = Instant::now();
+        self.looks.is_young(now) || self.checks.is_young(now)
+    }
+
+    /// The last request of a person that was answered.
+    pub(super) const fn check_answered(&self) -> Option<&String> {
+        self.checks.answered.as_ref()
+    }
+}
+
+/// Whether a look was sent and has come back within this time, or hangs. A look that hangs tells, and one that nobody can take never
+/// comes.
+fn looked<T>(look: &Look<T>, since: Duration) -> bool {
+    match look {
+        Look::Done { age, .. } | Look::Failed { age, .. } => *age <= since,
+        Look::Hung { .. } | Look::Blind { .. } => true,
+        Look::Never => false,
+    }
+}
+
+/// Whether every collector has looked, or hangs, within this time.
+fn looked_since(seen: &Observations, since: Duration) -> bool {
+    looked(&seen.runtime, since)
+        && looked(&seen.lists, since)
+        && looked(&seen.status, since)
+        && looked(&seen.processes, since)
+        && looked(&seen.kubelet, since)
+        && looked(&seen.host, since)
+        && looked(&seen.disks, since)
+        && looked(&seen.port, since)
+        && looked(&seen.bus, since)
+}
+
+/// Whether the lists were read and every task was asked within this time.
+fn tasks_since(seen: &Observations, since: Duration) -> bool {
+    looked(&seen.lists, since) && seen.tasks.values().all(|task| looked(task, since))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::examples::Node;
+    use crate::core::observation::TaskAnswer;
+
+    fn told(look: u64, check: Option<&str>) -> Command {
+        Command { check_sequence: look, check_requested: check.map(str::to_owned), ..Command::NONE }
+    }
+
+    const fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn each_request_is_answered_once_and_the_newest_of_those_that_came_meanwhile_after_it() {
+        let (mut requests, began, seen) = (Requests::default(), Instant::now(), Node::healthy().seen());
+        assert!(!requests.hear(&Command::default(), began) && !requests.hear(&Command::NONE, began));
+        assert!(requests.hear(&told(3, None), began) && requests.is_open());
+        assert!(!requests.hear(&told(4, None), began) && !requests.hear(&told(5, None), began), "one is under way");
+        requests.settle(&seen, began + LOOK_WITHIN, Tri::True);
+        assert_eq!((requests.answers, requests.is_open()), (1, false));
+        assert!(requests.hear(&told(5, None), began + secs(3)));
+        requests.settle(&seen, began + secs(6), Tri::True);
+        assert!(!requests.hear(&told(5, None), began + secs(7)), "it is answered");
+        // The object is deleted and made anew: its numbers begin anew.
+        assert!(!requests.hear(&Command::NONE, began + secs(8)));
+        assert!(requests.hear(&told(1, None), began + secs(9)));
+        requests.settle(&seen, began + secs(12), Tri::True);
+        assert!(requests.hear(&told(5, None), began + secs(13)));
+    }
+
+    #[test]
+    fn a_person_waits_for_every_container_and_the_controller_does_not() {
+        let (mut requests, began, mut node) = (Requests::default(), Instant::now(), Node::healthy());
+        let aged = |seconds: u64| Look::Done {
+            value: TaskAnswer::Answered,
+            age: secs(seconds),
+            took: Duration::from_millis(5),
+        };
+        node.tasks.insert("slow".into(), aged(60));
+        assert!(requests.hear(&told(1, Some("a")), began));
+        requests.settle(&node.seen(), began + secs(11), Tri::True);
+        assert_eq!((requests.answers, requests.check_answered()), (1, None), "the controller's is answered");
+        node.tasks.insert("slow".into(), aged(2));
+        requests.settle(&node.seen(), began + secs(11), Tri::True);
+        assert_eq!((requests.answers, requests.check_answered().map(String::as_str)), (2, Some("a")));
+        assert!(!requests.is_open());
+        // One that hangs has said all that it can say, and one that nobody asks is not waited for.
+        node.tasks.insert("slow".into(), Look::Hung { out: secs(9) });
+        assert!(requests.hear(&told(1, Some("b")), began + secs(20)));
+        requests.settle(&node.seen(), began + secs(22), Tri::True);
+        assert_eq!(requests.check_answered().map(String::as_str), Some("b"));
+        node.tasks.insert("slow".into(), aged(600));
+        assert!(requests.hear(&told(1, Some("a")), began + secs(30)), "the same name as once before");
+        requests.settle(&node.seen(), began + secs(100), Tri::True);
+        requests.settle(&node.seen(), began + secs(41), Tri::Unknown);
+        assert_eq!(
+            requests.check_answered().map(String::as_str),
+            Some("b"),
+            "a yes waits, and so does a no for a while"
+        );
+        requests.settle(&node.seen(), began + secs(30) + CHECK_WITHIN, Tri::False);
+        assert_eq!(requests.check_answered().map(String::as_str), Some("a"));
+    }
+}

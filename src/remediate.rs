@@ -1,0 +1,267 @@
+//! `nrh remediate`: a person has a step of a policy done on one node, now and by hand.
+//!
+//! Nothing is started that was not seen: without `--action` it says which faults are confirmed on the node, and which steps
+//! stand ready for them.
+
+use std::fmt::Write;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::{Api, ResourceExt};
+
+use crate::api::{
+    ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRuntimeHealth, RemediationPolicy, convert,
+};
+use crate::caller::{client, whoami, within};
+use crate::cli::RemediateArgs;
+use crate::controller::cache::{node, report};
+use crate::core::fault::{Fault, FaultState};
+use crate::core::manual::{self, Choice};
+use crate::core::narrow::Around;
+use crate::core::policy::{Mode, Policy};
+use crate::core::text::{bounded, short_name};
+use crate::terminal::print;
+
+/// Longest line about a fault or a step, in bytes.
+const MAX_LINE: usize = 512;
+
+/// A fault that is confirmed, with the steps that could be started for it.
+struct Ready<'r> {
+    fault: &'r Fault,
+    choices: Vec<Choice<'r>>,
+}
+
+/// Runs `nrh remediate`.
+///
+/// # Errors
+/// The cluster does not answer, the node has no such fault or no policy such a step, several do, or the API server says no.
+pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
+    let client = client().await?;
+    let node = within(Api::<Node>::all(client.clone()).get(&args.node)).await;
+    let node = node.with_context(|| format!("cannot read node {}", args.node))?;
+    let health = within(Api::<NodeRuntimeHealth>::all(client.clone()).get(&args.node)).await;
+    let health = health.with_context(|| format!("cannot read the report (noderuntimehealth) of node {}", args.node))?;
+    let uid = node.uid().context("the node has no uid")?;
+    if report::owner(&health.metadata).as_deref() != Some(&uid) {
+        bail!(
+            "the report of {} is about another node of that name: wait until the probe of this one reports",
+            args.node
+        );
+    }
+    let listed = within(Api::<RemediationPolicy>::all(client.clone()).list(&ListParams::default())).await;
+    let listed = listed.context("cannot list remediationpolicies")?;
+    let policies: Vec<Policy> = listed.items.iter().filter_map(|object| convert::policy(object).ok()).collect();
+
+    let faults = confirmed(&health);
+    let (labels, view) = (node.labels(), node::view(&node));
+    // What a pod is like the engine finds out.
+    let around =
+        Around { pods: None, runtime: view.runtime_version.as_deref(), kubelet: view.kubelet_version.as_deref() };
+    let mut ready = Vec::new();
+    for fault in &faults {
+        let choices = manual::choices(&policies, labels, &around, fault, args.action);
+        ready.push(Ready { fault, choices });
+    }
+    let Some(action) = args.action else {
+        return print(&told(&args.node, &ready));
+    };
+    let (fault, choice) = one(&args, &ready)?;
+    let by = whoami(client.clone()).await?;
+    let object = NodeRemediation {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-by-hand-", short_name(&plain(&args.node), 32).trim_end_matches('-'))),
+            ..ObjectMeta::default()
+        },
+        spec: NodeRemediationSpec {
+            node_name: args.node.clone(),
+            node_uid: uid,
+            policy: choice.policy.name.clone(),
+            mode: Mode::Enforce,
+            approval: None,
+            cancel: None,
+            manual: Some(ManualRequestSpec {
+                requested_by: by.clone(),
+                fault: fault.kind,
+                // What was seen is meant, and no other fault that comes while it waits.
+                fault_id: Some(fault.id.clone()),
+                action,
+                policy_generation: Some(choice.policy.generation),
+                reason: args.reason.clone(),
+                start_timeout: args.timeout,
+            }),
+        },
+        status: None,
+    };
+    let made = within(Api::<NodeRemediation>::all(client).create(&PostParams::default(), &object)).await;
+    let made = made.context(
+        "cannot start it (it takes the verbs create, start and approve on noderemediations: ClusterRole nrh:manual-remediation)",
+    )?;
+    print(&asked(&by, &args.node, fault, choice, &made.name_any()))
+}
+
+/// A name of which a name can be made.
+fn plain(node: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    node.chars().map(plain).collect::<String>().trim_matches('-').to_owned()
+}
+
+/// All confirmed faults of a report, the controller's own too, most urgent first.
+fn confirmed(health: &NodeRuntimeHealth) -> Vec<Fault> {
+    let status = health.status.as_ref();
+    let all = status.into_iter().flat_map(|status| status.faults.iter().chain(&status.cluster_faults));
+    let mut all: Vec<Fault> = all.filter(|fault| fault.state == FaultState::Confirmed).cloned().collect();
+    all.sort_by(Fault::by_urgency);
+    all
+}
+
+/// What is meant: one fault and one step of one policy, or what to say to make it one.
+fn one<'r>(args: &RemediateArgs, ready: &'r [Ready<'r>]) -> anyhow::Result<(&'r Fault, &'r Choice<'r>)> {
+    let is_meant =
+        |fault: &Fault| args.fault.as_deref().is_none_or(|named| fault.id == named || fault.kind.as_str() == named);
+    let is_its = |choice: &&Choice<'_>| args.policy.as_deref().is_none_or(|named| choice.policy.name == named);
+    let mut found: Vec<(&Fault, &Choice<'_>)> = Vec::new();
+    for one in ready.iter().filter(|one| is_meant(one.fault)) {
+        // Of one policy the first such step is taken: the others follow on it.
+        for choice in one.choices.iter().filter(is_its) {
+            if !found.iter().any(|(fault, known)| fault.id == one.fault.id && known.policy.name == choice.policy.name) {
+                found.push((one.fault, choice));
+            }
+        }
+    }
+    match found.as_slice() {
+        [one] => Ok(*one),
+        [] => bail!(
+            "there is no such step for a fault that is confirmed now; without --action all are listed:\n{}",
+            told(&args.node, ready)
+        ),
+        several => {
+            let lines = several.iter().map(|(fault, choice)| format!("  {}", line(&args.node, fault, choice)));
+            let lines = lines.collect::<Vec<_>>().join("\n");
+            bail!("there are several: say which with --fault (a type or an id) and --policy\n{lines}")
+        }
+    }
+}
+
+/// How a step is started.
+fn line(node: &str, fault: &Fault, choice: &Choice<'_>) -> String {
+    let action = choice.step.action.kind().as_str();
+    let text = format!(
+        "{}, step {} of rule {} of policy {}: nrh remediate {node} --fault {} --action {action} --policy {}",
+        manual::phrase(&choice.step.action),
+        choice.step_index + 1,
+        choice.rule.name,
+        choice.policy.name,
+        fault.id,
+        choice.policy.name
+    );
+    bounded(&text, MAX_LINE)
+}
+
+/// Confirmed faults with the steps that stand ready.
+fn told(node: &str, ready: &[Ready<'_>]) -> String {
+    let mut text = String::new();
+    for one in ready {
+        // Writing to a text does not fail. Names come from the node: they must not move the reader's cursor.
+        let what = bounded(&format!("{} ({}): {}", one.fault.kind, one.fault.subject, one.fault.message), MAX_LINE);
+        let _ = writeln!(text, "{what}");
+        for choice in &one.choices {
+            let _ = writeln!(text, "  {}", line(node, one.fault, choice));
+        }
+        if one.choices.is_empty() {
+            let _ = writeln!(text, "  no policy that selects the node and acts has such a step for it");
+        }
+    }
+    if text.is_empty() { format!("no fault is confirmed on node {node}\n") } else { text }
+}
+
+/// What was written, and what follows.
+fn asked(by: &str, node: &str, fault: &Fault, choice: &Choice<'_>, name: &str) -> String {
+    let action = manual::phrase(&choice.step.action);
+    let what = bounded(&format!("{action} for {} ({}) on node {node}", fault.kind, fault.subject), MAX_LINE);
+    let rest: Vec<String> =
+        choice.rule.steps.iter().skip(choice.step_index + 1).map(|step| manual::phrase(&step.action)).collect();
+    let then = if rest.is_empty() { "nothing else".to_owned() } else { rest.join(", ") };
+    format!(
+        "asked for by {by}: {what}\n  as policy {} has it, within its limits and windows; if it does not help: {then}\n  \
+         follow it: kubectl get nrem {name} -w\n  stop it: nrh cancel {name}\n",
+        choice.policy.name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn policy(name: &str, steps: &serde_json::Value) -> Policy {
+        let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": name},
+            "spec": {"mode": "Enforce", "rules": [{"name": "r", "match": {"faults": ["HungContainer"]}, "steps": steps}]}});
+        convert::policy(&serde_json::from_value(object).unwrap()).unwrap()
+    }
+
+    fn health(names: &[&str]) -> NodeRuntimeHealth {
+        let fault = |name: &&str| {
+            json!({"id": format!("hungcontainer-{name}"), "type": "HungContainer", "severity": "High", "state": "Confirmed",
+            "message": "does not answer", "firstSeen": "2026-01-01T00:00:00Z", "subject": {"kind": "Container", "name": name}})
+        };
+        let mut faults: Vec<_> = names.iter().map(fault).collect();
+        faults.push(json!({"id": "x", "type": "DiskFull", "severity": "High", "state": "Suspected", "message": "",
+            "firstSeen": "2026-01-01T00:00:00Z", "subject": {"kind": "Host"}}));
+        serde_json::from_value(
+            json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "w1"},
+            "spec": {}, "status": {"faults": faults}}),
+        )
+        .unwrap()
+    }
+
+    fn args(action: &str, more: &[&str]) -> RemediateArgs {
+        use clap::Parser;
+        let line = [&["nrh", "remediate", "w1", "--action", action], more].concat();
+        let crate::cli::Command::Remediate(args) = crate::cli::Cli::try_parse_from(line).unwrap().command else {
+            panic!()
+        };
+        args
+    }
+
+    #[test]
+    fn one_step_of_one_policy_is_started_or_it_is_asked_which() {
+        let release = |signal: &str| json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": signal}});
+        let policies = [
+            policy("a", &json!([{"action": "Cordon"}, release("Cont"), release("Kill")])),
+            policy("b", &json!([release("Kill")])),
+        ];
+        let faults = confirmed(&health(&["log", "web"]));
+        assert_eq!(faults.len(), 2, "a suspicion is none");
+        let of = |action| -> Vec<Ready<'_>> {
+            let choices = |fault| {
+                manual::choices(&policies, &std::collections::BTreeMap::new(), &Around::default(), fault, action)
+            };
+            faults.iter().map(|fault| Ready { fault, choices: choices(fault) }).collect()
+        };
+        let all = told("w1", &of(None));
+        for part in [
+            "HungContainer (",
+            "step 2 of rule r of policy a: nrh remediate w1 --fault hungcontainer-log --action ReleaseHungProcess --policy a",
+            "ReleaseHungProcess(SIGKILL), step 1 of rule r of policy b",
+        ] {
+            assert!(all.contains(part), "{part:?} is missing in:\n{all}");
+        }
+        let wanted = args("ReleaseHungProcess", &["--policy", "a", "--fault", "hungcontainer-web"]);
+        let ready = of(wanted.action);
+        let (fault, choice) = one(&wanted, &ready).unwrap();
+        assert_eq!((fault.id.as_str(), choice.policy.name.as_str(), choice.step_index), ("hungcontainer-web", "a", 1));
+        let said = asked("ann", "w1", fault, choice, "w1-by-hand-x");
+        assert!(
+            said.contains("if it does not help: ReleaseHungProcess(SIGKILL)")
+                && said.contains("nrh cancel w1-by-hand-x"),
+            "{said}"
+        );
+        let several = one(&args("ReleaseHungProcess", &["--policy", "a"]), &ready).unwrap_err().to_string();
+        assert!(several.contains("say which") && several.contains("hungcontainer-log"), "{several}");
+        let none = args("RestartKubelet", &[]);
+        assert!(one(&none, &of(none.action)).unwrap_err().to_string().contains("no such step"));
+        assert_eq!(told("w1", &[]), "no fault is confirmed on node w1\n");
+        assert_eq!(plain("ip-10.eu.Internal"), "ip-10-eu-internal");
+    }
+}
