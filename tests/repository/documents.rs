@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use nrh::api::RemediationPolicy;
+use nrh::core::blocked::BlockReason;
 use nrh::core::fault::FaultType;
-use nrh::core::held::HoldReason;
 use nrh::core::policy::Mode;
 
 fn document(path: &str) -> String {
@@ -50,7 +50,7 @@ fn each_block_reason_has_a_row() {
     let text = document("docs/reference/block-reasons.md");
     let cells = text.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
     let named: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
-    let schema = serde_json::to_value(schemars::schema_for!(HoldReason)).unwrap();
+    let schema = serde_json::to_value(schemars::schema_for!(BlockReason)).unwrap();
     let known: BTreeSet<&str> =
         schema["oneOf"].as_array().unwrap().iter().filter_map(|one| one["const"].as_str()).collect();
     assert!(known.len() > 30, "{schema}");
@@ -73,19 +73,54 @@ fn the_timeline_of_the_document_is_one_and_comes_as_it_says() {
     assert!(unmet.is_empty(), "{}\n{}", unmet.join("\n"), text::table(&account));
 }
 
+/// Names that a timeline with a wrong field at this place may have, by the reader's own words.
+fn known_fields(timeline: &str) -> Vec<String> {
+    let read: Result<nrh::simulate::timeline::Timeline, _> = serde_saphyr::from_str(timeline);
+    let refusal = read.err().unwrap().to_string();
+    let (_, names) = refusal.split_once("expected").unwrap_or_else(|| panic!("{refusal}"));
+    names.lines().next().unwrap().split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn the_page_of_timelines_names_every_field() {
+    let text = document("docs/reference/timelines.md");
+    let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
+    for wrong in [
+        "zzz: 1",
+        "nodes: [{zzz: 1}]",
+        "events: [{zzz: 1}]",
+        "events: [{fault: {zzz: 1}}]",
+        "events: [{condition: {zzz: 1}}]",
+        "events: [{pods: {zzz: 1}}]",
+        "events: [{policy: {zzz: 1}}]",
+        "events: [{manual: {zzz: 1}}]",
+        "events: [{cancel: {zzz: 1}}]",
+        "events: [{flaps: {zzz: 1}}]",
+        "expect: [{zzz: 1}]",
+    ] {
+        let known = known_fields(wrong);
+        assert!(known.len() > 1, "{wrong}: {known:?}");
+        let lacking: Vec<&String> = known.iter().filter(|name| !words.contains(name.as_str())).collect();
+        assert!(lacking.is_empty(), "{wrong}: {lacking:?}");
+    }
+}
+
 /// Whoever applies the folder hears of everything.
 #[test]
 fn the_enforcing_policies_have_a_rule_for_each_fault() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/policies");
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut met = BTreeSet::new();
+    let (mut met, mut names) = (BTreeSet::new(), BTreeSet::new());
     for path in
         files.filter(|path| path.extension().is_some_and(|ext| ext == "yaml") && !path.ends_with("kustomization.yaml"))
     {
         let policy: RemediationPolicy = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(policy.spec.mode, Mode::Enforce, "{}", path.display());
+        names.insert(policy.metadata.name.unwrap_or_default());
         met.extend(policy.spec.rules.into_iter().flat_map(|rule| rule.matches.faults));
     }
+    let guide = document("docs/how-to/enforce-after-a-dry-run.md");
+    assert_eq!(rows(&guide).into_iter().map(ToOwned::to_owned).collect::<BTreeSet<_>>(), names);
     // A condition of a Node is a fault only where a policy asks for it, which is its rule then.
     met.insert(FaultType::NodeCondition);
     let lacking: Vec<FaultType> = FaultType::ALL.into_iter().filter(|kind| !met.contains(kind)).collect();

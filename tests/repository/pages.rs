@@ -186,7 +186,8 @@ fn every_page_is_linked_from_another_one() {
 fn every_command_of_ours_parses() {
     let mut seen = BTreeSet::new();
     let mut wrong = Vec::new();
-    for page in pages() {
+    // What the changelog names as old does not parse any more.
+    for page in pages().iter().filter(|page| page.name() != "CHANGELOG.md") {
         for command in page.commands().iter().filter(|command| command.starts_with("nrh ")) {
             // A word in quotes is one argument.
             let words: Vec<String> = command
