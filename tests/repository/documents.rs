@@ -77,8 +77,10 @@ fn the_timeline_of_the_document_is_one_and_comes_as_it_says() {
 fn known_fields(timeline: &str) -> Vec<String> {
     let read: Result<nrh::simulate::timeline::Timeline, _> = serde_saphyr::from_str(timeline);
     let refusal = read.err().unwrap().to_string();
-    let (_, names) = refusal.split_once("expected").unwrap_or_else(|| panic!("{refusal}"));
-    names.lines().next().unwrap().split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
+    let (_, names) = refusal.split_once("expected ").unwrap_or_else(|| panic!("{refusal}"));
+    let names = names.lines().next().unwrap().trim_start_matches("one of ").replace(" or ", ", ");
+    let names = names.split(" at line").next().unwrap();
+    names.split(", ").map(|name| name.trim_matches('`').to_owned()).collect()
 }
 
 #[test]

@@ -331,7 +331,7 @@ fn each_alert_has_a_page_and_measures_what_there_is() {
     assert!(alerts.len() >= 9, "{alerts:?}");
     for alert in &alerts {
         let text = page(&format!("docs/runbook/{alert}.md")).text;
-        for part in ["**Symptom**", "**Meaning**", "**You**"] {
+        for part in ["**Symptom**", "**Meaning**", "**The operator**", "**You**"] {
             assert!(text.contains(part), "{alert} lacks {part}");
         }
         assert!(overview.contains(&format!("[{alert}]({alert}.md)")), "{alert}");
