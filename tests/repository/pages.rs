@@ -323,6 +323,28 @@ fn the_reference_names_every_field_that_people_write_and_every_action() {
 }
 
 #[test]
+fn the_page_of_each_kind_names_its_status() {
+    for (_, crd) in crds::all() {
+        let kind = crd.spec.names.kind.as_str();
+        let text = page(&format!("docs/reference/{}.md", kind.to_lowercase())).text;
+        let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
+        let schema = serde_json::to_value(crd.spec.versions[0].schema.as_ref().unwrap()).unwrap();
+        let status = &schema["openAPIV3Schema"]["properties"]["status"]["properties"];
+        let fields = status.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+        let usual = ["conditions", "observedGeneration"];
+        let values = [&status["phase"], &status["attempts"]["items"]["properties"]["reason"]];
+        let values = values.into_iter().flat_map(|field| field["enum"].as_array().into_iter().flatten());
+        let named = fields.filter(|name| !usual.contains(name)).chain(values.filter_map(Value::as_str));
+        let lacking: Vec<&str> = named.filter(|name| !words.contains(name)).collect();
+        assert!(lacking.is_empty(), "{kind}: {lacking:?}");
+    }
+    let text = page("docs/reference/noderuntimehealth.md").text;
+    for condition in nrh::core::condition::looked_at() {
+        assert!(text.contains(&format!("`{}`", condition.as_str())), "{condition:?}");
+    }
+}
+
+#[test]
 fn each_alert_has_a_page_and_measures_what_there_is() {
     let monitor = page("docs/how-to/monitor.md").text;
     let metrics = page("docs/reference/metrics.md").text;
