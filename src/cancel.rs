@@ -42,7 +42,7 @@ pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
         )
     })?;
     print(&format!(
-        "cancelled {}: {}; what it did to node {} is put back; `kubectl get nrem {}` shows its end\n",
+        "cancelled {}: {}; its changes to node {} are cleaned up; `kubectl get nrem {}` shows the result\n",
         cancel.told(),
         one.line,
         one.node,
@@ -56,7 +56,7 @@ fn live(object: &NodeRemediation) -> Option<Live> {
         return None;
     }
     let line = if let Some(manual) = convert::manual(object) {
-        format!("{}, start by hand ({}): {}", manual.name, manual.phrase(), manual.message)
+        format!("{}, manual request ({}): {}", manual.name, manual.phrase(), manual.message)
     } else {
         let remediation = convert::remediation(object);
         if remediation.phase.is_final() && !remediation.is_quarantined() {

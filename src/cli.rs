@@ -13,7 +13,7 @@ use crate::telemetry::LogFormat;
 /// The node's folder for the probe's lock and state and the executor's claims.
 pub const STATE_DIR: &str = "/run/nrh";
 
-/// Node Runtime Health: finds the one sick object on a node and heals it in place.
+/// Node Runtime Health: finds the faulty object on a node and remediates it in place.
 #[derive(Debug, Parser)]
 #[command(name = "nrh", version, about)]
 pub struct Cli {
@@ -39,30 +39,30 @@ pub struct LogArgs {
 /// The parts of the program `nrh`. The probe is a program of its own, see [`ProbeCli`].
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// The controller: decides what is done in the whole cluster.
+    /// The controller: plans and executes remediations in the whole cluster.
     Controller(ControllerArgs),
-    /// Carries out one order on this node, then ends (runs inside a Job).
+    /// Executes one command on this node, then ends (runs inside a Job).
     #[command(hide = true)]
     RunCommand(RunCommandArgs),
-    /// Says why a node is healed, held or left alone.
+    /// Explains the state of a node: its faults, what is done about them, and what blocks it.
     Explain(ExplainArgs),
-    /// Says what the probe of this node sees; asks no API server.
+    /// Shows what the probe of this node sees, without the API server.
     Status(StatusArgs),
-    /// Prints what the probe of a node has kept of its confirmed faults.
+    /// Prints the evidence that the probe of a node has kept of its confirmed faults.
     Evidence(EvidenceArgs),
-    /// Says which steps wait for a person, and approves one of them.
+    /// Lists the steps that wait for approval, and approves one of them.
     Approve(ApproveArgs),
-    /// Says which steps could be started by hand on a node, and has one of them done.
+    /// Lists the steps that can be requested on a node, and requests one of them.
     Remediate(RemediateArgs),
-    /// Ends a remediation, or a start by hand that has not begun.
+    /// Cancels a remediation, or a manual request that has not started.
     Cancel(CancelArgs),
-    /// Has nothing done to a node, until somebody lifts that.
+    /// Suspends remediation of a node until `nrh resume`.
     Suspend(SuspendArgs),
-    /// Lifts what `nrh suspend` has written.
+    /// Resumes remediation of a node.
     Resume(ResumeArgs),
-    /// Says whether kubelet and runtime of a node can be restarted now: exit code 0 = yes, 1 = no, 2 = nobody knows.
+    /// Checks whether kubelet and runtime of a node can be restarted now: exit code 0 = yes, 1 = no, 2 = unknown.
     RestartSafe(RestartSafeArgs),
-    /// Says what policies would do in the course of a timeline.
+    /// Simulates what policies would do in the course of a timeline.
     Simulate(SimulateArgs),
     /// Rewrites policy files of older versions to the names of this version.
     Migrate(MigrateArgs),
@@ -107,7 +107,7 @@ pub struct ControllerArgs {
     /// Audience for which a token for `/metrics` has to be made; by default that of the API server itself.
     #[arg(long, env = "NRH_METRICS_AUDIENCE")]
     pub metrics_audience: Option<String>,
-    /// Where `/livez` and `/readyz` are served: apart, so that nobody who floods the metrics ends the checks.
+    /// Where `/livez` and `/readyz` are served: apart from the metrics, so that a flood of metrics requests does not fail the checks.
     #[arg(long, env = "NRH_HEALTH_LISTEN", default_value = "0.0.0.0:8081")]
     pub health_listen: SocketAddr,
     /// Most remediations in flight in the whole cluster, over all policies (0 to 1000; with 0 nothing starts).
@@ -121,7 +121,7 @@ pub struct ControllerArgs {
     pub identity: String,
 }
 
-/// The probe of Node Runtime Health: looks at the runtime and the kubelet of its own node.
+/// The probe of Node Runtime Health: checks the runtime and the kubelet of its own node.
 #[derive(Debug, Parser)]
 #[command(name = "nrh-probe", version, about)]
 pub struct ProbeCli {
@@ -145,10 +145,10 @@ pub struct ProbeArgs {
     /// Kubeconfig; in unit mode the kubelet's, by default /etc/kubernetes/kubelet.conf.
     #[arg(long, env = "KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
-    /// Let the probe carry out orders; without it, it only looks.
+    /// Let the probe execute commands; without it, it only reports.
     #[arg(long, env = "NRH_ALLOW_ACTIONS")]
     pub allow_actions: bool,
-    /// Runtime socket; found by looking when absent.
+    /// Runtime socket; by default the probe searches for it.
     #[arg(long, env = "NRH_RUNTIME_ENDPOINT")]
     pub runtime_endpoint: Option<PathBuf>,
     /// Docker's own socket, where Docker is the runtime; /run/docker.sock when absent.
@@ -176,13 +176,13 @@ pub struct ThresholdsArgs {
 /// Flags of `nrh run-command`.
 #[derive(Debug, Args)]
 pub struct RunCommandArgs {
-    /// The order, as JSON.
+    /// The command, as JSON.
     #[arg(long, env = "NRH_COMMAND")]
     pub command: String,
-    /// Name of this node; an order for another one is refused.
+    /// Name of this node; a command for another one is refused.
     #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
-    /// Where the outcome is written, as JSON.
+    /// Where the result is written, as JSON.
     #[arg(long, default_value = "/dev/termination-log")]
     pub outcome: PathBuf,
 }
@@ -200,7 +200,7 @@ pub struct ExplainArgs {
 /// Flags of `nrh approve`.
 #[derive(Debug, Args)]
 pub struct ApproveArgs {
-    /// A node, or the name of a remediation; by default everything that waits.
+    /// A node, or the name of a remediation; by default all steps that wait.
     pub what: Option<String>,
     /// Approve this operation. Without it, what waits is printed.
     #[arg(long)]
@@ -212,8 +212,7 @@ pub struct ApproveArgs {
 pub struct RemediateArgs {
     /// The node.
     pub node: String,
-    /// Do this, such as `CleanupOrphans` or `RestartKubelet`: a step that a policy has for the fault. Without it, what could be
-    /// started is printed.
+    /// The action to execute, such as `CleanupOrphans` or `RestartKubelet`: a step that a policy has for the fault. Without it, the possible steps are printed.
     #[arg(long, value_parser = action)]
     pub action: Option<ActionType>,
     /// For this fault: its type, or its id where the node has several of that type.
@@ -222,10 +221,10 @@ pub struct RemediateArgs {
     /// As this policy has it.
     #[arg(long)]
     pub policy: Option<String>,
-    /// Why, in one sentence; it stands in the remediation.
+    /// Why, in one sentence; recorded in the remediation.
     #[arg(long)]
     pub reason: Option<String>,
-    /// Give it up when it could not begin within this time (1m to 24h); 1h by default.
+    /// Cancel the request if it cannot start within this time (1m to 24h); 1h by default.
     #[arg(long)]
     pub timeout: Option<HumanDuration>,
 }
@@ -242,7 +241,7 @@ fn action(text: &str) -> Result<ActionType, String> {
 pub struct CancelArgs {
     /// A node, or the name of a remediation.
     pub what: String,
-    /// Why, in one sentence; it stands in the remediation.
+    /// Why, in one sentence; recorded in the remediation.
     #[arg(long)]
     pub reason: Option<String>,
 }
@@ -255,7 +254,7 @@ pub struct SuspendArgs {
     /// Why, in one sentence, for the people who find it suspended.
     #[arg(long)]
     pub reason: Option<String>,
-    /// Put your own veto in the place of another person's.
+    /// Replace the suspension of another person.
     #[arg(long)]
     pub force: bool,
 }
@@ -265,7 +264,7 @@ pub struct SuspendArgs {
 pub struct ResumeArgs {
     /// The node.
     pub node: String,
-    /// Lift another person's veto, too.
+    /// Resume also what another person suspended.
     #[arg(long)]
     pub force: bool,
 }
@@ -317,8 +316,7 @@ pub struct SimulateArgs {
     /// File with what happens, and with what is expected of the policies.
     #[arg(long, short, required_unless_present = "record")]
     pub timeline: Option<PathBuf>,
-    /// Print a timeline instead: what the cluster of the current kubeconfig tells of its last remediations, and of the faults that
-    /// stand there now.
+    /// Print a timeline instead: the last remediations in the cluster of the current kubeconfig, and its present faults.
     #[arg(long, conflicts_with_all = ["timeline", "policies", "assume_enforce", "output"])]
     pub record: bool,
     /// With `--record`: out of a file instead, as `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` prints it.
@@ -327,7 +325,7 @@ pub struct SimulateArgs {
     /// File or folder with policies; may be given several times. By default those that the timeline names.
     #[arg(long = "policy", short)]
     pub policies: Vec<PathBuf>,
-    /// Take dry-run policies for enforcing ones.
+    /// Treat dry-run policies as enforcing ones.
     #[arg(long)]
     pub assume_enforce: bool,
     /// Form of the account.

@@ -191,7 +191,7 @@ mod tests {
             "only looks",
             "missing: the kernel's log cannot be opened",
             "collector port       Blind     looked never     no right",
-            "no fault is suspected, as far as the probe can look",
+            "no fault is suspected, as far as the probe can check",
         ] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");
         }

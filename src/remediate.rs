@@ -169,7 +169,7 @@ fn told(node: &str, ready: &[Ready<'_>]) -> String {
             let _ = writeln!(text, "  {}", line(node, one.fault, choice));
         }
         if one.choices.is_empty() {
-            let _ = writeln!(text, "  no policy that selects the node and acts has such a step for it");
+            let _ = writeln!(text, "  no enforcing policy that selects the node has such a step for it");
         }
     }
     if text.is_empty() { format!("no fault is confirmed on node {node}\n") } else { text }

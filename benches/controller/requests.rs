@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use nrh::api::LOOKS_MANAGER;
+use nrh::api::CHECKS_MANAGER;
 use nrh_testbed::{AuditEntry, Bed};
 
 use crate::engine::USER;
@@ -127,7 +127,7 @@ pub fn kind(entry: &AuditEntry) -> String {
 
 /// An order to a node, or a Job: what is done for a fault, not what is written about it.
 fn is_act(entry: &AuditEntry) -> bool {
-    let is_look = entry.request_uri.contains(LOOKS_MANAGER);
+    let is_look = entry.request_uri.contains(CHECKS_MANAGER);
     let did = matches!(kind(entry).as_str(), "create jobs" | "create nodecommands" | "patch nodecommands") && !is_look;
     did && (200..300).contains(&entry.code())
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::order::Order;
 
-/// What the probe of the node is told to do. Its answers stand in the NodeRuntimeHealth of the same name.
+/// The command for the probe of the node. Its answers are in the NodeRuntimeHealth of the same name.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "runtimehealth.io",
@@ -22,7 +22,7 @@ use crate::core::order::Order;
     category = "runtimehealth",
     derive = "PartialEq",
     derive = "Default",
-    doc = "What the controller tells the probe of one node to do. One per node, of the same name, made when first needed. The controller alone writes it.",
+    doc = "The command of the controller to the probe of one node. One per node, of the same name, made when first needed. The controller alone writes it.",
     label("app.kubernetes.io/part-of", "nrh"),
     printcolumn(name = "Action", type_ = "string", json_path = ".spec.command.action"),
     printcolumn(name = "Operation", type_ = "string", json_path = ".spec.command.operationId"),
@@ -31,12 +31,12 @@ use crate::core::order::Order;
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeCommandSpec {
-    /// An order for the probe to carry out, when no Job can run on the node. Absent = no order stands. The probe answers in
+    /// The command for the probe to execute if no Job can run on the node. Absent = no command. The probe answers in
     /// `status.commandResult` of the NodeRuntimeHealth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Order>,
-    /// A fresh check is asked for: a number that rises with each request. The probe reports at once when it has checked. Absent =
-    /// none was asked for.
+    /// Requests a fresh check: a number that rises with each request. The probe reports as soon as it has checked.
+    /// Absent = no request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_sequence: Option<u64>,
     /// The last `spec.checkRequested` of the node's NodeRuntimeHealth that was passed on to the probe.

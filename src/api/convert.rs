@@ -194,8 +194,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     };
     if !rule.steps.is_empty() && rule.steps.iter().all(is_bare) {
         errors.push(format!(
-            "{at}.steps: expected a step that heals, or Notify, beside Cordon, which without cordon.quarantineFor does nothing alone, nor \
-             do Taint and Drain"
+            "{at}.steps: expected a step that remediates, or Notify, beside Cordon, which without cordon.quarantineFor has no effect alone, nor have Taint and Drain"
         ));
     }
     drain::check_place(&rule.steps, &at, errors);
@@ -203,7 +202,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     taint::check_beside(&rule.steps, &at, errors);
     let before_last = rule.steps.iter().rev().skip(1);
     if before_last.filter(|step| step.action == ActionType::Notify).count() > 0 {
-        errors.push(format!("{at}.steps: Notify ends the ladder, expected it last and once"));
+        errors.push(format!("{at}.steps: expected Notify last and once"));
     }
     Rule {
         name: rule.name.clone(),
@@ -242,8 +241,7 @@ fn check_match(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) {
         let kind = crate::core::text::bounded(&condition.kind, foreign::MAX_TYPE);
         if NodeCondition::named(&condition.kind).is_some() {
             errors.push(format!(
-                "{at}.match.nodeConditions: {kind} is written on the Node by this controller itself (--node-conditions), and \
-                 acting on it would be a loop: expected the type of another tool; name the fault in faults instead"
+                "{at}.match.nodeConditions: {kind} is written on the Node by this controller itself (--node-conditions), which would be a loop: expected the type of another tool; name the fault in faults instead"
             ));
         } else if !foreign::can_be_asked_for(&condition.kind) {
             errors.push(format!(
@@ -296,7 +294,7 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
         ));
     }
     if step.approval == Some(ApprovalMode::Manual) && step.action == ActionType::Notify {
-        errors.push(format!("{at}.approval: Notify tells people, expected Automatic, found Manual"));
+        errors.push(format!("{at}.approval: Notify needs no approval, expected Automatic, found Manual"));
     }
     if step.approval_timeout.is_some() && step.approval != Some(ApprovalMode::Manual) {
         errors.push(format!("{at}.approvalTimeout: goes with approval Manual, without which nobody is asked"));

@@ -21,7 +21,7 @@ use crate::core::remediation::Stopped;
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
-/// What people ask of a node. Everything else is written by the probe and the controller.
+/// What people request of a node. The probe and the controller write everything else.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "runtimehealth.io",
@@ -52,21 +52,21 @@ use crate::core::text::bounded;
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeRuntimeHealthSpec {
-    /// True = nothing is done to this node: no step starts, and running remediations stop before their next step.
+    /// True = no action is executed on this node: no step starts, and running remediations stop before their next step.
     #[serde(default)]
     pub suspend: bool,
     /// Why, for the people who find it suspended. At most 256 characters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub reason: String,
-    /// Who has written `suspend` and `reason`: the name of the caller, which admission compares. `nrh suspend` and `nrh resume` fill
-    /// it in; `kubectl auth whoami` tells it. Absent where nobody has suspended the node, or before it was asked for.
+    /// Who has written `suspend` and `reason`: the name of the caller, as `kubectl auth whoami` prints it; admission
+    /// compares it. `nrh suspend` and `nrh resume` write it. Absent if nobody has suspended the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub suspended_by: Option<String>,
-    /// Asks the probe for a fresh check: it asks every container now. A name of your choice, other than the one before; the probe
-    /// repeats it in `status.probe.checkAnswered`, with a report that is newer than the request. `nrh restart-safe` writes it and
-    /// waits for the answer.
+    /// Requests a fresh check: the probe asks every container now. A name of your choice, other than the previous one;
+    /// the probe repeats it in `status.probe.checkAnswered`, with a report that is newer than the request. `nrh
+    /// restart-safe` writes it and waits for the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = CHECK_NAME))]
     pub check_requested: Option<String>,
@@ -102,7 +102,7 @@ pub struct NodeRuntimeHealthStatus {
     /// The kubelet. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletStatus>,
-    /// Version of the kubelet, as the Node says it: the probe has no right to read Nodes. Written by the controller.
+    /// Version of the kubelet, as the Node reports it: the probe has no right to read Nodes. Written by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub kubelet_version: Option<String>,
@@ -118,11 +118,12 @@ pub struct NodeRuntimeHealthStatus {
     /// the reasons. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_safe: Option<RestartSafeStatus>,
-    /// What became of the last order, which its NodeCommand or a Job has brought. Written by the probe.
+    /// The result of the last command, which the NodeCommand or a Job has brought. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command_result: Option<Outcome>,
-    /// Faults that show only in the API: stuck DaemonSet pods, a kubelet whose start is blocked or that cannot look at
-    /// its pods, conditions of the Node for which a policy asks, a node that flaps, a silent probe. Written by the controller.
+    /// Faults that are visible only in the API: stuck DaemonSet pods, a kubelet whose start is blocked or that cannot
+    /// relist its pods, conditions of the Node that a policy names, a node that flaps, a probe that does not report.
+    /// Written by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub cluster_faults: Vec<Fault>,
@@ -132,15 +133,15 @@ pub struct NodeRuntimeHealthStatus {
     /// The line that `kubectl get` prints. Written by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
-    /// How often the node has changed of late, while that is more than a reboot makes. Written by the controller, for the
-    /// next one, every five minutes at most while it goes on.
+    /// How often the node has changed recently, while that is more than a reboot causes. Written by the controller for
+    /// its successor, at most every five minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flapping: Option<WrittenFlap>,
-    /// All positive: True = good on a clean look, False = bad on confirmed evidence, Unknown = nobody could
-    /// look. RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, NetworkReady,
-    /// KubeletReady, SyncLoopRunning, PlegHealthy, HostHealthy, StorageReady, SystemdResponsive,
-    /// ClientCertificateValid, ClockSynchronised, ProbeCoverageComplete and RestartSafe are the probe's; ProbeReporting,
-    /// NodeStable, PodsProgressing and SelfHealing the controller's.
+    /// All are positive: True = good by a clear check, False = bad on confirmed evidence, Unknown = nobody could check.
+    /// RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, NetworkReady, KubeletReady,
+    /// SyncLoopRunning, PlegHealthy, HostHealthy, StorageReady, SystemdResponsive, ClientCertificateValid,
+    /// ClockSynchronised, ProbeCoverageComplete and RestartSafe are written by the probe; ProbeReporting, NodeStable,
+    /// PodsProgressing and SelfHealing by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -157,7 +158,7 @@ pub enum ProbeMode {
     Unit,
 }
 
-/// The probe's word about itself.
+/// The probe's report about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeStatus {
@@ -180,19 +181,19 @@ pub struct ProbeStatus {
     pub heartbeat_at: Option<Timestamp>,
     /// Seconds until the next report, at the latest: the probe's promise.
     pub interval_seconds: u32,
-    /// Whether the probe may act on this node (`--allow-actions`, and its self-check passed).
+    /// Whether the probe executes commands on this node (`--allow-actions`, and its self-check passed).
     #[serde(default)]
     pub actions_enabled: bool,
     /// What the probe needs and does not have, one line each; empty when its self-check passed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 256)))]
     pub missing_capabilities: Vec<String>,
-    /// The last `spec.checkRequested` that this report answers: every container has answered since, or does not. Where some have not
-    /// been asked after 12 seconds, it is answered only if RestartSafe is not True.
+    /// The last `spec.checkRequested` that this report answers: every container has answered since then, or does not
+    /// answer. If some were not asked after 12 seconds, it is answered only if RestartSafe is not True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub check_answered: Option<String>,
-    /// Each collector with the age of its last completed look.
+    /// Each collector with the age of its last completed check.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub collectors: Vec<CollectorStatus>,
@@ -201,15 +202,15 @@ pub struct ProbeStatus {
 /// How a collector is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum CollectorState {
-    /// Its last look was completed.
+    /// Its last check was completed.
     Ok,
     /// Its call is out past its deadline.
     Hung,
-    /// Its last look ended in an error.
+    /// Its last check ended in an error.
     Failed,
     /// The node lacks what it needs.
-    Blind,
-    /// It has not looked yet.
+    Unavailable,
+    /// It has not checked yet.
     Starting,
 }
 
@@ -220,10 +221,10 @@ pub struct CollectorStatus {
     /// Name of the collector: runtime, lists, status, tasks, processes, kubelet, host, disks, port or bus.
     #[schemars(length(max = 32))]
     pub name: String,
-    /// How it is. Ok: its last look was completed; Hung: its call is out past its deadline; Failed: it ended in
-    /// an error; Blind: the node lacks what it needs; Starting: it has not looked yet.
+    /// Its state. Ok: its last check was completed; Hung: its call has passed its deadline; Failed: its last check
+    /// ended in an error; Unavailable: the node lacks what it needs; Starting: it has not checked yet.
     pub state: CollectorState,
-    /// Seconds since its last completed look, at the moment of this report.
+    /// Seconds since its last completed check, at the moment of this report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_seconds: Option<u64>,
     /// What it said, where it did not succeed; what it has left out, where there was more than it takes in.
@@ -260,7 +261,7 @@ pub struct KubeletStatus {
     /// When its process was started, by the node's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// True = a sandbox of a pod has been made since that process was started, so it takes up pods.
+    /// True = a sandbox of a pod was created since that process was started, so it starts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creates_pods: Option<bool>,
     /// Its settings on which thresholds depend.
@@ -301,8 +302,8 @@ impl From<&KubeletSettingsStatus> for KubeletSettings {
     }
 }
 
-/// Whether kubelet and runtime can be restarted without harm: True on a clean look, False on confirmed evidence, Unknown
-/// where nobody could look.
+/// Whether kubelet and runtime can be restarted without harm: True by a clear check, False on confirmed evidence,
+/// Unknown if nobody could check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartSafeStatus {
@@ -324,11 +325,11 @@ pub struct RemediationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
-    /// That a person has stopped the healing of this node: nothing begins anew for an hour. Kept here since the
-    /// remediation itself may have been deleted.
+    /// A person has cancelled the remediation of this node: nothing starts for an hour. Kept here because the
+    /// NodeRemediation may be deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<Stopped>,
-    /// What is held back and why, one line each.
+    /// What is blocked and why, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 512)))]
     pub blocked: Vec<String>,
@@ -338,14 +339,14 @@ pub struct RemediationStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// Healthy: nothing confirmed, and the probe reports; Degraded: something that does not harm pods now;
-    /// Unhealthy: a confirmed fault harms pods or the node; Unknown: nobody could look.
+    /// Healthy: nothing confirmed, and the probe reports. Degraded: something that does not harm pods now. Unhealthy: a
+    /// confirmed fault harms pods or the node. Unknown: nobody could check.
     pub health: Health,
-    /// The worst fault with its subject; empty when there is none.
+    /// The most urgent fault with its subject; empty if there is none.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub top_fault: String,
-    /// What is being done, or why nothing is; empty when there is nothing to do.
+    /// What is being done, or why nothing is; empty if there is nothing to do.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub activity: String,

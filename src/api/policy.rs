@@ -53,7 +53,7 @@ const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
     category = "runtimehealth",
     status = "RemediationPolicyStatus",
     derive = "PartialEq",
-    doc = "What may be done about which fault on which nodes. Kept in Git, written by people; where two policies have a rule for a fault of a node, the higher priority heals it, then the name; one remediation a node at a time, for its most urgent fault.",
+    doc = "Which actions may be executed for which faults on which nodes. Written by people, kept in Git. If two policies have a rule for a fault of a node, the one with the higher priority applies, then the one whose name comes first. A node has one remediation at a time, for its most urgent fault.",
     label("app.kubernetes.io/part-of", "nrh"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Valid", type_ = "string", json_path = r#".status.conditions[?(@.type=="Valid")].status"#),
@@ -71,31 +71,32 @@ const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.rules.all(r, self.rules.exists_one(o, o.name == r.name))").message("the names of rules must be unique in a policy"))]
 pub struct RemediationPolicySpec {
-    /// Which nodes the policy is for, by their labels. Absent or empty = all nodes.
+    /// The nodes that the policy applies to, by their labels. Absent or empty selects all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// Where two policies that enforce have a rule for the same fault of a node, the higher priority heals it; then the name
-    /// decides. A dry run takes nothing from them, and records what it would have done in place of a lower one. -1000 to 1000,
-    /// default 0.
+    /// If two enforcing policies have a rule for the same fault of a node, the one with the higher priority applies,
+    /// then the one whose name comes first. A dry run takes no fault from another policy; it records what it would do
+    /// in place of one with a lower priority. -1000 to 1000. Default 0.
     #[serde(default)]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: i32,
-    /// DryRun (default) decides and records and touches nothing; Enforce acts.
+    /// DryRun (default) plans and records and changes nothing; Enforce executes.
     #[serde(default)]
     pub mode: Mode,
-    /// True = nothing starts and no further step is taken. Undo and cleanup go on.
+    /// True stops the policy: nothing starts and no further step is executed. Cleanup goes on.
     #[serde(default)]
     pub suspend: bool,
-    /// Reasons to start nothing new, one line each; what runs is finished. Empty = not paused.
+    /// Reasons to start nothing new, one line each. Running remediations are finished. Empty = not paused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]
     pub pause_requests: Vec<String>,
-    /// When steps may be taken. None = at any time. What is under way goes on, and so do verification, undo and cleanup.
+    /// When steps may start. Empty = at any time. A running step is finished; verification and cleanup go on at any
+    /// time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(window::ZONES_EXIST).optional_old_self(true).message("timeZone: expected the name of an IANA time zone, such as UTC or Europe/Berlin"))]
     pub windows: Vec<PolicyWindow>,
-    /// What to do about what. The first rule that matches a fault applies. 1 to 16.
+    /// Which steps to execute for which faults. The first rule that matches a fault applies. 1 to 16.
     #[schemars(length(min = 1, max = 16))]
     pub rules: Vec<PolicyRule>,
     /// How much may happen at once. The defaults are finite.
@@ -163,26 +164,26 @@ pub struct NodeRequirement {
     pub values: Vec<String>,
 }
 
-/// What a rule applies to, and its ladder.
+/// The faults that a rule applies to, and its steps.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify ends the ladder: it must be the last step, and there may be only one"))]
-#[x_kube(validation = Rule::new("self.steps.exists(s, !(s.action in ['Cordon', 'Taint', 'Drain']) || has(s.cordon))").message("a rule with nothing but Cordon does nothing: add a step that heals, or Notify, or cordon.quarantineFor (and so it is with Taint and Drain)"))]
-#[x_kube(validation = Rule::new("self.steps[0].action != 'Drain' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Drain' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Drain needs a Cordon before it in the ladder, of mode Enforce unless it is a dry run itself, or evicted pods would come back"))]
-#[x_kube(validation = Rule::new("self.steps[0].action != 'Reboot' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Cordon before it in the ladder, of mode Enforce unless it is a dry run itself"))]
-#[x_kube(validation = Rule::new("[0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || (has(self.steps[i].reboot) && has(self.steps[i].reboot.requireDrain) && !self.steps[i].reboot.requireDrain) || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Drain' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Drain before it in the ladder, of mode Enforce unless it is a dry run itself, or reboot.requireDrain: false"))]
-#[x_kube(validation = Rule::new("!self.steps.exists(s, s.action == 'DeletePod') || self.steps.all(s, !has(s.taint) || !has(s.taint.effect) || s.taint.effect != 'NoSchedule')").message("taint.effect: under NoSchedule the pod that DeletePod deletes has no successor; in a ladder with DeletePod it must be PreferNoSchedule"))]
-#[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Taint' || (has(s.taint) && has(s.taint.effect) && s.taint.effect == 'NoSchedule')) || self.steps.all(s, !has(s.taint) || !has(s.taint.effect) || s.taint.effect != 'NoSchedule')").message("taint.effect: a remediation puts on one taint, so the Taint steps of a ladder must have the same effect; take one of them out"))]
-#[x_kube(validation = Rule::new("!has(self.match.nodeConditions) || (has(self.match.faults) && self.match.faults.size() > 0) || self.steps.all(s, s.action in ['Cordon', 'Taint', 'Drain', 'HandOff', 'Notify'])").message("steps: nobody on the node can look once more whether a condition of the Node is true, so for nodeConditions alone only Cordon, Taint, Drain, HandOff and Notify are done, and any other step would never be; take it out, or name in match.faults what it is for"))]
+#[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Notify') || (self.steps.exists_one(s, s.action == 'Notify') && self.steps[self.steps.size() - 1].action == 'Notify')").message("Notify must be the last step, and there may be only one"))]
+#[x_kube(validation = Rule::new("self.steps.exists(s, !(s.action in ['Cordon', 'Taint', 'Drain']) || has(s.cordon))").message("a rule with nothing but Cordon, Taint or Drain has no effect: add a step that remediates, or Notify, or cordon.quarantineFor"))]
+#[x_kube(validation = Rule::new("self.steps[0].action != 'Drain' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Drain' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Drain needs a Cordon step before it, of mode Enforce unless it is a dry run itself, or evicted pods would come back"))]
+#[x_kube(validation = Rule::new("self.steps[0].action != 'Reboot' && [1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Cordon' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Cordon step before it, of mode Enforce unless it is a dry run itself"))]
+#[x_kube(validation = Rule::new("[0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= self.steps.size() || self.steps[i].action != 'Reboot' || (has(self.steps[i].reboot) && has(self.steps[i].reboot.requireDrain) && !self.steps[i].reboot.requireDrain) || [0, 1, 2, 3, 4, 5, 6].exists(j, j < i && self.steps[j].action == 'Drain' && (self.steps[j].mode == 'Enforce' || self.steps[i].mode == 'DryRun')))").message("Reboot needs a Drain step before it, of mode Enforce unless it is a dry run itself, or reboot.requireDrain: false"))]
+#[x_kube(validation = Rule::new("!self.steps.exists(s, s.action == 'DeletePod') || self.steps.all(s, !has(s.taint) || !has(s.taint.effect) || s.taint.effect != 'NoSchedule')").message("taint.effect: under NoSchedule the pod that DeletePod deletes has no successor; in a rule with DeletePod it must be PreferNoSchedule"))]
+#[x_kube(validation = Rule::new("self.steps.all(s, s.action != 'Taint' || (has(s.taint) && has(s.taint.effect) && s.taint.effect == 'NoSchedule')) || self.steps.all(s, !has(s.taint) || !has(s.taint.effect) || s.taint.effect != 'NoSchedule')").message("taint.effect: a remediation sets one taint, so the Taint steps of a rule must have the same effect"))]
+#[x_kube(validation = Rule::new("!has(self.match.nodeConditions) || (has(self.match.faults) && self.match.faults.size() > 0) || self.steps.all(s, s.action in ['Cordon', 'Taint', 'Drain', 'HandOff', 'Notify'])").message("steps: no probe can check whether a condition of the Node is true, so for nodeConditions alone only Cordon, Taint, Drain, HandOff and Notify are executed; remove the other step, or name its faults in match.faults"))]
 #[x_kube(validation = Rule::new("self.steps.exists(s, s.mode == 'Enforce')").message("at least one step must be Enforce; for a dry run of a whole policy use spec.mode"))]
 pub struct PolicyRule {
     /// Name, unique in the policy: it stands in remediations, events and metrics.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Which faults the rule is for: all conditions in it must hold.
+    /// Which faults the rule applies to. All conditions must be met.
     #[serde(rename = "match")]
     pub matches: PolicyMatch,
-    /// The ladder, cheapest safe step first. A step follows when the one before did not heal. 1 to 8.
+    /// The steps, the cheapest and safest first. The next step follows if one did not resolve the fault. 1 to 8.
     #[schemars(length(min = 1, max = 8))]
     pub steps: Vec<PolicyStep>,
 }
@@ -201,30 +202,31 @@ pub struct PolicyMatch {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub faults: Vec<FaultType>,
-    /// Conditions of the Node that other tools write, such as node-problem-detector, one of which must stand there. 1 to 8.
-    /// `minDuration` counts from when the controller first saw it so.
+    /// Conditions of the Node that other tools write, such as node-problem-detector. One of them must be present. 1 to
+    /// 8. `minDuration` counts from when the controller first saw it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 8))]
     pub node_conditions: Vec<PolicyNodeCondition>,
     /// Least severity: Low (default), Medium, High or Critical.
     #[serde(default)]
     pub min_severity: Severity,
-    /// Only faults about a pod in one of these namespaces, each of which may end with `*`. Absent = in any, and faults that are
-    /// about no pod. 1 to 32.
+    /// Only faults of a pod in one of these namespaces, each of which may end with `*`. Absent = any namespace, and
+    /// faults that are about no pod. 1 to 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
     pub namespaces: Vec<String>,
-    /// No faults about a pod in one of these namespaces. Faults that are about no pod are not meant. At most 32.
+    /// No faults of a pod in one of these namespaces, each of which may end with `*`. Does not exclude faults that are
+    /// about no pod. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63), regex(pattern = "^[a-z0-9][-a-z0-9]*\\*?$")))]
     pub excluded_namespaces: Vec<String>,
-    /// Only faults about a pod with such labels; `{}` = about any pod. What the controller has not read yet is neither there nor
-    /// absent: such a fault is held, and no later rule takes it.
+    /// Only faults of a pod with these labels; `{}` = of any pod. While the controller has not read the labels, the
+    /// fault is blocked and no later rule takes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<NodeSelector>,
-    /// Only faults about a pod whose controlling owner is of one of these kinds, such as DaemonSet, ReplicaSet, StatefulSet or Job;
-    /// Node = static pods, None = a pod without such an owner. Not Deployment or CronJob: their pods are controlled by a ReplicaSet
-    /// or a Job. 1 to 16.
+    /// Only faults of a pod whose controlling owner has one of these kinds, such as DaemonSet, ReplicaSet, StatefulSet
+    /// or Job. Node = static pods, None = a pod without such an owner. Not Deployment or CronJob: their pods are
+    /// controlled by a ReplicaSet or a Job. 1 to 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 63), regex(pattern = "^[A-Z][A-Za-z0-9]*$")))]
     #[x_kube(validation = Rule::new("!('Deployment' in self) && !('CronJob' in self)").message("expected what controls the pod itself: pods of a Deployment are controlled by a ReplicaSet, those of a CronJob by a Job"))]
@@ -233,8 +235,8 @@ pub struct PolicyMatch {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 8))]
     pub runtimes: Vec<PolicyRuntime>,
-    /// Only on nodes whose kubelet is within one of these ranges, such as `>=1.29 <1.31`: comparisons by `>=`, `>`, `<=`, `<` or
-    /// `=` that all must hold, with spaces between them. What vendors put behind the three numbers does not count; `-rc` and the
+    /// Only nodes whose kubelet is within one of these ranges, such as `>=1.29 <1.31`: comparisons with `>=`, `>`,
+    /// `<=`, `<` or `=`, separated by spaces, all of which must be true. Vendor suffixes are ignored; `-rc` and the
     /// like come before their release. 1 to 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
@@ -248,8 +250,8 @@ pub struct PolicyMatch {
     )]
     #[x_kube(validation = Rule::new(format!("self.all(r, {})", range::holds_something("r"))).message(range::HOLDS_NOTHING))]
     pub kubelet_versions: Vec<String>,
-    /// How long the fault must have been there since it was first seen, before the first step, beside being confirmed: a duration
-    /// from 1s to 24h, such as `90s`. Absent = act as soon as it is confirmed.
+    /// How long the fault must be present before the first step starts, in addition to being confirmed: a duration from
+    /// 1s to 24h, such as `90s`. Absent = as soon as it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_duration: Option<HumanDuration>,
 }
@@ -258,9 +260,9 @@ pub struct PolicyMatch {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyRuntime {
-    /// Its name as the Node tells it: `containerd`, `cri-o`, `docker`.
+    /// Its name as the Node reports it: `containerd`, `cri-o`, `docker`.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
-    #[x_kube(validation = Rule::new("!(self in ['crio', 'dockerd', 'cri-dockerd', 'moby'])").message("no Node tells this name: expected the one before the :// in status.nodeInfo.containerRuntimeVersion of the Node, such as containerd, cri-o or docker"))]
+    #[x_kube(validation = Rule::new("!(self in ['crio', 'dockerd', 'cri-dockerd', 'moby'])").message("no Node reports this name: expected the one before the :// in status.nodeInfo.containerRuntimeVersion of the Node, such as containerd, cri-o or docker"))]
     pub name: String,
     /// Which versions, as in `kubeletVersions`: `>=1.7.0 <1.7.24`. Absent = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -281,7 +283,7 @@ pub struct PolicyNodeCondition {
     /// Its type, such as KernelDeadlock. Not one that this controller writes itself. 1 to 316 characters.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 316))]
-    #[x_kube(validation = Rule::new("!(self in ['ContainerRuntimeUnhealthy', 'KubeletUnhealthy', 'ContainersUnresponsive', 'SandboxesInconsistent', 'NetworkPluginUnresponsive', 'HostUnhealthy', 'StorageNotReady', 'SystemdUnresponsive', 'ClientCertificateExpiring', 'ClockUnsynchronised', 'RestartUnsafe'])").message("the controller writes this condition on Nodes itself (--node-conditions), and acting on it would be a loop; name the fault in faults instead"))]
+    #[x_kube(validation = Rule::new("!(self in ['ContainerRuntimeUnhealthy', 'KubeletUnhealthy', 'ContainersUnresponsive', 'SandboxesInconsistent', 'NetworkPluginUnresponsive', 'HostUnhealthy', 'StorageNotReady', 'SystemdUnresponsive', 'ClientCertificateExpiring', 'ClockUnsynchronised', 'RestartUnsafe'])").message("the controller writes this condition on Nodes itself (--node-conditions), which would be a loop; name the fault in faults instead"))]
     pub kind: String,
     /// The status that means trouble: "True", "False" or "Unknown". Tools differ in it, so it has to be said.
     pub status: Tri,
@@ -291,7 +293,7 @@ pub struct PolicyNodeCondition {
     pub reasons: Vec<String>,
 }
 
-/// One step of the ladder.
+/// One step of a rule.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("(self.action == 'ReleaseHungProcess') == has(self.releaseHungProcess)").message("releaseHungProcess is needed with action ReleaseHungProcess, and with no other"))]
@@ -303,26 +305,26 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("self.action != 'HandOff' || self.maxAttempts == 1").message("maxAttempts: HandOff is tried once, since its remediator tries by itself"))]
 #[x_kube(validation = Rule::new("!has(self.handOff) || !self.handOff.remediationTemplate.apiVersion.matches('^([^/]*[.])?(k8s|kubernetes|runtimehealth)[.]io/')").message("handOff.remediationTemplate.apiVersion: expected the group of a remediator, not one of Kubernetes or of this project"))]
 #[x_kube(validation = Rule::new("!has(self.reboot) || self.action == 'Reboot'").message("reboot goes with action Reboot"))]
-#[x_kube(validation = Rule::new("self.action != 'Reboot' || has(self.approval)").message("approval: Reboot ends every pod of the node, so it has to be said whether a person is asked first: write approval: Manual, or approval: Automatic"))]
+#[x_kube(validation = Rule::new("self.action != 'Reboot' || has(self.approval)").message("approval: Reboot ends every pod of the node, so it has no default: write approval: Manual or approval: Automatic"))]
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || self.maxAttempts == 1").message("maxAttempts: Reboot is tried once"))]
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || duration(self.timeout) >= duration('5m')").message("timeout: a machine takes its time to boot, expected at least 5m with Reboot"))]
 #[x_kube(validation = Rule::new("!has(self.markForReboot) || self.action == 'MarkForReboot'").message("markForReboot goes with action MarkForReboot"))]
-#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || has(self.approval)").message("approval: MarkForReboot has another tool end every pod of the node, so it has to be said whether a person is asked first: write approval: Manual, or approval: Automatic"))]
+#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || has(self.approval)").message("approval: MarkForReboot has another tool end every pod of the node, so it has no default: write approval: Manual or approval: Automatic"))]
 #[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || self.maxAttempts == 1").message("attempts: MarkForReboot is tried once"))]
-#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || duration(self.timeout) >= duration('15m')").message("timeout: who reboots a marked node looks now and then, expected at least 15m with MarkForReboot"))]
+#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || duration(self.timeout) >= duration('15m')").message("timeout: the tool that reboots the node checks for the file now and then, expected at least 15m with MarkForReboot"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
-#[x_kube(validation = Rule::new("!has(self.approvalTimeout) || (has(self.approval) && self.approval == 'Manual')").message("approvalTimeout goes with approval Manual: without that nobody is asked"))]
-#[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify tells people, and waits for nobody"))]
+#[x_kube(validation = Rule::new("!has(self.approvalTimeout) || (has(self.approval) && self.approval == 'Manual')").message("approvalTimeout needs approval: Manual"))]
+#[x_kube(validation = Rule::new("!has(self.approval) || self.approval != 'Manual' || self.action != 'Notify'").message("approval: Notify needs no approval"))]
 #[x_kube(validation = Rule::new("duration(self.verify.stableFor) < duration(self.timeout)").message("verify.stableFor must be shorter than timeout, or the step could never succeed"))]
 pub struct PolicyStep {
-    /// What is done. Cordon marks the node unschedulable until the remediation ends, or longer by `cordon.quarantineFor`; Taint puts
-    /// a taint on it that goes when the remediation ends; Drain evicts
-    /// the pods of a node that a Cordon before it has marked, as their PodDisruptionBudgets allow; DeletePod deletes the stuck
-    /// DaemonSet pod; CleanupOrphans removes the confirmed leftover; ReleaseHungProcess ends the wait of the
-    /// one hung process; RestartKubelet and RestartRuntime have systemd restart
-    /// a unit; Reboot has the node's own agent boot a machine anew that a Cordon before it has marked, and a Drain emptied;
-    /// MarkForReboot leaves the file on the node for which another tool (kured) looks, which drains and reboots it;
-    /// HandOff hands the node to a tool that reboots or replaces it; Notify tells people and ends the ladder.
+    /// The action. Cordon marks the node unschedulable until the remediation ends, or for longer with
+    /// `cordon.quarantineFor`. Taint sets a taint that is removed when the remediation ends. Drain evicts the pods of a
+    /// node that an earlier Cordon has marked, within their PodDisruptionBudgets. DeletePod deletes the stuck DaemonSet
+    /// pod. CleanupOrphans removes the confirmed orphan. ReleaseHungProcess signals the one hung process.
+    /// RestartKubelet and RestartRuntime restart a systemd unit. Reboot reboots the node that an earlier Cordon has
+    /// marked and a Drain has emptied. MarkForReboot creates the file on the node by which another tool (kured) drains
+    /// and reboots it. HandOff hands the node to a tool that reboots or replaces it. Notify notifies people and is the
+    /// last step.
     pub action: ActionType,
     /// Parameters of ReleaseHungProcess.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -351,32 +353,33 @@ pub struct PolicyStep {
     /// Parameters of Notify.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<Notify>,
-    /// Time from the act to a verified cure, with Drain from the first eviction to the last pod's end, after which the step has
-    /// failed: a duration from 1s to 24h, at least 5m with Reboot and 15m with MarkForReboot. Default 3m.
+    /// How long a step may take until the fault is verified as resolved (for Drain: until the last pod has ended).
+    /// After that the step fails. 1s to 24h; at least 5m for Reboot and 15m for MarkForReboot. Default 3m.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
-    /// How often the step may be tried on one fault. 1 (default) to 5. A call that the API server refuses touches
-    /// nothing and costs no attempt, but after three of them the ladder goes on.
+    /// How often the step may be tried for one fault. 1 to 5. Default 1. A request that the API server rejects changes
+    /// nothing and costs no attempt; after three of them the next step follows.
     #[serde(default = "default_attempts")]
     #[schemars(range(min = 1, max = 5))]
     pub max_attempts: u32,
-    /// Least time between the end of one attempt and the next: a duration from 1s to 24h. Default 1m. After a call
-    /// that the API server refuses at least 10s, and not even the next step is tried sooner.
+    /// Minimum time between the end of one attempt and the start of the next: a duration from 1s to 24h. Default 1m.
+    /// After a request that the API server rejects at least 10s, also before the next step.
     #[serde(default = "default_cooldown")]
     pub cooldown: HumanDuration,
-    /// When the step counts as a success.
+    /// When the step counts as successful.
     #[serde(default)]
     pub verify: Verify,
-    /// What follows when it has failed as often as it may be tried: Continue (default) takes the next step; Stop takes no further step but Notify.
+    /// What follows when the last attempt has failed: Continue (default) executes the next step; Stop executes no
+    /// further step but Notify.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Automatic (default; Reboot and MarkForReboot have no default: write it): nobody is asked. Manual: it waits until a person
-    /// has approved this very attempt (`nrh approve`). The node's remediation holds its slot meanwhile.
+    /// Automatic (default; Reboot and MarkForReboot have no default) needs no approval. Manual waits until a person has
+    /// approved this attempt (`nrh approve`). The node's remediation keeps its slot meanwhile.
     // No default in the schema: a controller of before, to which the API server would show it, could read no policy any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalMode>,
-    /// With approval Manual, for how long that is waited for: a duration from 1s to 24h. Default 1h. After that Notify follows,
-    /// where the ladder has it, and nothing harsher.
+    /// With approval Manual, how long to wait for the approval: a duration from 1s to 24h. Default 1h. After that only
+    /// Notify follows, if the rule has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_timeout: Option<HumanDuration>,
     /// Enforce (default): it is done. DryRun: in its turn it is recorded in the remediation, and the next step follows at once, as if
@@ -405,9 +408,9 @@ fn default_cooldown() -> HumanDuration {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReleaseHungProcess {
-    /// Cont resumes a stopped process; Kill ends it. Kill of a shim ends every container of its pod.
+    /// SIGCONT resumes a stopped process. SIGKILL ends it; SIGKILL of a shim ends every container of its pod.
     pub signal: Signal,
-    /// Whether a shim may be killed under a pod that is not being deleted. Default false.
+    /// Allow to kill a shim whose pod is not being deleted. Default false.
     #[serde(default)]
     pub allow_running_pods: bool,
 }
@@ -416,12 +419,12 @@ pub struct ReleaseHungProcess {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Cordon {
-    /// How long the node stays cordoned, from the cordon on, where no step has healed it: a duration from 1s to 24h. After an
-    /// hour the ladder is tried anew, and another cordon begins the time anew. It holds no slot meanwhile
-    /// (`limits.maxUnhealthy` bounds how many there are), and other faults are healed.
+    /// How long the node stays cordoned, from the cordon on, if no step has resolved the fault: a duration from 1s to
+    /// 24h. After an hour the steps are tried again, and a new cordon starts the time again. The node takes no slot
+    /// meanwhile (`limits.maxUnhealthy` bounds how many there are), and its other faults are remediated.
     pub quarantine_for: HumanDuration,
-    /// For how long the fault must have stayed away, by clean looks, before such a node is uncordoned sooner: a duration from 1s
-    /// to 24h. Default 5m. (One that a step heals is uncordoned at once.)
+    /// How long the fault must be absent, by clear checks, before such a node is uncordoned early: a duration from 1s
+    /// to 24h. Default 5m. A node whose fault a step resolves is uncordoned at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_delay: Option<HumanDuration>,
 }
@@ -430,18 +433,18 @@ pub struct Cordon {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Notify {
-    /// What to tell beside the facts, such as the page of a runbook. At most 256 characters.
+    /// Text to add to the facts, such as the page of a runbook. At most 256 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub message: Option<String>,
 }
 
-/// When a step counts as a success: by the probe's clean look, never by an exit code.
+/// When a step counts as successful: by the probe's clear check, never by an exit code.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Verify {
-    /// For how long the fault must stay away, by clean looks: a duration from 1s to 24h, shorter than the
-    /// step's timeout. Default 5s.
+    /// How long the fault must be absent, by clear checks: a duration from 1s to 24h, shorter than the timeout of the
+    /// step. Default 5s.
     #[serde(default = "default_verify")]
     pub stable_for: HumanDuration,
 }

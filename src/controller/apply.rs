@@ -68,7 +68,7 @@ pub enum ApplyError {
     #[error("not done: this process does not lead any more")]
     NotLeading,
     /// The status of a remediation, or the order to a node, cannot be written as JSON.
-    #[error("the status of the remediation, or the order to its node, cannot be written as JSON: {0}")]
+    #[error("the status of the remediation, or the command to its node, cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 

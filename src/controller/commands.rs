@@ -13,7 +13,7 @@ use super::cache::command::CommandRow;
 use super::cache::fold::Folds;
 use super::cache::guard::Guarded;
 use super::calls::{CallError, Calls, bounded};
-use crate::api::{CONTROLLER_MANAGER, LOOKS_MANAGER, NodeCommand, NodeCommandSpec};
+use crate::api::{CHECKS_MANAGER, CONTROLLER_MANAGER, NodeCommand, NodeCommandSpec};
 use crate::core::order::Order;
 
 /// The object of one Node, and the way to it.
@@ -58,7 +58,7 @@ impl Command<'_> {
     pub async fn ask_look(&self, row: Option<&CommandRow>, ask: &Ask) -> Result<(), CallError> {
         let Ask { number, check } = ask.clone();
         let spec = NodeCommandSpec { command: None, check_sequence: number, check_requested: check };
-        self.write(LOOKS_MANAGER, row.map(|row| (row, None)), &json!(spec), spec).await
+        self.write(CHECKS_MANAGER, row.map(|row| (row, None)), &json!(spec), spec).await
     }
 
     /// Changes the object that is known, at that version if one is named, or makes it. One of another Node of that name is removed

@@ -83,7 +83,7 @@ impl Events {
             ActionResult::Started if action == "HandOff" => {
                 (Kind::ActionExecuted, "handed off; its remediator answers".to_owned())
             }
-            ActionResult::Started => (Kind::ActionExecuted, "ordered; the node answers".to_owned()),
+            ActionResult::Started => (Kind::ActionExecuted, "commanded; the node answers".to_owned()),
             ActionResult::AlreadyCordoned => {
                 (Kind::ActionNotExecuted, "already unschedulable, adopted nothing".to_owned())
             }

@@ -48,7 +48,7 @@ impl Kind {
 async fn served(calls: &Calls, api_version: &str) -> Result<Vec<APIResource>, CallError> {
     let client = calls.raw_acts();
     let call = client.list_api_group_resources(api_version);
-    let list = bounded_opt(|| format!("looking up the kinds of {api_version}"), call).await?;
+    let list = bounded_opt(|| format!("reading the kinds of {api_version}"), call).await?;
     Ok(list.map(|list| list.resources).unwrap_or_default())
 }
 
@@ -161,7 +161,7 @@ fn take(state: &mut State, looks: Vec<(HandedOff, Result<HandOffView, CallError>
     for (handed, view) in looks {
         match view {
             Ok(view) => drop(seen.insert(handed.operation_id, (view, asked))),
-            Err(error) => tracing::warn!(object = %handed, error = error.line(), "a hand-off could not be looked at"),
+            Err(error) => tracing::warn!(object = %handed, error = error.line(), "a hand-off could not be checked"),
         }
     }
     let is_news = seen.iter().any(|(id, (view, _))| state.hand_offs.get(id).is_none_or(|(known, _)| known != view));

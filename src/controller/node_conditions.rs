@@ -168,7 +168,7 @@ impl Mirror {
                 tracing::warn!(
                     node,
                     error = line,
-                    "conditions of Nodes cannot be written: config/node-conditions holds the right; tried again in 10 min"
+                    "conditions of Nodes cannot be written: config/node-conditions grants the right; tried again in 10 min"
                 );
             }
             self.paused = Some(Instant::now() + AFTER_REFUSAL);

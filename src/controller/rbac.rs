@@ -28,12 +28,12 @@ const fn right(
 
 /// Every right, least first. A test asserts that the controller makes no call beyond it.
 pub const RBAC: &[Right] = &[
-    right("", "nodes", &["get", "list", "watch"], "which nodes there are, and the last look before an act"),
+    right("", "nodes", &["get", "list", "watch"], "which nodes exist, and the preflight of an action"),
     right(
         "",
         "nodes",
         &["patch"],
-        "cordon, taint and their undo (spec.unschedulable, our taint and our annotations, by admission)",
+        "cordon, taint and their cleanup (spec.unschedulable, our taint and our annotations, by admission)",
     ),
     right("", "pods", &["get", "list"], "pods of suspects, on demand"),
     right("", "pods", &["delete"], "DeletePod (pods of DaemonSets only, by admission)"),
@@ -47,8 +47,13 @@ pub const RBAC: &[Right] = &[
     right("runtimehealth.io", "noderuntimehealths", &["get", "list", "watch"], "the probes' word"),
     right("runtimehealth.io", "noderuntimehealths", &["create", "delete"], "one per Node; replaced with its Node"),
     right("runtimehealth.io", "noderuntimehealths/status", &["patch"], "the controller's part"),
-    right("runtimehealth.io", "nodecommands", &["get", "list", "watch"], "which orders stand"),
-    right("runtimehealth.io", "nodecommands", &["create", "patch", "delete"], "orders, and requests for a fresh check"),
+    right("runtimehealth.io", "nodecommands", &["get", "list", "watch"], "which commands are issued"),
+    right(
+        "runtimehealth.io",
+        "nodecommands",
+        &["create", "patch", "delete"],
+        "commands, and requests for a fresh check",
+    ),
     right("runtimehealth.io", "remediationpolicies", &["get", "list", "watch"], "the rules"),
     right("runtimehealth.io", "remediationpolicies", &["create"], "the dry-run policy, at the very first start"),
     right("runtimehealth.io", "remediationpolicies/status", &["patch"], "how each policy stands"),
@@ -73,7 +78,7 @@ pub const RBAC: &[Right] = &[
     ),
     Right {
         namespace: Some(crate::api::NODE_NAMESPACE),
-        ..right("batch", "jobs", &["list", "watch", "create", "delete"], "one Job per order (its shape by admission)")
+        ..right("batch", "jobs", &["list", "watch", "create", "delete"], "one Job per command (its shape by admission)")
     },
     Right {
         namespace: Some(crate::api::NODE_NAMESPACE),

@@ -82,7 +82,7 @@ async fn told_to_end(end: CancellationToken) {
         _ = term.recv() => {}
         _ = interrupt.recv() => {}
     }
-    tracing::info!("told to end");
+    tracing::info!("asked to end");
     end.cancel();
     tokio::time::sleep(LAST_PASS).await;
 }

@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server said no.
-    #[error("cannot create the shipped dry-run policy: {0}; apply config/policies/dry-run by hand")]
+    #[error("cannot create the shipped dry-run policy: {0}; apply config/policies/dry-run")]
     Api(#[from] kube::Error),
     /// No answer in time.
     #[error("cannot create the shipped dry-run policy: no answer from the API server in {DEADLINE:?}")]

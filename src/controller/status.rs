@@ -138,7 +138,7 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
             match outlook.probe_reporting {
                 Tri::True => "heartbeats arrive as promised",
                 Tri::False => "the probe has missed its promised heartbeats",
-                Tri::Unknown => "the probe has not reported since this controller began to look",
+                Tri::Unknown => "the probe has not reported since this controller started",
             },
         ),
         of(
@@ -158,7 +158,7 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
     let blocked = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
     conditions.extend(vouched_no_more(outlook, standing).into_iter().map(|kind| {
         let why = if blocked {
-            "the kubelet's start is blocked: what it waits for would hold up the next one too"
+            "the kubelet's start is blocked: what it waits for would block the next one too"
         } else {
             "the probe's last word is too old, or the node cannot be reached"
         };
@@ -181,7 +181,7 @@ fn stable(
             of(kind, Tri::False, ConditionReason::FaultConfirmed, told.map_or("", |fault| fault.message.as_str()))
         }
         (Tri::Unknown, _) if !stood => {
-            let why = "the node was not watched for long enough to tell whether it flaps";
+            let why = "the node was not watched for long enough to know whether it flaps";
             of(kind, Tri::Unknown, ConditionReason::NotYetChecked, why)
         }
         _ => of(kind, Tri::True, ConditionReason::NoFault, "neither Ready nor a fault of the node comes and goes"),
@@ -277,10 +277,10 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
     // One that lacks a right for some of its steps takes the others.
     let allowed = match (&row.read, outlook.map(|seen| &seen.blocked)) {
         (Err(_), _) => of(ConditionType::RemediationAllowed, Tri::False, Why::Invalid, "the policy is not valid"),
-        (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, Tri::True, Why::Allowed, "nothing is in the way"),
+        (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, Tri::True, Why::Allowed, "nothing blocks it"),
         (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, Tri::False, Why::Blocked, why),
         (Ok(_), None) => {
-            of(ConditionType::RemediationAllowed, Tri::Unknown, Why::NotYetChecked, "nothing was decided yet")
+            of(ConditionType::RemediationAllowed, Tri::Unknown, Why::NotYetChecked, "nothing was planned yet")
         }
     };
     RemediationPolicyStatus {

@@ -25,7 +25,7 @@ fn text(told: &LocalStatus) -> String {
     match (&status.probe, told.judged_seconds) {
         (Some(probe), Some(ago)) => {
             let mode = if probe.mode == ProbeMode::Unit { "unit" } else { "pod" };
-            let can = if probe.actions_enabled { "may act" } else { "only looks" };
+            let can = if probe.actions_enabled { "executes commands" } else { "only reports" };
             let _ = writeln!(out, "  probe: version {}, a {mode}, {can}; last judged {ago} s ago", probe.version);
         }
         _ => {
@@ -45,7 +45,7 @@ fn text(told: &LocalStatus) -> String {
         let started = match kubelet.started {
             Some(true) => "has completed its start",
             Some(false) => "none has completed its start",
-            None => "starting, or nobody could look",
+            None => "starting, or nobody could check",
         };
         let since = kubelet.started_at.map_or_else(String::new, |at| format!(", its process began at {at}"));
         let _ = writeln!(out, "  kubelet: {started}{since}");
@@ -69,7 +69,7 @@ fn text(told: &LocalStatus) -> String {
         let _ = writeln!(out, "  {more} more faults are left out");
     }
     if let Some(outcome) = &status.command_result {
-        let _ = writeln!(out, "  last order {}: {:?}: {}", outcome.operation_id, outcome.state, outcome.message);
+        let _ = writeln!(out, "  last command {}: {:?}: {}", outcome.operation_id, outcome.state, outcome.message);
     }
     out
 }
@@ -134,7 +134,7 @@ mod tests {
             "containerd://1.6.20",
             "collector lists      Hung      looked never     a call has been out for 65 s",
             "calls out now: lists 1\n",
-            "seconds in which the probe itself was held up while it waited: lists 2\n",
+            "seconds in which the probe itself was stalled while it waited: lists 2\n",
             "fault HungContainer (Suspected",
         ] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");

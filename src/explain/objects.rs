@@ -118,7 +118,7 @@ impl Objects {
                     if group == Some("runtimehealth.io") {
                         let (kind, name) = (bounded(&kind, 63), bounded(&name, 253));
                         objects.unreadable.push(format!(
-                            "{kind} {name} is not looked at: expected NodeRuntimeHealth, NodeCommand, RemediationPolicy or NodeRemediation"
+                            "{kind} {name} is skipped: expected NodeRuntimeHealth, NodeCommand, RemediationPolicy or NodeRemediation"
                         ));
                     }
                 }

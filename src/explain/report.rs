@@ -17,7 +17,7 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     }
     let _ = writeln!(
         out,
-        "    there for {} s, seen by {} looks in a row, the last one {} s before the report",
+        "    present for {} s, seen by {} checks in a row, the last one {} s before the report",
         fault.duration_seconds, fault.confirmations, fault.check_age_seconds
     );
     if let Some(process) = &fault.target.process {
@@ -41,7 +41,7 @@ pub(super) fn collectors(out: &mut String, collectors: &[CollectorStatus]) {
     for collector in collectors {
         let age = collector.age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"));
         let state = format!("{:?}", collector.state);
-        let line = format!("  collector {:<10} {state:<9} looked {age:<9} {}", collector.name, collector.message);
+        let line = format!("  collector {:<10} {state:<12} checked {age:<9} {}", collector.name, collector.message);
         let _ = writeln!(out, "{}", line.trim_end());
     }
 }
@@ -57,7 +57,7 @@ pub(super) fn calls(out: &mut String, now: &str, calls: &Outstanding) {
             (collector.clone(), Duration::try_from_secs_f64(*seconds).unwrap_or_default().as_secs())
         })
         .collect();
-    counts(out, "seconds in which the probe itself was held up while it waited", &whole);
+    counts(out, "seconds in which the probe itself was stalled while it waited", &whole);
 }
 
 fn counts<N: std::fmt::Display + Default + PartialEq>(out: &mut String, what: &str, counts: &BTreeMap<String, N>) {

@@ -28,7 +28,7 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
         let _ = writeln!(out, "  {why}");
     }
     if let Some(beat) = snapshot.reports.get(node).and_then(|report| report.heartbeat.as_ref()) {
-        let can = if beat.actions_enabled { "may act" } else { "only looks" };
+        let can = if beat.actions_enabled { "executes commands" } else { "only reports" };
         let _ = writeln!(
             out,
             "  probe: last heard of {} s ago, the next report promised within {} s; {can}",
@@ -53,8 +53,7 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
         let _ = writeln!(out, "  the node flaps: {}", flap.told());
         let _ = writeln!(
             out,
-            "    match.minDuration adds up the times for which a fault was there, short gaps left out; only the controller has seen those: \
-             what is held here as MinDurationNotReached may be due sooner"
+            "    match.minDuration adds up the times in which a fault was present, without short gaps; only the controller has seen those: a fault that is blocked here as MinDurationNotReached may be due sooner"
         );
     }
     let reported =
@@ -64,7 +63,7 @@ pub(super) fn explanation(node: &str, snapshot: &Snapshot, decided: &Plan, told:
         let looks = snapshot.reports.get(node).is_some_and(|report| report.heartbeat.is_some());
         let what = match (looks, told.blind.is_empty()) {
             (false, _) => "no fault is known",
-            (true, false) => "no fault is suspected, as far as the probe can look",
+            (true, false) => "no fault is suspected, as far as the probe can check",
             (true, true) => "no fault is suspected",
         };
         let _ = writeln!(out, "  {what}");
@@ -140,12 +139,12 @@ fn one(out: &mut String, node: &str, fault: &Fault, snapshot: &Snapshot, decided
         }
     }
     if fault.state != FaultState::Confirmed {
-        let _ = writeln!(out, "    held: it is not confirmed; nothing acts on a suspicion");
+        let _ = writeln!(out, "    blocked: it is not confirmed; a suspicion starts no action");
     }
     for blocked in
         decided.blocked.iter().filter(|blocked| blocked.node == node && blocked.fault_id.as_deref() == Some(&fault.id))
     {
-        let _ = writeln!(out, "    held ({:?}): {}", blocked.reason, blocked.message);
+        let _ = writeln!(out, "    blocked ({:?}): {}", blocked.reason, blocked.message);
     }
 }
 
@@ -197,7 +196,7 @@ fn remediations(out: &mut String, node: &str, snapshot: &Snapshot) {
     mine.sort_by_key(|remediation| std::cmp::Reverse(remediation.started_at));
     for manual in snapshot.manual_requests.values().filter(|manual| manual.node == node).take(5) {
         let (name, policy, phrase) = (&manual.name, &manual.policy, manual.phrase());
-        let _ = writeln!(out, "  start by hand {name} ({policy}, Pending): {phrase}; {}", manual.message);
+        let _ = writeln!(out, "  manual request {name} ({policy}, Pending): {phrase}; {}", manual.message);
     }
     for remediation in mine.into_iter().take(5) {
         let _ = writeln!(

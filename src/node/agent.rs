@@ -52,8 +52,7 @@ pub const CAPABILITIES: &[(&str, &str)] = &[
     ("KILL", "to signal the one hung process; shims run as root too, but a plugin may have changed its user"),
     (
         "SYS_PTRACE",
-        "to read the executable, environment, wait channel and open files of host processes, which hold more \
-         capabilities than this container: without it no role can be proven",
+        "to read the executable, environment, wait channel and open files of host processes, which have more capabilities than this container: without it no role can be proven",
     ),
 ];
 
@@ -69,7 +68,7 @@ pub const MOUNTS: &[(&str, bool, &str)] = &[
         false,
         "containerd's socket; the folder, not the socket, since a restarted runtime makes a new one. Connecting \
          needs no writable mount. Sockets elsewhere (Docker, CRI-O) are reached below the root of process 1, with the \
-         right to look at processes",
+         right to read processes",
     ),
 ];
 
@@ -166,7 +165,7 @@ impl Agent {
             state = ?outcome.state,
             reason = ?outcome.reason,
             message = outcome.message,
-            "order ended"
+            "command ended"
         );
         outcome
     }
@@ -175,7 +174,7 @@ impl Agent {
     pub async fn self_check(&self) -> Vec<String> {
         let mut missing = check::check(&self.looker, &self.state_dir).await;
         if !self.allow_actions {
-            missing.push("acting is switched off (--allow-actions)".to_owned());
+            missing.push("actions are disabled (--allow-actions)".to_owned());
         }
         missing
     }
@@ -183,7 +182,7 @@ impl Agent {
     /// An error is a refusal that is not stored: the order was not admitted, or its claim is another's.
     async fn carry_out(&self, order: &Order) -> Result<Outcome, Refusal> {
         if !self.allow_actions {
-            return Err(Refusal::new(OutcomeReason::ActionsDisabled, "acting is switched off on this node"));
+            return Err(Refusal::new(OutcomeReason::ActionsDisabled, "actions are disabled on this node"));
         }
         let task = admission::task(order, &self.node)?;
         self.in_its_boot(&task)?;
@@ -196,7 +195,7 @@ impl Agent {
         let looked = tokio::time::timeout(self.looker.bounds.look, self.looker.look(order, &task)).await;
         let looked = looked.unwrap_or_else(|_| {
             let seconds = self.looker.bounds.look.as_secs();
-            Err(Refusal::cannot_look(format!("the look took longer than {seconds}s")))
+            Err(Refusal::cannot_look(format!("the check took longer than {seconds}s")))
         });
         let allowed = match looked {
             Ok(allowed) => allowed,
@@ -205,7 +204,7 @@ impl Agent {
         // A process that was held up has its answers all the same: they are of then, not of now.
         if began.elapsed() > self.looker.bounds.look {
             let seconds = self.looker.bounds.look.as_secs();
-            let refusal = Refusal::cannot_look(format!("this process was held up: its look is older than {seconds}s"));
+            let refusal = Refusal::cannot_look(format!("this process was stalled: its check is older than {seconds}s"));
             return self.refuse(order, &task, refusal).await;
         }
         if !self.claims.claim(order, None).map_err(no_state)? {
@@ -229,7 +228,7 @@ impl Agent {
         if boot == *boot_id {
             return Ok(());
         }
-        let message = format!("already rebooted: the order is to end boot {boot_id}, this is boot {boot}");
+        let message = format!("already rebooted: the command is to end boot {boot_id}, this is boot {boot}");
         Err(Refusal::new(OutcomeReason::AlreadyRebooted, message))
     }
 
@@ -243,9 +242,11 @@ impl Agent {
             .await?;
         if let Err(no_leader) = raised.map_err(no_state)? {
             let message = match no_leader {
-                NoLeader::Behind { seen } => format!("the order is of leader term {epoch}, this node has seen {seen}"),
+                NoLeader::Behind { seen } => {
+                    format!("the command is of leader term {epoch}, this node has seen {seen}")
+                }
                 NoLeader::Ahead { highest } => format!(
-                    "the order is of leader term {epoch}, above {highest}, the highest that this node takes by its clock: \
+                    "the command is of leader term {epoch}, above {highest}, the highest that this node takes by its clock: \
                      see docs/runbook/controller.md"
                 ),
             };
@@ -268,7 +269,7 @@ impl Agent {
             Known::Ended(outcome) => Ok(Some(outcome)),
             Known::Open if matches!(task, Task::Mark { .. }) => self.left(order).await.map(Some),
             Known::Open => claimed("the operation is claimed; it is under way, or whoever claimed it has died"),
-            Known::OtherOrder => claimed("another order with this operationID was carried out"),
+            Known::OtherOrder => claimed("another command with this operationID was executed"),
         }
     }
 
@@ -280,7 +281,7 @@ impl Agent {
         let found = self.looker.reader.run(self.looker.bounds.processes, look).await?;
         let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == order.operation_id);
         Ok(if is_ours {
-            let said = format!("{path} asks for a reboot, until this order is withdrawn");
+            let said = format!("{path} requests a reboot until this command is withdrawn");
             verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said)
         } else {
             let said = format!("the node was not marked for a reboot: whoever claimed that has left no {path}");

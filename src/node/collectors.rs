@@ -297,7 +297,7 @@ impl Shared {
             host: Mutex::new(Slot::new(paces.host.deadline)),
             disks: Mutex::new(Slot::new(paces.disks.deadline)),
             port: Mutex::new(Slot::new(paces.port.deadline)),
-            served: Mutex::new(Err("nobody has looked for the kubelet yet".to_owned())),
+            served: Mutex::new(Err("the kubelet was not checked yet".to_owned())),
             bus: Mutex::new(Slot::new(paces.bus.deadline)),
             clock: Mutex::new(Slot::new(Duration::ZERO)),
             proc: settings.host.proc.clone(),

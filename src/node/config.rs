@@ -204,7 +204,7 @@ fn check(file: &Said) -> (Thresholds, Vec<String>) {
     if clears > CLEARS {
         let (clears, most) = (clears.as_secs(), CLEARS.as_secs());
         refused.push(format!(
-            "clearChecks and clearInterval make {clears}s from the first clean look to the last, expected {most}s at most"
+            "clearChecks and clearInterval make {clears}s from the first clear check to the last, expected {most}s at most"
         ));
     }
     (to, refused)
@@ -307,7 +307,7 @@ mod tests {
     fn what_is_healed_is_called_so_before_steps_give_up() {
         assert!(parse("clearChecks: 3\ncleanApart: 10s", "f").is_ok());
         let said = refusal("clearChecks: 3\ncleanApart: 11s");
-        assert!(said.contains("22s from the first clean look to the last, expected 20s at most"), "{said}");
+        assert!(said.contains("22s from the first clear check to the last, expected 20s at most"), "{said}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     tokio::select! {
         result = probe(args) => result,
         _ = terminated.recv() => {
-            tracing::info!("told to end");
+            tracing::info!("asked to end");
             Ok(())
         }
         _ = tokio::signal::ctrl_c() => Ok(()),
@@ -145,7 +145,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
         tokio::spawn(listen::serve(address, Arc::clone(&collectors), newest));
     }
     let mode = if args.unit { ProbeMode::Unit } else { ProbeMode::Pod };
-    tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe looks");
+    tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe runs");
     Probe::new(args, thresholds, mode, saved, file, collectors, (drafts, feedback, command)).run().await
 }
 

@@ -95,8 +95,8 @@ impl Mark {
         }
         match order? {
             Standing::Operation(operation) if *operation == self.operation_id => None,
-            Standing::Operation(_) => Some("another order stands"),
-            Standing::Nothing => Some("its order was withdrawn"),
+            Standing::Operation(_) => Some("another command is issued"),
+            Standing::Nothing => Some("its command was withdrawn"),
         }
     }
 }
@@ -155,7 +155,7 @@ impl Folder {
         let folder = Self::open_to_remove(root)?;
         let (dir, shown) = (&folder.dir, root.join(FOLDER));
         let shown = shown.display();
-        let stat = rustix::fs::fstat(dir).map_err(failed(format!("look at {shown}")))?;
+        let stat = rustix::fs::fstat(dir).map_err(failed(format!("read {shown}")))?;
         let mode = Mode::from_raw_mode(stat.st_mode);
         if stat.st_uid != rustix::process::geteuid().as_raw() || mode.intersects(Mode::WGRP | Mode::WOTH) {
             let (owner, bits) = (stat.st_uid, stat.st_mode & 0o7777);
@@ -163,7 +163,7 @@ impl Folder {
                 "{shown}: expected a folder that only its owner, this process, can write, found owner {owner} and mode {bits:o}"
             )));
         }
-        let kind = rustix::fs::fstatfs(dir).map_err(failed(format!("look at the file system of {shown}")))?;
+        let kind = rustix::fs::fstatfs(dir).map_err(failed(format!("read the file system of {shown}")))?;
         if !u64::try_from(kind.f_type).is_ok_and(|kind| IN_MEMORY.contains(&kind)) {
             return Err(SentinelError::Unfit(format!(
                 "{shown} is not in memory (tmpfs): what a boot does not take away would have the node rebooted over and over"
@@ -177,7 +177,7 @@ impl Folder {
         let stat = match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(rustix::io::Errno::NOENT) => return Ok(Found::Nothing),
-            Err(error) => return Err(failed(format!("look at /run/{name}"))(error)),
+            Err(error) => return Err(failed(format!("read /run/{name}"))(error)),
         };
         // Nothing but a plain file is even opened.
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -197,7 +197,7 @@ impl Folder {
             Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => return Ok(None),
             Err(error) => return Err(failed(format!("open /run/{name}"))(error)),
         };
-        let stat = rustix::fs::fstat(&file).map_err(failed(format!("look at /run/{name}")))?;
+        let stat = rustix::fs::fstat(&file).map_err(failed(format!("read /run/{name}")))?;
         let is_same = (stat.st_dev, stat.st_ino) == (seen.st_dev, seen.st_ino);
         let is_own = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1;
         if !is_same || !is_own || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

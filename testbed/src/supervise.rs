@@ -63,7 +63,7 @@ async fn supervise(args: &Args) -> Result<()> {
     loop {
         attempt += 1;
         tokio::select! {
-            () = &mut told => return log.line("told to end"),
+            () = &mut told => return log.line("asked to end"),
             checked = check(args) => if let Some(missing) = checked? {
                 eprintln!("{}", missing.log_line(Timestamp::now()));
                 log.line(&format!("attempt {attempt} refused by the start check (a stand-in for kubelets ≤ 1.23): {missing}"))?;
@@ -76,13 +76,13 @@ async fn supervise(args: &Args) -> Result<()> {
                     () = &mut told => {
                         let status = end(&mut child).await?;
                         log.exit(attempt, status, started)?;
-                        return log.line("told to end");
+                        return log.line("asked to end");
                     }
                 }
             }
         }
         tokio::select! {
-            () = &mut told => return log.line("told to end"),
+            () = &mut told => return log.line("asked to end"),
             () = sleep(Duration::from_secs(args.restart_sec)) => {}
         }
     }

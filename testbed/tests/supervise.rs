@@ -60,7 +60,7 @@ fn the_order_to_end_is_passed_on() {
     }
     terminate(&mut child);
     let text = fs::read_to_string(&log).unwrap();
-    assert!(text.contains("exit status: 7") && text.ends_with("told to end\n"), "{text}");
+    assert!(text.contains("exit status: 7") && text.ends_with("asked to end\n"), "{text}");
     assert_eq!(text.matches("started").count(), 1, "{text}");
 }
 

@@ -170,7 +170,10 @@ fn immutable_remediations(bed: &Bed) {
     };
     bed.kubectl_input(&["apply", "-f", "-"], &remediation("a")).unwrap();
     let error = bed.kubectl_input(&["apply", "-f", "-"], &remediation("b")).unwrap_err().to_string();
-    assert!(error.contains("a remediation's node, policy and mode cannot be changed; cancel it instead"), "{error}");
+    assert!(
+        error.contains("the node, policy and mode of a remediation cannot be changed; cancel it instead"),
+        "{error}"
+    );
 }
 
 /// Each with the sentence of its refusal in its first line.

@@ -119,7 +119,7 @@ async fn one_that_waits_says_why_and_is_taken_back_without_a_trace_of_a_slot() {
     assert_eq!((slots(&world).as_str(), world.phases()), ("{\"slots\":{}}", vec!["Pending".to_owned()]));
     world.api.change(REMEDIATIONS, "by-hand", |object| object["spec"]["cancel"] = json!({"by": "ann"}));
     world.until("ended", || world.phases() == ["Cancelled"]).await;
-    assert_eq!(message(), "stopped by a person: its start by hand was cancelled by ann");
+    assert_eq!(message(), "cancelled by a person: its start by hand was cancelled by ann");
     assert!(has_no_finalizer(&world, "by-hand") && world.api.list("jobs").is_empty());
     replica.crash().await;
 }
@@ -158,7 +158,7 @@ async fn a_cancelled_remediation_ends_and_what_was_not_done_is_not_done() {
     });
     world.until("ended", || world.phases() == ["Cancelled"]).await;
     let message = remediation(&world, &name)["status"]["message"].clone();
-    assert_eq!(message, "stopped by a person: cancelled by bob: not this one");
+    assert_eq!(message, "cancelled by a person: cancelled by bob: not this one");
     sleep(Duration::from_mins(10)).await;
     assert!(world.api.list("jobs").is_empty() && world.phases() == ["Cancelled"], "nothing begins anew at once");
     replica.crash().await;

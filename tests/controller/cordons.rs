@@ -77,7 +77,7 @@ async fn an_undo_that_is_refused_is_told_once_keeps_its_slot_and_is_done_in_the_
         let replica = world.controller("a");
         world.set_sick("w1", true);
         let message = || world.api.list("noderemediations").first().map(|e| e["status"]["message"].to_string());
-        let is_noted = || message().is_some_and(|said| said.contains(&format!("; not put back: its {what}: ")));
+        let is_noted = || message().is_some_and(|said| said.contains(&format!("; not cleaned up: its {what}: ")));
         world.until("noted", is_noted).await;
         let told = || warned(&world, &format!("its {what} stays on the node"));
         world.until("told", || !told().is_empty()).await;

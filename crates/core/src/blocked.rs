@@ -3,24 +3,24 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Why something is not done now: a closed set, each with a sentence beside it.
+/// Why a step is blocked now: a closed set, each with a sentence beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum BlockReason {
-    /// No policy selects the node.
+    /// The remediation of the same fault failed a short time ago.
     NoPolicy,
     /// The policy has no rule for this fault.
     NoRule,
-    /// Nobody can tell whether a rule is for this fault, and that does not pass by itself.
+    /// It is not known whether a rule applies to the fault, and that does not pass by itself.
     RuleAmbiguous,
     /// A rule asks for labels or the owner of the fault's pod, and they were not read yet.
     PodUnknown,
-    /// The policy is a dry run: decided and recorded, not done.
+    /// The policy is a dry run: planned and recorded, not executed.
     DryRun,
     /// The policy is suspended.
     Suspended,
     /// The policy has pause requests.
     Paused,
-    /// A person or another tool asks that the node be left alone.
+    /// A person or another tool excludes the node from remediation.
     Excluded,
     /// A window of the policy forbids the step now, or none that allows it is open.
     OutsideWindow,
@@ -28,7 +28,7 @@ pub enum BlockReason {
     NotConfirmed,
     /// The rule asks that the fault lasts longer.
     MinDurationNotReached,
-    /// The last look at the fault is too old; a new one was asked for.
+    /// The last check of the fault is too old; a new one was requested.
     StaleEvidence,
     /// The probe has missed a heartbeat or never reported.
     ProbeNotReporting,
@@ -42,9 +42,9 @@ pub enum BlockReason {
     TopologyLimit,
     /// As many remediations run for faults of these kinds as the policy allows.
     FaultLimit,
-    /// The node was acted on as often as the policy allows within some time.
+    /// The node got as many actions as the policy allows within some time.
     NodeLimit,
-    /// Many nodes have the same new fault: one cause is more likely than many sick nodes.
+    /// Many nodes have the same new fault: one cause is more likely than many faulty nodes.
     Storm,
     /// As many slots are taken as the whole cluster allows.
     ClusterLimit,
@@ -52,30 +52,32 @@ pub enum BlockReason {
     LedgerUnavailable,
     /// The admission policies, which bound what the controller may do, are not known to be in force.
     AdmissionNotEnforced,
-    /// Many nodes are to be healed at the same moment: the more urgent ones are begun first, and its turn comes right after.
+    /// Many nodes have a step at the same moment: the more urgent ones start first, and this one follows right after.
     Queued,
     /// A more urgent fault of the same node goes first.
     LowerUrgency,
     /// The step waits until a person has approved it.
     AwaitingApproval,
-    /// A step of the node's remediation is under way.
+    /// A step of the node's remediation is running.
     InProgress,
-    /// All faults of the node's remediation are gone, and the node flaps: it is watched for a while before that counts as healed.
+    /// All faults of the node's remediation are gone, and the node flaps: it is watched for a while before the faults
+    /// count as resolved.
     NodeFlapping,
-    /// The step waits for its cool-down.
+    /// The step waits for its cooldown.
     Cooldown,
-    /// The API server refused the call that a step needs; a person has to see why.
+    /// The API server rejects the request that a step needs; a person has to find out why.
     RequestRejected,
-    /// Acting is switched off or impossible on the node.
+    /// Actions are disabled or impossible on the node.
     ActionsDisabled,
     /// A hung process of the same pod must be released first.
     HungProcessFirst,
-    /// A restart of the kubelet or the runtime would do harm, or nobody knows, and the policy does not allow it then.
+    /// A restart of the kubelet or the runtime would do harm or the harm is unknown, and the policy does not allow it
+    /// then.
     RestartUnsafe,
-    /// The act would end running containers, and the policy does not allow it.
+    /// The action would end running containers, and the policy does not allow it.
     PodsRunning,
-    /// The ladder is at an end; a person is needed.
+    /// No step is left; a person is needed.
     StepsExhausted,
-    /// The same fault failed to heal a short time ago.
+    /// The remediation of the same fault failed a short time ago.
     RecentlyFailed,
 }

@@ -152,7 +152,7 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
         &[FaultType::SyncLoopStalled],
         "the kubelet's sync loop goes round, by its own check",
     ),
-    (ConditionType::PlegHealthy, &[FaultType::PlegSlow], "the kubelet is quick to look at its pods"),
+    (ConditionType::PlegHealthy, &[FaultType::PlegSlow], "the kubelet relists its pods quickly"),
     (
         ConditionType::HostHealthy,
         &[
@@ -183,7 +183,7 @@ const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
         "the kubelet's client certificate is renewed in time, or it has none",
     ),
     (ConditionType::ClockSynchronised, &[FaultType::ClockUnsynchronised], "the node's clock is near the API server's"),
-    (ConditionType::ProbeCoverageComplete, &[FaultType::ProbeDegraded], "every collector of the probe can look"),
+    (ConditionType::ProbeCoverageComplete, &[FaultType::ProbeDegraded], "every collector of the probe works"),
 ];
 
 /// The kinds of fault that one of the probe's conditions is about; none for the others.
@@ -253,7 +253,7 @@ fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault
 /// What kept us from looking for this kind. A single object that is neither sick nor clean yet is no gap.
 fn gap(kind: FaultType, findings: &Findings) -> Option<(ConditionReason, String)> {
     let Some(coverage) = findings.coverage.get(&kind) else {
-        return Some((ConditionReason::NotYetChecked, format!("nobody has looked for {kind} yet")));
+        return Some((ConditionReason::NotYetChecked, format!("{kind} was not checked yet")));
     };
     let named = coverage.named.values();
     std::iter::once((&coverage.others, true)).chain(named.map(|verdict| (verdict, false))).find_map(

@@ -385,7 +385,7 @@ impl Node {
 
     /// No kubelet runs that could be looked through.
     pub fn lose_sight_of_the_kubelet(&mut self) {
-        self.host().unseen = Some("no kubelet runs that could be looked at".into());
+        self.host().unseen = Some("no kubelet runs that could be checked".into());
     }
 
     /// A client of the runtime works on a container for so many seconds.

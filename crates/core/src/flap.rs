@@ -272,9 +272,9 @@ pub type ReadySeen = (Tri, Option<Timestamp>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FlapRecord {
-    /// How often the Node's Ready has changed since then.
+    /// How often Ready has changed since the history began.
     pub ready_transitions: u32,
-    /// How often a confirmed fault that was gone has come again since then.
+    /// How often a confirmed fault was gone and came back.
     pub recurrences: u32,
     /// When the first of these changes was seen.
     pub tracked_since: Timestamp,
@@ -405,7 +405,7 @@ impl FlapView {
                     self.record.tracked_since, self.record.penalty
                 ),
                 format!(
-                    "stable again below a penalty of {REUSE}, half of which is gone every {} min, and after {} quiet min",
+                    "stable again below a penalty of {REUSE}, which halves every {} min, and after {} min without a change",
                     HALF_LIFE.as_secs() / 60,
                     QUIET.as_secs() / 60
                 ),

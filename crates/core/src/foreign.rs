@@ -223,8 +223,7 @@ impl Noticed {
             subject: self.condition.subject(),
             target: Target::default(),
             message: line(&told),
-            impact: "what it means is for the tool to say that has written it: the probe has not looked at it"
-                .to_owned(),
+            impact: "the tool that wrote it defines what it means: the probe has not checked it".to_owned(),
             first_seen: self.first_seen,
             duration_seconds: self.longest().as_secs(),
             confirmations: 1,

@@ -187,7 +187,7 @@ pub const fn helps(kind: FaultType) -> Result<(), &'static str> {
         | F::GhostSandbox
         | F::ProbeDegraded
         | F::UntrackedPodProcess => Err("it does not merit a reboot or another machine"),
-        F::ProbeNotReporting => Err("nothing is done to a node that nobody can look at"),
+        F::ProbeNotReporting => Err("no action is executed on a node that nobody can check"),
         _ => Ok(()),
     }
 }

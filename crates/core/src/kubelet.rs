@@ -110,7 +110,7 @@ pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, 
         _ => None,
     });
     let message = format!(
-        "the kubelet has not been able to look at its pods for minutes (PLEG is not healthy): the runtime's lists hang, \
+        "the kubelet has not been able to relist its pods for minutes (PLEG is not healthy): the runtime's lists hang, \
          or it waits for single objects one after another{}",
         because(cause)
     );

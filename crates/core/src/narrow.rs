@@ -305,7 +305,7 @@ fn untold(field: &'static str, of: &str, told: Option<&str>) -> Answer {
 
 /// A pod that is not named.
 fn unnamed(field: &'static str) -> Answer {
-    let what = "it is about a pod, and the probe could not tell which".to_owned();
+    let what = "it is about a pod, and the probe does not know which".to_owned();
     Answer::Unknown(Lack { field, what, passes: false })
 }
 

@@ -31,22 +31,22 @@ impl Signal {
     }
 }
 
-/// What is done on a node by the executor.
+/// An action that is executed on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum NodeAction {
     /// Sends SIGCONT to the one named process.
     ReleaseCont,
     /// Sends SIGKILL to the one named process.
     ReleaseKill,
-    /// Removes the one named leftover: an orphan container, or a leaked shim.
+    /// Removes the one named orphan container or leaked shim.
     CleanupOrphans,
-    /// Has systemd restart the kubelet's unit.
+    /// Restarts the kubelet's systemd unit.
     RestartKubelet,
-    /// Has systemd restart the container runtime's unit.
+    /// Restarts the container runtime's systemd unit.
     RestartRuntime,
-    /// Has systemd's login manager boot the node anew.
+    /// Reboots the node by systemd's login manager.
     Reboot,
-    /// Leaves the file by which another tool of the node is asked to reboot it, for as long as the order stands.
+    /// Creates the file that asks another tool of the node for a reboot, for as long as the command is issued.
     MarkForReboot,
 }
 
@@ -54,16 +54,16 @@ pub enum NodeAction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Restart {
-    /// Name of its unit. Absent = kubelet.service; of the runtime containerd.service or crio.service, where its socket is at
-    /// the usual place of one of these. Any other has to be named, since more may hang on it.
+    /// Name of its unit. Absent = kubelet.service; of the runtime containerd.service or crio.service, if its socket is
+    /// at the usual place of one of these. Any other must be named, because more may depend on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 9, max = 128), regex(pattern = r"^[A-Za-z0-9:_.\\@-]+\.service$"))]
     pub unit: Option<String>,
-    /// Whether it is done although it would do harm, or nobody knows: while a container hangs, a deaf shim is there, or a
-    /// start or stop is under way. Default false.
+    /// Restart also if that would do harm or the harm is unknown: while a container hangs, a shim is unresponsive, or a
+    /// start or stop is running. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_safety_check: bool,
-    /// Whether it is started, too, where somebody has stopped it (systemd calls it inactive, not failed). Default false.
+    /// Start also a unit that somebody has stopped (systemd calls it inactive, not failed). Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub start_if_stopped: bool,
 }
@@ -76,94 +76,95 @@ pub fn is_service(unit: &str) -> bool {
         && unit.chars().all(is_plain)
 }
 
-/// One act on one object, bound to one operation.
+/// One action on one object, bound to one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Order {
-    /// Identity of the attempt: the node claims it exclusively, so it happens at most once.
+    /// `operationId` of the command that it answers.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub operation_id: String,
-    /// Leader term that gave the order; a node refuses one lower than the highest it has seen.
+    /// Leader term of the command; a node refuses one lower than the highest it has seen.
     pub epoch: u64,
-    /// Name of the node: an order for another node is refused.
+    /// Name of the node: a command for another node is refused.
     #[schemars(length(max = 253))]
     pub node: String,
-    /// What to do: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, `CleanupOrphans`,
+    /// What to execute: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, `CleanupOrphans`,
     /// `RestartKubelet`, `RestartRuntime`, `Reboot` or `MarkForReboot`.
     pub action: NodeAction,
-    /// Whether a shim may be killed although its pod is not being deleted.
+    /// Allow to kill a shim whose pod is not being deleted.
     #[serde(default)]
     pub allow_running_pods: bool,
-    /// Id of the fault it is meant to heal.
+    /// Id of the fault that it is meant to resolve.
     #[schemars(length(max = 80))]
     pub fault_id: String,
     /// Kind of that fault.
     pub fault_type: FaultType,
-    /// What is to be touched. The node looks again and refuses when it finds something else.
+    /// The object to change. The node checks again and refuses if it finds something else.
     pub target: Target,
-    /// With `RestartKubelet` and `RestartRuntime`: which unit, and how much care. Absent with all others, so that a probe of
-    /// before can still read them.
+    /// With `RestartKubelet` and `RestartRuntime`: which unit, and which checks are skipped. Absent with all others, so
+    /// that an older probe can still read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
-    /// With `Reboot` and `MarkForReboot`: the boot that is to end. A node in any other boot does nothing, for good. Absent with all
-    /// others.
+    /// With `Reboot` and `MarkForReboot`: the boot that is to end. A node in another boot executes nothing. Absent with
+    /// all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9-]+$"))]
     pub boot_id: Option<String>,
-    /// With `MarkForReboot`: the file. It stands as long as the order does. Absent with all others.
+    /// With `MarkForReboot`: the file, which exists as long as the command is issued. Absent with all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_marker: Option<MarkOrder>,
-    /// When the order was given (for people; the node measures `ttlSeconds` from when it first read it,
-    /// and refuses an order whose age by its own clock exceeds it by more than an hour).
+    /// When the command was issued (for people; the node measures `ttlSeconds` from when it first read it, and refuses
+    /// a command whose age by its own clock exceeds it by more than an hour).
     pub issued_at: Timestamp,
-    /// Seconds for which the order may be started.
+    /// Seconds within which the command may be started.
     #[schemars(range(min = 1, max = 3600))]
     pub ttl_seconds: u32,
 }
 
-/// What became of an order.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OutcomeState {
-    /// Claimed and under way.
+    /// Claimed and running.
     Running,
-    /// Done; the object was touched.
+    /// Executed; the object was changed.
     Done,
-    /// Not done: the node's own look disagreed. Nothing was touched.
+    /// Not executed: the node's own check disagreed. Nothing was changed.
     Refused,
     /// Tried and failed.
     Failed,
 }
 
-/// Why an order was refused or failed: a closed set.
+/// Why a command was executed, refused or failed: a closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum OutcomeReason {
-    /// The object was touched as ordered.
+    /// The object was changed as commanded.
     Executed,
-    /// The file that asks for a reboot is there already, made by somebody else: it was left as it is, and asks for the same.
+    /// The file that requests a reboot exists already and belongs to someone else: it stays as it is, and requests the
+    /// same.
     AlreadyRequested,
     /// The operation is claimed already (by the other executor or an earlier start).
     AlreadyExecuted,
-    /// The node is in another boot than the one that was to end: nothing is left to be done.
+    /// The node is in another boot than the one that was to end: nothing is left to do.
     AlreadyRebooted,
-    /// The order is for another node.
+    /// The command is for another node.
     WrongNode,
-    /// The order is older than its time to live, or was given by an older leader.
+    /// The command is older than its time to live, or was issued by an older leader.
     Expired,
-    /// Acting is switched off on this node.
+    /// Actions are disabled on this node.
     ActionsDisabled,
-    /// The process or object named is gone.
+    /// The named process or object is gone.
     TargetGone,
-    /// Something else has its pid, id or role now.
+    /// Another process or object has its pid, id or role now.
     TargetChanged,
-    /// The node's own look does not show the fault any more.
+    /// The node's own check does not show the fault any more.
     Recovered,
-    /// The node could not look, so it does not act.
+    /// The node could not check, so it executes nothing.
     CheckFailed,
     /// A rule that protects running pods forbids it.
     Protected,
-    /// The kubelet is still at work on that pod.
+    /// The kubelet still works on that pod.
     KubeletBusy,
-    /// The call or signal itself failed.
+    /// The request or signal itself failed.
     RequestFailed,
 }
 
@@ -174,14 +175,14 @@ impl OutcomeReason {
     }
 }
 
-/// The node's answer to an order: `status.commandResult`, and a Job's termination message.
+/// The node's answer to a command: `status.commandResult`, and the termination message of a Job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
     /// `operationId` of the order it answers.
     #[schemars(length(max = 63))]
     pub operation_id: String,
-    /// What became of it: Running, Done, Refused (the node's own look disagreed, nothing was touched) or Failed.
+    /// The result: Running, Done, Refused (the node's own check disagreed, nothing was changed) or Failed.
     pub state: OutcomeState,
     /// Why, as a word from a closed set; `message` says it in a sentence.
     pub reason: OutcomeReason,

@@ -106,8 +106,8 @@ pub const fn helps(kind: FaultType) -> Result<(), &'static str> {
         | F::HungContainer
         | F::NetworkPluginHung
         | F::RuntimeClientHung => Ok(()),
-        F::ProbeNotReporting => Err("nothing is done to a node that nobody can look at"),
-        _ => Err("the node has no look of its own at such a fault right before a reboot, so it is not rebooted for it"),
+        F::ProbeNotReporting => Err("no action is executed on a node that nobody can check"),
+        _ => Err("the node cannot check such a fault right before a reboot, so it is not rebooted for it"),
     }
 }
 

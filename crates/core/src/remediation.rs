@@ -27,20 +27,20 @@ pub use manual::{Cancel, ManualRequest};
 pub use naming::{operation_id, remediation_name, remediation_of};
 pub use step::{Executor, StepRecord, StepState};
 
-/// How the message of a remediation begins that a person has stopped: the engine does not start over at once.
-pub const STOPPED_BY_A_PERSON: &str = "stopped by a person: ";
+/// Prefix of the message when a person cancelled a remediation. The engine does not start a new one immediately.
+pub const STOPPED_BY_A_PERSON: &str = "cancelled by a person: ";
 
 /// How the message of a remediation ends of which the faults are gone while its node flaps still.
 pub const FLAPS_STILL: &str = "; the node flaps still (condition NodeStable)";
 
-/// That a person has stopped the healing of a node, for when the remediation itself is gone.
+/// A person has cancelled the remediation of a node; kept for when the remediation itself is deleted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stopped {
-    /// Name of the remediation (a `NodeRemediation`) that was stopped.
+    /// Name of the remediation (a `NodeRemediation`) that was cancelled.
     #[schemars(length(max = 253))]
     pub remediation: String,
-    /// What was stopped and how, in one sentence.
+    /// What was cancelled and how, in one sentence.
     #[schemars(length(max = 512))]
     pub message: String,
     /// When, by the controller's clock.
@@ -60,24 +60,24 @@ pub fn clock(at: Timestamp) -> String {
 /// Where a remediation stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Opened; its first step is not reserved yet.
+    /// Started; its first step is not scheduled yet.
     #[default]
     Pending,
     /// A step waits until a person has approved it.
     AwaitingApproval,
-    /// A step is reserved or under way.
+    /// A step is scheduled or running.
     Running,
-    /// A step is done; the probe's clean look is awaited.
+    /// A step was executed; the probe's clear check is awaited.
     Verifying,
-    /// Its ladder is at an end and a fault is still there: the node is kept cordoned, for a bounded time.
+    /// No step is left and a fault is still present: the node stays cordoned for a bounded time.
     Quarantined,
-    /// All its faults are gone, and its undo is done.
+    /// All its faults are gone, and its cleanup is done.
     Succeeded,
-    /// Its ladder is at an end and a fault is still there.
+    /// No step is left and a fault is still present.
     Failed,
-    /// Stopped: the node is gone or was replaced, or a person said no.
+    /// Ended early: the node is gone or was replaced, or a person cancelled it.
     Cancelled,
-    /// Dry run: the first step was decided and recorded, and nothing was touched.
+    /// Dry run: the first step was planned and recorded, and nothing was changed.
     Simulated,
 }
 
@@ -103,18 +103,18 @@ impl Phase {
     }
 }
 
-/// How a fault stands in its remediation.
+/// The progress of a fault in its remediation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Resolution {
-    /// Still to be healed.
+    /// Still to be resolved.
     Open,
-    /// Gone, by a clean look.
+    /// Gone, by a clear check.
     Resolved,
-    /// Its ladder is at an end.
+    /// No step is left for it.
     Exhausted,
 }
 
-/// A fault in a remediation, and its place on the ladder.
+/// A fault of a remediation, and its present step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemediationFault {
@@ -126,17 +126,17 @@ pub struct RemediationFault {
     pub kind: FaultType,
     /// The object the fault is about.
     pub subject: Subject,
-    /// Since when it had been there when it entered the remediation, by the controller's clock.
+    /// Since when it was present when it joined the remediation, by the controller's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Name of the rule that applies.
     #[schemars(length(max = 63))]
     pub rule: String,
-    /// Step it stands on, from 0.
+    /// Index of its present step, from 0.
     pub step_index: u32,
-    /// How it stands: Open, Resolved (gone, by a clean look) or `Exhausted` (its ladder is at an end).
+    /// Open, Resolved (gone, by a clear check) or Exhausted (no step is left for it).
     pub state: Resolution,
-    /// Since when it has not shown any more, while its node is kept cordoned after the end of its ladder.
+    /// Since when it is absent, while its node is quarantined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clear_since: Option<Timestamp>,
 }
@@ -153,23 +153,24 @@ impl RemediationFault {
     }
 }
 
-/// What was there before we touched the node, and whether it has been put back.
+/// The changes to the node that are removed at the end, and whether they are removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Cleanup {
-    /// We cordoned the node (it was schedulable before), and the mark is ours to remove.
+    /// The remediation cordoned the node, which was schedulable before, and owns the cordon.
     #[serde(default)]
     pub cordoned: bool,
-    /// When the cordon was removed, or found to be someone else's business.
+    /// When the cordon was removed, or found to belong to someone else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncordoned_at: Option<Timestamp>,
-    /// We put our taint on the node, and it is ours to take off.
+    /// The remediation set our taint on the node, and owns it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tainted: bool,
-    /// When the taint was taken off, or found to be someone else's business.
+    /// When the taint was removed, or found to belong to someone else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub untainted_at: Option<Timestamp>,
-    /// Objects by which the node was handed to a remediator, each to be deleted at the end. Noted before they are made.
+    /// Objects by which the node was handed to a remediator. Each is recorded before it is created, and deleted at the
+    /// end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub handed_off: Vec<HandedOff>,
@@ -192,14 +193,14 @@ impl Cleanup {
     }
 }
 
-/// A person's yes to one step of a remediation.
+/// A person's approval of one step of a remediation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Approval {
     /// Who approves: your own name, as `kubectl auth whoami` prints it. The API server refuses any other.
     #[schemars(length(min = 1, max = 512))]
     pub approved_by: String,
-    /// Operation that is approved, and no other: `operationId` of the step in `status.attempts` that awaits it.
+    /// The one operation that is approved: `operationId` of the attempt in `status.attempts` that waits for it.
     #[schemars(length(min = 1, max = 63))]
     pub operation_id: String,
 }
@@ -429,7 +430,7 @@ impl Remediation {
         self.finished_at = Some(now);
         if self.faults.is_empty() {
             self.phase = Phase::Cancelled;
-            self.say("there was nothing to heal any more when it began");
+            self.say("its faults were gone when it began");
             return;
         }
         let given_up: Vec<&str> = self.given_up().map(|fault| fault.kind.as_str()).collect();
@@ -437,10 +438,9 @@ impl Remediation {
             self.phase = Phase::Succeeded;
             let healed = self.faults.len();
             let flaps = if self.message.ends_with(FLAPS_STILL) { FLAPS_STILL } else { "" };
-            self.say(&format!("healed: {healed} fault(s) gone by a clean look{flaps}"));
+            self.say(&format!("resolved: {healed} fault(s) gone by a clear check{flaps}"));
         } else {
-            let message =
-                format!("the ladder is at an end, and not healed: {}; a person is needed", given_up.join(", "));
+            let message = format!("no step is left, and not resolved: {}; a person is needed", given_up.join(", "));
             self.phase = Phase::Failed;
             self.say(&message);
         }

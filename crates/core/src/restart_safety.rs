@@ -181,7 +181,7 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         }
     }
     let gap = |kind: FaultType, reasons: &mut Reasons| match findings.coverage.get(&kind) {
-        None => reasons.unknown.push(format!("nobody looked for {kind}")),
+        None => reasons.unknown.push(format!("{kind} was not checked")),
         Some(coverage) => reasons.unknown.extend(coverage.gap().map(|(_, detail)| detail.to_owned())),
     };
     for kind in FaultType::ALL.into_iter().filter(|kind| *kind == FaultType::HungContainer || kind.is_of_runtime()) {

@@ -56,7 +56,7 @@ fn is(expected: &Expectation, what: What) -> bool {
 
 fn name(expected: &Expectation) -> String {
     let does = expected.does.map(|action| format!("does {}", action.as_str()));
-    let blocked = expected.blocked.map(|reason| format!("held {reason:?}"));
+    let blocked = expected.blocked.map(|reason| format!("blocked {reason:?}"));
     let ends = expected.ends.map(|phase| format!("ends {}", phase.as_str()));
     let would = expected.would.map(|action| format!("would {}", action.as_str()));
     let uncordons = expected.uncordons.then(|| "uncordons".to_owned());

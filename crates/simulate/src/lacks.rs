@@ -85,7 +85,7 @@ fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<Strin
 
 fn blocked(policy: &Policy, rule: &Rule, field: &str, lack: &str) -> String {
     format!(
-        "rule {} of policy {} asks for match.{field}, and {lack}: what may be for it is held",
+        "rule {} of policy {} asks for match.{field}, and {lack}: faults that it may apply to are blocked",
         rule.name, policy.name
     )
 }

@@ -280,13 +280,13 @@ impl<'t> Play<'t> {
         let is_its = |policy: &&Policy| policy.selector.matches(&node.view.labels) && has_rule(policy);
         let any = || self.world.policies.iter().find(is_its).map(|policy| policy.name.clone());
         let Some(policy) = event.policy.clone().or(offered).or_else(any) else {
-            return format!("{} would start a step by hand, and no policy has a rule for it there", event.requested_by);
+            return format!("{} would request a step, and no policy has a rule for it there", event.requested_by);
         };
         self.manual_requests += 1;
         let looked_at = self.world.policies.iter().find(|one| one.name == policy);
         let manual = event.manual(looked_at.map(|policy| policy.generation));
         let sentence = format!(
-            "{} starts {} for {} by hand, policy {policy}",
+            "{} requests {} for {}, policy {policy}",
             manual.requested_by,
             manual.action.as_str(),
             manual.fault
@@ -478,8 +478,8 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
             heartbeat.actions_enabled = state == ProbeState::Acts;
         }
         let what = match state {
-            ProbeState::Acts => "the probe reports, and may act",
-            ProbeState::Looks => "the probe reports, and may not act",
+            ProbeState::Acts => "the probe reports, and actions are enabled",
+            ProbeState::Looks => "the probe reports, and actions are disabled",
             ProbeState::Silent => "the probe falls silent",
         };
         told.push(what.to_owned());
@@ -527,9 +527,9 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     if let Some(veto) = &event.veto {
         node.view.vetoes = Some(veto.clone()).filter(|veto| !veto.is_empty()).into_iter().collect();
         told.push(if veto.is_empty() {
-            "nobody vetoes any more".to_owned()
+            "nobody excludes the node any more".to_owned()
         } else {
-            format!("another tool vetoes: {veto}")
+            format!("another tool excludes the node: {veto}")
         });
     }
     if let Some(reason) = &event.suspended {

@@ -50,11 +50,11 @@ pub fn summary(account: &Account, start: Timestamp) -> String {
     let left = match (open, account.blocked) {
         (0, 0) => String::new(),
         (open, 0) => format!("; {} open then", count(open, "remediation is", "remediations are")),
-        (0, blocked) => format!("; {} held then", count(blocked, "fault is", "faults are")),
+        (0, blocked) => format!("; {} blocked then", count(blocked, "fault is", "faults are")),
         (open, blocked) => {
             let (open, blocked) =
                 (count(open, "remediation is", "remediations are"), count(blocked, "fault is", "faults are"));
-            format!("; {open} open then, {blocked} held")
+            format!("; {open} open then, {blocked} blocked")
         }
     };
     format!("{}TIME counts from {start}, and ends at {} ({end}){left}.\n", in_all(account), account.ended)
@@ -124,7 +124,7 @@ fn word(what: What) -> String {
         What::Does(action) => format!("does {}", action.as_str()),
         What::Would(action) => format!("would {}", action.as_str()),
         What::Step(state) => format!("step {state:?}"),
-        What::Blocked(reason) => format!("held {reason:?}"),
+        What::Blocked(reason) => format!("blocked {reason:?}"),
         What::PolicyBlocked(reason) => format!("blocked {reason:?}"),
         What::PolicyUnblocked => "unblocked".to_owned(),
         What::Uncordons => "uncordons".to_owned(),

@@ -526,7 +526,7 @@ impl Expectation {
         let count = kinds.into_iter().filter(|is| *is).count();
         ensure!(
             count == 1,
-            "expected one of does, would, held, ends, uncordons, untaints and openAtMost, found {count} of them"
+            "expected one of does, would, blocked, ends, uncordons, untaints and openAtMost, found {count} of them"
         );
         if let (Some(after), Some(by)) = (self.after, self.by) {
             ensure!(after <= by, "expected after <= by, found {after} and {by}");
@@ -539,7 +539,7 @@ impl Expectation {
         let (least, most) = (self.at_least.unwrap_or(0), self.at_most.unwrap_or(usize::MAX));
         ensure!(least <= most, "expected atLeast <= atMost, found {least} and {most}");
         let is_told = self.blocked != Some(BlockReason::InProgress);
-        ensure!(is_told, "blocked: InProgress is not told, since the step itself is");
+        ensure!(is_told, "blocked: InProgress is not in the account, since the step itself is");
         if self.open_at_most.is_some() {
             let more = self.after.or(self.by).is_some() || self.at_least.or(self.at_most).is_some();
             ensure!(!more, "openAtMost goes with `node` alone");

@@ -44,8 +44,7 @@ pub(super) fn check_place(steps: &[PolicyStep], at: &str, errors: &mut Vec<Strin
         match step.action {
             ActionType::Cordon => cordons.push(step.mode),
             ActionType::Drain if cordons.is_empty() => errors.push(format!(
-                "{at}.steps[{i}]: expected a Cordon before Drain in the ladder, found none, so evicted pods would come back: put \
-                 a step with action Cordon before it"
+                "{at}.steps[{i}]: expected a Cordon step before Drain, found none, so evicted pods would come back"
             )),
             ActionType::Drain if step.mode == Mode::Enforce && !cordons.contains(&Mode::Enforce) => errors.push(format!(
                 "{at}.steps[{i}]: expected a Cordon of mode Enforce before Drain, found only a dry run, so evicted pods would \

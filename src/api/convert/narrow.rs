@@ -103,7 +103,7 @@ fn runtime(name: &str) -> Result<(), String> {
         return Err(format!("{expected}, found {found:?}{hint}"));
     }
     match NO_RUNTIMES.iter().find(|(of, _)| *of == name) {
-        Some((_, instead)) => Err(format!("{expected}, found {name:?}, which no Node tells: write {instead:?}")),
+        Some((_, instead)) => Err(format!("{expected}, found {name:?}, which no Node reports: write {instead:?}")),
         None => Ok(()),
     }
 }

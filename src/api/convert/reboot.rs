@@ -37,8 +37,7 @@ fn check_mark(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     }
     if step.approval.is_none() {
         errors.push(format!(
-            "{at}.approval: MarkForReboot has another tool end every pod of the node, so it has to be said whether a person is asked \
-             first: write approval: Manual, or approval: Automatic"
+            "{at}.approval: MarkForReboot has another tool end every pod of the node, so it has no default: write approval: Manual or approval: Automatic"
         ));
     }
     if step.max_attempts != 1 {
@@ -46,8 +45,7 @@ fn check_mark(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     }
     if step.timeout.get() < LEAST_MARK {
         errors.push(format!(
-            "{at}.timeout: who reboots a marked node looks now and then, and in its windows only (kured once an hour, as shipped), \
-             expected at least 15m with MarkForReboot, found {}",
+            "{at}.timeout: the tool that reboots the node checks for the file now and then, in its windows only (kured once an hour, as shipped), expected at least 15m with MarkForReboot, found {}",
             step.timeout
         ));
     }
@@ -64,8 +62,7 @@ pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     }
     if step.approval.is_none() {
         errors.push(format!(
-            "{at}.approval: Reboot ends every pod of the node, so it has to be said whether a person is asked first: write \
-             approval: Manual, or approval: Automatic"
+            "{at}.approval: Reboot ends every pod of the node, so it has no default: write approval: Manual or approval: Automatic"
         ));
     }
     if step.max_attempts != 1 {
@@ -89,13 +86,13 @@ pub(super) fn check_place(steps: &[PolicyStep], at: &str, errors: &mut Vec<Strin
         };
         if !has(ActionType::Cordon) {
             errors.push(format!(
-                "{at}.steps[{i}]: expected a Cordon before Reboot in the ladder, of mode Enforce unless it is a dry run itself, \
+                "{at}.steps[{i}]: expected a Cordon step before Reboot, of mode Enforce unless it is a dry run itself, \
                  found none"
             ));
         }
         if step.reboot.as_ref().is_none_or(|with| with.require_drain) && !has(ActionType::Drain) {
             errors.push(format!(
-                "{at}.steps[{i}]: expected a Drain before Reboot in the ladder, of mode Enforce unless it is a dry run itself, or \
+                "{at}.steps[{i}]: expected a Drain step before Reboot, of mode Enforce unless it is a dry run itself, or \
                  reboot.requireDrain: false, found neither"
             ));
         }

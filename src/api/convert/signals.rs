@@ -12,9 +12,7 @@ pub(super) fn check(rule: &PolicyRule, at: &str, errors: &mut Vec<String>) {
     let names: Vec<&str> = rule.steps.iter().filter(looks_on_node).map(|step| step.action.as_str()).collect();
     if !names.is_empty() {
         errors.push(format!(
-            "{at}.steps: for nodeConditions alone expected only Cordon, Taint, Drain, HandOff and Notify, found {}, which would never \
-             be done: nobody on the node can look once more whether a condition of the Node is true; take it out, or name in \
-             match.faults what it is for",
+            "{at}.steps: for nodeConditions alone expected only Cordon, Taint, Drain, HandOff and Notify, found {}, which would never be executed: no probe can check whether a condition of the Node is true; remove it, or name its faults in match.faults",
             names.join(", ")
         ));
     }

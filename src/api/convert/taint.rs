@@ -24,7 +24,7 @@ pub(super) fn check_beside(steps: &[PolicyStep], at: &str, errors: &mut Vec<Stri
     let deletes = steps.iter().position(|step| step.action == ActionType::DeletePod);
     if let (Some(delete), Some((i, _))) = (deletes, effects.iter().find(|(_, effect)| effect.repels_daemon_sets())) {
         errors.push(format!(
-            "{at}.steps[{i}].taint.effect: expected PreferNoSchedule in a ladder with DeletePod (steps[{delete}]), found NoSchedule, \
+            "{at}.steps[{i}].taint.effect: expected PreferNoSchedule in a rule with DeletePod (steps[{delete}]), found NoSchedule, \
              under which the deleted pod has no successor"
         ));
     }

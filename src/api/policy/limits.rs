@@ -21,29 +21,29 @@ pub struct PolicyLimits {
     /// Remediations that may run at the same time: a number or a percent, rounded the same way. Default 1.
     #[serde(default = "default_max_in_flight")]
     pub max_in_flight: IntOrPercent,
-    /// The same in each zone, rack or pool. At most 8; all of them hold.
+    /// A limit for each zone, rack or pool. At most 8; all of them apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub per_topology: Vec<PolicyTopologyLimit>,
-    /// The same for some kinds of fault. At most 8; all of them hold.
+    /// A limit for some kinds of fault. At most 8; all of them apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub per_fault: Vec<PolicyFaultLimit>,
-    /// How often one node may be acted on.
+    /// How many actions one node may get.
     #[serde(default)]
     pub per_node: PolicyNodeLimit,
-    /// Many nodes with the same new fault are a storm: nothing is begun for it until no more come, then one node is healed at a
-    /// time, then two, four and so on, as long as it helps. Notify is not held.
+    /// Many nodes with the same new fault are a storm: nothing starts for it until no more nodes come, then one node is
+    /// remediated at a time, then two, four and so on, as long as that helps. Notify is not blocked.
     #[serde(default)]
     pub storm: PolicyStorm,
 }
 
-/// How often, and for how long, one node may be acted on: after that a person has to see what is wrong with it.
+/// How many actions, and for how long, one node may get. After that a person has to find out what is wrong with it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyNodeLimit {
-    /// So many acts in the name of this policy, whichever faults they are for. Cordon and Notify do not count. 1 to 100,
-    /// default 20.
+    /// Most actions in the name of this policy, for whichever faults. Cordon and Notify do not count. 1 to 100. Default
+    /// 20.
     #[serde(default = "default_actions")]
     #[schemars(range(min = 1, max = 100))]
     pub max_actions: u32,
@@ -71,8 +71,8 @@ impl Default for PolicyNodeLimit {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyStorm {
-    /// So many of the selected nodes, and at least 5: a number or a percent, rounded down. Default 25%. More than there are
-    /// nodes = never.
+    /// So many of the selected nodes, and at least 5, are a storm: a number or a percent, rounded down. Default 25%.
+    /// More than there are nodes = never.
     #[serde(default = "default_storm_nodes")]
     pub min_nodes: IntOrPercent,
     /// A fault is new for this time: a duration from 1s to 24h. Default 10m.

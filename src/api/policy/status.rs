@@ -19,14 +19,14 @@ pub struct RemediationPolicyStatus {
     /// Generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Nodes the policy selects (not counting those being deleted).
+    /// Nodes that the policy selects, without those being deleted.
     #[serde(default)]
     pub selected_nodes: u32,
-    /// Of those, unhealthy: a confirmed fault that a rule matches, not Ready, an open remediation, or silent
-    /// after having reported.
+    /// Selected nodes that are unhealthy: a confirmed fault that a rule matches, not Ready, an open remediation, or a
+    /// probe that stopped reporting.
     #[serde(default)]
     pub unhealthy_nodes: u32,
-    /// Of those, nodes whose probe has never reported: shown, not counted, never acted on.
+    /// Selected nodes whose probe has never reported. They are not counted as unhealthy, and get no action.
     #[serde(default)]
     pub unknown_nodes: u32,
     /// Remediations in flight.
@@ -38,14 +38,15 @@ pub struct RemediationPolicyStatus {
     /// `maxInFlight` as a number now.
     #[serde(default)]
     pub max_in_flight: u32,
-    /// The narrower limits as numbers now. Absent where nothing of it is to be told.
+    /// The narrower limits as numbers now. Absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<PolicyLimitsStatus>,
-    /// `windows` of the spec, in its order: whether each is open, and when that changes.
+    /// `windows` of the spec, in its order: whether each is active, and when that changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub windows: Vec<WindowStatus>,
-    /// Kinds of fault that many nodes have, and for which nothing or little is begun therefore: the widest storm first, at most 16.
+    /// Kinds of fault that many nodes have, for which little or nothing starts therefore; the widest storm first. At
+    /// most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub storms: Vec<StormStatus>,
@@ -76,7 +77,7 @@ pub struct PolicyLimitsStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub per_fault: Vec<FaultLimitStatus>,
-    /// `perNode`: the nodes that were acted on as often, or for as long, as they may be, those that wait for longest first. At most 16;
+    /// `perNode`: the nodes that have reached their limit, those that wait for longest first. At most 16;
     /// `perNodeOmitted` counts the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -141,16 +142,16 @@ impl From<&FaultRoom> for FaultLimitStatus {
     }
 }
 
-/// A node that was acted on as often as it may be.
+/// A node that has reached its limit of actions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeLimitStatus {
     /// Name of the node.
     #[schemars(length(max = 253))]
     pub node: String,
-    /// Acts that count now.
+    /// Actions that count now.
     pub actions: u32,
-    /// When one more may be done.
+    /// When one more may start.
     pub until: Timestamp,
 }
 
@@ -161,7 +162,7 @@ impl From<&SpentNode> for NodeLimitStatus {
 }
 
 impl PolicyLimitsStatus {
-    /// What is told of the limits; `None` = nothing.
+    /// The narrower limits; `None` = there are none.
     pub fn of(limits: &LimitsOutlook) -> Option<Self> {
         let left_out = |count: u32| (count > 0).then_some(count);
         let told = Self {
@@ -184,7 +185,8 @@ pub struct WindowStatus {
     pub window: String,
     /// Whether it is open now.
     pub active: bool,
-    /// When that changes. One that opens again before or as it ends does not end there. Absent = not in any time that was looked at.
+    /// When that changes. Windows that follow each other without a gap count as one. Absent = not within the time that
+    /// is computed ahead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -202,13 +204,13 @@ pub struct StormStatus {
     /// The kind of fault.
     #[schemars(length(max = 64))]
     pub fault: String,
-    /// How many nodes may be healed of it at a time. 0 = none, as long as new ones come.
+    /// How many nodes may be remediated at a time. 0 = none, as long as new ones come.
     pub max_concurrent: u32,
     /// Nodes on which it is confirmed.
     pub nodes: u32,
-    /// Nodes on which it is new, also those on which it does not show any more.
+    /// Nodes on which the fault is new, including those on which it is absent again.
     pub new_nodes: u32,
-    /// What speaks for a storm, and what the nodes have in common.
+    /// Why this is a storm, and what the nodes have in common.
     #[schemars(length(max = 512))]
     pub message: String,
 }

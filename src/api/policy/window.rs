@@ -12,7 +12,7 @@ use crate::api::HumanDuration;
 use crate::core::action::ActionType;
 use crate::core::window::WindowType;
 
-/// A span of time that comes again and again.
+/// A time span that recurs.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyWindow {
@@ -32,7 +32,8 @@ pub struct PolicyWindow {
     #[serde(default = "default_zone")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: String,
-    /// For which actions. None = for all but Notify: people are told at any time, unless it is named here.
+    /// The actions that the window applies to. Empty = all but Notify: people are notified at any time, unless Notify
+    /// is named here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub actions: Vec<ActionType>,

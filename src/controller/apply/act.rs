@@ -74,7 +74,7 @@ impl Applier {
         // Of an act in rounds, people hear of its beginning and its end.
         if !is_further_round(&live.remediation, operation_id, &result) {
             self.metrics.act(kind, result_name(&result));
-            tracing::info!(remediation = name, node, operation = operation_id, act = kind, result = ?result, "acted");
+            tracing::info!(remediation = name, node, operation = operation_id, act = kind, result = ?result, "action executed");
             self.events.executed(&live.node, name, kind, &result);
         }
         self.write_remediation(&next).await
@@ -203,7 +203,7 @@ impl Applier {
             agent.filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != order.operation_id);
         if let Some(running) = running {
             return Err(ApplyError::NotNow(format!(
-                "node {} is still at work on order {}",
+                "node {} still executes command {}",
                 order.node, running.operation_id
             )));
         }

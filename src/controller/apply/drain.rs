@@ -174,7 +174,7 @@ fn answer(error: &CallError) -> Answer {
         403 if is_without_right(error) => Answer::Stop("the controller may not evict pods any more".to_owned()),
         404 => Answer::Gone,
         // Another pod has its name by now, or somebody writes to it: the next round looks anew, and it is not done before that.
-        409 => Answer::Refused("it was changed meanwhile, and is looked at anew".to_owned()),
+        409 => Answer::Refused("it was changed meanwhile, and is checked again".to_owned()),
         429 => match budgets(status) {
             Some(why) => Answer::Refused(why),
             // Not a budget: the server itself has enough to do, or a webhook spares this one.

@@ -141,11 +141,11 @@ impl Applier {
         let untold = match self.tell(handed, at).await {
             Ok(true) => None,
             Ok(false) => Some(format!("{handed} is not there any more")),
-            Err(error) if error.is_refusal() => Some(format!("its remediator could not be told: {}", error.line())),
+            Err(error) if error.is_refusal() => Some(format!("its remediator could not be notified: {}", error.line())),
             Err(error) => return Err(error.into()),
         };
         let message =
-            untold.map_or_else(|| format!("{why}; {handed} was told so"), |untold| format!("{why}; {untold}"));
+            untold.map_or_else(|| format!("{why}; {handed} was notified"), |untold| format!("{why}; {untold}"));
         tracing::info!(remediation = name, object = %handed, operation = handed.operation_id, message, "hand-off timed out");
         let known = self.cache.lock().snapshot.remediations.get(name).cloned();
         match known {

@@ -18,7 +18,7 @@ impl Applier {
     /// a start by hand that has not begun, with our finalizer: it begins, or ends and is freed, in a later pass.
     pub(super) async fn begin_manual(&self, remediation: &Remediation) -> Result<(), ApplyError> {
         let Some((uid, version)) = remediation.identity.clone() else {
-            return Err(ApplyError::NotNow(format!("start by hand {} has no object", remediation.name)));
+            return Err(ApplyError::NotNow(format!("manual request {} has no object", remediation.name)));
         };
         let name = &remediation.name;
         let api = self.calls.read::<NodeRemediation>();
@@ -34,7 +34,7 @@ impl Applier {
         };
         if read.uid().as_deref() != Some(&uid) || read.resource_version().as_deref() != Some(&version) {
             read.fold(&mut self.cache.lock(), Instant::now());
-            return Err(ApplyError::NotNow(format!("start by hand {name} has changed since it was decided on")));
+            return Err(ApplyError::NotNow(format!("manual request {name} has changed since the plan")));
         }
         // Others' finalizers stay: with the version, the list that we write is the one that we read.
         let mut finalizers: Vec<String> = read.finalizers().to_vec();
@@ -49,7 +49,7 @@ impl Applier {
             node = remediation.node,
             policy = remediation.policy,
             message = remediation.message,
-            "remediation started by hand"
+            "remediation of a manual request started"
         );
         self.write_remediation(&Remediation {
             identity: kept.uid().zip(kept.resource_version()),
@@ -74,7 +74,7 @@ impl Applier {
     async fn patch_manual(&self, name: &str, patch: &Value, is_status: bool) -> Result<NodeRemediation, ApplyError> {
         let api = self.calls.act::<NodeRemediation>();
         let (params, patch) = (patch_params(), Patch::Merge(patch));
-        let what = || format!("writing NodeRemediation {name}, a start by hand");
+        let what = || format!("writing NodeRemediation {name}, a manual request");
         let answer = if is_status {
             bounded(what, api.patch_status(name, &params, &patch)).await
         } else {

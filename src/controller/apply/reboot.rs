@@ -35,7 +35,7 @@ pub(super) fn still_to_do(
     let told = report.status.as_ref().and_then(|status| status.probe.as_ref()).map(|probe| probe.boot_id.as_str());
     if told != Some(meant) {
         let told = told.unwrap_or("none");
-        return Err(format!("{action}: the probe of {name} was to tell of boot {meant}, found {told}"));
+        return Err(format!("{action}: expected the probe of {name} to report boot {meant}, found {told}"));
     }
     if step.action == ActionType::MarkForReboot {
         if node.ready == Tri::Unknown {

@@ -234,12 +234,12 @@ fn judge(
         return Err(format!("Node {} is being deleted", remediation.node));
     }
     if let Some(veto) = view.vetoes.first() {
-        return Err(format!("Node {} asks to be left alone: {veto}", remediation.node));
+        return Err(format!("Node {} is excluded from remediation: {veto}", remediation.node));
     }
 
     let policy = read.policy.ok_or_else(|| format!("RemediationPolicy {policy_name} is gone"))?;
     if policy.spec.suspend || policy.spec.mode != Mode::Enforce {
-        return Err(format!("RemediationPolicy {policy_name} does not act now: it is suspended or a dry run"));
+        return Err(format!("RemediationPolicy {policy_name} is suspended or a dry run"));
     }
 
     let fault = remediation.fault(&step.fault_id);
@@ -350,7 +350,7 @@ fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Res
     let looked = arrivals.look_age(Duration::from_secs(reported.check_age_seconds), now);
     if looked > EVIDENCE_MAX_AGE {
         let limit = EVIDENCE_MAX_AGE.as_secs();
-        return Err(format!("the last look at {} on {node} is older than {limit}s by now", reported.kind));
+        return Err(format!("the last check of {} on {node} is older than {limit}s", reported.kind));
     }
     Ok(())
 }

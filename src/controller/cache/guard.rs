@@ -220,7 +220,7 @@ impl Guardable for Node {
 
 impl Guardable for DaemonSet {
     const KIND: &'static str = "DaemonSet";
-    const HELD: &'static str = "what was known of it counts on; if it was never read, its pods are not looked for";
+    const HELD: &'static str = "its last known state still counts; if it was never read, its pods are not checked";
 
     fn unread(_bad: &Unread, _key: &str, _state: &mut State, _now: Instant) -> News {
         News::Nothing
@@ -254,7 +254,7 @@ impl Guardable for Pod {
 
 impl Guardable for NodeRuntimeHealth {
     const KIND: &'static str = "NodeRuntimeHealth";
-    const HELD: &'static str = "the node is held until it can be";
+    const HELD: &'static str = "the node is blocked until it can be read";
     const MAX_STATUS: usize = MAX_REPORT;
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
@@ -273,7 +273,7 @@ impl Guardable for RemediationPolicy {
 
 impl Guardable for NodeRemediation {
     const KIND: &'static str = "NodeRemediation";
-    const HELD: &'static str = "it keeps its slot, and its node is held";
+    const HELD: &'static str = "it keeps its slot, and its node is blocked";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
         // What we held of it is not true any more. That it is there keeps its slot, and its node from others.

@@ -36,7 +36,7 @@ pub(super) async fn fetch(client: Client, node: &str, fault: Option<&str>) -> an
     let mut command = vec!["/nrh", "evidence", "--local", "--json"];
     command.extend(fault.into_iter().flat_map(|fault| ["--fault", fault]));
     let said = timeout(WHOLE, said(&pods, &pod, node, command)).await;
-    let late = || anyhow!("it did not tell all within {} s; {}", WHOLE.as_secs(), instead(node));
+    let late = || anyhow!("it did not send everything within {} s; {}", WHOLE.as_secs(), instead(node));
     let text = said
         .map_err(|_| late())
         .flatten()
@@ -60,7 +60,7 @@ async fn probe_of(pods: &Api<Pod>, node: &str) -> anyhow::Result<String> {
     let found = timeout(ANSWER, pods.list(&wanted)).await.context("the API server gave no answer in time")?;
     let found = found.map_err(|error| match error {
         Error::Api(said) if said.code == 403 => {
-            anyhow!("may not look for the probe's pod: `list` on pods in namespace {NAMESPACE} is missing")
+            anyhow!("may not find the probe's pod: `list` on pods in namespace {NAMESPACE} is missing")
         }
         error => anyhow::Error::new(error).context(format!("cannot list the pods of {NAMESPACE}")),
     })?;

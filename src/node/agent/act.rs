@@ -42,10 +42,10 @@ pub(super) async fn act(order: &Order, allowed: Allowed, bounds: &Bounds) -> Out
 /// Has the login manager boot the machine anew. Whether it does, the next boot id tells.
 async fn reboot(order: &Order, bus: &Path, bounds: &Bounds) -> Outcome {
     let said = match login::reboot(bus, bounds.call).await {
-        Ok(delays) if delays.is_empty() => "the login manager was told to reboot the node".to_owned(),
-        Ok(delays) => format!("the login manager was told to reboot the node, which waits for {delays}"),
+        Ok(delays) if delays.is_empty() => "the login manager was asked to reboot the node".to_owned(),
+        Ok(delays) => format!("the login manager was asked to reboot the node, which waits for {delays}"),
         // It may have been heard: asked for once is asked for.
-        Err(error @ LoginError::NotSeen(_)) => format!("{error}; the boot id will tell"),
+        Err(error @ LoginError::NotSeen(_)) => format!("{error}; the boot id will show it"),
         Err(error) => return failed(order, &format!("the node was not rebooted: {error}")),
     };
     verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said)
@@ -56,12 +56,11 @@ fn leave(order: &Order, folder: &Folder, mark: &Mark, path: &str) -> Outcome {
     let done = |reason, said: &str| verdict::outcome(order, OutcomeState::Done, reason, said);
     match folder.place(sentinel_name(path).unwrap_or_default(), mark) {
         Ok(Placed::Made) => {
-            done(OutcomeReason::Executed, &format!("{path} asks for a reboot, until this order is withdrawn"))
+            done(OutcomeReason::Executed, &format!("{path} requests a reboot until this command is withdrawn"))
         }
         Ok(Placed::Others(whose)) => {
             let said = format!(
-                "{path} asks for a reboot already, and is somebody else's ({whose}): it was left as it is, and stays when this order \
-                 is withdrawn"
+                "{path} requests a reboot already and belongs to someone else ({whose}): it stays when this command is withdrawn"
             );
             done(OutcomeReason::AlreadyRequested, &said)
         }
@@ -89,7 +88,7 @@ async fn restart(order: &Order, unit: &Unit, bounds: &Bounds) -> Outcome {
     };
     let after = match units::look(&unit.bus, name, bounds.call).await {
         Ok(seen) => seen.phrase(),
-        Err(error) => format!("in a state that nobody told ({error})"),
+        Err(error) => format!("in an unknown state ({error})"),
     };
     let said = format!("{name} was {before}; systemd's restart of it: {result}; it is {after}");
     if result == "done" {

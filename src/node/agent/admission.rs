@@ -43,7 +43,7 @@ pub(in crate::node) enum Task {
 /// Checks the form of an order and says what it asks for.
 pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> {
     if order.node != node {
-        let message = format!("the order is for node {:?}, this is {node:?}", order.node);
+        let message = format!("the command is for node {:?}, this is {node:?}", order.node);
         return Err(Refusal::new(OutcomeReason::WrongNode, message));
     }
     if !is_operation_id(&order.operation_id) {
@@ -140,7 +140,7 @@ fn mark(order: &Order) -> Result<Task, Refusal> {
 
 fn no_second_look(order: &Order) -> Refusal {
     Refusal::cannot_look(format!(
-        "{:?} for {}: this version has no second look for it, so it does not act",
+        "{:?} for {}: this version has no second check for it, so it executes nothing",
         order.action, order.fault_type
     ))
 }
@@ -156,7 +156,8 @@ fn process(order: &Order, role: Role) -> Result<ProcessRef, Refusal> {
         return Err(Refusal::new(OutcomeReason::TargetChanged, message));
     }
     if process.role != role {
-        let message = format!("process {}: the role must be {role:?}, the order says {:?}", process.pid, process.role);
+        let message =
+            format!("process {}: the role must be {role:?}, the command says {:?}", process.pid, process.role);
         return Err(Refusal::new(OutcomeReason::TargetChanged, message));
     }
     if role == Role::Shim && order.target.sandbox_id.is_none() && order.target.container_id.is_none() {
@@ -195,9 +196,9 @@ fn is_operation_id(id: &str) -> bool {
 }
 
 fn malformed(what: &str) -> Refusal {
-    Refusal::cannot_look(format!("the order cannot be carried out: {what}"))
+    Refusal::cannot_look(format!("the command cannot be executed: {what}"))
 }
 
 fn stale(what: &str) -> Refusal {
-    Refusal::new(OutcomeReason::Expired, format!("the order is too old: {what}"))
+    Refusal::new(OutcomeReason::Expired, format!("the command is too old: {what}"))
 }

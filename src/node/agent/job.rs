@@ -41,15 +41,15 @@ async fn run_in(state_dir: &Path, args: RunCommandArgs) -> anyhow::Result<()> {
         Err(said) => unreadable(&said),
     };
     write_outcome(&args.outcome, &outcome)?;
-    anyhow::ensure!(outcome.state != OutcomeState::Failed, "the order failed: {}", outcome.message);
+    anyhow::ensure!(outcome.state != OutcomeState::Failed, "the command failed: {}", outcome.message);
     Ok(())
 }
 
 pub(in crate::node) fn read_order(text: &str) -> Result<Order, String> {
     if text.len() > MAX_ORDER {
-        return Err(format!("the order has {} bytes, at most {MAX_ORDER} are read", text.len()));
+        return Err(format!("the command has {} bytes, at most {MAX_ORDER} are read", text.len()));
     }
-    serde_json::from_str(text).map_err(|error| format!("the order cannot be read: {error}"))
+    serde_json::from_str(text).map_err(|error| format!("the command cannot be read: {error}"))
 }
 
 /// There is no operation to answer, but the Job must say what was wrong.

@@ -122,7 +122,7 @@ impl Looker {
                 }
                 if *signal == Signal::Kill && !order.allow_running_pods {
                     let message = format!(
-                        "killing shim {} would end every container of its pod; the order does not allow that",
+                        "killing shim {} would end every container of its pod; the command does not allow that",
                         process.pid
                     );
                     return Err(Refusal::new(OutcomeReason::Protected, message));
@@ -216,7 +216,7 @@ impl Looker {
         let read = move || lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
         let holds = self.reader.run(self.bounds.processes, read).await?;
         let holds =
-            holds.map_err(|error| Refusal::cannot_look(format!("cannot look at plugin process {pid}: {error}")))?;
+            holds.map_err(|error| Refusal::cannot_look(format!("cannot check plugin process {pid}: {error}")))?;
         if !holds {
             let lock = target.lock.as_deref().unwrap_or_default();
             let message = format!("plugin process {pid} does not hold the lock of {lock} any more");
@@ -273,7 +273,7 @@ impl Looker {
     async fn kubelet_at_work(&self) -> Result<bool, Refusal> {
         let mut finder = Finder::new(self.prover.root());
         let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
-        let found = found.map_err(|error| Refusal::cannot_look(format!("cannot look for the kubelet: {error}")))?;
+        let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
         Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.kubelet_start_age))
     }
 
@@ -351,14 +351,17 @@ fn same_object(seen: &ContainerSeen, target: &Target) -> Result<(), Refusal> {
         return changed(format!("container {} names no sandbox", seen.id));
     }
     if target.sandbox_id.as_ref().is_some_and(|id| *id != seen.sandbox_id) {
-        return changed(format!("container {} belongs to sandbox {}, not the ordered one", seen.id, seen.sandbox_id));
+        return changed(format!(
+            "container {} belongs to sandbox {}, not the one in the command",
+            seen.id, seen.sandbox_id
+        ));
     }
     let Some(pod) = &seen.pod else {
         return changed(format!("container {} is not the kubelet's: it names no pod", seen.id));
     };
     if target.pod.as_ref().is_some_and(|ordered| ordered.uid != pod.uid) {
         return changed(format!(
-            "container {} belongs to pod {pod} with uid {}, not the ordered one",
+            "container {} belongs to pod {pod} with uid {}, not the one in the command",
             seen.id, pod.uid
         ));
     }

@@ -41,16 +41,16 @@ impl Reader {
     ) -> Result<T, Unanswered> {
         let busy = self.begin()?;
         let (send, receive) = tokio::sync::oneshot::channel();
-        let thread = std::thread::Builder::new().name("nrh-look".to_owned()).stack_size(STACK);
+        let thread = std::thread::Builder::new().name("nrh-check".to_owned()).stack_size(STACK);
         let spawned = thread.spawn(move || {
             let _ = send.send(work());
             drop(busy);
         });
-        spawned.map_err(|error| Unanswered(format!("cannot start a thread to look: {error}")))?;
+        spawned.map_err(|error| Unanswered(format!("cannot start a thread for the check: {error}")))?;
         match within(bound, receive).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(_)) => Err(Unanswered("the thread that looked at the processes died".to_owned())),
-            Err(_) => Err(Unanswered(format!("looking at the processes took longer than {}s", bound.as_secs()))),
+            Ok(Err(_)) => Err(Unanswered("the thread that read the processes died".to_owned())),
+            Err(_) => Err(Unanswered(format!("reading the processes took longer than {}s", bound.as_secs()))),
         }
     }
 
@@ -58,7 +58,7 @@ impl Reader {
         if self.busy.fetch_add(1, Ordering::SeqCst) >= MAX_THREADS {
             self.busy.fetch_sub(1, Ordering::SeqCst);
             return Err(Unanswered(format!(
-                "{MAX_THREADS} looks at the processes are still out: the kernel does not answer them"
+                "{MAX_THREADS} reads of the processes are still out: the kernel does not answer them"
             )));
         }
         Ok(Busy(Arc::clone(&self.busy)))

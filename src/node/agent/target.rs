@@ -55,7 +55,7 @@ impl Held {
             return Ok(None);
         };
         if process.start_ticks != wanted.start_ticks {
-            let found = format!("it started at tick {}, ordered was {}", process.start_ticks, wanted.start_ticks);
+            let found = format!("it started at tick {}, the command names {}", process.start_ticks, wanted.start_ticks);
             return Err(changed(wanted, &found));
         }
         let proof = match prover.prove_handle(&table, process, &handle) {
@@ -159,13 +159,13 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
                 return Ok(());
             }
             let ordered = target.container_id.as_deref().unwrap_or_else(|| ordered_id(target));
-            Err(changed(wanted, &format!("it serves {id} for Docker, ordered was {ordered}")))
+            Err(changed(wanted, &format!("it serves {id} for Docker, the command names {ordered}")))
         }
         Proof::Shim { namespace, .. } if namespace != KUBELET_NAMESPACE => {
             Err(changed(wanted, &format!("it serves namespace {namespace:?}, ours is {KUBELET_NAMESPACE:?}")))
         }
         Proof::Shim { id, .. } if ![&target.sandbox_id, &target.container_id].contains(&&Some(id.clone())) => {
-            Err(changed(wanted, &format!("it serves {id}, ordered was {}", ordered_id(target))))
+            Err(changed(wanted, &format!("it serves {id}, the command names {}", ordered_id(target))))
         }
         Proof::RuntimeClient { verb, .. } if !ENDING.contains(&verb.as_str()) => {
             Err(changed(wanted, &format!("it is at `{verb}`, which is not to be cut off")))
@@ -173,13 +173,13 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
         Proof::RuntimeClient { container_id, .. } if *container_id != target.container_id => {
             let found = container_id.as_deref().unwrap_or("none");
             let ordered = target.container_id.as_deref().unwrap_or("none");
-            Err(changed(wanted, &format!("it works on container {found}, ordered was {ordered}")))
+            Err(changed(wanted, &format!("it works on container {found}, the command names {ordered}")))
         }
         Proof::NetworkPlugin { command: None, .. } => {
             Err(changed(wanted, "its environment names no CNI_COMMAND, so nothing proves that it is a plugin's call"))
         }
         Proof::NetworkPlugin { sandbox_id: Some(id), .. } if target.sandbox_id.as_ref().is_some_and(|t| t != id) => {
-            Err(changed(wanted, &format!("it was called for {id}, ordered was {}", ordered_id(target))))
+            Err(changed(wanted, &format!("it was called for {id}, the command names {}", ordered_id(target))))
         }
         _ => Ok(()),
     }
@@ -214,7 +214,7 @@ fn ordered_id(target: &Target) -> &str {
 }
 
 fn changed(wanted: &ProcessRef, found: &str) -> Refusal {
-    let message = format!("process {} is not the ordered {:?}: {found}", wanted.pid, wanted.role);
+    let message = format!("process {} is not the {:?} of the command: {found}", wanted.pid, wanted.role);
     Refusal::new(OutcomeReason::TargetChanged, message)
 }
 

@@ -56,11 +56,11 @@ pub(in crate::node) enum LoginError {
     Cannot(String, &'static str),
     /// Somebody holds a lock against it.
     #[error(
-        "a reboot is blocked by {0}; it is respected: end what holds it (systemd-inhibit --list shows it), or reboot by hand"
+        "a reboot is blocked by {0}; it is respected: end what blocks it (systemd-inhibit --list shows it), or reboot manually"
     )]
     Blocked(String),
     /// The reboot was asked for, and what came of it is not known.
-    #[error("the login manager was told to reboot, and did not answer: {0}")]
+    #[error("the login manager was asked to reboot, and did not answer: {0}")]
     NotSeen(String),
 }
 
@@ -120,7 +120,7 @@ async fn allowed(bus: &mut Conversation, limit: Duration) -> Result<String, Logi
     if can != "yes" {
         let what = match can.as_str() {
             "challenge" => {
-                "it would ask a person for a password, so this process is not root there, or polkit was told otherwise"
+                "it would ask a person for a password, so this process is not root there, or polkit is configured otherwise"
             }
             "na" => "the machine or its container has no reboot",
             _ => "polkit or the machine forbids it",

@@ -98,7 +98,7 @@ pub(in crate::node) enum UnitError {
         now: String,
     },
     /// The restart was asked for, and what came of it is not known.
-    #[error("{unit} was told to restart, and its end was not seen: {why}")]
+    #[error("{unit} was asked to restart, and the result was not seen: {why}")]
     NotSeen {
         /// The unit.
         unit: String,

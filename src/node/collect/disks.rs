@@ -66,13 +66,12 @@ impl Disks {
 
     /// One look. What cannot be looked at is said in its place.
     pub fn look(&mut self, who: &Who) -> DisksSeen {
-        let nobody =
-            || Credential::Unknown("no kubelet is seen through which its certificate could be looked at".into());
+        let nobody = || Credential::Unknown("no kubelet is seen through which its certificate could be checked".into());
         let mut seen = DisksSeen { filesystems: Vec::new(), unseen: who.unseen.clone(), credential: nobody() };
         self.known.retain(|places| who.daemons.contains(&places.daemon));
         for daemon in &who.daemons {
             if let Err(error) = self.daemon(daemon, &mut seen) {
-                let why = format!("the folders of {} cannot be looked at: {error}", daemon.owner);
+                let why = format!("the folders of {} cannot be checked: {error}", daemon.owner);
                 seen.unseen.get_or_insert(bounded(&why, 200));
             }
         }

@@ -101,7 +101,7 @@ impl Host {
                     root = root.or(own.ok());
                 }
                 Err(error) => {
-                    seen.unseen.get_or_insert(bounded(&format!("{} cannot be looked at: {error}", daemon.owner), 200));
+                    seen.unseen.get_or_insert(bounded(&format!("{} cannot be checked: {error}", daemon.owner), 200));
                 }
             }
         }

@@ -132,7 +132,7 @@ impl Processes {
         let (inits, more) = inits::find(&self.proven, &table, uptime);
         let beyond = (left_out > 0).then(|| {
             let kept = self.bounds.kept;
-            format!("beyond {kept} processes, {left_out} of containers or of other users than root are not looked at")
+            format!("beyond {kept} processes, {left_out} of containers or of other users than root are not checked")
         });
         let left_out =
             LeftOut { locks: self.lock_facts(&mut processes), processes: lack.or(dropped), inits: more.or(beyond) };
@@ -187,7 +187,7 @@ impl Processes {
             // Without the right to look, every answer would be a guess: the whole look fails, by name.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(io::Error::new(
                 error.kind(),
-                format!("cannot look at process {} ({}): {error}", process.pid, bounded(&process.command, 15)),
+                format!("cannot check process {} ({}): {error}", process.pid, bounded(&process.command, 15)),
             )),
             Err(error) if proc::is_gone(&error) => Ok(Tried::No),
             Err(_) => Ok(known.map_or(Tried::Unproven, |known| Tried::Proven(known.proof.clone()))),

@@ -92,7 +92,7 @@ impl Reader {
 pub(super) async fn follow(shared: Arc<Shared>, path: Option<PathBuf>) {
     let Some(path) = path else { return };
     if let Err(error) = read(&shared, &path).await {
-        tracing::info!(path = %path.display(), %error, "the kernel's log is not read: every look comes at its own time");
+        tracing::info!(path = %path.display(), %error, "the kernel's log is not read: every check comes at its own time");
     }
 }
 
@@ -105,7 +105,7 @@ async fn read(shared: &Shared, path: &std::path::Path) -> std::io::Result<()> {
         let look = reader.turn(&mut log, Instant::now())?;
         *lock(&shared.hints) = reader.counts;
         if look {
-            tracing::info!("the kernel tells of trouble: every collector looks now");
+            tracing::info!("the kernel reports trouble: every collector checks now");
             shared.refresh();
         }
         sleep(TURN).await;

@@ -55,7 +55,7 @@ fn who(shared: &Shared) -> Who {
     };
     match lock(&shared.kubelet).value().map(|kubelet| kubelet.process) {
         Some(Some((pid, start_ticks, _))) => who.daemons.push(Daemon { owner: Owner::Kubelet, pid, start_ticks }),
-        Some(None) => unseen("no kubelet runs that could be looked at"),
+        Some(None) => unseen("no kubelet runs that could be checked"),
         None => unseen("whether a kubelet runs is not known"),
     }
     let table = lock(&shared.processes);

@@ -58,7 +58,7 @@ pub(super) fn place(shared: &Shared) -> Result<Place, Failure> {
         RuntimeKind::CriO => return Ok(Place::CriO(endpoint(shared)?.socket)),
         _ => return Ok(Place::Containerd(endpoint(shared)?.socket)),
     }
-    let blind = || Failure::Blind("the runtime is Docker, and nobody has looked for its own socket yet".to_owned());
+    let blind = || Failure::Blind("the runtime is Docker, and its own socket was not checked yet".to_owned());
     docker_socket(shared).map(Place::Docker).ok_or_else(blind)
 }
 

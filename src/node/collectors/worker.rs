@@ -64,7 +64,7 @@ impl<T: Send + 'static> Worker<T> {
         answer.unwrap_or_else(|_| {
             self.asks = None;
             Err(Failure::Failed(format!(
-                "the thread of the {} collector ended in a look; it is started again",
+                "the thread of the {} collector ended in a check; it is started again",
                 self.name
             )))
         })

@@ -46,7 +46,7 @@ pub(super) fn look(proc: &Path, involved: &Involved, told: &Mutex<ProcessEvidenc
     };
     let mut room = Room(ROOM);
     if let Err(error) = read(proc, involved, &mut room, &tell) {
-        let note = if is_gone(&error) { "it has ended".to_owned() } else { format!("cannot be looked at: {error}") };
+        let note = if is_gone(&error) { "it has ended".to_owned() } else { format!("cannot be checked: {error}") };
         tell(&mut |process| process.note.clone_from(&note));
     }
 }
@@ -76,7 +76,7 @@ fn read(proc: &Path, involved: &Involved, room: &mut Room, tell: Tell<'_>) -> io
     let threads = handle.threads();
     match &threads {
         Ok(threads) => tell(&mut |process| process.thread_states = states(threads)),
-        Err(error) => tell(&mut |process| process.note = format!("its threads cannot be told: {error}")),
+        Err(error) => tell(&mut |process| process.note = format!("its threads cannot be listed: {error}")),
     }
     let stack = match handle.kernel_stack() {
         Ok(stack) => room.lines(stack.lines().take(MAX_FRAMES)),

@@ -122,7 +122,7 @@ impl Handle {
 }
 
 fn missing(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the kernel does not tell {what}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("the kernel does not report {what}"))
 }
 
 pub(in crate::node) fn number_of(text: &str, name: &str) -> Option<u64> {

@@ -63,7 +63,7 @@ impl From<OwnCommand> for Command {
             Ok(order) => Some(order),
             Err(error) => {
                 // An order we cannot read is not carried out in part.
-                tracing::warn!(%error, "the order in this node's NodeCommand is not readable: leaving it alone");
+                tracing::warn!(%error, "the command in this node's NodeCommand is not readable: it is ignored");
                 None
             }
         });

@@ -57,7 +57,7 @@ pub(super) async fn serve(address: SocketAddr, collectors: Arc<Collectors>, newe
 /// Everything as text. Labels are closed sets, so nothing needs escaping.
 fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
     let mut out = String::new();
-    gauge(&mut out, "nrh_probe_collector_age_seconds", "Seconds since the last completed look of a collector.");
+    gauge(&mut out, "nrh_probe_collector_age_seconds", "Seconds since the last completed check of a collector.");
     let older = draft.map_or(0, |draft| draft.made.elapsed().as_secs());
     for collector in draft.iter().filter_map(|draft| draft.status.probe.as_ref()).flat_map(|probe| &probe.collectors) {
         if let Some(age) = collector.age_seconds {
@@ -86,7 +86,12 @@ fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
     head(&mut out, "counter", name, "Records of the kernel's log that were read, or passed over since too many came.");
     line(&mut out, name, &[("outcome", "Read")], hints.read);
     line(&mut out, name, &[("outcome", "Dropped")], hints.dropped);
-    head(&mut out, "counter", "nrh_probe_kernel_triggers_total", "Looks at once for something the kernel has logged.");
+    head(
+        &mut out,
+        "counter",
+        "nrh_probe_kernel_triggers_total",
+        "Immediate checks because of a line in the kernel's log.",
+    );
     line(&mut out, "nrh_probe_kernel_triggers_total", &[], hints.looks);
     gauge(&mut out, "nrh_probe_faults", "Faults that stand, by type and state.");
     let mut faults: BTreeMap<(&str, String), u64> = BTreeMap::new();

@@ -34,10 +34,10 @@ pub(super) async fn tend(settings: AgentSettings, mut command: watch::Receiver<C
             // Told once: it is tried again for as long as the probe runs.
             Ok(Err(error)) if !is_told => {
                 is_told = true;
-                tracing::warn!(%error, "cannot look for marks for a reboot, or remove one");
+                tracing::warn!(%error, "cannot check the files that request a reboot, or remove one");
             }
             Ok(Err(_)) => {}
-            Err(error) => tracing::debug!(%error, "cannot look for marks for a reboot"),
+            Err(error) => tracing::debug!(%error, "cannot check the files that request a reboot"),
         }
         sleep(LEAST).await;
         tokio::select! {

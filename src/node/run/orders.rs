@@ -39,7 +39,7 @@ impl Orders {
         if ended || self.running.is_some() {
             return;
         }
-        tracing::info!(operation = order.operation_id, action = ?order.action, fault = order.fault_id, "order received");
+        tracing::info!(operation = order.operation_id, action = ?order.action, fault = order.fault_id, "command received");
         self.running = Some(order.operation_id.clone());
         let (execute, sender, order) = (Arc::clone(&self.execute), self.sender.clone(), order.clone());
         tokio::spawn(async move {

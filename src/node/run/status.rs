@@ -29,7 +29,7 @@ pub(super) struct About {
 
 pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
     let collectors = collectors(seen);
-    let blind = collectors.iter().filter(|collector| collector.state == CollectorState::Blind);
+    let blind = collectors.iter().filter(|collector| collector.state == CollectorState::Unavailable);
     let blind = blind.map(|collector| format!("collector {}: {}", collector.name, collector.message));
     let missing = blind.chain(about.missing.iter().cloned()).map(|line| bounded(&line, LINE));
     ProbeStatus {
@@ -91,7 +91,7 @@ fn collector<T>(name: &str, look: &Look<T>) -> CollectorStatus {
         Look::Done { .. } => (CollectorState::Ok, String::new()),
         Look::Hung { out } => (CollectorState::Hung, format!("a call has been out for {} s", out.as_secs())),
         Look::Failed { error, .. } => (CollectorState::Failed, error.clone()),
-        Look::Blind { reason } => (CollectorState::Blind, reason.clone()),
+        Look::Blind { reason } => (CollectorState::Unavailable, reason.clone()),
     };
     CollectorStatus {
         name: name.to_owned(),

@@ -230,8 +230,8 @@ fn a_mark_stands_as_long_as_its_order_and_no_longer() {
         (mark(), Some(standing("op-1")), None),
         // The API server was not heard yet.
         (mark(), None, None),
-        (mark(), Some(Standing::Nothing), Some("its order was withdrawn")),
-        (mark(), Some(standing("op-2")), Some("another order stands")),
+        (mark(), Some(Standing::Nothing), Some("its command was withdrawn")),
+        (mark(), Some(standing("op-2")), Some("another command is issued")),
         (Mark { until: 999, ..mark() }, Some(standing("op-1")), Some("its time is over")),
         (Mark { until: 999, ..mark() }, None, Some("its time is over")),
         (Mark { boot_id: "before".into(), ..mark() }, None, Some("the boot that it was to end has ended")),
@@ -264,7 +264,7 @@ fn what_is_ours_goes_also_from_a_folder_in_which_none_may_be_put_any_more() {
     assert!(host.refused().contains("only its owner"));
     let folder = Folder::open_to_remove(host.0.path()).unwrap();
     let removed = tend(&folder, "n1", Some(&Standing::Nothing), "boot", Duration::from_secs(1000)).unwrap();
-    assert_eq!(removed, [("op-1".to_owned(), "its order was withdrawn")]);
+    assert_eq!(removed, [("op-1".to_owned(), "its command was withdrawn")]);
     assert_eq!(host.names(), [] as [String; 0]);
 }
 

@@ -32,7 +32,7 @@ fn of_call<T>(look: &Look<T>, now: Duration, stale: Duration) -> Sight {
 /// Looks at the node itself, each on a thread of its own: nobody else tells why one of them gives nothing.
 fn of_thread<T>(look: &Look<T>, now: Duration, stale: Duration) -> Sight {
     match look {
-        Look::Hung { .. } => Sight::Blind("the look does not come back".to_owned()),
+        Look::Hung { .. } => Sight::Blind("the check does not return".to_owned()),
         Look::Failed { error, age } if *age <= stale => Sight::Blind(error.clone()),
         look => of_call(look, now, stale),
     }
@@ -57,8 +57,8 @@ pub(super) fn collectors(seen: &Observations, thresholds: &Thresholds, findings:
             Sight::Looked(looked) => Verdict::Clean { looked },
             Sight::Never => {
                 coverage.others =
-                    Verdict::unknown(ConditionReason::NotYetChecked, "not every collector has looked lately");
-                Verdict::undecided("the collector has not looked lately")
+                    Verdict::unknown(ConditionReason::NotYetChecked, "not every collector has checked lately");
+                Verdict::undecided("the collector has not checked lately")
             }
             Sight::Blind(why) => {
                 findings.sightings.push(
@@ -67,7 +67,7 @@ pub(super) fn collectors(seen: &Observations, thresholds: &Thresholds, findings:
                         key: collector,
                         subject: Subject::named(SubjectKind::Probe, collector),
                         severity: Severity::Low,
-                        message: format!("the probe's collector {collector} cannot look at this node"),
+                        message: format!("the probe's collector {collector} cannot check this node"),
                         impact: "what this collector would see on the node is not seen; conditions that need it are Unknown",
                         evidence: vec![why],
                         looked: now,
@@ -75,7 +75,7 @@ pub(super) fn collectors(seen: &Observations, thresholds: &Thresholds, findings:
                     }
                     .into(),
                 );
-                Verdict::unknown(ConditionReason::CheckFailed, &format!("the collector {collector} cannot look"))
+                Verdict::unknown(ConditionReason::CheckFailed, &format!("the collector {collector} cannot check"))
             }
         };
         coverage.named.insert(collector.to_owned(), verdict);

@@ -45,8 +45,7 @@ pub(super) fn expiring(seen: &Observations, thresholds: &Thresholds, findings: &
         (
             Severity::Medium,
             format!("the kubelet's client certificate expires soon and was not renewed ({place})"),
-            "once it has expired, the API server takes nothing from this kubelet; look for a signing request that nobody \
-             approves",
+            "once it has expired, the API server rejects this kubelet; find the signing request that nobody approves",
         )
     };
     findings.sightings.push(

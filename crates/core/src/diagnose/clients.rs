@@ -68,7 +68,7 @@ pub(super) fn hung(seen: &Observations, thresholds: &Thresholds, confirm: Confir
         coverage.others = verdict;
     }
     for client in &old {
-        let detail = format!("{} is old too; another one is told in its place", describe(client.process));
+        let detail = format!("{} is old too; another one is reported instead", describe(client.process));
         for name in client.names() {
             coverage.named.insert(name, Verdict::unknown(ConditionReason::FaultSuspected, &detail));
         }
@@ -196,7 +196,7 @@ fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: Co
         message: bounded(&message, MAX_LINE),
         impact:
             "the pod gets no further, and what asks the runtime for this container may wait as well; with two such \
-                 pods the kubelet needs minutes for one look at all"
+                 pods the kubelet needs minutes for one relist of its pods"
                 .to_owned(),
         evidence: evidence(
             [

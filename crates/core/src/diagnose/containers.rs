@@ -45,7 +45,7 @@ pub(super) fn hung(seen: &Observations, known: Known, confirm: Confirm, findings
     if seen.kind == RuntimeKind::CriO {
         // Since 1.18 it answers for a running container without a look at what holds that one. What stands in no list any
         // more, or answers after it has hung, is clean all the same.
-        let detail = "CRI-O answers from its memory whatever holds a container";
+        let detail = "CRI-O answers from its memory, whatever blocks a container";
         coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CheckFailed, detail));
     }
     if findings.unasked > 0 && (seen.tasks.is_empty() || !known.tasks) {
@@ -223,7 +223,7 @@ fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations
     let is_its = |process: &&ProcessSeen| matches!(&process.part, Part::Monitor { id } if id == group.id);
     let Some(monitor) = processes.find(is_its) else { return sighting };
     if answers_nobody(monitor.state) {
-        sighting.message = bounded(&format!("{}: {} holds it up", sighting.message, describe(monitor)), MAX_LINE);
+        sighting.message = bounded(&format!("{}: {} blocks it", sighting.message, describe(monitor)), MAX_LINE);
     }
     sighting.evidence.push(format!("monitor of container {}: {}", short(group.id), describe(monitor)));
     Sighting { evidence: evidence(sighting.evidence), ..sighting }
@@ -269,7 +269,7 @@ fn tell(
         |process| match (kind, process.state) {
             // What holds a lock in Docker may be its shim, a mount, or Docker itself.
             (RuntimeKind::Docker, state) if state != 'T' => format!("; its shim is {}", describe(process)),
-            _ => format!(": {} holds it up", describe(process)),
+            _ => format!(": {} blocks it", describe(process)),
         },
     );
     let message = if certain {

@@ -25,7 +25,7 @@ pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         return findings.blind(kind, verdict);
     }
     if seen.kind == RuntimeKind::CriO {
-        let detail = "CRI-O answers with the state that it lists: that nothing runs it does not tell";
+        let detail = "CRI-O answers with the state that it lists: it does not report that nothing runs";
         return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
     }
     let who = if seen.kind == RuntimeKind::Docker { "Docker, asked by id" } else { "containerd" };

@@ -37,7 +37,7 @@ pub(super) fn not_ready(seen: &Observations, thresholds: &Thresholds, findings: 
             severity: Severity::High,
             message: format!("the runtime says that its network is not ready ({reason})"),
             impact: "no pod that needs a network of its own is started on this node; a restart of runtime or kubelet \
-                     changes nothing: the pod that installs the network plugin is the one to look at",
+                     changes nothing: check the pod that installs the network plugin",
             evidence: vec![format!("NetworkReady is false: {}", bounded(&network.message, 256))],
             looked,
             confirm: thresholds.network_not_ready,

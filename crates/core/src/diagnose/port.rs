@@ -59,7 +59,7 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
         }
         Ok(true) => {
             let detail =
-                "whether the kubelet's sync loop has begun is not known: no look at its pods has been seen to end";
+                "it is not known whether the kubelet's sync loop has started: no relist of its pods has ended yet";
             return findings.blind(kind, Verdict::undecided(detail));
         }
         Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
@@ -78,8 +78,8 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
     }
     match relists(seen, port, thresholds) {
         Relists::Fine => {}
-        Relists::Slow(_) => return findings.blind(kind, held("its looks at its pods are slow")),
-        Relists::Undecided(_) => return findings.blind(kind, held("how its looks at its pods go is not known")),
+        Relists::Slow(_) => return findings.blind(kind, held("it relists its pods slowly")),
+        Relists::Undecided(_) => return findings.blind(kind, held("it is not known how fast it relists its pods")),
     }
     findings.sightings.push(
         Component {
@@ -88,7 +88,7 @@ pub(super) fn sync_loop(seen: &Observations, thresholds: &Thresholds, findings: 
                      mount that does not answer, left below the folder of a pod that is gone",
             evidence: vec![
                 "/healthz/syncloop: its sync loop took longer than expected, which it says after 5 min".to_owned(),
-                "its looks at its pods go on, and the runtime answers".to_owned(),
+                "it goes on relisting its pods, and the runtime answers".to_owned(),
             ],
             ..of_the_kubelet(kind, looked, thresholds.sync_loop_stalled)
         }
@@ -112,13 +112,13 @@ pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         return findings.blind(kind, verdict);
     }
     if let Some(why) = of_the_runtime(seen) {
-        let detail = format!("the kubelet's looks at its pods are slow, and {why}: that may be why");
+        let detail = format!("the kubelet relists its pods slowly, and {why}: that may be the cause");
         return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
     findings.sightings.push(
         Component {
             message: format!(
-                "the kubelet takes {} s or more for each look at its pods, and the runtime answers",
+                "the kubelet takes {} s or more for each relist of its pods, and the runtime answers",
                 thresholds.slow_relist.as_secs()
             ),
             impact: "what becomes of the pods of this node is noticed late, although the node is Ready: the kubelet waits for \
@@ -128,7 +128,7 @@ pub(super) fn pleg(seen: &Observations, thresholds: &Thresholds, findings: &mut 
         }
         .into(),
     );
-    findings.undecided(kind, KUBELET, looked, "its looks at its pods are slow");
+    findings.undecided(kind, KUBELET, looked, "it relists its pods slowly");
 }
 
 fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Relists {
@@ -155,8 +155,8 @@ fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Rel
     match relists.mean {
         _ if !evidence.is_empty() => Relists::Slow(evidence),
         Some(mean) if mean < slow / 2 => Relists::Fine,
-        Some(_) => Relists::Undecided(Verdict::undecided("the kubelet's looks at its pods are neither slow nor quick")),
-        None => Relists::Undecided(Verdict::undecided("no look of the kubelet at its pods has been seen to end yet")),
+        Some(_) => Relists::Undecided(Verdict::undecided("the kubelet relists its pods neither slowly nor quickly")),
+        None => Relists::Undecided(Verdict::undecided("no relist of the kubelet's pods has ended yet")),
     }
 }
 

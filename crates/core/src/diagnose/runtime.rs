@@ -100,7 +100,7 @@ pub(super) fn list_hung(seen: &Observations, thresholds: &Thresholds, findings: 
         (
             FaultType::RuntimeUpdateBlocked,
             "ListContainers",
-            "the runtime lists its sandboxes, but not its containers: one blocked update of one container holds up the whole list; look for a shim that does not answer, and for a container being resized",
+            "the runtime lists its sandboxes, but not its containers: one blocked update of one container blocks the whole list; find a shim that does not answer, and a container that is being resized",
             "the kubelet cannot see its containers; the node turns NotReady after three minutes",
         )
     };

@@ -84,7 +84,7 @@ pub(super) fn waiting(seen: &Observations, thresholds: &Thresholds, findings: &m
     found.sort_by(|a, b| b.waited.cmp(&a.waited).then_with(|| a.key.cmp(&b.key)));
     let mut told = 0_usize;
     for one in &found {
-        let verdict = Verdict::undecided("it waits, or another one is told in its place");
+        let verdict = Verdict::undecided("it waits, or another one is reported instead");
         coverage.named.insert(one.key.clone(), verdict);
         if one.waited < thresholds.uninterruptible_age || told >= MAX_TOLD {
             continue;

@@ -48,7 +48,8 @@ pub(super) fn unknown(seen: &Observations, thresholds: &Thresholds, findings: &m
         );
     }
     let more = host.untracked_left_out;
-    let left_out = (more > 0)
-        .then(|| format!("{more} more control groups that no list has than the {} that are told", untracked.len()));
+    let left_out = (more > 0).then(|| {
+        format!("{more} more control groups are in no list, besides the {} that are reported", untracked.len())
+    });
     findings.cover(kind, Coverage::new(Verdict::clean_unless(left_out.as_deref(), looked)));
 }

@@ -133,11 +133,9 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
             Some(Resolution::Exhausted) => {
                 let is_fresh = ladder::evidence(facts, seen, ctx).is_ok();
                 let how =
-                    if is_fresh { "and it is still there" } else { "and nobody can look whether it is still there" };
-                let message = format!(
-                    "{} ({}): its ladder is at an end {how}; a person is needed",
-                    seen.fault.kind, seen.fault.subject
-                );
+                    if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
+                let message =
+                    format!("{} ({}): no step is left {how}; a person is needed", seen.fault.kind, seen.fault.subject);
                 turn.block(id, Block::new(BlockReason::StepsExhausted, &message), wake);
                 continue;
             }
@@ -186,7 +184,7 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
                     turn.remediation.faults.push(readiness::standing(ctx, seen, rule));
                 } else {
                     let message = format!(
-                        "remediation {} holds as many faults as it may; the next one takes it",
+                        "remediation {} has as many faults as it may have; the next one takes it",
                         turn.remediation.name
                     );
                     turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
@@ -343,7 +341,7 @@ fn try_fault(
         let is_full = turn.remediation.steps.len() >= MAX_STEPS;
         let Some(step) = step.filter(|_| !is_full) else {
             standing.state = Resolution::Exhausted;
-            let why = if is_full { "the remediation has as many steps as it may" } else { "its ladder is at an end" };
+            let why = if is_full { "the remediation has as many steps as it may" } else { "no step is left" };
             turn.remediation.say(&format!("{} ({}): {why}; a person is needed", standing.kind, standing.subject));
             replace(&mut turn.remediation, standing);
             return Ok(());
@@ -473,9 +471,9 @@ fn shadow(
     let message = match judged {
         Ok((seen, _)) => {
             record.target = seen.fault.target.clone();
-            "not done: the step is a dry run".to_owned()
+            "not executed: the step is a dry run".to_owned()
         }
-        Err(block) => format!("not done: the step is a dry run, and would be held: {}", block.message()),
+        Err(block) => format!("not executed: the step is a dry run, and would be blocked: {}", block.message()),
     };
     record.finish(StepState::Simulated, &message, ctx.snapshot.now);
     turn.remediation.steps.push(record);
@@ -512,7 +510,7 @@ fn reserve(
 /// one: people are told instead, where the ladder says so.
 fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: RemediationFault, rule: &Rule, step: &Step, block: &Block) {
     let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
-    let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "held for too long" };
+    let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "blocked for too long" };
     record.finish(StepState::Refused, &format!("{why}: {}", block.message()), ctx.snapshot.now);
     turn.remediation.steps.push(record);
     standing.step_index = drain::step_after_skip(step, rule, standing.step_index);

@@ -22,7 +22,7 @@ pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for no
 
 /// Why an attempt ended whose time went by while nobody knew which rule the fault is for.
 const IN_DOUBT: &str =
-    "its time was over while nobody could tell whether the rule is for the fault; it is asked for again";
+    "its time was over while nobody knew whether the rule applies to the fault; approval is requested again";
 
 /// Records the attempt, and asks for its approval.
 pub(super) fn ask(
@@ -82,7 +82,7 @@ pub(super) fn wait(
     if age >= step.approval_timeout && (!is_agreed || again.is_err()) {
         let why = match (&by, &again) {
             (Some(by), Err(block)) => {
-                format!("approved by {by}, and held until its time was over: {}", block.message())
+                format!("approved by {by}, and blocked until its time was over: {}", block.message())
             }
             _ => format!("nobody approved it within {} s", step.approval_timeout.as_secs()),
         };

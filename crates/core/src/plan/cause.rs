@@ -46,9 +46,7 @@ pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> 
     if has_reported && has_looked {
         return Ok(());
     }
-    let message = format!(
-        "pod {}: its cause on {} is looked for before anything is done about it; a new look was asked for",
-        pod.pod, facts.name
-    );
+    let message =
+        format!("pod {}: its cause on {} is checked before any action; a new check was requested", pod.pod, facts.name);
     Err(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN))
 }

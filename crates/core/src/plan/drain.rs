@@ -57,8 +57,7 @@ fn ends_no_pods(facts: &NodeFacts<'_>, with: &Drain) -> Option<CannotEnd> {
 
 fn not_ended(facts: &NodeFacts<'_>, why: &str) -> String {
     format!(
-        "node {} is not drained, since evicted pods would not end there: {why}; heal that first (or have them evicted all the \
-         same: drain.ignoreRuntimeHang)",
+        "node {} is not drained, since evicted pods would not end there: {why}; resolve that first (or set drain.ignoreRuntimeHang)",
         facts.name
     )
 }

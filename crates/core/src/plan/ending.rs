@@ -41,10 +41,10 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remedi
         return Some(format!("another remediation of node {} is open", remediation.node));
     }
     if taint::was_removed(ctx, facts, remediation) {
-        return Some(format!("{STOPPED_BY_A_PERSON}our taint was taken off node {} by hand", remediation.node));
+        return Some(format!("{STOPPED_BY_A_PERSON}a person removed our taint from node {}", remediation.node));
     }
     was_uncordoned(ctx, facts, remediation)
-        .then(|| format!("{STOPPED_BY_A_PERSON}node {} was uncordoned by hand", remediation.node))
+        .then(|| format!("{STOPPED_BY_A_PERSON}a person uncordoned node {}", remediation.node))
 }
 
 /// Whether somebody else made the node schedulable again. Our mark on a schedulable node is a sure sign; a node

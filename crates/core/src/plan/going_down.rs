@@ -82,9 +82,9 @@ pub(super) fn keeps_closed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Re
 /// That the cordon stays, in one sentence.
 pub(super) fn told(remediation: &Remediation, until: Timestamp) -> String {
     let is_mark = unsettled(remediation).is_some_and(|step| step.action == ActionType::MarkForReboot);
-    let how = if is_mark { "marked for a reboot" } else { "ordered to reboot" };
+    let how = if is_mark { "marked for a reboot" } else { "commanded to reboot" };
     format!(
-        "node {} was {how} and may still go down: the cordon of remediation {} stays until its boot id tells, until {} at the latest",
+        "node {} was {how} and may still reboot: the cordon of remediation {} stays until its boot id changes, at the latest until {}",
         remediation.node,
         remediation.name,
         clock(until)

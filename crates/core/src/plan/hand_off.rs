@@ -72,7 +72,7 @@ pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, with: &HandOff) ->
     }
     let until = clock(at.checked_add(memory).unwrap_or(at));
     let message = format!(
-        "node {} was handed to {} as another Node object of that name (remediation {}), and is sick again: not handed to it before {until}",
+        "node {} was handed to {} as another Node object of that name (remediation {}), and is unhealthy again: not handed to it before {until}",
         facts.name,
         with.remediation_template.object_kind(),
         remediation.name
@@ -163,7 +163,7 @@ pub(super) fn wait(
         return wake.at(limit.saturating_sub(age));
     }
     let said = view.map_or_else(String::new, |view| format!("; it said last: {}", view.message));
-    let why = format!("not healed within {}s{said}", limit.as_secs());
+    let why = format!("not resolved within {}s{said}", limit.as_secs());
     time_out(ctx, turn, &record, limit, &why, wake);
 }
 
@@ -191,7 +191,7 @@ pub(super) fn time_out(
     let late = since(now, began).saturating_sub(limit);
     let handed = turn.remediation.cleanup.hand_off_of(&record.operation_id).cloned();
     let Some(handed) = handed.filter(|_| late < TELL_WITHIN) else {
-        let why = format!("{why}; its remediator could not be told that its time is over");
+        let why = format!("{why}; its remediator could not be notified that its time is over");
         return attempt::end(turn, StepState::TimedOut, &why, now);
     };
     turn.effect = Some(Effect::TimeOutHandOff {

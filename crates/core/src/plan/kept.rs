@@ -37,8 +37,7 @@ pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timest
     wake.at(since(until, now));
     let names: Vec<&str> = remediation.given_up().map(|fault| fault.kind.as_str()).collect();
     let message = format!(
-        "the ladder is at an end, and not healed: {}; a person is needed; the node stays cordoned until that is gone, until {} \
-         at the latest unless it is tried anew (cordon.quarantineFor)",
+        "no step is left, and not resolved: {}; a person is needed; the node stays cordoned until the faults are gone, at the latest until {} unless the steps are tried again (cordon.quarantineFor)",
         names.join(", "),
         clock(until)
     );
@@ -144,7 +143,7 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation, wake: &m
         return Some(Over::Ends(Phase::Cancelled, why));
     }
     if let Some(other) = taken_over(ctx, facts, remediation) {
-        return Some(Over::Ends(Phase::Failed, format!("not healed; remediation {other} has taken over its cordon")));
+        return Some(Over::Ends(Phase::Failed, format!("not resolved; remediation {other} has taken over its cordon")));
     }
     match until(ctx, remediation) {
         Some(until) if until > ctx.snapshot.now => {
@@ -153,14 +152,13 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation, wake: &m
         }
         Some(until) => {
             let why = format!(
-                "not healed, and kept cordoned until {} (cordon.quarantineFor); a person is needed",
+                "not resolved; the node stays cordoned until {} (cordon.quarantineFor); a person is needed",
                 clock(until)
             );
             Some(Over::Ends(Phase::Failed, why))
         }
         None => {
-            let why =
-                "not healed, and its node is kept cordoned no longer: by the policy, or by a remediator".to_owned();
+            let why = "not resolved; the policy or a remediator ended the quarantine of its node".to_owned();
             Some(Over::Ends(Phase::Failed, why))
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
             "with NoSchedule no successor of a DaemonSet's pod would come to the node, as one comes with PreferNoSchedule",
         ),
         (Action::Cordon(_) | Action::Taint(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
-        (_, F::ProbeNotReporting) => Err("nothing is done to a node that nobody can look at"),
+        (_, F::ProbeNotReporting) => Err("no action is executed on a node that nobody can check"),
         (Action::DeletePod, F::StuckDaemonSetPod) => {
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
                 return Err("the pod is being deleted already");
@@ -45,7 +45,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         }
         (Action::DeletePod, _) => Err("it is not about a DaemonSet's pod"),
         (Action::ReleaseHungProcess { .. }, _) => Err("it names no hung process"),
-        (Action::CleanupOrphans, _) => Err("it is not about a leftover"),
+        (Action::CleanupOrphans, _) => Err("it is not about an orphan"),
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
 pub(super) fn cordon_helps_against(kind: FaultType) -> Result<(), &'static str> {
     use FaultType as F;
     match kind {
-        F::ProbeNotReporting => Err("nothing is done to a node that nobody can look at"),
+        F::ProbeNotReporting => Err("no action is executed on a node that nobody can check"),
         F::FrozenCgroup
         | F::ExitedContainerBacklog
         | F::ClientCertificateExpiring
@@ -80,7 +80,7 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'
     if !is_for_healing || healing.peek().is_none() || healing.any(helps) {
         return Ok(());
     }
-    Err("no step of the rule can heal it, so the node is not kept from pods or drained for it")
+    Err("no step of the rule can resolve it, so the node is not cordoned, tainted or drained for it")
 }
 
 /// Whether what has healed a fault that came back is an attempt that has failed.
@@ -232,8 +232,7 @@ pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> 
         }
         Probe::Never | Probe::Missed | Probe::Silent => {
             let message = format!(
-                "{}: the probe of {} has missed its promised heartbeat, so nobody knows how it is now; held until it \
-                 reports again",
+                "{}: the probe of {} has missed its promised heartbeat, so its state is unknown; blocked until it reports again",
                 fault.kind, facts.name
             );
             return Err(Block::new(BlockReason::ProbeNotReporting, &message));
@@ -242,7 +241,7 @@ pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> 
     let limit = ctx.settings.evidence_max_age;
     if seen.looked > limit {
         let message = format!(
-            "{} ({}): the last look at it is older than {}s; a new look was asked for",
+            "{} ({}): its last check is older than {}s; a new check was requested",
             fault.kind,
             fault.subject,
             limit.as_secs()
@@ -369,7 +368,7 @@ fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), B
         )
     } else {
         format!(
-            "node {} was acted on {} times within {} min by policy {} (limits.perNode); not again before {}",
+            "{} actions were executed on node {} within {} min by policy {} (limits.perNode); the next one not before {}",
             facts.name,
             spent.actions,
             limit.window.as_secs() / 60,
@@ -398,8 +397,7 @@ pub(super) fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(),
         return Ok(());
     }
     let message = format!(
-        "{} on {}: nothing is done on this node, since its probe may not act (--allow-actions is off, or its self-check \
-         failed)",
+        "{} on {}: no action is executed on this node, since actions are disabled there (--allow-actions is off, or the self-check of its probe failed)",
         fault.kind, facts.name
     );
     Err(Block::new(BlockReason::ActionsDisabled, &message))
@@ -526,7 +524,7 @@ pub(super) fn operation(
 
 fn notice(node: &str, fault: &Fault, message: Option<&str>, is_fresh: bool) -> String {
     let more = message.map_or_else(String::new, |message| format!(" — {message}"));
-    let since = if is_fresh { "" } else { " (nobody could look at it since)" };
+    let since = if is_fresh { "" } else { " (nobody could check it since)" };
     let text = format!("node {node}: {} ({}): {}{since}{more}", fault.kind, fault.subject, fault.message);
     crate::text::bounded(&text, crate::fault::MAX_LINE * 2)
 }

@@ -68,12 +68,12 @@ pub(super) fn begin<'a>(
     for manual in waiting {
         let started = match first.get(manual.node.as_str()) {
             Some(first) => never(format!(
-                "{} for node {} was written before and is not done; one start by hand at a time",
+                "{} for node {} was written before and is not finished; one manual request at a time",
                 first.name, manual.node
             )),
-            None if first.len() >= MAX_WAITING => {
-                never(format!("{MAX_WAITING} starts by hand wait already: write it again when some of them are over"))
-            }
+            None if first.len() >= MAX_WAITING => never(format!(
+                "{MAX_WAITING} manual requests wait already: write it again when some of them are finished"
+            )),
             None => start(ctx, nodes, manual, busy, slots, wake),
         };
         let no = match started {
@@ -91,7 +91,7 @@ pub(super) fn begin<'a>(
                 let said = manual
                     .cancel
                     .as_ref()
-                    .map(|cancel| format!("{STOPPED_BY_A_PERSON}its start by hand was cancelled {}", cancel.told()));
+                    .map(|cancel| format!("{STOPPED_BY_A_PERSON}its manual request was cancelled {}", cancel.told()));
                 let remediation =
                     manual.refused(&said.unwrap_or_else(|| format!("not begun: {why}")), ctx.snapshot.now);
                 begun.told.push(Effect::WriteRemediation(Box::new(remediation)));
@@ -110,7 +110,7 @@ pub(super) fn begin<'a>(
                     });
                 }
                 let mut told = block.about(manual.node.clone(), None, Some(&manual.policy), wake);
-                let whole = format!("start by hand {} ({}): {}", manual.name, manual.phrase(), told.message);
+                let whole = format!("manual request {} ({}): {}", manual.name, manual.phrase(), told.message);
                 told.message = bounded(&whole, MAX_LINE);
                 begun.blocked.push(told);
             }
@@ -202,7 +202,7 @@ fn place<'n, 'a>(
         ));
     }
     if manual.mode != Mode::Enforce {
-        return never("spec.mode: a start by hand is no dry run, expected Enforce".to_owned());
+        return never("spec.mode: a manual request is no dry run, expected Enforce".to_owned());
     }
     if manual.manual.action == ActionType::Drain {
         return never(
@@ -358,7 +358,7 @@ fn room<'a>(
     }
     let own = slots.slot(&manual.name);
     if let Some(slot) = own.filter(|slot| (&slot.node, &slot.policy) != (&manual.node, &manual.policy)) {
-        let message = format!("a slot for node {} is held under the same name until it is given back", slot.node);
+        let message = format!("a slot for node {} is taken under the same name until it is released", slot.node);
         return Err(Block::new(BlockReason::InProgress, &message).until(ctx.settings.cache_lag));
     }
     // Its slot of before has room or not by the fleet as it is now, not as it was then.

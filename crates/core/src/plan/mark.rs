@@ -82,7 +82,7 @@ pub(super) fn wait(
     let order = facts.own_order().filter(|order| order.operation_id == record.operation_id);
     // Withdrawn while the answer was on its way, or gone with the NodeCommand: an awaited boot would never come.
     if order.is_none() && record.reason.is_some() && age > ctx.settings.cache_lag {
-        let why = "its order does not stand any more, so the node has removed what mark of ours it carried";
+        let why = "its command was withdrawn, so the node has removed our file";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
     // The mark ends by what its order says, whatever the policy has been changed to since.
@@ -108,7 +108,7 @@ fn told(facts: &NodeFacts<'_>, record: &StepRecord, why: &str) -> String {
     if facts.probe == Probe::Reporting || !is_ours {
         return why.to_owned();
     }
-    format!("{why}; its probe does not report: if none comes back, the file may still be there: remove {path} by hand")
+    format!("{why}; its probe does not report: if none comes back, the file may still be there: remove {path}")
 }
 
 /// Why nobody can drain the node for its mark, if so. Only by the word of the boot that was to end: silence may be the boot itself.

@@ -178,8 +178,7 @@ fn passing<'a>(
     retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(facts.view)? {
         Storm::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
             let message = format!(
-                "many nodes of policy {} have {}: so few are healed at a time ({most} now), and twice as many when that \
-                 has helped (limits.storm)",
+                "many nodes of policy {} have {}: only a few are remediated at a time ({most} now), and twice as many once that has helped (limits.storm)",
                 policy.name, seen.fault.kind
             );
             Some(Block::new(BlockReason::Storm, &message))

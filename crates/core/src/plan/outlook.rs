@@ -168,7 +168,7 @@ fn activity(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: Option<&Remediatio
         place.unwrap_or(usize::MAX)
     };
     if let Some(first) = blocked.iter().min_by_key(|blocked| place(blocked)) {
-        return format!("held: {}", first.message);
+        return format!("blocked: {}", first.message);
     }
     last_done(ctx, facts)
 }
@@ -203,9 +203,9 @@ fn last_done(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> String {
         Phase::Succeeded => {
             let step =
                 remediation.steps.iter().rev().find(|step| step.state == StepState::Succeeded && step.action.heals());
-            step.map_or_else(|| format!("recovered {at}"), |step| format!("healed {at} by {}", step.phrase()))
+            step.map_or_else(|| format!("recovered {at}"), |step| format!("resolved {at} by {}", step.phrase()))
         }
-        Phase::Failed => format!("not healed, given up {at}"),
+        Phase::Failed => format!("not resolved, no step left since {at}"),
         Phase::Cancelled => format!("cancelled {at}: {}", remediation.message),
         _ => String::new(),
     }

@@ -33,8 +33,7 @@ impl Payment {
             Self::InDoubt(doubt) => return Err(Block::new(BlockReason::AdmissionNotEnforced, doubt)),
             Self::Awaited | Self::Refused(_) => {}
         }
-        let message = "the ledger of in-flight slots is missing or unreadable, or holds no slot for this remediation yet: nothing \
-                       is done before its slot is stored";
+        let message = "the ledger of in-flight slots is missing or unreadable, or has no slot for this remediation yet: no action is executed before its slot is stored";
         Err(Block::new(BlockReason::LedgerUnavailable, message))
     }
 }

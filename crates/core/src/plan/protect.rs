@@ -93,7 +93,7 @@ pub(super) fn delete_pod(
     }
     if let Some(taint) = facts.view.and_then(NodeView::repels_daemon_sets) {
         let message = format!(
-            "pod {name}: under the taint {taint} of {} it would have no successor; held until that is off the node",
+            "pod {name}: under the taint {taint} of {} it would have no successor; blocked until the taint is removed from the node",
             facts.name
         );
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
@@ -103,7 +103,7 @@ pub(super) fn delete_pod(
         && age < ctx.settings.settle
     {
         let message = format!(
-            "pod {name}: something was healed on {} less than {}s ago, Kubernetes is given time to bring the pod up",
+            "pod {name}: a fault was resolved on {} less than {}s ago, Kubernetes gets time to start the pod",
             facts.name,
             ctx.settings.settle.as_secs()
         );

@@ -58,7 +58,7 @@ pub(super) fn is_awaited(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &mut Turn, w
     }
     let (quiet, now) = (quiet(ctx, remediation), ctx.snapshot.now);
     let Some(flap) = flapping(facts, quiet) else { return false };
-    let gone = format!("{} fault(s) gone by a clean look", remediation.faults.len());
+    let gone = format!("{} fault(s) gone by a clear check", remediation.faults.len());
     let Some(until) = until(remediation, quiet).filter(|until| *until > now) else {
         turn.remediation.say(&format!("{gone}{FLAPS_STILL}"));
         return false;

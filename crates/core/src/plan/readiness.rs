@@ -113,12 +113,11 @@ pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Lack)
             "it is read every few seconds; if this stays, the controller's log says why".to_owned(),
         )
     } else {
-        let todo = format!("heal it by hand, or put a rule without {} before this one", lack.field);
+        let todo = format!("resolve it manually, or put a rule without {} before this one", lack.field);
         (BlockReason::RuleAmbiguous, todo)
     };
     let message = format!(
-        "{} ({}): whether it is for rule {} of policy {} cannot be told by match.{}: {}; no other rule takes it \
-         meanwhile: {todo}",
+        "{} ({}): it is not known whether rule {} of policy {} applies, by match.{}: {}; no other rule takes it meanwhile: {todo}",
         fault.kind, fault.subject, rule.name, policy.name, lack.field, lack.what
     );
     Block::new(reason, &message)
@@ -131,8 +130,7 @@ fn no_storm(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault,
         return Ok(());
     }
     let message = format!(
-        "many nodes of policy {} have the same new {}: nothing is begun for it until no more come, since one cause is more \
-         likely than many sick nodes (limits.storm; how many stands in the policy's status)",
+        "many nodes of policy {} have the same new {}: nothing starts for it until no more come, since one cause is more likely than many faulty nodes (limits.storm; the policy's status has the number)",
         policy.name, fault.kind
     );
     Err(Block::new(BlockReason::Storm, &message).until(storm::AGAIN))
@@ -152,8 +150,9 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
             if keeps {
                 return Ok(());
             }
-            let why =
-                notes.last().map_or_else(|| format!("rule {} has none that heals or tells", rule.name), Clone::clone);
+            let why = notes
+                .last()
+                .map_or_else(|| format!("rule {} has none that remediates or notifies", rule.name), Clone::clone);
             return Err(Block::new(BlockReason::NoRule, &format!("no step can be taken: {why}")));
         };
         // Nor does a hand-off or a drain that the controller may not make keep the node from the other steps.
@@ -204,7 +203,8 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
             && e.fault(&fault.id).is_some_and(|f| f.state == Resolution::Exhausted)
     };
     if let Some((remediation, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {
-        let message = format!("{} ({}) was not healed by remediation {}", fault.kind, fault.subject, remediation.name);
+        let message =
+            format!("{} ({}) was not resolved by remediation {}", fault.kind, fault.subject, remediation.name);
         return block(message, at);
     }
     if let Some(stopped) = stopped(ctx, facts) {
@@ -222,7 +222,7 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), 
     match times.len().checked_sub(MAX_RECURRENCES).and_then(|i| times.get(i)) {
         Some(at) => {
             let message = format!(
-                "{} ({}) came back {} times within {} min after it was healed",
+                "{} ({}) came back {} times within {} min after it was resolved",
                 fault.kind,
                 fault.subject,
                 times.len(),

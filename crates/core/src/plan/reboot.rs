@@ -44,8 +44,8 @@ pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Block> {
     let told = facts.own_report().and_then(|report| report.heartbeat.as_ref());
     match told.map(|heartbeat| heartbeat.boot_id.as_str()) {
         Some(told) if told == shown => Ok(shown),
-        Some(told) => Err(unknown(format!("its Node shows boot id {shown}, its probe tells {told:?}"))),
-        None => Err(unknown("its probe tells no boot id".to_owned())),
+        Some(told) => Err(unknown(format!("its Node shows boot id {shown}, its probe reports {told:?}"))),
+        None => Err(unknown("its probe reports no boot id".to_owned())),
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -
         (until > now).then_some((until, at, apart, is_mark))
     };
     let Some((until, at, apart, is_mark)) = last.filter_map(free).max() else { return Ok(()) };
-    let what = if is_mark { "marked for a reboot until" } else { "rebooted, or told to, at" };
+    let what = if is_mark { "marked for a reboot until" } else { "rebooted, or commanded to reboot, at" };
     let how = if apart > APART { ", which did not help" } else { "" };
     let message = format!("node {} was {what} {}{how}: not again before {}", facts.name, clock(at), clock(until));
     Err(Block::new(BlockReason::NodeLimit, &message).until(since(until, now)))
@@ -156,7 +156,7 @@ pub(super) fn is_new(step: &Step, remediation: Option<&Remediation>) -> Result<(
         _ => !record.is_refused_call(),
     };
     if reboots().any(was_begun) {
-        return Err("the node was rebooted, or told to, in this remediation already");
+        return Err("the node was rebooted, or commanded to reboot, in this remediation already");
     }
     if reboots().any(|record| record.state == StepState::TimedOut && is_unanswered(record)) {
         return Err("nobody has agreed to a reboot of the node in this remediation, and nobody is asked twice");
@@ -248,7 +248,7 @@ pub(super) fn wait(
     let told = facts.own_report().and_then(|report| report.heartbeat.as_ref());
     let told = told.map(|heartbeat| heartbeat.boot_id.as_str()).filter(|told| Some(*told) != record.boot_id.as_deref());
     // It is back, and its kubelet is not: that is another matter for whoever looks after it.
-    let back = told.map_or_else(String::new, |told| format!("; its probe tells boot id {told:?}, its Node does not"));
+    let back = told.map_or_else(String::new, |told| format!("; its probe reports boot id {told:?}, its Node does not"));
     let why = format!("node {} has not booted anew within {}s: {}{back}", facts.name, timeout.as_secs(), said(record));
     attempt::end(turn, StepState::TimedOut, &why, now);
 }

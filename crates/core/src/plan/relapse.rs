@@ -38,7 +38,8 @@ pub(super) fn is_spent(
         return None;
     }
     let times = times(facts, standing, policy, step);
-    (times > 0 && times >= step.max_attempts).then(|| format!("it came back {times} time(s) after this had healed it"))
+    (times > 0 && times >= step.max_attempts)
+        .then(|| format!("it came back {times} time(s) after this step had resolved it"))
 }
 
 /// How often it was healed lately by this very step, as the policy has it now, and came back.

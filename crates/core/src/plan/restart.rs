@@ -68,8 +68,7 @@ pub(super) fn is_safe(facts: &NodeFacts<'_>, fault: &Fault, daemon: Daemon, with
     }
     let said = view.map_or("", |view| view.message.as_str());
     let message = format!(
-        "{} on {}: the {} is not restarted while RestartSafe is {} for it: {said}; heal that first (or have it restarted \
-         all the same: restart.skipSafetyCheck); after 10 min the next step takes its turn",
+        "{} on {}: the {} is not restarted while RestartSafe is {} for it: {said}; resolve that first (or set restart.skipSafetyCheck); after 10 min the next step follows",
         fault.kind,
         facts.name,
         daemon.as_str(),

@@ -111,7 +111,7 @@ fn repeat(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    let gone = "the fault was gone before the act was known to be done";
+    let gone = "the fault was gone before the action was known to be executed";
     let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
     let (age, unpaid) = (since(now, record.scheduled_at), payment.is_made().err());
     if age >= ctx.settings.answer_within {
@@ -122,13 +122,12 @@ fn repeat(
         let (state, why) = match (unpaid, against) {
             (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
             (None, Some(block)) if block.is_doubt() => {
-                (StepState::Cancelled, "nobody could tell in time whether its rule is for the fault")
+                (StepState::Cancelled, "nobody knew in time whether its rule applies to the fault")
             }
-            (None, Some(block)) if block.waits_for_its_hour() => (
-                StepState::Cancelled,
-                "its window shut, or its node had been acted on as often as it may be, before it was begun",
-            ),
-            (None, _) => (StepState::TimedOut, "the act could not be started in time"),
+            (None, Some(block)) if block.waits_for_its_hour() => {
+                (StepState::Cancelled, "its window closed, or its node reached limits.perNode, before it started")
+            }
+            (None, _) => (StepState::TimedOut, "the action could not be started in time"),
         };
         return attempt::end(turn, state, why, now);
     }
@@ -224,7 +223,7 @@ fn other_executor(
         Executor::Probe if executors::is_of_either(record.action) => {
             let is_possible = !is_running && executors::choose(facts).0 == Executor::Job;
             let late = late(settings.agent_start, settings.job_start).filter(|_| is_possible)?;
-            Some((Executor::Job, format!("the probe has not answered the order within {late}s")))
+            Some((Executor::Job, format!("the probe has not answered the command within {late}s")))
         }
         Executor::Probe | Executor::Controller => None,
     }
@@ -276,13 +275,13 @@ pub(super) fn verify(
             attempt::end(turn, StepState::Succeeded, &done_message(record, "the fault is gone"), now);
             if let Some(fault) = turn.remediation.fault_mut(&record.fault_id) {
                 fault.state = Resolution::Resolved;
-                let message = format!("{} healed by {}", fault.kind, record.phrase());
+                let message = format!("{} resolved by {}", fault.kind, record.phrase());
                 turn.remediation.say(&message);
             }
         }
         Some(clean) => wake.at(stable_for.saturating_sub(clean)),
         None if age >= timeout => {
-            let why = if cure == Cure::Present { "the fault is still there" } else { "nobody could look at the fault" };
+            let why = if cure == Cure::Present { "the fault is still there" } else { "nobody could check the fault" };
             if record.action == ActionType::HandOff {
                 return hand_off::time_out(ctx, turn, record, timeout, &done_message(record, why), wake);
             }

@@ -203,7 +203,10 @@ impl<'a> Weather<'a> {
                 spread.fresh()
             )
         } else {
-            format!("{} of {selected} nodes have {kind}: few at a time are healed, as long as it helps", spread.sick())
+            format!(
+                "{} of {selected} nodes have {kind}: only a few are remediated at a time, as long as that helps",
+                spread.sick()
+            )
         };
         let of = if rises { &spread.fresh } else { &spread.sick };
         let common = shared(of, &self.selected).map_or_else(String::new, |common| format!("; {common}"));

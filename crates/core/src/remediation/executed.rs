@@ -92,7 +92,7 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
                 step.executed_at = Some(now);
                 step.finish(StepState::Succeeded, &format!("drained: {message}"), now);
             } else {
-                step.message = text::bounded(&format!("{message}, which is looked at once more"), MAX_LINE);
+                step.message = text::bounded(&format!("{message}, which is checked once more"), MAX_LINE);
             }
         }
         ActionResult::Done { message } => {

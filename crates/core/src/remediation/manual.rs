@@ -9,7 +9,7 @@ use super::{Remediation, RemediationFault};
 use crate::fault::FaultType;
 use crate::policy::{ActionType, Policy};
 
-/// A person's no to a remediation: it takes no further step, what it did to the node is put back, and nothing begins anew on the
+/// A person cancels a remediation: no further step, its changes to the node are cleaned up, and nothing starts on the
 /// node for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -17,7 +17,7 @@ pub struct Cancel {
     /// Who cancels: your own name, as `kubectl auth whoami` prints it. The API server refuses any other.
     #[schemars(length(min = 1, max = 512))]
     pub cancelled_by: String,
-    /// Why, in one sentence for those who read the remediation later.
+    /// Why, in one sentence for people who read the remediation later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub reason: Option<String>,

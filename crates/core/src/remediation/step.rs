@@ -13,38 +13,37 @@ use crate::reboot::{MarkForReboot, Reboot};
 use crate::taint::TaintEffect;
 use crate::text;
 
-/// Where a step is carried out.
+/// Who executes a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Executor {
-    /// By the controller, through the API.
+    /// The controller, through the API.
     Controller,
-    /// By a Job on the node: the kubelet can start pods.
+    /// A Job on the node, if the kubelet can start pods.
     Job,
-    /// By the probe on the node: the kubelet cannot.
+    /// The probe on the node, if the kubelet cannot.
     Probe,
 }
 
 /// How far one attempt of a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum StepState {
-    /// Recorded under its operation id; nothing is done before a person has approved that.
+    /// Recorded under its operation id; nothing is executed before a person has approved it.
     AwaitingApproval,
-    /// Recorded under its operation id; the act may or may not have happened yet.
+    /// Recorded under its operation id; the action may or may not have been executed yet.
     Scheduled,
-    /// The act was started.
+    /// The action was started.
     Started,
-    /// The act was done; its effect is being verified.
+    /// The action was executed; its effect is being verified.
     Verifying,
-    /// The fault stayed away for as long as the step asks.
+    /// The fault was absent for as long as the step asks.
     Succeeded,
-    /// Tried without effect, or it went wrong.
+    /// Executed without effect, or it went wrong.
     Failed,
-    /// Not done: the last look disagreed. Nothing was touched; it costs no attempt when only the target
-    /// had changed.
+    /// Not executed: the preflight refused it. Nothing was changed; it costs no attempt if only the target had changed.
     Refused,
     /// No answer in time.
     TimedOut,
-    /// Withdrawn before it was done.
+    /// Withdrawn before it was executed.
     Cancelled,
     /// Dry run.
     Simulated,
@@ -61,10 +60,10 @@ impl StepState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepRecord {
-    /// Identity of the attempt, reserved before the act.
+    /// Identity of the attempt, stored before the action.
     #[schemars(length(max = 63))]
     pub operation_id: String,
-    /// Id of the fault it is meant to heal.
+    /// Id of the fault that it is meant to resolve.
     #[schemars(length(max = 80))]
     pub fault_id: String,
     /// Kind of the action.
@@ -72,78 +71,78 @@ pub struct StepRecord {
     /// Signal, for `ReleaseHungProcess`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<Signal>,
-    /// Which unit and with how much care, for `RestartKubelet` and `RestartRuntime`.
+    /// Which unit, and which checks are skipped, for `RestartKubelet` and `RestartRuntime`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
-    /// To whom the node is handed, for `HandOff`.
+    /// The remediator that the node is handed to, for `HandOff`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_off: Option<HandOff>,
-    /// What the taint does, for `Taint`.
+    /// The effect of the taint, for `Taint`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taint: Option<TaintEffect>,
     /// How the node is drained, for `Drain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
-    /// With how much care the node is rebooted, for `Reboot`.
+    /// The parameters of `Reboot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot: Option<Reboot>,
-    /// By which file another tool is asked to reboot the node, for `MarkForReboot`.
+    /// The file that requests the reboot, for `MarkForReboot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_for_reboot: Option<MarkForReboot>,
     /// The boot that is to end, for `Reboot` and `MarkForReboot`: the Node's boot id when the attempt was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
-    /// Step of the rule's ladder, from 0.
+    /// Index of the step in the rule, from 0.
     pub step_index: u32,
-    /// Where it is carried out: Controller (through the API), Job (on the node) or Probe (the node's probe).
+    /// Who executes it: Controller (through the API), Job (on the node) or Probe (on the node).
     pub executor: Executor,
-    /// By what evidence that was chosen, and whether it was changed since, where there is a choice.
+    /// Why this executor was chosen, and whether it was changed since, if there is a choice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 256))]
     pub executor_reason: String,
-    /// What it touches.
+    /// The object that it changes.
     #[serde(default)]
     pub target: Target,
-    /// How far the attempt is.
+    /// State of the attempt.
     pub state: StepState,
-    /// Why it ended as it did, where the node answered.
+    /// Why it ended so, if the node answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<OutcomeReason>,
-    /// What came of it, in one sentence.
+    /// The result, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 512))]
     pub message: String,
-    /// When it was reserved, by the controller's clock; before that, since when its approval has been awaited.
+    /// When it was scheduled, by the controller's clock; before that, since when it waits for approval.
     pub scheduled_at: Timestamp,
     /// Who approved it, as the API server knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub approved_by: Option<String>,
-    /// Uid and generation of the template of a hand-off, as it stood when the attempt was recorded. Nothing is made of
-    /// another one once a person has approved it.
+    /// Uid and generation of the template of a hand-off when the attempt was recorded. An approval is valid for this
+    /// version only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 80))]
     pub template_version: Option<String>,
-    /// When the act was started.
+    /// When the action was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When the other executor was asked, where the first had not begun in time.
+    /// When the other executor was asked, because the first did not start in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor_changed_at: Option<Timestamp>,
-    /// When it was last gone on with, for an act that is done in rounds (`Drain`).
+    /// When the last round was executed, for an action with several rounds (`Drain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continued_at: Option<Timestamp>,
     /// In how many rounds in a row no pod was left (`Drain`).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub empty_rounds: u32,
-    /// When the act was done.
+    /// When the action was executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executed_at: Option<Timestamp>,
-    /// Since when the fault has been seen to be gone, during verification.
+    /// Since when the fault is absent, during verification.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clear_since: Option<Timestamp>,
-    /// When it came to its end.
+    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
 }

@@ -60,7 +60,7 @@ fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
     world.run(secs(60));
     let remediation = ended(&world, &name);
     assert_eq!(remediation.phase, Phase::Cancelled);
-    assert_eq!(remediation.message, "stopped by a person: cancelled by bob: I look at it myself");
+    assert_eq!(remediation.message, "cancelled by a person: cancelled by bob: I look at it myself");
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"], "the Job was on its way already");
     assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
     assert!(world.plan().blocked[0].message.contains("cancelled by bob"), "{:?}", world.plan().blocked);
@@ -521,6 +521,6 @@ fn a_no_to_what_has_not_begun_holds_for_the_engine_too() {
     world.run(secs(600));
     assert_eq!(world.did(), Vec::<&str>::new());
     let message = &ended(&world, "by-hand").message;
-    assert_eq!(message, "stopped by a person: its start by hand was cancelled by bob: do not touch it");
+    assert_eq!(message, "cancelled by a person: its start by hand was cancelled by bob: do not touch it");
     assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
 }

@@ -281,7 +281,7 @@ fn a_dry_run_of_the_step_is_recorded_and_touches_nothing() {
     assert_eq!(world.did(), ["cordon", "job ReleaseKill", "uncordon"]);
     assert_eq!(
         (drained(&world).state, drained(&world).message.as_str()),
-        (StepState::Simulated, "not done: the step is a dry run")
+        (StepState::Simulated, "not executed: the step is a dry run")
     );
     assert!(world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_none()));
 }

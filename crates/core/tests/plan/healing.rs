@@ -275,7 +275,7 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
     let states: Vec<StepState> = remediation.steps.iter().map(|step| step.state).collect();
     assert_eq!((remediation.phase, states), (Phase::Succeeded, vec![StepState::Simulated, StepState::Succeeded]));
     assert!(
-        remediation.steps[0].message.starts_with("not done: the step is a dry run"),
+        remediation.steps[0].message.starts_with("not executed: the step is a dry run"),
         "{}",
         remediation.steps[0].message
     );

@@ -270,7 +270,7 @@ fn a_mark_that_cannot_be_made_is_not_waited_for_as_long_as_one_may_stand() {
     world.run(secs(1000));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
     let message = record(&world).message;
-    assert!(message.contains("held for too long: node n1 is not marked for a reboot"), "{message}");
+    assert!(message.contains("blocked for too long: node n1 is not marked for a reboot"), "{message}");
 }
 
 #[test]

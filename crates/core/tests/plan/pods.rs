@@ -193,7 +193,7 @@ fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
         world.pass();
     }
     let failed = world.only_remediation().steps[0].message.clone();
-    assert!(failed.contains("nobody could look at the fault"), "{failed}");
+    assert!(failed.contains("nobody could check the fault"), "{failed}");
 }
 
 /// A node with a pod that should have gone 130 s ago, under a ladder that leaves it to people.

@@ -367,7 +367,11 @@ fn not_twice_within_an_hour_whoever_asks() {
     world.infect("n1", again, Cure::Reboot);
     let plan = world.plan();
     assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
-    assert!(plan.blocked[0].message.contains("was rebooted, or told to, at"), "{}", plan.blocked[0].message);
+    assert!(
+        plan.blocked[0].message.contains("was rebooted, or commanded to reboot, at"),
+        "{}",
+        plan.blocked[0].message
+    );
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     assert_eq!(did, ["cordon", "job ReleaseCont", "notify", "uncordon"], "and the node is not kept cordoned for it");
     assert_eq!(world.only_remediation().phase, Phase::Failed);
     let blocked =
-        world.only_remediation().steps.iter().find(|step| step.message.contains("held for too long")).unwrap();
+        world.only_remediation().steps.iter().find(|step| step.message.contains("blocked for too long")).unwrap();
     assert!(blocked.message.contains("ReleaseHungProcess is not done while the Deny window"), "{}", blocked.message);
 }
 

@@ -50,7 +50,7 @@ fn what_cannot_be_is_refused_by_name() {
         (
             "",
             "{node: w-1}",
-            "expectation 1: expected one of does, would, held, ends, uncordons, untaints and openAtMost, found 0",
+            "expectation 1: expected one of does, would, blocked, ends, uncordons, untaints and openAtMost, found 0",
         ),
         ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),
         ("", "{does: Cordon, atLeast: 2, atMost: 1}", "expected atLeast <= atMost"),

@@ -17,7 +17,7 @@ use crate::core::remediation::{self, Remediation};
 use crate::core::text::bounded as cut;
 
 /// How the message of a remediation goes on as long as the API server refuses to have put back what it did to its node.
-const REFUSED: &str = "; not put back: ";
+const REFUSED: &str = "; not cleaned up: ";
 /// Most that is kept of the message before that: the rest is for the refusal.
 const KEPT: usize = 320;
 /// Managers of fields that are nobody: what the API server writes for the oldest of more than ten, and for what was there before any
@@ -116,7 +116,7 @@ impl Applier {
                 tracing::warn!(
                     remediation = name,
                     error = unwritten.line(),
-                    "an undo is refused, and that was not noted"
+                    "a cleanup is refused, and that was not recorded"
                 );
                 return error.into();
             }
@@ -151,7 +151,7 @@ fn release(node: &Node, blocked: Option<&Remediation>, heir: Option<&str>) -> Re
         return Release {
             patch: marked(node, heir),
             told: None,
-            what: format!("the cordon is left to remediation {heir}"),
+            what: format!("remediation {heir} takes over the cordon"),
         };
     }
     let (patch, what) = put_back(node);
@@ -310,11 +310,11 @@ mod tests {
     #[test]
     fn a_refused_undo_is_noted_once_and_the_note_goes_with_it() {
         let refused = noted(&of("n1"), Mark::Taint, "patching Node w1 failed: not here (403)").unwrap();
-        let said = "HungContainer is gone now; not put back: its taint: patching Node w1 failed: not here (403)";
+        let said = "HungContainer is gone now; not cleaned up: its taint: patching Node w1 failed: not here (403)";
         assert_eq!(refused.message, said);
         assert_eq!(noted(&refused, Mark::Taint, "another sentence"), None);
         let next = noted(&refused, Mark::Cordon, "no").unwrap();
-        assert_eq!(next.message, "HungContainer is gone now; not put back: its cordon: no");
+        assert_eq!(next.message, "HungContainer is gone now; not cleaned up: its cordon: no");
         assert_eq!(plain(&next), of("n1"));
         let long = Remediation { message: "x".repeat(512), ..of("n1") };
         let noted_long = noted(&long, Mark::Cordon, &"y".repeat(512)).unwrap();

@@ -76,7 +76,7 @@ pub(super) fn still_meant(of: &Question<'_>, pod: Option<LivePod>) -> Result<(),
         }
         let (rule, policy, field) = (&rule.name, &policy.name, lack.field);
         Err(format!(
-            "{what}: whether it is for rule {rule} of policy {policy} cannot be told by match.{field}: {}",
+            "{what}: it is not known whether rule {rule} of policy {policy} applies, by match.{field}: {}",
             lack.what
         ))
     };

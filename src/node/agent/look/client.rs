@@ -42,12 +42,12 @@ impl Looker {
                     return Ok(());
                 }
                 let ordered = target.sandbox_id.as_deref().unwrap_or("none");
-                changed(format!("client {pid} was called by the shim of {id}, ordered was {ordered}"))
+                changed(format!("client {pid} was called by the shim of {id}, the command names {ordered}"))
             }
             Some(Proof::Shim { id, namespace }) if namespace == DOCKER_NAMESPACE => {
                 if target.container_id.as_ref() != Some(&id) {
                     return changed(format!(
-                        "client {pid} was called by the shim of {id}, which is not the ordered one"
+                        "client {pid} was called by the shim of {id}, which is not the one in the command"
                     ));
                 }
                 self.runtime_is_docker(pid).await?;

@@ -17,8 +17,7 @@ use std::sync::Arc;
 
 /// Why no leftover is removed where Docker is the runtime.
 pub(super) fn removes_nothing() -> Refusal {
-    let message = "the runtime of this node is Docker: this version removes no leftover there, since it cannot tell them \
-                   from containers that people have started";
+    let message = "the runtime of this node is Docker: this version removes no orphan there, since it cannot distinguish them from containers that people have started";
     Refusal::new(OutcomeReason::Protected, message)
 }
 
@@ -55,7 +54,7 @@ impl Looker {
             (Signal::Kill, _) => {
                 let pid = held.process.pid;
                 return Err(recovered(format!(
-                    "shim {pid} is neither stopped nor stuck in the kernel, and answers: it holds nothing up"
+                    "shim {pid} is neither stopped nor stuck in the kernel, and answers: it blocks nothing"
                 )));
             }
             _ => {}

@@ -71,8 +71,7 @@ impl Looker {
                 let unit = self.nobody_has_stopped(Daemon::Kubelet).await?;
                 let mut finder = Finder::new(self.prover.root());
                 let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
-                let found =
-                    found.map_err(|error| Refusal::cannot_look(format!("cannot look for the kubelet: {error}")))?;
+                let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
                 match (found, unit) {
                     (Some(found), _) => self.kubelet_still_down(&found).await?,
                     // One that runs under another name may be well: the two words contradict each other.
@@ -105,7 +104,7 @@ impl Looker {
                 self.client_still_hung(&order.target, &held).await?;
                 self.allow_signal(held, process, &order.target, Signal::Kill).await?;
             }
-            (kind, _) => return Err(recovered(format!("nothing is there to be looked at for {kind}"))),
+            (kind, _) => return Err(recovered(format!("there is nothing to check for {kind}"))),
         }
         Ok(())
     }

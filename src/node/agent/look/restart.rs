@@ -67,7 +67,7 @@ impl Looker {
             Ok(Some((found, process)))
         };
         let found = self.reader.run(self.bounds.processes, find).await?;
-        let found = found.map_err(|error| Refusal::cannot_look(format!("cannot look for the kubelet: {error}")))?;
+        let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
         let process = found.as_ref().map(|(_, process)| process);
         if let Some(process) = process {
             process.is_of(&name, "kubelet")?;

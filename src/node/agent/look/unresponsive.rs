@@ -23,7 +23,7 @@ impl Looker {
         let program =
             program.map_err(|error| Refusal::cannot_look(format!("what does shim {pid} execute? {error}")))?;
         if !program.starts_with("containerd-shim-runc-") {
-            let message = format!("shim {pid} is {program}, not one of runc's: what it holds is not known");
+            let message = format!("shim {pid} is {program}, not one of runc's: what it runs is not known");
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
         let answer = match Cri::connect(&self.endpoint.socket).await {

@@ -28,7 +28,7 @@ async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
     let order = reboot_for(FaultType::RuntimeUnreachable);
     let first = daemons.execute(&order).await;
     done(&first);
-    assert_eq!(first.message, "the login manager was told to reboot the node");
+    assert_eq!(first.message, "the login manager was asked to reboot the node");
     assert_eq!(daemons.execute(&order).await, first, "another collector, or the probe after a restart");
     // A new leader gives it anew, in its own term.
     assert_eq!(daemons.execute(&Order { epoch: 9, ..order.clone() }).await, first);

@@ -83,7 +83,7 @@ pub(super) async fn connect(
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
         match inner {
             Some(Error::InvalidCertificate(_)) => {
-                format!("what answers at {address} does not show the kubelet's own certificate: it is told nothing")
+                format!("what answers at {address} does not show the kubelet's own certificate: it is sent nothing")
             }
             _ => said(&error),
         }

@@ -80,8 +80,7 @@ async fn sync_loop(door: &Door) -> Result<bool, String> {
             }
             Err(bounded(&format!("the kubelet's port answers {SYNC_LOOP} with 500: {said}"), 300))
         }
-        StatusCode::FORBIDDEN => Err("the kubelet refuses to tell of its sync loop (403): it takes the right to get \
-                                      nodes/healthz, and kubelets before 1.33 take one that no probe is given"
+        StatusCode::FORBIDDEN => Err("the kubelet refuses to report on its sync loop (403): that needs the right to get nodes/healthz, and before kubelet 1.33 a right that no probe has"
             .to_owned()),
         status => Err(refused(SYNC_LOOP, status)),
     })
@@ -99,7 +98,7 @@ async fn sample(door: &Door) -> Result<Sample, String> {
                     return Ok(sample);
                 }
             }
-            Err("the kubelet's metrics do not tell of its looks at its pods".to_owned())
+            Err("the kubelet's metrics do not report its relists".to_owned())
         }
         StatusCode::FORBIDDEN => Err(NO_RIGHT.to_owned()),
         status => Err(refused(METRICS, status)),

@@ -116,7 +116,7 @@ fn token_of(path: &Path) -> io::Result<String> {
 }
 
 fn pins(proc: &Path, served: &Served) -> Result<Vec<CertificateDer<'static>>, String> {
-    let said = |error: io::Error| bounded(&format!("the kubelet's certificate cannot be looked for: {error}"), 200);
+    let said = |error: io::Error| bounded(&format!("the kubelet's certificate cannot be found: {error}"), 200);
     let handle = Handle::open(proc, served.pid).map_err(said)?;
     if handle.stat().map_err(said)?.start_ticks != served.start_ticks {
         return Err("the kubelet has ended".to_owned());

@@ -77,7 +77,7 @@ pub(super) fn find(
         found = ranked.into_iter().map(|(_, one)| one).collect();
     }
     let lack = (beyond > 0).then(|| {
-        format!("{beyond} processes that may be the first of a container are not looked at, beyond {MAX_INITS}")
+        format!("{beyond} processes that may be the first of a container are not checked, beyond {MAX_INITS}")
     });
     (found.into_iter().map(|(_, init)| init).collect(), lack)
 }
