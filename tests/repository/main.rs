@@ -5,3 +5,4 @@ mod crds;
 mod documents;
 mod manifests;
 mod scenarios;
+mod words;
