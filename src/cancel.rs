@@ -118,7 +118,7 @@ mod tests {
         let several = meant(&live, "w2").unwrap_err().to_string();
         assert!(
             several.contains("say which")
-                && several.contains("d, start by hand (CleanupOrphans for OrphanContainer, by ann)"),
+                && several.contains("d, manual request (CleanupOrphans for OrphanContainer, by ann)"),
             "{several}"
         );
         for gone in ["b", "e", "w3", "x"] {

@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_probe_that_cannot_look_everywhere_calls_nothing_clean() {
         let blind = "actionsEnabled: false, missingCapabilities: [the kernel's log cannot be opened], collectors: [
-      {name: port, state: Blind, message: no right}, {name: lists, state: Ok, ageSeconds: 3, message: ''}]}";
+      {name: port, state: Unavailable, message: no right}, {name: lists, state: Ok, ageSeconds: 3, message: ''}]}";
         let text = explained(|saved| {
             let (start, rest) = saved.split_once("    faults:\n").unwrap();
             let (_, end) = rest.split_once("\n    conditions: []").unwrap();
@@ -188,9 +188,9 @@ mod tests {
         })
         .unwrap();
         for part in [
-            "only looks",
+            "only reports",
             "missing: the kernel's log cannot be opened",
-            "collector port       Blind     looked never     no right",
+            "collector port       Unavailable  checked never     no right",
             "no fault is suspected, as far as the probe can check",
         ] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");

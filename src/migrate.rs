@@ -1,56 +1,43 @@
-//! `nrh migrate`: rewrites policy files of earlier versions to the names of this version. It goes with the next release.
-//!
-//! It changes keys at their place and the values of four keys. Comments and layout stay as they are.
+//! `nrh migrate`: rewrites keys and values of old policy files to the names of this version; comments and layout stay.
 
 use anyhow::Context;
 
 use crate::cli::MigrateArgs;
-use crate::terminal;
 
-/// The new name of a key of a policy, by the key that it stands under.
-fn key(parent: &str, old: &str) -> Option<&'static str> {
-    Some(match (parent, old) {
-        ("match", "for") => "minDuration",
-        ("verify", "for") => "stableFor",
-        ("match" | "drain", "exceptNamespaces") => "excludedNamespaces",
-        ("steps", "attempts") => "maxAttempts",
-        ("cordon", "keepFor") => "quarantineFor",
-        ("drain", "evenIfRuntimeHangs") => "ignoreRuntimeHang",
-        ("restart", "evenIfUnsafe") => "skipSafetyCheck",
-        ("restart", "evenIfStopped") => "startIfStopped",
-        ("reboot", "evenIfNotDrained") => "requireDrain",
-        ("perNode", "acts") => "maxActions",
-        ("perNode" | "storm", "within") => "window",
-        ("storm", "nodes") => "minNodes",
-        _ => return None,
-    })
-}
+/// Keys that a key stands under, its old name and its new one.
+const KEYS: [(&[&str], &str, &str); 12] = [
+    (&["match"], "for", "minDuration"),
+    (&["verify"], "for", "stableFor"),
+    (&["match", "drain"], "exceptNamespaces", "excludedNamespaces"),
+    (&["steps"], "attempts", "maxAttempts"),
+    (&["cordon"], "keepFor", "quarantineFor"),
+    (&["drain"], "evenIfRuntimeHangs", "ignoreRuntimeHang"),
+    (&["restart"], "evenIfUnsafe", "skipSafetyCheck"),
+    (&["restart"], "evenIfStopped", "startIfStopped"),
+    (&["reboot"], "evenIfNotDrained", "requireDrain"),
+    (&["perNode"], "acts", "maxActions"),
+    (&["perNode", "storm"], "within", "window"),
+    (&["storm"], "nodes", "minNodes"),
+];
+/// Keys, each with an old value and the new one.
+const VALUES: [(&str, &str, &str); 10] = [
+    ("onFailure", "Next", "Continue"),
+    ("signal", "Cont", "SIGCONT"),
+    ("signal", "Kill", "SIGKILL"),
+    ("evenIfNotDrained", "true", "false"),
+    ("evenIfNotDrained", "false", "true"),
+    ("faults", "DeafShim", "UnresponsiveShim"),
+    ("faults", "UnknownKubepodsProcess", "UntrackedPodProcess"),
+    ("faults", "ExitedContainerPileUp", "ExitedContainerBacklog"),
+    ("faults", "ProbeBlind", "ProbeDegraded"),
+    ("faults", "ProbeSilent", "ProbeNotReporting"),
+];
 
-/// The new value of a key of a policy.
-fn value(key: &str, old: &str) -> Option<&'static str> {
-    Some(match (key, old) {
-        ("onFailure", "Next") => "Continue",
-        ("signal", "Cont") => "SIGCONT",
-        ("signal", "Kill") => "SIGKILL",
-        ("evenIfNotDrained", "true") => "false",
-        ("evenIfNotDrained", "false") => "true",
-        ("faults", "DeafShim") => "UnresponsiveShim",
-        ("faults", "UnknownKubepodsProcess") => "UntrackedPodProcess",
-        ("faults", "ExitedContainerPileUp") => "ExitedContainerBacklog",
-        ("faults", "ProbeBlind") => "ProbeDegraded",
-        ("faults", "ProbeSilent") => "ProbeNotReporting",
-        _ => return None,
-    })
-}
-
-/// Where a line is in its document.
+/// Where a line is in its document: keys above with their columns, keys above in brackets, indentation of a text of several lines.
 #[derive(Default)]
 struct Place {
-    /// Keys above, each with its column.
     block: Vec<(usize, String)>,
-    /// Keys above within brackets.
     flow: Vec<String>,
-    /// Indentation of a text that goes over several lines.
     text: Option<usize>,
 }
 
@@ -67,77 +54,55 @@ impl Place {
         }
         self.text = None;
         let (mut out, mut rest, mut current) = (String::new(), line, None::<String>);
-        while let Some(first) = rest.chars().next() {
+        while let Some(first) = rest.chars().next().filter(|first| *first != '#') {
             let column = line.len() - rest.len();
-            if first == '#' && (out.is_empty() || out.ends_with(' ')) {
-                out.push_str(rest);
-                break;
-            }
             let quoted = matches!(first, '"' | '\'');
-            let end = if quoted {
-                rest[1..].find(first)? + 2
-            } else {
-                rest.find(|c: char| " ,{}[]:".contains(c)).unwrap_or(rest.len()).max(1)
-            };
-            // A colon within a word is part of it.
-            let end = if quoted { end } else { colon_within(rest, end) };
+            let end = rest.find(|c| " ,{}[]".contains(c)).unwrap_or(rest.len()).max(1);
+            let end = if quoted { rest[1..].find(first)? + 2 } else { end };
             let (word, after) = rest.split_at(end);
             rest = after;
-            let bare = if quoted { &word[1..end - 1] } else { word };
+            let bare = if quoted { &word[1..end - 1] } else { word.trim_end_matches(':') };
+            let mut new = None;
             match first {
                 '{' | '[' => self.flow.push(current.take().unwrap_or_else(|| self.parent().to_owned())),
                 '}' | ']' => drop(self.flow.pop()),
-                ',' if self.flow.last().is_some() => current = None,
-                '&' | '*' | '<' if after.starts_with(|c: char| c.is_alphanumeric() || c == '<') => return None,
+                ',' => current = None,
+                '&' | '*' | '<' => return None,
                 '|' | '>' if self.flow.is_empty() => self.text = Some(indent),
-                ' ' | ',' | ':' | '-' => {}
+                ' ' | '-' => {}
+                _ if word.len() > bare.len() && !quoted || quoted && after.starts_with(':') => {
+                    let is_flow = !self.flow.is_empty();
+                    self.block.retain(|(above, _)| is_flow || *above < column);
+                    let parent = self.parent();
+                    let found = KEYS.iter().find(|(under, old, _)| *old == bare && under.contains(&parent));
+                    new = found.map(|(_, old, new)| (*old, *new));
+                    self.block.extend((!is_flow).then(|| (column, bare.to_owned())));
+                    current = Some(bare.to_owned());
+                }
                 _ => {
-                    let is_key = after.starts_with(": ") || after == ":" || (quoted && after.starts_with(':'));
-                    let new = if is_key {
-                        if self.flow.is_empty() {
-                            self.block.retain(|(above, _)| *above < column);
-                        }
-                        let new = key(self.parent(), bare);
-                        if self.flow.is_empty() {
-                            self.block.push((column, bare.to_owned()));
-                        }
-                        current = Some(bare.to_owned());
-                        new
-                    } else {
-                        value(current.as_deref().unwrap_or_else(|| self.parent()), bare)
-                    };
-                    out.push_str(&new.map_or_else(|| word.to_owned(), |new| word.replace(bare, new)));
-                    continue;
+                    let key = current.as_deref().unwrap_or_else(|| self.parent());
+                    new =
+                        VALUES.iter().find(|(of, old, _)| *of == key && *old == bare).map(|(_, old, new)| (*old, *new));
                 }
             }
-            out.push_str(word);
+            out.push_str(&new.map_or_else(|| word.to_owned(), |(old, new)| word.replace(old, new)));
         }
-        Some(out)
+        Some(out + rest)
     }
 }
 
-/// The end of a word that may have colons in it, such as a time.
-fn colon_within(rest: &str, end: usize) -> usize {
-    let after = &rest[end..];
-    if !after.starts_with(':') || after[1..].starts_with(' ') || after.len() == 1 {
-        return end;
-    }
-    after[1..].find(|c: char| " ,{}[]".contains(c)).map_or(rest.len(), |more| end + 1 + more)
-}
-
-/// The text with the new names, and the numbers of the lines that a person has to read.
+/// The text with the new names, and the numbers of the lines that a person has to check.
 fn migrated(text: &str) -> (String, Vec<usize>) {
-    let (mut place, mut out, mut unread) = (Place::default(), Vec::new(), Vec::new());
-    for (number, line) in text.lines().enumerate() {
+    let (mut place, mut out, mut unread) = (Place::default(), String::new(), Vec::new());
+    for (number, line) in text.split_inclusive('\n').enumerate() {
         if line.starts_with("---") {
             place = Place::default();
         }
-        out.push(place.line(line).unwrap_or_else(|| {
-            unread.push(number + 1);
-            line.to_owned()
-        }));
+        let new = place.line(line.trim_end_matches('\n'));
+        unread.extend(new.is_none().then_some(number + 1));
+        out.push_str(&new.map_or_else(|| line.to_owned(), |new| new + &line[line.trim_end_matches('\n').len()..]));
     }
-    (out.join("\n") + if text.ends_with('\n') { "\n" } else { "" }, unread)
+    (out, unread)
 }
 
 /// Prints or rewrites the files.
@@ -150,49 +115,36 @@ pub fn run(args: &MigrateArgs) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
         let (new, unread) = if text.contains("RemediationPolicy") { migrated(&text) } else { (text, Vec::new()) };
         for line in unread {
-            terminal::complain(&format!(
-                "{shown}:{line} is unchanged: anchors, aliases and texts in quotes over several lines are not read; check it by hand"
+            crate::terminal::complain(&format!(
+                "{shown}:{line} is unchanged, since it has an anchor, an alias or an open quote"
             ));
         }
         if args.in_place {
             std::fs::write(path, new).with_context(|| format!("cannot write {shown}"))?;
         } else {
-            terminal::print(&new)?;
+            crate::terminal::print(&new)?;
         }
     }
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> serde_json::Value {
-        serde_saphyr::from_str(text).unwrap()
-    }
-
-    #[test]
-    fn policies_of_before_get_todays_names_and_keep_their_comments() {
-        for (old, new) in [
-            (include_str!("../tests/migrate/sample.yaml"), include_str!("../config/samples/policy.yaml")),
-            (include_str!("../tests/migrate/flow.yaml"), include_str!("../tests/cluster/definitions/policy.yaml")),
-        ] {
-            let (found, unread) = migrated(old);
-            assert_eq!((read(&found), unread), (read(new), Vec::new()), "{found}");
-            assert_eq!(found.matches('#').count(), old.matches('#').count());
-            assert_eq!(migrated(&found).0, found, "what has the new names stays");
-        }
-    }
-
-    #[test]
-    fn only_keys_of_a_policy_are_changed() {
-        for line in ["  # keepFor: 1h", "labels: {for: x, within: y}", "message: \"attempts: 3\"", "at: 12:30:00"] {
-            assert_eq!(Place::default().line(line).unwrap(), line);
-        }
-        assert!(Place::default().line("steps: *same").is_none());
+#[test]
+fn old_policies_get_todays_names_and_keep_their_comments() {
+    let sample = (include_str!("../tests/migrate/sample.yaml"), include_str!("../config/samples/policy.yaml"));
+    let flow = (include_str!("../tests/migrate/flow.yaml"), include_str!("../tests/cluster/definitions/policy.yaml"));
+    for (old, new) in [sample, flow] {
+        let read = |text: &str| serde_saphyr::from_str::<serde_json::Value>(text).unwrap();
+        let (found, unread) = migrated(old);
         assert_eq!(
-            migrated("message: |\n  signal: Kill\nsignal: Kill").0,
-            "message: |\n  signal: Kill\nsignal: SIGKILL"
+            (read(&found), unread, found.matches('#').count()),
+            (read(new), Vec::new(), old.matches('#').count())
         );
+        assert_eq!(migrated(&found).0, found, "today's names stay");
     }
+    for line in ["  # keepFor: 1h", "labels: {for: x, within: y}", "message: \"attempts: 3\"", "at: 12:30:00"] {
+        assert_eq!(Place::default().line(line).unwrap(), line);
+    }
+    assert!(Place::default().line("steps: *same").is_none() && Place::default().line("note: 'open").is_none());
+    assert_eq!(migrated("message: |\n  signal: Kill\nsignal: Kill").0, "message: |\n  signal: Kill\nsignal: SIGKILL");
 }

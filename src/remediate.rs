@@ -228,8 +228,8 @@ mod tests {
     fn one_step_of_one_policy_is_started_or_it_is_asked_which() {
         let release = |signal: &str| json!({"action": "ReleaseHungProcess", "releaseHungProcess": {"signal": signal}});
         let policies = [
-            policy("a", &json!([{"action": "Cordon"}, release("Cont"), release("Kill")])),
-            policy("b", &json!([release("Kill")])),
+            policy("a", &json!([{"action": "Cordon"}, release("SIGCONT"), release("SIGKILL")])),
+            policy("b", &json!([release("SIGKILL")])),
         ];
         let faults = confirmed(&health(&["log", "web"]));
         assert_eq!(faults.len(), 2, "a suspicion is none");

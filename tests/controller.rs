@@ -278,7 +278,7 @@ async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
     let steps = world.api.list("noderemediations")[0]["status"]["attempts"].clone();
     let did: Vec<(&Value, &Value)> =
         steps.as_array().unwrap().iter().map(|step| (&step["signal"], &step["state"])).collect();
-    assert!(did.iter().all(|(signal, _)| *signal == "Cont"), "nothing harsher: {did:?}");
+    assert!(did.iter().all(|(signal, _)| *signal == "SIGCONT"), "nothing harsher: {did:?}");
     second.crash().await;
 }
 
@@ -327,7 +327,7 @@ async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
     let yes = format!("nrh approve w1 --operation {}", operation.as_str().unwrap());
     assert!(told[0]["note"].as_str().unwrap().contains(&yes), "{told:#?}");
     let approve = |operation: &Value| {
-        let approval = json!({"by": "ann", "operationId": operation});
+        let approval = json!({"approvedBy": "ann", "operationId": operation});
         world.api.change("noderemediations", name.as_str().unwrap(), |remediation| {
             remediation["spec"]["approval"] = approval
         });

@@ -132,7 +132,7 @@ mod tests {
             "last judged 3 s ago",
             "has taken no report of this probe yet; calls have failed for 90 s: no answer within 10 s",
             "containerd://1.6.20",
-            "collector lists      Hung      looked never     a call has been out for 65 s",
+            "collector lists      Hung         checked never     a call has been out for 65 s",
             "calls out now: lists 1\n",
             "seconds in which the probe itself was stalled while it waited: lists 2\n",
             "fault HungContainer (Suspected",

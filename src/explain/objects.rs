@@ -484,6 +484,6 @@ mod tests {
             '9999-12-31T23:59:59Z', labels: {runtimehealth.io/node: w1}, finalizers: [runtimehealth.io/remediation]}}]}";
         let blocked = &Objects::parse(broken).unwrap().lost["e1"];
         assert_eq!((blocked.node.as_deref(), blocked.is_open), (Some("w1"), true));
-        assert!(found[0].starts_with("RemediationPolciy p is not looked at: expected"), "{found:?}");
+        assert!(found[0].starts_with("RemediationPolciy p is skipped: expected"), "{found:?}");
     }
 }

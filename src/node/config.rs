@@ -270,7 +270,7 @@ mod tests {
         for nothing in ["", "# nothing\n", "{}", "hungContainer: {}"] {
             assert_eq!(parse(nothing, "f").unwrap(), Thresholds::default(), "{nothing:?}");
         }
-        let one = parse("hungContainer: {gracePeriod: 2m}\nleakedShimAge: 10m\ncleanLooks: 3", "f").unwrap();
+        let one = parse("hungContainer: {gracePeriod: 2m}\nleakedShimAge: 10m\nclearChecks: 3", "f").unwrap();
         let shipped = Thresholds::default();
         let hung_container = Confirmation { grace_period: Duration::from_mins(2), ..shipped.hung_container };
         let leaked_shim_age = Duration::from_mins(10);
@@ -283,12 +283,12 @@ mod tests {
         assert!(refusal("hungContainer: {look: 3}").contains("look"));
         assert!(refusal("hungContainer: 40s").contains("probe.yaml is refused"));
         assert!(refusal("clearInterval: soon").contains("is not a duration"));
-        assert!(refusal("clearChecks: 2\ncleanLooks: 3").contains("clearChecks"), "twice");
+        assert!(refusal("clearChecks: 2\nclearChecks: 3").contains("clearChecks"), "twice");
     }
 
     #[test]
     fn every_absurd_value_is_refused_with_its_name_and_its_range() {
-        let text = "hungContainer: {checks: 1, interval: 9s, gracePeriod: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\ncleanLooks: 0\nclockSkew: 9s";
+        let text = "hungContainer: {checks: 1, interval: 9s, gracePeriod: 24h}\nnetworkPluginAge: 59s\nlistDeadline: 3m\nclearChecks: 0\nclockSkew: 9s";
         let said = refusal(text);
         for expected in [
             "hungContainer.checks is 1, expected 3 to 20",
@@ -305,8 +305,8 @@ mod tests {
 
     #[test]
     fn what_is_healed_is_called_so_before_steps_give_up() {
-        assert!(parse("clearChecks: 3\ncleanApart: 10s", "f").is_ok());
-        let said = refusal("clearChecks: 3\ncleanApart: 11s");
+        assert!(parse("clearChecks: 3\nclearInterval: 10s", "f").is_ok());
+        let said = refusal("clearChecks: 3\nclearInterval: 11s");
         assert!(said.contains("22s from the first clear check to the last, expected 20s at most"), "{said}");
     }
 

@@ -154,7 +154,7 @@ fn explained(bed: &Bed) {
     for (field, words) in [
         ("noderuntimehealth.status.faults.durationSeconds", "Seconds since it was first seen"),
         ("remediationpolicy.spec.limits.maxUnhealthy", "Default 30%"),
-        ("noderemediation.status.attempts.executor", "Agent"),
+        ("noderemediation.status.attempts.executor", "Probe"),
     ] {
         let text = bed.kubectl(&["explain", field]).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(words), "{field}: {text}");

@@ -117,9 +117,9 @@ async fn one_that_waits_says_why_and_is_taken_back_without_a_trace_of_a_slot() {
     let again = world.api.writes().iter().filter(|write| write.contains("status/by-hand")).count();
     assert_eq!((told, again), (1, 1), "told once");
     assert_eq!((slots(&world).as_str(), world.phases()), ("{\"slots\":{}}", vec!["Pending".to_owned()]));
-    world.api.change(REMEDIATIONS, "by-hand", |object| object["spec"]["cancel"] = json!({"by": "ann"}));
+    world.api.change(REMEDIATIONS, "by-hand", |object| object["spec"]["cancel"] = json!({"cancelledBy": "ann"}));
     world.until("ended", || world.phases() == ["Cancelled"]).await;
-    assert_eq!(message(), "cancelled by a person: its start by hand was cancelled by ann");
+    assert_eq!(message(), "cancelled by a person: its manual request was cancelled by ann");
     assert!(has_no_finalizer(&world, "by-hand") && world.api.list("jobs").is_empty());
     replica.crash().await;
 }
@@ -153,8 +153,8 @@ async fn a_cancelled_remediation_ends_and_what_was_not_done_is_not_done() {
     // The no comes right before the act, beside the yes: the watch has told of neither.
     let operation = remediation(&world, &name)["status"]["attempts"][0]["operationId"].clone();
     world.api.change(REMEDIATIONS, &name, |object| {
-        object["spec"]["approval"] = json!({"by": "ann", "operationId": operation});
-        object["spec"]["cancel"] = json!({"by": "bob", "reason": "not this one"});
+        object["spec"]["approval"] = json!({"approvedBy": "ann", "operationId": operation});
+        object["spec"]["cancel"] = json!({"cancelledBy": "bob", "reason": "not this one"});
     });
     world.until("ended", || world.phases() == ["Cancelled"]).await;
     let message = remediation(&world, &name)["status"]["message"].clone();

@@ -107,7 +107,7 @@ async fn of_a_template_that_was_changed_after_a_person_has_agreed_nothing_is_mad
         let remediation = world.api.list("noderemediations").remove(0);
         (remediation["metadata"]["name"].as_str().unwrap().to_owned(), step(&world)["operationId"].clone())
     };
-    let approval = json!({"by": "ann", "operationId": operation});
+    let approval = json!({"approvedBy": "ann", "operationId": operation});
     world.api.change("noderemediations", &name, |remediation| remediation["spec"]["approval"] = approval);
     world.until("tried", || step(&world)["state"] == "Failed").await;
     let failed = step(&world);
@@ -173,7 +173,7 @@ async fn a_remediator_is_told_that_its_time_is_over() {
     let at: jiff::Timestamp = told[1]["remediation.medik8s.io/nhc-timed-out"].as_str().unwrap().parse().unwrap();
     assert!(at <= world.wall() && told[0] == told[1]);
     assert_eq!(step(&world)["state"], "TimedOut");
-    assert!(step(&world)["message"].as_str().unwrap().contains("not healed within 300s"), "{}", step(&world));
+    assert!(step(&world)["message"].as_str().unwrap().contains("not resolved within 300s"), "{}", step(&world));
     replica.crash().await;
 }
 

@@ -38,7 +38,7 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
     world.set_sick("w1", true);
     world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
     let order = world.order("w1");
-    assert_eq!(order["mark"], json!({"path": "/run/kured-reboot", "expiresAfterSeconds": 14400}));
+    assert_eq!(order["rebootMarker"], json!({"path": "/run/kured-reboot", "expiresAfterSeconds": 14400}));
     assert_eq!(order["bootId"], "b");
     assert!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null());
     answer(&world, "w1", "Executed");
@@ -69,7 +69,7 @@ async fn a_mark_is_withdrawn_when_the_fault_is_gone_or_a_person_cancels() {
         } else {
             let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();
             world.api.change("noderemediations", &name, |remediation| {
-                remediation["spec"]["cancel"] = json!({"by": "ann", "reason": "kept for a look"});
+                remediation["spec"]["cancel"] = json!({"cancelledBy": "ann", "reason": "kept for a look"});
             });
         }
         world.until("withdrawn", || world.order("w1").is_null()).await;

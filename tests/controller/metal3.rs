@@ -190,7 +190,7 @@ async fn what_a_remediation_that_is_there_has_made_is_left_alone() {
     let world = world();
     world.api.put(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "w2-open"},
         "spec": {"nodeName": "w2", "nodeUid": "u", "policy": "other", "mode": "Enforce"},
-        "status": {"phase": "OfALaterVersion", "message": "", "startedAt": "2025-06-01T11:00:00Z", "faults": [], "steps": []}}));
+        "status": {"phase": "OfALaterVersion", "message": "", "startedAt": "2025-06-01T11:00:00Z", "faults": [], "attempts": []}}));
     let object = json!({"apiVersion": GROUP, "kind": "Metal3Remediation", "metadata": {"name": "w1", "namespace": "metal",
         "annotations": {"runtimehealth.io/remediation": "w2-open", "runtimehealth.io/operation": "op-of-before"}}});
     let uid = world.api.put(object)["metadata"]["uid"].clone();

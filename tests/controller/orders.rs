@@ -193,10 +193,10 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
     let steps = world.api.list("noderemediations")[0]["status"]["attempts"].clone();
     assert_eq!(
         (steps.as_array().map(Vec::len), &steps[0]["executor"], &steps[0]["signal"]),
-        (Some(1), &json!("Agent"), &json!("Cont"))
+        (Some(1), &json!("Probe"), &json!("SIGCONT"))
     );
     let why = steps[0]["executorReason"].as_str().unwrap();
-    assert!(why.starts_with("Job: ") && why.contains("; then Agent: the kubelet refused the Job's pod"), "{why}");
+    assert!(why.starts_with("Job: ") && why.contains("; then Probe: the kubelet refused the Job's pod"), "{why}");
     replica.crash().await;
 }
 
@@ -233,7 +233,7 @@ async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made
     assert_eq!((&step["executor"], step["executorChangedAt"].is_string()), (&json!("Job"), true));
     let why = step["executorReason"].as_str().unwrap();
     assert!(
-        why.starts_with("Agent: ") && why.contains("; then Job: the probe has not answered the order within 75s"),
+        why.starts_with("Probe: ") && why.contains("; then Job: the probe has not answered the command within 75s"),
         "{why}"
     );
     replica.crash().await;

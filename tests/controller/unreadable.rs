@@ -21,7 +21,7 @@ async fn lost(world: &World) -> String {
     die_with_a_remediation_open(world).await;
     let name = world.api.list("noderemediations")[0]["metadata"]["name"].as_str().unwrap().to_owned();
     world.api.change("noderemediations", &name, |remediation| {
-        remediation["status"]["phase"] = json!("Quarantined");
+        remediation["status"]["phase"] = json!("OfALaterVersion");
         remediation["status"]["message"] = json!("of a later version");
     });
     world.api.unhook();

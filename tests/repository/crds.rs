@@ -174,7 +174,7 @@ fn what_slips_past_the_server_is_found_with_all_its_errors() {
         "maxAttempts: expected 1 to 5, found 9",
         "could never succeed",
         "releaseHungProcess: needed",
-        "Notify ends the ladder",
+        "expected Notify last and once",
     ] {
         assert!(errors.iter().any(|error| error.contains(sentence)), "{sentence}: {errors:#?}");
     }
@@ -202,8 +202,8 @@ fn a_drain_that_slips_past_the_server_is_refused() {
     assert_eq!(with.excluded_namespaces, ["monitoring"]);
     assert!(!with.force && !with.delete_empty_dir_data && with.grace_period_seconds.is_none());
     let cases: [(Change, &str); 6] = [
-        (|rule| drop(rule.steps.remove(1)), "steps[1]: expected a Cordon before Drain"),
-        (|rule| rule.steps.swap(1, 2), "steps[1]: expected a Cordon before Drain"),
+        (|rule| drop(rule.steps.remove(1)), "steps[1]: expected a Cordon step before Drain"),
+        (|rule| rule.steps.swap(1, 2), "steps[1]: expected a Cordon step before Drain"),
         (|rule| rule.steps[1].mode = Mode::DryRun, "steps[2]: expected a Cordon of mode Enforce before Drain"),
         (|rule| rule.steps[2].action = ActionType::DeletePod, "steps[2].drain: goes with action Drain"),
         (
@@ -215,7 +215,7 @@ fn a_drain_that_slips_past_the_server_is_refused() {
                 rule.steps.retain(|step| matches!(step.action, ActionType::Cordon | ActionType::Drain));
                 rule.steps[0].cordon = None;
             },
-            "nor do Taint and Drain",
+            "nor have Taint and Drain",
         ),
     ];
     refused(&text, cases);
@@ -239,7 +239,7 @@ fn taints_that_slip_past_the_server_are_refused() {
     let delete = "{action: DeletePod}";
     assert_eq!(with(&format!("{soft}, {delete}")), Ok(()), "by default it is PreferNoSchedule");
     assert_eq!(with(&format!("{hard}, {hard}")), Ok(()));
-    let successor = "rules[r].steps[0].taint.effect: expected PreferNoSchedule in a ladder with DeletePod (steps[1])";
+    let successor = "rules[r].steps[0].taint.effect: expected PreferNoSchedule in a rule with DeletePod (steps[1])";
     assert!(with(&format!("{hard}, {delete}")).unwrap_err().contains(successor));
     let two = "rules[r].steps[1].taint.effect: expected the one of the Taint before it";
     for steps in [format!("{soft}, {hard}"), format!("{hard}, {soft}")] {
@@ -262,11 +262,11 @@ fn a_reboot_that_slips_past_the_server_is_refused() {
     without.spec.rules[0].steps[3].reboot = Some(nrh::core::reboot::Reboot { require_drain: false });
     convert::policy(&without).unwrap();
     let cases: [(Change, &str); 8] = [
-        (|rule| drop(rule.steps.remove(2)), "steps[3]: expected a Cordon before Reboot"),
-        (|rule| drop(rule.steps.remove(3)), "steps[3]: expected a Drain before Reboot"),
-        (|rule| rule.steps[2].mode = Mode::DryRun, "steps[4]: expected a Cordon before Reboot"),
-        (|rule| rule.steps[3].mode = Mode::DryRun, "steps[4]: expected a Drain before Reboot"),
-        (|rule| (rule.steps[4].approval, rule.steps[4].approval_timeout) = (None, None), "write approval: Manual, or"),
+        (|rule| drop(rule.steps.remove(2)), "steps[3]: expected a Cordon step before Reboot"),
+        (|rule| drop(rule.steps.remove(3)), "steps[3]: expected a Drain step before Reboot"),
+        (|rule| rule.steps[2].mode = Mode::DryRun, "steps[4]: expected a Cordon step before Reboot"),
+        (|rule| rule.steps[3].mode = Mode::DryRun, "steps[4]: expected a Drain step before Reboot"),
+        (|rule| (rule.steps[4].approval, rule.steps[4].approval_timeout) = (None, None), "write approval: Manual or"),
         (|rule| rule.steps[4].max_attempts = 2, "steps[4].maxAttempts: Reboot is tried once, found 2"),
         (|rule| rule.steps[4].timeout = nrh::api::HumanDuration::from_secs(299), "expected at least 5m with Reboot"),
         (
@@ -292,7 +292,7 @@ fn a_mark_that_slips_past_the_server_is_refused() {
     usual.spec.rules[0].steps[1].mark_for_reboot = None;
     assert_eq!(convert::policy(&usual).unwrap(), read);
     let cases: [(Change, &str); 6] = [
-        (|rule| (rule.steps[1].approval, rule.steps[1].approval_timeout) = (None, None), "write approval: Manual, or"),
+        (|rule| (rule.steps[1].approval, rule.steps[1].approval_timeout) = (None, None), "write approval: Manual or"),
         (|rule| rule.steps[1].max_attempts = 2, "steps[1].maxAttempts: MarkForReboot is tried once, found 2"),
         (
             |rule| rule.steps[1].timeout = nrh::api::HumanDuration::from_secs(899),
@@ -421,7 +421,7 @@ fn a_match_that_can_never_be_or_would_be_a_loop_is_refused() {
         ),
         ("{faults: [DiskFull], runtimes: [{name: Containerd}]}", "found \"Containerd\": write \"containerd\""),
         ("{faults: [DiskFull], runtimes: [{name: ''}]}", "expected the name before"),
-        ("{faults: [DiskFull], runtimes: [{name: crio}]}", "which no Node tells: write \"cri-o\""),
+        ("{faults: [DiskFull], runtimes: [{name: crio}]}", "which no Node reports: write \"cri-o\""),
         (
             "{faults: [DiskFull], kubeletVersions: ['>=1', '> 1.29']}",
             "kubeletVersions[1]: expected a range such as `>=1.7.0 <1.7.24`, found \"> 1.29\": no space between",

@@ -6,3 +6,4 @@ mod documents;
 mod manifests;
 mod pages;
 mod scenarios;
+mod words;

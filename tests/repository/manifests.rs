@@ -402,10 +402,10 @@ fn the_controller_has_no_right_to_hand_a_node_off_but_what_others_give_it() {
 #[test]
 fn the_enforcing_policies_are_one_per_incident_and_one_that_tells() {
     let names: Vec<String> = render("policies").iter().map(name).collect();
-    let told = "RemediationPolicy/tell";
+    let told = "RemediationPolicy/notify";
     assert_eq!(
         names,
-        ["RemediationPolicy/hung-container", "RemediationPolicy/leftovers", "RemediationPolicy/stuck-daemonset", told]
+        ["RemediationPolicy/hung-container", told, "RemediationPolicy/orphans", "RemediationPolicy/stuck-daemonset"]
     );
     let shipped = render("policies/dry-run");
     assert_eq!(shipped[0]["spec"]["mode"], "DryRun");

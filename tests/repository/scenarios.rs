@@ -47,7 +47,7 @@ kind: List
 items:
   - apiVersion: runtimehealth.io/v1alpha1
     kind: RemediationPolicy
-    metadata: {name: leftovers}
+    metadata: {name: orphans}
     spec:
       mode: Enforce
       nodeSelector: {matchLabels: {pool: a}}
@@ -102,7 +102,7 @@ events: [{at: 2m, policy: {name: leftover, suspend: true}}]
     assert_eq!((code, error.contains("event 1 (at 0h02m00s): there is no policy leftover")), (2, true), "{error}");
     let other = orphan.replace("pool: a", "pool: b");
     let (code, _, error) = simulate(folder.path(), &other, &[]);
-    assert_eq!((code, error.contains("policy leftovers selects none of the nodes")), (0, true), "{error}");
+    assert_eq!((code, error.contains("policy orphans selects none of the nodes")), (0, true), "{error}");
     for (wrong, right, said) in [
         ("runtimehealth.io/v7", "runtimehealth.io/v1alpha1", "apiVersion: expected runtimehealth.io/v1alpha1, found"),
         (
@@ -155,7 +155,7 @@ events: [{at: 1m, nodes: [worker], fault: {type: OrphanContainer}}]
     for said in [
         "3h01m00s   worker step TimedOut",
         "ends Failed",
-        "ends at 3h01m05s (2026-01-05T06:01:05Z); 1 fault is held then.",
+        "ends at 3h01m05s (2026-01-05T06:01:05Z); 1 fault is blocked then.",
     ] {
         assert!(table.contains(said), "{said:?} is missing in:\n{table}");
     }
@@ -181,7 +181,7 @@ events: [{at: 1m, nodes: ['*'], every: 1m, fault: {type: OrphanContainer, cleare
     let (_, table, _) = simulate_with(folder.path(), &asks, &until, &[]);
     assert!(table.contains("2h00m00s   worker open AwaitingApproval"), "{table}");
     assert!(
-        table.contains("ends at 2h00m00s (2026-01-05T05:00:00Z); 1 remediation is open then, 1 fault is held."),
+        table.contains("ends at 2h00m00s (2026-01-05T05:00:00Z); 1 remediation is open then, 1 fault is blocked."),
         "{table}"
     );
     // Nothing waits for ever, however long the last one may take.
@@ -209,7 +209,7 @@ fn slips_of_a_file_are_told_together_and_each_once() {
     let (code, _, error) = simulate_with(folder.path(), &slips, orphan, &[]);
     assert_eq!(code, 2);
     for said in [
-        "policy leftovers:\n  spec.priority: expected at most 1000, found 5000",
+        "policy orphans:\n  spec.priority: expected at most 1000, found 5000",
         "\n  spec.rules[0].steps[0].atempts: there is no such field, expected one of action, ",
         "\n  spec.rules[0].steps[1].timeout: ",
         "\n  spec.rules[0].steps[2].timeout: ",

@@ -475,11 +475,11 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
         node.probe_runs = state != ProbeState::Silent;
         // One that is silent does not say that it may not act.
         if let Some(heartbeat) = node.report.heartbeat.as_mut().filter(|_| node.probe_runs) {
-            heartbeat.actions_enabled = state == ProbeState::Acts;
+            heartbeat.actions_enabled = state == ProbeState::ActionsEnabled;
         }
         let what = match state {
-            ProbeState::Acts => "the probe reports, and actions are enabled",
-            ProbeState::Looks => "the probe reports, and actions are disabled",
+            ProbeState::ActionsEnabled => "the probe reports, and actions are enabled",
+            ProbeState::ActionsDisabled => "the probe reports, and actions are disabled",
             ProbeState::Silent => "the probe falls silent",
         };
         told.push(what.to_owned());
@@ -524,7 +524,7 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     if let Some(tainted) = event.tainted {
         told.push(marks::tainted_by_others(node, tainted));
     }
-    if let Some(veto) = &event.veto {
+    if let Some(veto) = &event.excluded {
         node.view.vetoes = Some(veto.clone()).filter(|veto| !veto.is_empty()).into_iter().collect();
         told.push(if veto.is_empty() {
             "nobody excludes the node any more".to_owned()

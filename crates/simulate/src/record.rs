@@ -215,7 +215,7 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
         FaultType::KubeletStartBlocked | FaultType::PlegStalled | FaultType::NodeFlapping => return None,
         FaultType::ProbeNotReporting => {
             let silent = Event { probe: Some(ProbeState::Silent), ..on(at) };
-            let again = past.gone.map(|gone| Event { probe: Some(ProbeState::Acts), ..on(offset(gone)) });
+            let again = past.gone.map(|gone| Event { probe: Some(ProbeState::ActionsEnabled), ..on(offset(gone)) });
             return Some([silent].into_iter().chain(again).collect());
         }
         FaultType::NodeCondition => {

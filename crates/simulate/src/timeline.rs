@@ -190,7 +190,7 @@ pub struct Event {
     pub tainted: Option<bool>,
     /// Another tool asks that the node be left alone, with this reason; an empty one lifts that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub veto: Option<String>,
+    pub excluded: Option<String>,
     /// A person suspends the node (`spec.suspend` of its `NodeRuntimeHealth`) with this reason; an empty one lifts that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<String>,
@@ -223,9 +223,9 @@ const fn is_false(value: &bool) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum ProbeState {
     /// It reports, and may act.
-    Acts,
+    ActionsEnabled,
     /// It reports, and may not act.
-    Looks,
+    ActionsDisabled,
     /// It does not report.
     Silent,
 }
@@ -464,7 +464,7 @@ impl Event {
             self.ready.is_some() || self.flaps.is_some(),
             self.cordoned.is_some(),
             self.tainted.is_some(),
-            self.veto.is_some(),
+            self.excluded.is_some(),
             self.suspended.is_some(),
             self.machine.is_some(),
             self.cancelled,

@@ -390,14 +390,7 @@ impl World {
         true
     }
 
-    fn act(
-        &mut self,
-        node: &str,
-        uid: &str,
-        remediation: &str,
-        id: &str,
-        operation: &Operation,
-    ) -> Option<ActionResult> {
+    fn act(&mut self, node: &str, uid: &str, name: &str, id: &str, operation: &Operation) -> Option<ActionResult> {
         let now = self.now;
         let world_node = self.nodes.get_mut(node)?;
         if world_node.view.uid != uid {
@@ -412,16 +405,15 @@ impl World {
         let done = || Some(ActionResult::Done { message: "done".to_owned() });
         match operation {
             Operation::Cordon => {
-                let this = self.remediations.get(remediation);
+                let this = self.remediations.get(name);
                 let kept = world_node.view.cordoned_by.as_ref().and_then(|mark| self.remediations.get(mark));
                 let is_left = kept.zip(this).is_some_and(|(kept, this)| this.shares_cordon_of(kept));
-                Some(marks::cordon(world_node, remediation, is_left))
+                Some(marks::cordon(world_node, name, is_left))
             }
-            Operation::Taint(effect) => marks::taint(world_node, remediation, *effect),
+            Operation::Taint(effect) => marks::taint(world_node, name, *effect),
             Operation::Drain(with) => {
-                let is_ours =
-                    world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(remediation);
-                let known = self.remediations.get(remediation)?;
+                let is_ours = world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(name);
+                let known = self.remediations.get(name)?;
                 let step = known.current_step().filter(|step| is_ours && step.operation_id == id)?;
                 let began = step.started_at.unwrap_or(now);
                 let faults = world_node.sick.iter().map(|sick| &sick.fault);
@@ -438,7 +430,7 @@ impl World {
             Operation::Notify(_) => done(),
             Operation::HandOff(with) => {
                 // The last look before the act: a step that is over makes nothing.
-                let known = self.remediations.get(remediation)?;
+                let known = self.remediations.get(name)?;
                 known.current_step().filter(|step| step.operation_id == id)?;
                 let node_now = self.nodes.get(node)?;
                 Some(self.remediators.make(node_now, node, id, with, now))
@@ -514,7 +506,7 @@ pub fn describe(operation: &Operation) -> String {
         Operation::Drain(_) => "drain".into(),
         Operation::DeletePod(pod) => format!("delete {}", pod.name),
         Operation::RunJob(order) => format!("job {:?}", order.action),
-        Operation::GiveOrder(order) => format!("order {:?}", order.action),
+        Operation::GiveOrder(order) => format!("command {:?}", order.action),
         Operation::HandOff(with) => format!("hand off by {}", with.remediation_template.object_kind()),
         Operation::Notify(_) => "notify".into(),
     }

@@ -66,7 +66,7 @@ fn status(remediation: &Remediation, before: &[Condition], now: Timestamp) -> No
 /// A merge patch leaves what it does not name: what this status does not have is named as absent.
 fn whole(mut status: Value) -> Value {
     if let Some(fields) = status.as_object_mut() {
-        for optional in ["startedAt", "finishedAt", "faults", "steps"] {
+        for optional in ["startedAt", "finishedAt", "faults", "attempts"] {
             fields.entry(optional).or_insert(Value::Null);
         }
         if let Some(cleanup) = fields.get_mut("cleanup").and_then(Value::as_object_mut) {

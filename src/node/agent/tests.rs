@@ -222,7 +222,7 @@ async fn the_self_check_names_what_is_missing() {
     settings.allow_actions = false;
     let missing = Agent::new(settings).self_check().await;
     assert_eq!(missing.len(), 2, "{missing:?}");
-    assert!(missing[0].contains("none.sock") && missing[1].contains("switched off"), "{missing:?}");
+    assert!(missing[0].contains("none.sock") && missing[1].contains("are disabled"), "{missing:?}");
     assert_eq!((shim.resumed(), runtime.resumed()), (0, 0));
 }
 

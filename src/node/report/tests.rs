@@ -67,7 +67,7 @@ async fn a_suspicion_is_told_at_once_then_every_15_s_for_ten_minutes_then_every_
 #[tokio::test(start_paused = true)]
 async fn a_running_remediation_keeps_the_rhythm_of_15_s() {
     let bench = Bench::new();
-    bench.api.server().controller = json!({"remediation": {"remediation": "e-1"}});
+    bench.api.server().controller = json!({"remediation": {"name": "e-1"}});
     for _ in 0..1200 {
         bench.say(vec![confirmed()]);
         seconds(1).await;

@@ -32,7 +32,7 @@ fn what_a_rule_asks_for_and_the_timeline_does_not_say_is_told() {
     assert!(told(kubelets, "", "")[0].contains("match.kubeletVersions"), "{:?}", told(kubelets, "", ""));
     let owners = "ownerKinds: [DaemonSet]";
     let said = "rule r of policy p asks for match.ownerKinds, and 2 faults have, such as that of event 1 (at 0h01m00s), neither \
-                podLabels nor podOwner: what may be for it is held";
+                podLabels nor podOwner: faults that it may apply to are blocked";
     assert_eq!(told(owners, "", ""), [said]);
     assert_eq!(told(owners, "", "podOwner: DaemonSet"), Vec::<String>::new());
     let labels = "podSelector: {matchLabels: {app: cart}}";

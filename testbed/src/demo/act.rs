@@ -52,7 +52,7 @@ pub(super) fn control(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord) 
     let since = jiff::Timestamp::now();
     let injection = act.inject(stage).context("inject the control")?;
     let wanted = Duration::from_secs_f64(record.threshold + CONTROL_MARGIN + 1.0);
-    stage.tell.say(&format!("control: under the dry run it must stay sick for {:.0} s", wanted.as_secs_f64()));
+    stage.tell.say(&format!("control: under the dry run it must stay faulty for {:.0} s", wanted.as_secs_f64()));
     let mut seen = ControlRecord::default();
     let mut shown = false;
     while injection.elapsed() < wanted {

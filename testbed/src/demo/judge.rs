@@ -65,7 +65,7 @@ fn act(record: &ActRecord, controls_wanted: bool, objections: &mut Vec<String>) 
     let mut object = |why: String| objections.push(format!("{}: {why}", record.act));
     record.errors.iter().for_each(|error| object(error.clone()));
     let seconds = record.run.clone().unwrap_or_default();
-    for (what, at) in [("detected", seconds.detected), ("acted on", seconds.executed), ("healed", seconds.healed)] {
+    for (what, at) in [("detected", seconds.detected), ("executed", seconds.executed), ("resolved", seconds.healed)] {
         if at.is_none() {
             object(format!("was never {what}"));
         }
@@ -90,7 +90,9 @@ fn control(record: &ActRecord, wanted: bool, object: &mut impl FnMut(String)) ->
     let mut ok = true;
     if let Some(well) = control.well_after {
         ok = false;
-        object(format!("its control got well by itself after {well:.0} s, expected it to stay sick for {needed:.0} s"));
+        object(format!(
+            "its control got well by itself after {well:.0} s, expected it to stay faulty for {needed:.0} s"
+        ));
     } else if control.watched < needed {
         ok = false;
         object(format!("its control was watched for {:.0} s, expected {needed:.0} s", control.watched));
@@ -151,7 +153,7 @@ mod tests {
         let flaws: [Flaw; 11] = [
             ("not detected", |r| r.run.as_mut().unwrap().detected = None),
             ("not acted", |r| r.run.as_mut().unwrap().executed = None),
-            ("not healed", |r| r.run.as_mut().unwrap().healed = None),
+            ("not resolved", |r| r.run.as_mut().unwrap().healed = None),
             ("well before the act", |r| r.run.as_mut().unwrap().healed = Some(40.0)),
             ("not run", |r| r.run = None),
             ("control got well", |r| r.control.as_mut().unwrap().well_after = Some(90.0)),

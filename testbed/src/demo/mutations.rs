@@ -26,7 +26,7 @@ const LABEL: &str = "demo/variant";
 /// What runs on each node, to be hit or left alone.
 const WORKLOADS: [&str; 3] = ["log-shipper", "mesh-agent", "node-metrics"];
 /// The enforcing policies that apply to the acts.
-const POLICIES: [&str; 2] = ["hung-container", "leftovers"];
+const POLICIES: [&str; 2] = ["hung-container", "orphans"];
 
 /// An act that can be played so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

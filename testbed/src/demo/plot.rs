@@ -218,10 +218,13 @@ fn close(stage: &Stage, report: &Report, options: &Options) -> Result<()> {
     stage.print("kubectl get nrem -o wide", &["get", "nrem", "-o", "wide"]);
     tell.head("timeline, in seconds from the injection");
     let cell = |value: Option<f64>| value.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds:.1}"));
-    tell.show(&format!("{:<22} {:>9} {:>9} {:>9}  {:<22} ok", "act", "detected", "acted", "healed", "control"));
+    tell.show(&format!(
+        "{:<22} {:>9} {:>9} {:>9}  {:<22} ok",
+        "incident", "detected", "executed", "resolved", "control"
+    ));
     for act in &report.acts {
         let control = if act.control.ok {
-            format!("sick for {:.0} s", act.control.watched_seconds)
+            format!("faulty for {:.0} s", act.control.watched_seconds)
         } else {
             "none or not ok".to_owned()
         };

@@ -60,7 +60,7 @@ fn done(bed: &Bed) -> Decisions {
     for remediation in remediations {
         let status = &remediation["status"];
         let node = done.entry(text(&remediation["spec"]["nodeName"])).or_default();
-        node.actions.extend(status["steps"].as_array().into_iter().flatten().map(|step| text(&step["action"])));
+        node.actions.extend(status["attempts"].as_array().into_iter().flatten().map(|step| text(&step["action"])));
         node.end = if status["finishedAt"].is_string() { text(&status["phase"]) } else { String::new() };
     }
     done

@@ -197,7 +197,7 @@ fn one_down(bed: &Bed, node: &Node, unit: &str, action: &str) {
     fail(node, unit);
     let last = heartbeat(bed, node);
     until(&format!("{unit} of {} is started again", node.name), HEALED, || {
-        are(&steps(bed, node), &[[action, "Agent", "Succeeded"]])
+        are(&steps(bed, node), &[[action, "Probe", "Succeeded"]])
     });
     assert_eq!(starts(node, unit), 1);
     let (after, is_kubelet) = (daemons(node), unit == KUBELET);
@@ -219,7 +219,7 @@ fn both_down(bed: &Bed, node: &Node) {
     fail(node, CONTAINERD);
     let last = heartbeat(bed, node);
     until("runtime and kubelet are started again, in this order", HEALED, || {
-        let expected = [["RestartRuntime", "Agent", "Succeeded"], ["RestartKubelet", "Agent", "Succeeded"]];
+        let expected = [["RestartRuntime", "Probe", "Succeeded"], ["RestartKubelet", "Probe", "Succeeded"]];
         are(&steps(bed, node), &expected)
     });
     ready_anew(bed, node, &last);
@@ -232,7 +232,7 @@ fn both_down(bed: &Bed, node: &Node) {
 fn stopped_by_a_person(bed: &Bed, node: &Node, unit: &str, action: &str) {
     node.unit_stop(unit).unwrap();
     until(&format!("{unit}, which a person has stopped, is left alone and people are told"), HEALED, || {
-        are(&steps(bed, node), &[[action, "Agent", "Refused"], ["Notify", "Api", "Succeeded"]])
+        are(&steps(bed, node), &[[action, "Probe", "Refused"], ["Notify", "Controller", "Succeeded"]])
     });
     let said = remediations(bed, node)[0]["status"]["attempts"][0]["message"].to_string();
     assert!(said.contains(&format!("{unit} was stopped by somebody")), "{said}");
@@ -244,7 +244,7 @@ fn hung_runtime(bed: &Bed, node: &Node) {
     let (containers, runtime) = (running(node), node.daemon("containerd").unwrap());
     runtime.signal(Signal::STOP).unwrap();
     until("the hung runtime is restarted", HEALED, || {
-        are(&steps(bed, node), &[["RestartRuntime", "Agent", "Succeeded"]])
+        are(&steps(bed, node), &[["RestartRuntime", "Probe", "Succeeded"]])
     });
     assert!(node.daemon("containerd").is_some_and(|now| now != runtime));
     until("its containers are known again", RUNS, || running(node) == containers);

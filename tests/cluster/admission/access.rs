@@ -112,7 +112,7 @@ async fn stage(all: &Callers, bed: &Bed) -> Result<BTreeMap<String, String>> {
     all.controller.until_allowed(&create(REMEDIATIONS, kind("NodeRemediation", "waits", remediation))).await?;
     let step = json!({"operationId": "op-1", "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job",
         "state": "AwaitingApproval", "scheduledAt": "2026-01-01T00:00:00Z"});
-    let status = json!({"status": {"phase": "AwaitingApproval", "steps": [step]}});
+    let status = json!({"status": {"phase": "AwaitingApproval", "attempts": [step]}});
     all.controller.must(&merge(format!("{REMEDIATIONS}/waits/status"), status)).await?;
     let job = all.controller.must(&create(JOBS, jobs::shaped())).await?;
     let neighbour = admin.must(&get(format!("/api/v1/nodes/{}", NODES[1]))).await?;

@@ -29,7 +29,7 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
     let path = format!("{REMEDIATIONS}/approved");
     all.controller.until_allowed(&create(REMEDIATIONS, remediation("approved"))).await?;
     let steps = json!({"status": {"phase": "AwaitingApproval",
-        "steps": [step("op-1", "Failed"), step("op-2", "AwaitingApproval")]}});
+        "attempts": [step("op-1", "Failed"), step("op-2", "AwaitingApproval")]}});
     all.controller.must(&merge(format!("{path}/status"), steps)).await?;
 
     let right = "needs the verb approve on noderemediations";
@@ -65,7 +65,8 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases.denied(ann, "approve a step that is over", merge(&path, approval(ann_name, "op-1")), waits).await;
     cases.denied(ann, "approve a step that is not there", merge(&path, approval(ann_name, "op-3")), waits).await;
     let mut born = remediation("born-approved");
-    born["spec"]["approval"] = json!({"by": "system:serviceaccount:nrh-system:nrh-controller", "operationId": "op-1"});
+    born["spec"]["approval"] =
+        json!({"approvedBy": "system:serviceaccount:nrh-system:nrh-controller", "operationId": "op-1"});
     cases.denied(&all.controller, "open an approved remediation", create(REMEDIATIONS, born), right).await;
     cases
         .denied(

@@ -16,7 +16,7 @@ fn remediation(name: &str) -> Value {
 
 fn manual(name: &str, by: &str) -> Value {
     let mut object = remediation(name);
-    object["spec"]["manual"] = json!({"by": by, "fault": "OrphanContainer", "action": "CleanupOrphans"});
+    object["spec"]["manual"] = json!({"requestedBy": by, "fault": "OrphanContainer", "action": "CleanupOrphans"});
     object
 }
 
@@ -42,7 +42,7 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
     let (stan, ann) = (&all.starter, &all.approver);
     // The role may take a moment to be known.
     stan.until_allowed(&create(REMEDIATIONS, manual("by-hand-first", STAN))).await?;
-    cases.allowed(stan, "start a step by hand", create(REMEDIATIONS, manual("by-hand", STAN))).await;
+    cases.allowed(stan, "start a step manually", create(REMEDIATIONS, manual("by-hand", STAN))).await;
     let mut generated = manual("x", STAN);
     generated["metadata"] = json!({"generateName": "worker-1-by-hand-"});
     cases.allowed(stan, "the same under a generated name", create(REMEDIATIONS, generated)).await;
@@ -57,10 +57,15 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
             "expected your own name",
         )
         .await;
-    let by_controller = "the controller starts nothing by hand";
+    let by_controller = "the controller makes no manual requests";
     let controller = "system:serviceaccount:nrh-system:nrh-controller";
     cases
-        .denied(&all.controller, "start by hand", create(REMEDIATIONS, manual("by-hand-w3", controller)), by_controller)
+        .denied(
+            &all.controller,
+            "manual request",
+            create(REMEDIATIONS, manual("by-hand-w3", controller)),
+            by_controller,
+        )
         .await;
     cases
         .denied(
@@ -81,11 +86,16 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
     cases
-        .denied(&all.pod, "start by hand", create(REMEDIATIONS, manual("by-hand-w6", STAN)), "cannot create resource")
+        .denied(&all.pod, "manual request", create(REMEDIATIONS, manual("by-hand-w6", STAN)), "cannot create resource")
         .await;
-    let opened = "remediations are opened by the controller";
+    let opened = "the controller starts remediations";
     cases
-        .denied(stan, "open a remediation without a wish", create(REMEDIATIONS, remediation("by-hand-w7")), opened)
+        .denied(
+            stan,
+            "open a remediation without a manual request",
+            create(REMEDIATIONS, remediation("by-hand-w7")),
+            opened,
+        )
         .await;
     cases
         .denied(&all.admin, "the same as an administrator", create(REMEDIATIONS, remediation("by-hand-w8")), opened)
@@ -101,22 +111,22 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
     invalid(
         stan,
         cases,
-        "a start by hand with a finalizer",
+        "a manual request with a finalizer",
         &create(REMEDIATIONS, held),
         "no owners and no finalizers",
     )
     .await;
     let dry = changed("by-hand-w10", |object| object["spec"]["mode"] = json!("DryRun"));
-    invalid(stan, cases, "a start by hand that is a dry run", &create(REMEDIATIONS, dry), "expected mode Enforce")
+    invalid(stan, cases, "a manual request that is a dry run", &create(REMEDIATIONS, dry), "expected mode Enforce")
         .await;
     let short = changed("by-hand-w11", |object| object["spec"]["manual"]["timeout"] = json!("10s"));
-    invalid(stan, cases, "a start by hand for seconds", &create(REMEDIATIONS, short), "must be at least 1m").await;
+    invalid(stan, cases, "a manual request for seconds", &create(REMEDIATIONS, short), "must be at least 1m").await;
     let pid = changed("by-hand-w12", |object| object["spec"]["manual"]["action"] = json!("PowerOff"));
     invalid(stan, cases, "an action that is none", &create(REMEDIATIONS, pid), "Unsupported value").await;
 
     let path = format!("{REMEDIATIONS}/by-hand");
-    let stays = "what a person wanted cannot be changed";
-    for change in [json!({"action": "RestartRuntime"}), json!({"by": "bob"}), Value::Null] {
+    let stays = "a manual request cannot be changed";
+    for change in [json!({"action": "RestartRuntime"}), json!({"requestedBy": "bob"}), Value::Null] {
         let call = merge(&path, json!({"spec": {"manual": change}}));
         invalid(stan, cases, "change what was wanted", &call, stays).await;
         invalid(&all.controller, cases, "change it as the controller", &call, stays).await;
@@ -125,7 +135,7 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
         format!("{REMEDIATIONS}/opened"),
         json!({"spec": {"manual": {"requestedBy": STAN, "fault": "OrphanContainer", "action": "CleanupOrphans"}}}),
     );
-    invalid(stan, cases, "a wish for a remediation of the controller's", &late, stays).await;
+    invalid(stan, cases, "a manual request for a remediation of the controller's", &late, stays).await;
     cases
         .denied(
             stan,
@@ -151,7 +161,7 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
     let right = "needs the verb cancel on noderemediations";
     cases.denied(patcher, "cancel without the right", merge(&path, cancel(patcher_name)), right).await;
     let controller = "system:serviceaccount:nrh-system:nrh-controller";
-    cases.denied(&all.controller, "cancel a remediation by hand", merge(&path, cancel(controller)), right).await;
+    cases.denied(&all.controller, "cancel a remediation manually", merge(&path, cancel(controller)), right).await;
     cases.denied(&all.pod, "cancel as a probe", merge(&path, cancel(ann_name)), "cannot patch resource").await;
     cases
         .denied(
@@ -162,7 +172,7 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
     let mut born = remediation("born-cancelled");
-    born["spec"]["cancel"] = json!({"by": controller});
+    born["spec"]["cancel"] = json!({"cancelledBy": controller});
     cases.denied(&all.controller, "open a cancelled remediation", create(REMEDIATIONS, born), right).await;
     let ended = format!("{REMEDIATIONS}/opened/status");
     let over = json!({"status": {"phase": "Succeeded", "startedAt": "2026-01-01T00:00:00Z"}});
@@ -176,8 +186,8 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
     cases.allowed(ann, "cancel what runs", merge(&path, cancel(ann_name))).await;
-    let stays = "what is cancelled stays so";
-    for change in [Value::Null, json!({"by": ann_name, "reason": "another"})] {
+    let stays = "a cancelled remediation stays cancelled";
+    for change in [Value::Null, json!({"cancelledBy": ann_name, "reason": "another"})] {
         let call = merge(&path, json!({"spec": {"cancel": change}}));
         invalid(ann, cases, "take a no back, or change it", &call, stays).await;
     }
@@ -190,7 +200,7 @@ pub async fn cancelled(all: &Callers, cases: &mut Cases) -> Result<()> {
         .await;
     let waiting = format!("{REMEDIATIONS}/by-hand-first");
     let olga = json!({"spec": {"cancel": {"cancelledBy": "system:serviceaccount:default:olga"}}});
-    cases.allowed(&all.operator, "take back a start by hand", merge(&waiting, olga)).await;
+    cases.allowed(&all.operator, "take back a manual request", merge(&waiting, olga)).await;
     all.admin.must(&delete(REMEDIATIONS, Value::Null)).await?;
     Ok(())
 }

@@ -32,9 +32,9 @@ pub fn forgeries(node: &str) -> Vec<(String, Call)> {
     let bare = owned_command(node, &json!("u"), json!({"command": forged}));
     let writes = [
         ("create", create(COMMANDS, bare.clone())),
-        ("give an order by", merge(&path, json!({"spec": {"command": forged}}))),
+        ("give a command by", merge(&path, json!({"spec": {"command": forged}}))),
         ("raise the epoch of", merge(&path, json!({"spec": {"command": {"epoch": 99}}}))),
-        ("take an order back from", merge(&path, json!({"spec": {"command": null}}))),
+        ("take a command back from", merge(&path, json!({"spec": {"command": null}}))),
         ("ask for a check by", merge(&path, json!({"spec": {"checkSequence": 99}}))),
         ("own", merge(&path, json!({"metadata": {"ownerReferences": null}}))),
         ("apply", crate::admission::requests::apply(format!("{path}?fieldManager=x&force=true"), bare)),
@@ -57,9 +57,9 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
         cases
             .allowed(by, "make a command", create(COMMANDS, owned_command(node, &uid, json!({"checkSequence": 1}))))
             .await;
-        cases.allowed(by, "give an order", merge(command(node), json!({"spec": {"command": order()}}))).await;
+        cases.allowed(by, "give a command", merge(command(node), json!({"spec": {"command": order()}}))).await;
     }
-    cases.allowed(by, "take an order back", merge(command("worker-2"), json!({"spec": {"command": null}}))).await;
+    cases.allowed(by, "take a command back", merge(command("worker-2"), json!({"spec": {"command": null}}))).await;
     for caller in [&all.pod, &all.unit] {
         read_by(caller, cases).await;
         refused_by_roles(caller, cases).await;
@@ -68,7 +68,7 @@ pub async fn guarded(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> 
         cases
             .denied(
                 caller,
-                "change an order",
+                "change a command",
                 merge(command("worker-1"), json!({"spec": {"command": null}})),
                 "cannot patch resource",
             )

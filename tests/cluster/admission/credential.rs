@@ -45,12 +45,12 @@ pub async fn plugin(bed: &Bed, cases: &mut Cases) -> Result<()> {
     ensure!(connection.until.is_some(), "the end of the credential is not known");
     let own = read(&connection.client, "worker-1").await;
     let is_read = own.as_ref().is_ok_and(|standing| standing.command.order.is_some());
-    cases.note("a credential plugin's token reads the node's order", is_read, &format!("{own:?}"));
+    cases.note("a credential plugin's token reads the node's command", is_read, &format!("{own:?}"));
 
     let clock = *clock.lock().unwrap_or_else(PoisonError::into_inner);
     // Both run on this machine: their clocks are one.
     let near = clock.is_some_and(|seen| (seen.ahead, seen.behind) == <_>::default() && seen.most.as_secs() < 10);
-    cases.note("its answer tells of the node's clock", near, &format!("{clock:?}"));
+    cases.note("its answer reports of the node's clock", near, &format!("{clock:?}"));
 
     gives("no-such-token")?;
     let refused = read(&credentials.connect(&tell, SILENCE).await?.client, "worker-1").await;

@@ -59,22 +59,22 @@ fn restarting(name: &str, action: &str, skip_safety_check: bool) -> Value {
 async fn careless(all: &Callers, cases: &mut Cases, right: &str) -> Result<()> {
     let olga = &all.operator;
     for (name, policy) in [
-        ("kill below pods that are deleted", killing("spares", "Kill", false)),
-        ("resume below running pods", killing("spares", "Cont", true)),
+        ("kill below pods that are deleted", killing("spares", "SIGKILL", false)),
+        ("resume below running pods", killing("spares", "SIGCONT", true)),
         ("restart a runtime where that is safe", restarting("spares", "RestartRuntime", false)),
         ("restart a kubelet at once", restarting("spares", "RestartKubelet", true)),
     ] {
         cases.allowed(olga, name, create(POLICIES, policy)).await;
         all.admin.must(&delete(format!("{POLICIES}/spares"), Value::Null)).await?;
     }
-    let (kills, restarts) = (killing("kills", "Kill", true), restarting("restarts", "RestartRuntime", true));
+    let (kills, restarts) = (killing("kills", "SIGKILL", true), restarting("restarts", "RestartRuntime", true));
     for (name, harsh) in [("kills", kills), ("restarts", restarts)] {
         cases.denied(olga, &format!("{name} without the right"), create(POLICIES, harsh.clone()), right).await;
         cases.allowed(&all.admin, &format!("{name}, whoever may"), create(POLICIES, harsh.clone())).await;
         let path = format!("{POLICIES}/{name}");
         let spec = |value: Value| merge(&path, json!({"spec": value}));
         cases.allowed(olga, &format!("{name}: suspend it"), spec(json!({"suspend": true}))).await;
-        cases.denied(olga, &format!("{name}: have it act"), spec(json!({"mode": "Enforce"})), right).await;
+        cases.denied(olga, &format!("{name}: have it execute actions"), spec(json!({"mode": "Enforce"})), right).await;
         let mut rules = harsh["spec"]["rules"].clone();
         rules[0]["steps"].as_array_mut().unwrap().remove(0);
         cases.allowed(olga, &format!("{name}: take it out"), spec(json!({"rules": rules}))).await;
@@ -94,7 +94,7 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     let path = format!("{POLICIES}/drains");
     let spec = |value: Value| merge(&path, json!({"spec": value}));
     cases.allowed(olga, "suspend what drains", spec(json!({"suspend": true}))).await;
-    cases.denied(olga, "have a drain act", spec(json!({"mode": "Enforce"})), right).await;
+    cases.denied(olga, "have a drain action", spec(json!({"mode": "Enforce"})), right).await;
     let mut rules = policy("drains")["spec"]["rules"].clone();
     rules[0]["steps"][1]["drain"] = json!({"force": true});
     cases.denied(olga, "drain by force", spec(json!({"rules": rules})), right).await;
@@ -108,7 +108,7 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     let path = format!("{POLICIES}/boots");
     let spec = |value: Value| merge(&path, json!({"spec": value}));
     cases.allowed(olga, "suspend what reboots", spec(json!({"suspend": true}))).await;
-    cases.denied(olga, "have a reboot act", spec(json!({"mode": "Enforce"})), right).await;
+    cases.denied(olga, "have a reboot action", spec(json!({"mode": "Enforce"})), right).await;
     let mut rules = rebooting("boots")["spec"]["rules"].clone();
     rules[0]["steps"][1]["approval"] = json!("Automatic");
     cases.denied(olga, "have nobody asked before a reboot", spec(json!({"rules": rules})), right).await;

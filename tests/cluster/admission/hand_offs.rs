@@ -98,7 +98,7 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
     let tells = json!({"name": "tells", "match": {"faults": ["PidExhaustion"]}, "steps": [{"action": "Notify"}]});
     rules.as_array_mut().unwrap().push(tells);
     cases.allowed(olga, "another rule beside", spec(json!({"rules": rules}))).await;
-    cases.denied(olga, "have it act", spec(json!({"mode": "Enforce"})), right).await;
+    cases.denied(olga, "have it execute actions", spec(json!({"mode": "Enforce"})), right).await;
     cases.denied(olga, "on other nodes", spec(json!({"nodeSelector": {"matchLabels": {"a": "b"}}})), right).await;
     let mut wider = rules.clone();
     wider[0]["match"]["faults"] = json!(["DiskFull", "KubeletDown"]);
@@ -185,7 +185,7 @@ pub async fn rights_of_the_controller(all: &Callers, bed: &Bed, cases: &mut Case
     cases.allowed(&all.controller, "say that its time is over", merge(&one, mark)).await;
     let status = merge(format!("{one}/status"), json!({"status": {"phase": "x"}}));
     cases.denied(&all.controller, "answer for the remediator", status, "cannot patch resource").await;
-    cases.allowed(&all.controller, "look at it", get(&one)).await;
+    cases.allowed(&all.controller, "check of it", get(&one)).await;
     cases.allowed(&all.controller, "delete it", delete(&one, Value::Null)).await;
     bed.kubectl(&["delete", "-f", &family])?;
     Ok(())

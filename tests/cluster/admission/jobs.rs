@@ -120,8 +120,8 @@ fn other_variables() -> Vec<(&'static str, Value)> {
         ("another socket", variable(json!({"name": "NRH_RUNTIME_ENDPOINT", "value": "/x"}))),
         ("another socket of Docker", variable(json!({"name": "NRH_DOCKER_ENDPOINT", "value": "/x"}))),
         ("another folder for claims", variable(json!({"name": "NRH_STATE_DIR", "value": "/run/nrh/x"}))),
-        ("a second order", variable(json!({"name": "NRH_COMMAND", "value": "{}"}))),
-        ("no order", with_container(|c| c["env"] = json!([c["env"][0]]))),
+        ("a second command", variable(json!({"name": "NRH_COMMAND", "value": "{}"}))),
+        ("no command", with_container(|c| c["env"] = json!([c["env"][0]]))),
         ("another node's name", with_container(|c| c["env"][0] = json!({"name": "NODE_NAME", "value": "x"}))),
         (
             "its node's name from a label",

@@ -239,7 +239,7 @@ pub async fn with_too_many_rights(all: &Callers, cases: &mut Cases) -> Result<()
     let others = "nodes and their probes never write policies, remediations, the ledger or the leader's Lease";
     for caller in [&all.pod, &all.unit, &all.unbound, &all.untracked_process] {
         for (what, call) in crate::admission::commands::forgeries("worker-1") {
-            cases.denied(caller, &what, call, "it cannot give itself an order, nor take one back").await;
+            cases.denied(caller, &what, call, "it cannot issue or withdraw a command").await;
         }
         for (what, call) in objects_of_others() {
             let report = what.contains("report") || what.starts_with("its own");

@@ -126,7 +126,7 @@ async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person
     let hers = json!({"suspend": true, "suspendedBy": OLGA, "reason": "disk swap"});
     olga.succeeds(cases, &["suspend", "worker-2", "--reason", "disk swap"], &[&format!("suspended by {OLGA}")])?;
     let found = veto().await?;
-    cases.note("olga's veto, as it stands in the API", found == hers, &found.to_string());
+    cases.note("olga's exclusion, as it stands in the API", found == hers, &found.to_string());
     let whose = format!("by {OLGA}: disk swap");
     otto.fails(cases, &["suspend", "worker-2", "--reason", "mine"], &["is suspended already", &whose, "--force"])?;
     otto.fails(cases, &["resume", "worker-2"], &[&whose, "nrh resume worker-2 --force"])?;
@@ -173,15 +173,15 @@ async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'
     let made = remediations().await?.unwrap_or_default();
     cases.note("started by nobody who may", made.is_empty(), &format!("{made:?}"));
 
-    let reason = [&START[..], &["--reason", "seen by hand"]].concat();
+    let reason = [&START[..], &["--reason", "seen manually"]].concat();
     stan.succeeds(cases, &reason, &[&format!("asked for by {STAN}: CleanupOrphans for OrphanContainer")])?;
     let made = remediations().await?.unwrap_or_default();
     let [manual] = &made[..] else {
-        cases.note("one start by hand", false, &format!("{made:?}"));
+        cases.note("one manual request", false, &format!("{made:?}"));
         return Ok(());
     };
-    let wanted = json!({"by": STAN, "fault": "OrphanContainer", "faultId": "orphancontainer-cart", "action": "CleanupOrphans",
-        "policyGeneration": 1, "reason": "seen by hand"});
+    let wanted = json!({"requestedBy": STAN, "fault": "OrphanContainer", "faultId": "orphancontainer-cart", "action": "CleanupOrphans",
+        "policyGeneration": 1, "reason": "seen manually"});
     let spec = &manual["spec"];
     let is_it = spec["manual"] == wanted && spec["nodeName"] == "worker-1" && spec["policy"] == "programs";
     cases.note("what stan wants, as it stands in the API", is_it, &manual.to_string());
@@ -197,7 +197,7 @@ async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'
     let found = cancel().await?;
     cases.note(
         "ann's no, as it stands in the API",
-        found == json!({"by": ANN, "reason": "no need"}),
+        found == json!({"cancelledBy": ANN, "reason": "no need"}),
         &found.to_string(),
     );
     ann.fails(cases, &["cancel", name], &["no remediation of that name"])
@@ -214,7 +214,7 @@ async fn approved(all: &Callers, cases: &mut Cases, [ann, rita]: [&Person<'_>; 2
             "scheduledAt": "2026-01-01T00:00:00Z"})
     };
     let waits = |steps: Value| {
-        json!({"status": {"phase": "AwaitingApproval", "startedAt": "2026-01-01T00:00:00Z", "steps": steps,
+        json!({"status": {"phase": "AwaitingApproval", "startedAt": "2026-01-01T00:00:00Z", "attempts": steps,
             "faults": [{"id": "f", "type": "OrphanContainer", "subject": {"kind": "Container", "name": "cart"}, "rule": "r",
                 "stepIndex": 0, "state": "Open"}]}})
     };
@@ -240,7 +240,7 @@ async fn approved(all: &Callers, cases: &mut Cases, [ann, rita]: [&Person<'_>; 2
     let found = approval().await?;
     cases.note(
         "ann's yes, as it stands in the API",
-        found == json!({"by": ANN, "operationId": "op-2"}),
+        found == json!({"approvedBy": ANN, "operationId": "op-2"}),
         &found.to_string(),
     );
     ann.fails(cases, &second, &["waits for approval"])

@@ -88,7 +88,7 @@ pub async fn signed(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     cases.allowed(olga, "change something else of an object from before", label("c")).await;
     let object = admin.must(&get(report("worker-2"))).await?;
     cases.note(
-        "its veto stands",
+        "its exclusion stands",
         object["spec"] == json!({"suspend": true, "reason": "long ago"}),
         &object["spec"].to_string(),
     );

@@ -368,7 +368,7 @@ fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), B
         )
     } else {
         format!(
-            "{} actions were executed on node {} within {} min by policy {} (limits.perNode); the next one not before {}",
+            "node {} got {} actions within {} min by policy {} (limits.perNode); the next one not before {}",
             facts.name,
             spent.actions,
             limit.window.as_secs() / 60,

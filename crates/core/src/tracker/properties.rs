@@ -102,7 +102,7 @@ proptest! {
                         (counted, last) = (counted + 1, Some(*look));
                     }
                 }
-                prop_assert!(counted >= need.checks, "{counted} looks: {row:?}");
+                prop_assert!(counted >= need.checks, "{counted} checks: {row:?}");
                 prop_assert!(now.checked_sub(row[0]).unwrap() >= need.grace_period);
             }
             // A confirmed fault goes only by a clean look, and never by a single one.

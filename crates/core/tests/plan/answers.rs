@@ -17,7 +17,7 @@ fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() 
     let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     world.node("n1").job_starts = false;
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseCont", "order ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseCont", "command ReleaseCont"]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Succeeded);
     assert_eq!((remediation.steps.len(), remediation.steps[0].executor), (1, Executor::Probe));
@@ -38,7 +38,7 @@ fn a_job_whose_pod_the_kubelet_refuses_makes_room_for_the_agent_at_once_and_with
     world.tick(secs(1));
     world.pass();
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseCont", "order ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseCont", "command ReleaseCont"]);
     let step = &world.only_remediation().steps[0];
     assert_eq!(step.message, "the kubelet refused the Job's pod (NodeShutdown), the probe is asked instead");
     world.run(secs(300));
@@ -78,7 +78,7 @@ fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
         world.node("n1").send();
         world.pass();
     }
-    assert_eq!(world.did(), ["order ReleaseCont", "order ReleaseKill"]);
+    assert_eq!(world.did(), ["command ReleaseCont", "command ReleaseKill"]);
     let order = world.nodes["n1"].order.clone().unwrap();
     assert!(order.operation_id.ends_with("-2"), "{order:?}");
     world.node("n1").probe_runs = true;

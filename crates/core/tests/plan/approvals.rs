@@ -215,7 +215,7 @@ fn what_is_approved_and_held_until_its_time_is_over_says_so() {
     assert_eq!(world.did(), ["notify"]);
     let step = &world.only_remediation().steps[0];
     assert_eq!((step.state, step.approved_by.as_deref()), (StepState::TimedOut, Some("ann")));
-    assert!(step.message.contains("approved by ann, and held"), "{}", step.message);
+    assert!(step.message.contains("approved by ann, and blocked"), "{}", step.message);
 }
 
 #[test]

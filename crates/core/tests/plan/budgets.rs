@@ -484,7 +484,7 @@ fn a_remediation_that_comes_after_its_slot_was_given_back_waits_for_one_or_ends(
         assert!(world.apply(&late, true));
         let plan = world.pass();
         let done: Vec<String> = acts(&plan).into_iter().map(|(node, _)| node).filter(|node| node == "b").collect();
-        assert_eq!(done, [""; 0], "nothing is done before its slot is stored");
+        assert_eq!(done, [""; 0], "no action is executed before its slot is stored");
         assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
         let remediation = world.remediations.values().find(|remediation| remediation.node == "b").unwrap();
         if has_room {
@@ -575,7 +575,7 @@ fn one_node_is_acted_on_only_so_often() {
         .filter(|blocked| blocked.reason == BlockReason::NodeLimit)
         .map(|blocked| blocked.message.as_str())
         .collect();
-    assert!(blocked.iter().any(|message| message.contains("acted on 3 times within 120 min")), "{blocked:?}");
+    assert!(blocked.iter().any(|message| message.contains("got 3 actions within 120 min")), "{blocked:?}");
     // Another node is another matter, and after the time this one is free again, longer than anything else is remembered.
     world.infect("n2", hung("c"), Cure::Cont);
     world.run(secs(60));

@@ -224,7 +224,7 @@ fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
         let blocked = world.pass();
         assert_eq!(acts(&blocked), [], "case {number}");
         let about =
-            blocked.blocked.iter().find(|blocked| blocked.message.starts_with("start by hand by-hand")).unwrap();
+            blocked.blocked.iter().find(|blocked| blocked.message.starts_with("manual request by-hand")).unwrap();
         assert_eq!(about.reason, reason, "case {number}: {}", about.message);
         assert!(world.ledger.as_ref().is_none_or(|ledger| ledger.slots.is_empty()), "it waits without a slot");
         let told = world.manual_requests["by-hand"].message.clone();
@@ -478,7 +478,7 @@ fn there_is_a_bound_to_what_waits() {
     world.pass();
     assert_eq!(world.manual_requests.len(), MAX_WAITING);
     let message = &ended(&world, "by-hand-w100").message;
-    assert!(message.contains("100 starts by hand wait already"), "{message}");
+    assert!(message.contains("100 manual requests wait already"), "{message}");
 }
 
 #[test]
@@ -521,6 +521,6 @@ fn a_no_to_what_has_not_begun_holds_for_the_engine_too() {
     world.run(secs(600));
     assert_eq!(world.did(), Vec::<&str>::new());
     let message = &ended(&world, "by-hand").message;
-    assert_eq!(message, "cancelled by a person: its start by hand was cancelled by bob: do not touch it");
+    assert_eq!(message, "cancelled by a person: its manual request was cancelled by bob: do not touch it");
     assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
 }

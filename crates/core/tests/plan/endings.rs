@@ -29,7 +29,7 @@ fn a_persons_uncordon_cancels() {
     world.run(secs(60));
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Cancelled, "{}", remediation.message);
-    assert!(remediation.message.contains("uncordoned by hand"), "{}", remediation.message);
+    assert!(remediation.message.contains("a person uncordoned node"), "{}", remediation.message);
     assert!(world.nodes["n1"].view.cordoned_by.is_none(), "our mark is taken off");
     assert!(world.ledger.as_ref().unwrap().slots.is_empty());
     assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed], "it does not begin anew at once");

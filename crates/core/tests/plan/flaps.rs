@@ -229,7 +229,7 @@ fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
         wait(&mut world, 120);
         let remediation = world.only_remediation();
         assert_eq!(remediation.phase, Phase::Cancelled, "{remediation:?}");
-        assert!(remediation.message.contains("uncordoned by hand"), "{}", remediation.message);
+        assert!(remediation.message.contains("a person uncordoned node"), "{}", remediation.message);
         let acts: Vec<&str> = world.did()[before..].iter().copied().filter(|did| *did != "uncordon").collect();
         assert!(acts.is_empty() && !is_cordoned(&world), "{acts:?}");
     }

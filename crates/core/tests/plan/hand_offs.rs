@@ -76,7 +76,7 @@ fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
     assert_eq!(world.did(), expected);
     assert_eq!(states(&world), [StepState::TimedOut, StepState::TimedOut, StepState::Succeeded]);
     assert!(
-        world.only_remediation().steps[0].message.starts_with("not healed within 1800s; it said last: nothing yet")
+        world.only_remediation().steps[0].message.starts_with("not resolved within 1800s; it said last: nothing yet")
     );
     assert!(world.remediators.objects.is_empty());
 }

@@ -88,7 +88,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
     let ladder = [cordon(), drain(), restart(true), notify()];
     let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), Cure::RestartRuntime, &ladder, 3);
     world.run(secs(120));
-    assert_eq!(world.did(), ["cordon", "order RestartRuntime", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "command RestartRuntime", "uncordon"]);
     // Nor does anything harsher follow, where the policy says so.
     let stop = Step { on_failure: OnFailure::Stop, ..drain() };
     let ladder = [cordon(), stop, restart(true), notify()];
@@ -296,7 +296,7 @@ fn a_dry_run_says_that_it_would_be_left_out() {
     world.run(secs(120));
     let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
     assert_eq!(record.state, StepState::Simulated);
-    assert!(record.message.contains("would be held: node n1 is not drained"), "{}", record.message);
+    assert!(record.message.contains("would be blocked: node n1 is not drained"), "{}", record.message);
 }
 
 #[test]

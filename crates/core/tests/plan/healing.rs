@@ -48,7 +48,7 @@ fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
     assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 0);
     let outlook = &world.plan().nodes["n1"];
     assert_eq!(outlook.health, Health::Healthy);
-    assert!(outlook.activity.starts_with("healed 2026-01-01T01:00:"), "{}", outlook.activity);
+    assert!(outlook.activity.starts_with("resolved 2026-01-01T01:00:"), "{}", outlook.activity);
     assert!(outlook.activity.ends_with("by ReleaseHungProcess(SIGCONT)"), "{}", outlook.activity);
 }
 
@@ -77,17 +77,17 @@ fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
     world.infect("n1", fault(FaultType::RuntimeUnreachable, "runtime"), Cure::Nothing);
     let plan = world.plan();
     let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
-    assert_eq!(did, ["order CleanupOrphans"]);
+    assert_eq!(did, ["command CleanupOrphans"]);
 }
 
 #[test]
 fn the_executor_follows_the_kubelet() {
     for (ready, kubelet, expected) in [
         (Tri::True, Tri::True, "job ReleaseCont"),
-        (Tri::True, Tri::False, "order ReleaseCont"),
-        (Tri::True, Tri::Unknown, "order ReleaseCont"),
-        (Tri::Unknown, Tri::True, "order ReleaseCont"),
-        (Tri::False, Tri::True, "order ReleaseCont"),
+        (Tri::True, Tri::False, "command ReleaseCont"),
+        (Tri::True, Tri::Unknown, "command ReleaseCont"),
+        (Tri::Unknown, Tri::True, "command ReleaseCont"),
+        (Tri::False, Tri::True, "command ReleaseCont"),
     ] {
         let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
         let node = world.node("n1");
@@ -283,7 +283,7 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
     let mut world = World::sick(hung("log"), Cure::Cont, &[shadow(kill(false)), cont()]);
     world.run(secs(1200));
     let remediation = world.only_remediation();
-    assert!(remediation.steps[0].message.contains("would be held"), "{}", remediation.steps[0].message);
+    assert!(remediation.steps[0].message.contains("would be blocked"), "{}", remediation.steps[0].message);
     assert_eq!((remediation.phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
 }
 

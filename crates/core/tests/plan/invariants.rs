@@ -438,7 +438,7 @@ fn check_boots(world: &World) {
         let told = world
             .log
             .iter()
-            .filter(|(of, what)| of == name && ["order Reboot", "order MarkForReboot"].contains(&what.as_str()))
+            .filter(|(of, what)| of == name && ["command Reboot", "command MarkForReboot"].contains(&what.as_str()))
             .count();
         assert!(
             node.boots.count as usize <= told,
@@ -509,7 +509,7 @@ fn check_hand_offs(world: &World) {
     }
     for step in world.remediations.values().flat_map(|remediation| &remediation.steps) {
         let in_vain = step.action == ActionType::HandOff && step.state == StepState::TimedOut;
-        if in_vain && step.started_at.is_some() && !step.message.contains("could not be told") {
+        if in_vain && step.started_at.is_some() && !step.message.contains("could not be notified") {
             assert!(hand_offs.told.contains(&step.operation_id), "its remediator knows nothing: {step:?}");
         }
     }
@@ -544,7 +544,7 @@ fn check_drains(world: &World) {
         let is_drain = step.action == ActionType::Drain;
         if is_drain && step.state == StepState::TimedOut && step.started_at.is_some() {
             // Its second look may have been held until its time was over.
-            let said = if step.empty_rounds > 0 { "looked at once more" } else { "pod(s) left" };
+            let said = if step.empty_rounds > 0 { "checked once more" } else { "pod(s) left" };
             assert!(step.message.contains(said), "says not what is left: {step:?}");
         }
         if is_drain && step.state == StepState::Started {

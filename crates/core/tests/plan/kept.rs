@@ -111,7 +111,7 @@ fn nobody_looking_is_no_cure_and_no_reason_to_keep_it_longer() {
     assert!(!is_cordoned(&world));
     let remediation = &world.remediations[&first];
     assert_eq!(remediation.phase, Phase::Failed);
-    assert!(remediation.message.contains("kept cordoned until"), "{}", remediation.message);
+    assert!(remediation.message.contains("stays cordoned until"), "{}", remediation.message);
 }
 
 /// Told in kubernetes-sigs/cluster-api #9398.

@@ -48,7 +48,7 @@ fn marked(ladder: &[Step]) -> World {
 fn a_marked_node_is_rebooted_by_the_other_tool_and_judged_by_its_new_boot() {
     let mut world = sick(&[mark_for_reboot(), notify()]);
     world.run(secs(900));
-    assert_eq!(world.did(), ["order MarkForReboot"], "no cordon, no drain and no reboot of ours");
+    assert_eq!(world.did(), ["command MarkForReboot"], "no cordon, no drain and no reboot of ours");
     let done = record(&world);
     assert_eq!((done.state, done.boot_id.as_deref()), (StepState::Succeeded, Some("boot-0")));
     assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
@@ -141,7 +141,7 @@ fn a_mark_is_taken_back_when_nobody_has_rebooted_the_node_in_time() {
     assert!(failed.message.starts_with("nobody has booted node n1 anew within 3600s: "), "{}", failed.message);
     world.run(secs(60));
     assert!(!is_marked(&world));
-    assert_eq!(world.did(), ["order MarkForReboot", "notify"]);
+    assert_eq!(world.did(), ["command MarkForReboot", "notify"]);
     assert_eq!(world.only_remediation().faults[0].state, Resolution::Exhausted);
 }
 
@@ -230,7 +230,7 @@ fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
     for kind in FaultType::ALL {
         let mut world = World::sick(fault(kind, "it"), Cure::Nothing, &[mark_for_reboot()]);
         world.run(secs(60));
-        let marked = world.did().contains(&"order MarkForReboot");
+        let marked = world.did().contains(&"command MarkForReboot");
         assert!(!marked || nrh_core::reboot::marking_helps(kind).is_ok(), "{kind}");
     }
 }
@@ -241,7 +241,7 @@ fn one_reboot_in_a_remediation_by_whatever_hand() {
         let ladder = [step(Action::Cordon(None)), first, second, notify()];
         let mut world = World::sick(silent(), Cure::Nothing, &ladder);
         world.run(secs(7200));
-        let asked = world.did().iter().filter(|what| what.starts_with("order ")).count();
+        let asked = world.did().iter().filter(|what| what.starts_with("command ")).count();
         assert_eq!((asked, world.nodes["n1"].boots.count), (1, 1), "{:?}", world.did());
     }
 }
@@ -284,7 +284,7 @@ fn a_boot_that_does_not_help_is_known_within_minutes_however_long_it_was_awaited
 fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_remediation() {
     let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
     world.run(secs(900));
-    assert_eq!(world.did(), ["cordon", "order MarkForReboot", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "command MarkForReboot", "uncordon"]);
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     // Where it opens the node all the same, that is somebody's word, and the mark goes with the remediation.
     let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
@@ -354,7 +354,7 @@ fn where_no_probe_is_left_to_remove_the_mark_the_step_says_so() {
     pass_for(&mut world, 10);
     let ended = record(&world);
     assert_eq!(ended.state, StepState::Cancelled);
-    assert!(ended.message.contains("remove /run/reboot-required by hand"), "{}", ended.message);
+    assert!(ended.message.contains("remove /run/reboot-required"), "{}", ended.message);
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn a_mark_whose_order_is_gone_is_not_awaited() {
         pass_for(&mut world, lag + 20);
         let ended = record(&world);
         assert_eq!(ended.state, StepState::Cancelled);
-        assert!(ended.message.starts_with("its order does not stand any more"), "{}", ended.message);
+        assert!(ended.message.starts_with("its command was withdrawn"), "{}", ended.message);
         assert!(world.did().contains(&"notify"), "{:?}", world.did());
     }
 }

@@ -83,7 +83,7 @@ fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
     let plan = world.plan();
     assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::RuleAmbiguous]));
     let said = &plan.blocked[0].message;
-    for part in ["rule r of policy p", "match.podSelector", "has no pod kube-system/log", "heal it by hand"] {
+    for part in ["rule r of policy p", "match.podSelector", "has no pod kube-system/log", "resolve it manually"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(plan.nodes["n1"].self_healing, nrh_core::snapshot::Tri::False);
@@ -191,7 +191,7 @@ fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_a_remediation() 
     assert_eq!(world.did(), ["job ReleaseCont", "notify"]);
     let refused = |step: &nrh_core::remediation::StepRecord| step.state == StepState::Refused;
     let steps = world.remediations.values().flat_map(|remediation| &remediation.steps);
-    assert!(steps.filter(|step| refused(step)).any(|step| step.message.contains("cannot be told")));
+    assert!(steps.filter(|step| refused(step)).any(|step| step.message.contains("it is not known whether")));
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
         let plan = world.plan();
         assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::RuleAmbiguous]), "{field}");
         let said = &plan.blocked[0].message;
-        assert!(said.contains(field) && said.contains("could not tell which"), "{said}");
+        assert!(said.contains(field) && said.contains("the probe does not know which"), "{said}");
     }
     // That it is about some pod is known.
     let any = Narrow { pods: Some(Selector::default()), ..Narrow::default() };

@@ -33,7 +33,7 @@ fn record(world: &World) -> StepRecord {
 fn ordered(world: &mut World) {
     for _ in 0..20 {
         world.pass();
-        if world.did().contains(&"order Reboot") {
+        if world.did().contains(&"command Reboot") {
             return;
         }
         world.tick(secs(5));
@@ -45,7 +45,7 @@ fn ordered(world: &mut World) {
 fn a_node_is_cordoned_rebooted_and_opened_again_once_its_new_boot_is_well() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
     world.run(secs(600));
-    assert_eq!(world.did(), ["cordon", "order Reboot", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "command Reboot", "uncordon"]);
     let done = record(&world);
     assert_eq!((done.state, done.boot_id.as_deref()), (StepState::Succeeded, Some("boot-0")));
     assert!(done.message.contains("its boot id was boot-0 and is boot-1; the fault is gone"), "{}", done.message);
@@ -91,7 +91,7 @@ fn a_controller_that_dies_between_the_order_and_its_record_does_not_give_it_agai
         // The reservation and the order, and no record of the order.
         world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
         assert_eq!(record(&world).state, StepState::Scheduled);
-        assert_eq!(world.did(), ["cordon", "order Reboot"]);
+        assert_eq!(world.did(), ["cordon", "command Reboot"]);
         world.tick(secs(5));
         if may_see {
             // The next leader sees the order that stands.
@@ -102,7 +102,7 @@ fn a_controller_that_dies_between_the_order_and_its_record_does_not_give_it_agai
             world.tick(secs(5));
         }
         world.run(secs(120));
-        assert_eq!(world.did(), ["cordon", "order Reboot", "uncordon"]);
+        assert_eq!(world.did(), ["cordon", "command Reboot", "uncordon"]);
         assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::Succeeded, 1));
     }
 }
@@ -119,7 +119,7 @@ fn a_node_that_has_booted_anew_before_the_order_is_not_told_to() {
     node.view.boot_id = Some("theirs".into());
     node.report.heartbeat.as_mut().unwrap().boot_id = "theirs".into();
     world.run(secs(900));
-    assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
+    assert!(!world.did().contains(&"command Reboot"), "{:?}", world.did());
     assert_eq!(record(&world).state, StepState::Failed, "it has booted, and the fault is still there");
 }
 
@@ -157,7 +157,7 @@ fn one_that_does_not_boot_in_time_has_failed_and_is_not_told_again() {
     let mut world = sick(&[cordon(), reboot(), reboot(), notify()]);
     world.node("n1").boots.fails = true;
     world.run(secs(3600));
-    assert_eq!(world.did(), ["cordon", "order Reboot", "notify", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "command Reboot", "notify", "uncordon"]);
     let failed = record(&world);
     assert_eq!(failed.state, StepState::TimedOut);
     assert!(failed.message.starts_with("node n1 has not booted anew within 600s: "), "{}", failed.message);
@@ -202,7 +202,7 @@ fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_
     world.pass();
     world.tick(secs(5));
     let plan = world.pass();
-    assert!(plan.nodes["n1"].activity.contains("may still go down: the cordon of remediation "), "{:?}", plan.blocked);
+    assert!(plan.nodes["n1"].activity.contains("may still reboot: the cordon of remediation "), "{:?}", plan.blocked);
     assert!(reasons(&plan).contains(&BlockReason::InProgress), "{:?}", plan.blocked);
     // Down it goes, much later: nobody had opened it, and the new boot opens it.
     let mut late = world.clone();
@@ -214,7 +214,7 @@ fn a_node_that_was_told_and_did_not_go_down_in_time_stays_closed_for_as_long_as_
     assert!(!is_cordoned(&world), "the wait has an end: {:?}", world.only_remediation());
     assert_eq!(
         (world.did(), world.only_remediation().phase),
-        (vec!["cordon", "order Reboot", "notify", "uncordon"], Phase::Failed)
+        (vec!["cordon", "command Reboot", "notify", "uncordon"], Phase::Failed)
     );
 }
 
@@ -289,7 +289,7 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
     let mut world = sick(&[cordon(), reboot(), notify()]);
     world.node("n1").view.unschedulable = true;
     world.run(secs(120));
-    assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
+    assert!(!world.did().contains(&"command Reboot"), "{:?}", world.did());
 
     // A drain that did not come to its end is none; what the node cannot end is not waited for.
     let all_the_same = Action::Drain(Drain { ignore_runtime_hang: true, ..Drain::default() });
@@ -299,20 +299,20 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
     world.node("n1").workloads = vec![workload("web")];
     world.node("n1").workloads[0].budget = Some("web".into());
     world.run(secs(900));
-    assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
+    assert!(!world.did().contains(&"command Reboot"), "{:?}", world.did());
     let mut world = sick(&ladder);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(900));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "order Reboot", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "command Reboot", "uncordon"]);
     // Nor is one that is left out, since the node cannot end pods.
     let mut world = sick(&[cordon(), drain(), drained_first(), notify()]);
     world.run(secs(900));
-    assert!(!world.did().contains(&"order Reboot"), "{:?}", world.did());
+    assert!(!world.did().contains(&"command Reboot"), "{:?}", world.did());
     // One that can is waited for.
     let mut world = hanging(&[cordon(), drain(), drained_first(), notify()]);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(900));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "order Reboot", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "command Reboot", "uncordon"]);
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn a_person_says_yes_to_the_reboot_of_one_boot() {
     world.remediations.get_mut(&name).unwrap().approval = Some(yes);
     world.pass();
     assert_eq!(record(&world).state, StepState::Cancelled);
-    assert!(!world.did().contains(&"order Reboot"));
+    assert!(!world.did().contains(&"command Reboot"));
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn what_only_another_fault_of_the_node_needs_is_not_rebooted_for() {
     for kind in FaultType::ALL {
         let mut world = World::sick(fault(kind, "it"), Cure::Nothing, &[cordon(), reboot()]);
         world.run(secs(60));
-        let rebooted = world.did().contains(&"order Reboot");
+        let rebooted = world.did().contains(&"command Reboot");
         assert!(!rebooted || nrh_core::reboot::helps(kind).is_ok(), "{kind}");
     }
     // A process that is hung has to be named.
@@ -426,7 +426,7 @@ fn unheard(ladder: &[Step]) -> World {
             Some(Approval { approved_by: "ann".into(), operation_id: operation });
         world.pass();
     }
-    assert_eq!(world.did(), ["cordon", "order Reboot"]);
+    assert_eq!(world.did(), ["cordon", "command Reboot"]);
     world.node("n1").probe_runs = false;
     world.tick(secs(5));
     world.pass();
@@ -508,7 +508,7 @@ fn one_that_has_not_helped_is_not_repeated_before_a_day_is_over_however_short_th
     let mut ordered = Vec::new();
     for passed in 0..(26 * 60) {
         world.pass();
-        if world.did().iter().filter(|what| **what == "order Reboot").count() > ordered.len() {
+        if world.did().iter().filter(|what| **what == "command Reboot").count() > ordered.len() {
             ordered.push(passed);
         }
         world.tick(secs(60));
@@ -550,7 +550,7 @@ fn a_call_that_the_api_server_refuses_is_no_reboot() {
     let next = executed(world.only_remediation(), &operation, refused, world.now);
     world.remediations.insert(name, next);
     world.run(secs(600));
-    assert_eq!(world.did(), ["cordon", "order Reboot", "uncordon"], "it costs no attempt");
+    assert_eq!(world.did(), ["cordon", "command Reboot", "uncordon"], "it costs no attempt");
     assert_eq!(world.nodes["n1"].boots.count, 1);
 }
 

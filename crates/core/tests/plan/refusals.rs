@@ -70,7 +70,7 @@ fn every_doubt_holds() {
         let blocked = &plan.blocked[0];
         assert!(blocked.message.len() > 20 && blocked.fault_id.is_some(), "{name}: {blocked:?}");
         let outlook = &plan.nodes["n1"];
-        assert!(outlook.activity.starts_with("held: "), "{name}: {}", outlook.activity);
+        assert!(outlook.activity.starts_with("blocked: "), "{name}: {}", outlook.activity);
         assert_eq!(outlook.check_sequence, reason == BlockReason::StaleEvidence, "{name}");
     }
 }

@@ -38,7 +38,7 @@ fn order(world: &World) -> Option<Order> {
 fn a_kubelet_that_is_down_is_restarted_by_the_probe() {
     let mut world = World::sick(down(FaultType::KubeletDown), Cure::RestartKubelet, &[kubelet(), notify()]);
     world.run(secs(120));
-    assert_eq!(world.did(), ["order RestartKubelet"]);
+    assert_eq!(world.did(), ["command RestartKubelet"]);
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
@@ -48,7 +48,7 @@ fn never_by_a_job_even_where_one_could_start() {
     let ladder = [restart(Daemon::Runtime, with.clone())];
     let world = World::sick(down(FaultType::RuntimeListHung), Cure::RestartRuntime, &ladder);
     let plan = world.plan();
-    assert_eq!(acts(&plan)[0].1, "order RestartRuntime");
+    assert_eq!(acts(&plan)[0].1, "command RestartRuntime");
     let order = order(&world).unwrap();
     assert_eq!((order.action, order.restart), (NodeAction::RestartRuntime, Some(with)));
 }
@@ -143,7 +143,7 @@ fn of_both_the_runtime_comes_first() {
         };
         world.infect("n1", down(second), cure);
         world.run(secs(900));
-        assert_eq!(world.did(), ["order RestartRuntime", "order RestartKubelet"], "{first}");
+        assert_eq!(world.did(), ["command RestartRuntime", "command RestartKubelet"], "{first}");
         assert!(world.remediations.values().all(|remediation| remediation.phase == Phase::Succeeded));
     }
 }

@@ -75,7 +75,7 @@ fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_our
         world.node("n1").view.taints = [theirs.clone()].into();
         world.run(secs(120));
         let remediation = world.only_remediation();
-        assert!(remediation.message.contains("our taint was taken off node n1 by hand"), "{}", remediation.message);
+        assert!(remediation.message.contains("a person removed our taint from node n1"), "{}", remediation.message);
         assert_eq!((&view(&world).taints, &view(&world).tainted_by), (&[theirs].into(), &None));
     }
 }
@@ -94,7 +94,7 @@ fn a_person_who_takes_it_off_ends_the_remediation() {
         world.run(secs(120));
         let remediation = world.only_remediation();
         assert_eq!(remediation.phase, Phase::Cancelled, "{}", remediation.message);
-        assert!(remediation.message.contains("our taint was taken off node n1 by hand"), "{}", remediation.message);
+        assert!(remediation.message.contains("a person removed our taint from node n1"), "{}", remediation.message);
         assert!(world.nodes["n1"].view.tainted_by.is_none(), "our mark is taken off");
         assert!(world.ledger.as_ref().unwrap().slots.is_empty());
         assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed], "it does not begin anew at once");
@@ -128,14 +128,14 @@ fn it_comes_off_however_the_remediation_ends() {
         ("policy suspended", |w| w.policies[0].suspend = true, Phase::Cancelled, "policy p is suspended"),
         ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, Phase::Cancelled, "policy p is a dry run now"),
         ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), Phase::Cancelled, "has no rule r any more"),
-        ("another effect now", |w| w.policies[0].rules[0].steps[0] = soft(), Phase::Failed, "the ladder is at an end"),
+        ("another effect now", |w| w.policies[0].rules[0].steps[0] = soft(), Phase::Failed, "no step is left"),
         (
             "node replaced",
             |w| w.node("n1").view.uid = "uid-new".into(),
             Phase::Cancelled,
             "was replaced by another one",
         ),
-        ("healed", |w| w.node("n1").sick.clear(), Phase::Succeeded, "gone by a clean look"),
+        ("healed", |w| w.node("n1").sick.clear(), Phase::Succeeded, "gone by a clear check"),
     ];
     for (what, end, phase, message) in ends {
         let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
@@ -321,7 +321,7 @@ fn what_a_person_took_off_before_it_was_recorded_is_not_put_back() {
     world.node("n1").view.taints.clear();
     world.run(secs(60));
     let remediation = world.only_remediation();
-    assert!(remediation.message.contains("our taint was taken off node n1 by hand"), "{}", remediation.message);
+    assert!(remediation.message.contains("a person removed our taint from node n1"), "{}", remediation.message);
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{:?}", view(&world));
 }
 

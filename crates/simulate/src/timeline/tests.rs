@@ -54,7 +54,7 @@ fn what_cannot_be_is_refused_by_name() {
         ),
         ("", "{does: Cordon, after: 5m, by: 1m}", "expected after <= by"),
         ("", "{does: Cordon, atLeast: 2, atMost: 1}", "expected atLeast <= atMost"),
-        ("", "{blocked: InProgress}", "is not told"),
+        ("", "{blocked: InProgress}", "is not in the account"),
         ("", "{node: x, does: Cordon}", "there is no node \"x\""),
         ("", "{openAtMost: 1, by: 1m}", "openAtMost goes with `node` alone"),
     ] {

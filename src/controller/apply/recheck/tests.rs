@@ -137,7 +137,7 @@ fn no_pod_is_deleted_that_would_have_no_successor() {
         verdict(move |v| {
             v["node"]["spec"] = json!({"taints": [taint.clone()]});
             let status = &mut v["remediation"]["status"];
-            (status["steps"][0]["action"], status["steps"][0]["signal"]) = (json!("DeletePod"), Value::Null);
+            (status["attempts"][0]["action"], status["attempts"][0]["signal"]) = (json!("DeletePod"), Value::Null);
             status["faults"][0]["type"] = json!("StuckDaemonSetPod");
             v["policy"]["spec"]["rules"][0] = json!({"name": "r", "match": {"faults": ["StuckDaemonSetPod"]},
                 "steps": [{"action": "DeletePod"}]});
@@ -153,7 +153,7 @@ fn no_pod_is_deleted_that_would_have_no_successor() {
 
 #[test]
 fn what_a_person_has_cancelled_meanwhile_is_not_done() {
-    let cancelled = verdict(|v| v["remediation"]["spec"]["cancel"] = json!({"by": "ann", "reason": "no"}));
+    let cancelled = verdict(|v| v["remediation"]["spec"]["cancel"] = json!({"cancelledBy": "ann", "reason": "no"}));
     assert_eq!(cancelled, Err("remediation e was cancelled by ann: no".to_owned()));
 }
 
@@ -163,7 +163,7 @@ fn the_first_step_of_a_start_by_hand_is_approved_with_it() {
         verdict(move |v| {
             v["policy"]["spec"]["rules"][0]["steps"][0]["approval"] = json!("Manual");
             v["remediation"]["spec"]["manual"] =
-                json!({"by": "ann", "fault": "HungContainer", "action": "ReleaseHungProcess"});
+                json!({"requestedBy": "ann", "fault": "HungContainer", "action": "ReleaseHungProcess"});
             v["remediation"]["status"]["attempts"][0]["approvedBy"] = json!(by);
         })
     };
@@ -177,7 +177,7 @@ fn a_step_that_asks_is_not_taken_without_a_yes_to_it() {
         verdict(move |v| {
             v["policy"]["spec"]["rules"][0]["steps"][0]["approval"] = json!("Manual");
             if let Some(operation) = operation {
-                v["remediation"]["spec"]["approval"] = json!({"by": "ann", "operationId": operation});
+                v["remediation"]["spec"]["approval"] = json!({"approvedBy": "ann", "operationId": operation});
             }
         })
     };
@@ -241,7 +241,7 @@ fn a_condition_that_the_node_does_not_show_any_more_is_not_acted_on() {
             status["faults"][0]["type"] = json!("NodeCondition");
             status["faults"][0]["subject"] = json!({"kind": "Condition", "name": "KernelDeadlock",
                 "condition": {"status": "True", "reason": "DockerHung"}});
-            (status["steps"][0]["action"], status["steps"][0]["signal"]) = (json!("Cordon"), Value::Null);
+            (status["attempts"][0]["action"], status["attempts"][0]["signal"]) = (json!("Cordon"), Value::Null);
         })
     };
     assert_eq!(with("KernelDeadlock", "True", "DockerHung"), Ok(()));
@@ -270,8 +270,8 @@ fn own(kind: &'static str, action: &'static str, change: impl Fn(&mut Value)) ->
         v["report"]["status"]["faults"] = json!([]);
         let status = &mut v["remediation"]["status"];
         (status["faults"][0]["type"], status["faults"][0]["subject"]) = (json!(kind), subject);
-        (status["steps"][0]["action"], status["steps"][0]["signal"]) = (json!(action), Value::Null);
-        status["steps"][0]["stepIndex"] = json!(actions.iter().position(|one| *one == action));
+        (status["attempts"][0]["action"], status["attempts"][0]["signal"]) = (json!(action), Value::Null);
+        status["attempts"][0]["stepIndex"] = json!(actions.iter().position(|one| *one == action));
         change(v);
     })
 }
@@ -340,10 +340,14 @@ fn each_single_no_stops_the_act_and_says_which() {
             |v| v["node"]["metadata"]["deletionTimestamp"] = json!("2025-01-01T00:00:00Z"),
             "being deleted",
         ),
-        ("excluded", |v| v["node"]["metadata"]["labels"] = json!({crate::api::EXCLUDE_LABEL: ""}), "left alone"),
+        (
+            "excluded",
+            |v| v["node"]["metadata"]["labels"] = json!({crate::api::EXCLUDE_LABEL: ""}),
+            "excluded from remediation",
+        ),
         ("policy gone", |v| v["policy"] = Value::Null, "RemediationPolicy p is gone"),
-        ("policy suspended", |v| v["policy"]["spec"]["suspend"] = json!(true), "does not act"),
-        ("policy dry", |v| v["policy"]["spec"]["mode"] = json!("DryRun"), "does not act"),
+        ("policy suspended", |v| v["policy"]["spec"]["suspend"] = json!(true), "is suspended or a dry run"),
+        ("policy dry", |v| v["policy"]["spec"]["mode"] = json!("DryRun"), "is suspended or a dry run"),
         ("report gone", |v| v["report"] = Value::Null, "NodeRuntimeHealth w1 is gone"),
         ("node suspended", |v| v["report"]["spec"]["suspend"] = json!(true), "suspended"),
         ("other owner", |v| v["report"]["metadata"]["ownerReferences"][0]["uid"] = json!("n0"), "another node"),

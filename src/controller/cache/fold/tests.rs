@@ -282,28 +282,28 @@ fn a_remediation_that_cannot_be_read_is_known_by_its_metadata_until_it_can_be_or
     let ours = json!([FINALIZER]);
     assert_eq!(remediation(1, "Running", &ours).fold(&mut state, now), News::Matters);
     assert!(state.snapshot.remediations.contains_key("w1-a"));
-    assert_eq!(remediation(2, "Quarantined", &ours).fold(&mut state, now), News::Matters);
+    assert_eq!(remediation(2, "OfALaterVersion", &ours).fold(&mut state, now), News::Matters);
     let known = state.snapshot.unreadable["w1-a"].clone();
     assert_eq!((known.node.as_deref(), known.policy.as_deref(), known.is_open), (Some("w1"), Some("p"), true));
     assert_eq!(known.made_at, BEGAN.parse().ok());
-    assert!(known.why.contains("Quarantined"), "{}", known.why);
+    assert!(known.why.contains("OfALaterVersion"), "{}", known.why);
     assert!(
         state.snapshot.remediations.is_empty() && state.remediations.is_empty(),
         "what was known of it is not true any more"
     );
-    assert_eq!(remediation(3, "Quarantined", &ours).fold(&mut state, now), News::Nothing);
+    assert_eq!(remediation(3, "OfALaterVersion", &ours).fold(&mut state, now), News::Nothing);
     assert_eq!(remediation(4, "Running", &ours).fold(&mut state, now), News::Matters);
     assert!(state.snapshot.unreadable.is_empty() && state.snapshot.remediations.contains_key("w1-a"));
-    remediation(5, "Quarantined", &json!([])).fold(&mut state, now);
+    remediation(5, "OfALaterVersion", &json!([])).fold(&mut state, now);
     assert!(!state.snapshot.unreadable["w1-a"].is_open);
-    assert_eq!(remediation(6, "Quarantined", &json!([])).fold_deletion(&mut state), News::Matters);
+    assert_eq!(remediation(6, "OfALaterVersion", &json!([])).fold_deletion(&mut state), News::Matters);
     assert!(state.snapshot.unreadable.is_empty());
 }
 
 #[test]
 fn a_new_list_forgets_an_unreadable_remediation_that_it_does_not_show() {
     let (mut state, now) = (state(), Instant::now());
-    remediation(1, "Quarantined", &json!([FINALIZER])).fold(&mut state, now);
+    remediation(1, "OfALaterVersion", &json!([FINALIZER])).fold(&mut state, now);
     state.versions.remediations.begin();
     NodeRemediation::finish_list(&mut state);
     assert!(state.snapshot.unreadable.is_empty());

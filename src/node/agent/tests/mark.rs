@@ -59,7 +59,7 @@ async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
     let order = mark_for(FaultType::RuntimeUnreachable);
     let first = node.execute(&order).await;
     done(&first);
-    assert_eq!(first.message, "/run/reboot-required asks for a reboot, until this order is withdrawn");
+    assert_eq!(first.message, "/run/reboot-required requests a reboot until this command is withdrawn");
     let text = fs::read_to_string(node.file()).unwrap();
     assert!(text.contains(&format!("\"operationId\":\"{}\"", order.operation_id)), "{text}");
     assert!(text.contains("\"bootId\":\"boot\",\"until\":1600,"), "{text}");
@@ -81,7 +81,7 @@ async fn a_file_of_somebody_else_asks_for_the_same_and_stays_as_it_is() {
     let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::AlreadyRequested));
     assert!(
-        outcome.message.contains("asks for a reboot already, and is somebody else's (user "),
+        outcome.message.contains("requests a reboot already and belongs to someone else (user "),
         "{}",
         outcome.message
     );
@@ -123,7 +123,7 @@ async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
     let other = Order { boot_id: Some("other".to_owned()), ..order() };
     node.left_alone(&node.execute(&other).await, OutcomeReason::AlreadyRebooted, "this is boot boot");
     let off = AgentSettings { allow_actions: false, ..node.settings() };
-    node.left_alone(&Agent::new(off).execute(&order()).await, OutcomeReason::ActionsDisabled, "switched off");
+    node.left_alone(&Agent::new(off).execute(&order()).await, OutcomeReason::ActionsDisabled, "are disabled");
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
     let node = Marked::new();
     for kind in FaultType::ALL {
         if marking_helps(kind).is_err() {
-            node.left_alone(&node.execute(&mark_for(kind)).await, OutcomeReason::CheckFailed, "no second look");
+            node.left_alone(&node.execute(&mark_for(kind)).await, OutcomeReason::CheckFailed, "no second check");
         }
     }
     node.daemons.node.runtime.set(|world| world.wrong.clear());

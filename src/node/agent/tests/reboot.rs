@@ -68,7 +68,7 @@ async fn without_the_boot_that_is_to_end_nothing_is_done() {
     fs::remove_file(daemons.proc("sys/kernel/random/boot_id")).unwrap();
     daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "cannot read the boot id");
     let off = AgentSettings { allow_actions: false, ..daemons.settings() };
-    daemons.left_alone(&Agent::new(off).execute(&order).await, OutcomeReason::ActionsDisabled, "switched off");
+    daemons.left_alone(&Agent::new(off).execute(&order).await, OutcomeReason::ActionsDisabled, "are disabled");
 }
 
 /// Told in NVIDIA/NVSentinel #1387.
@@ -81,7 +81,7 @@ async fn what_has_recovered_or_cannot_be_looked_at_is_not_rebooted_for() {
     for kind in FaultType::ALL {
         if crate::core::reboot::helps(kind).is_err() {
             let outcome = daemons.execute(&reboot_for(kind)).await;
-            daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "no second look");
+            daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "no second check");
         }
     }
     for kind in [FaultType::HungContainer, FaultType::NetworkPluginHung, FaultType::RuntimeClientHung] {
@@ -174,7 +174,7 @@ async fn what_was_asked_for_is_told_from_what_was_refused() {
         let order = reboot_for(FaultType::RuntimeUnreachable);
         let outcome = daemons.execute(&order).await;
         done(&outcome);
-        assert!(outcome.message.ends_with("the boot id will tell"), "{}", outcome.message);
+        assert!(outcome.message.ends_with("the boot id will show it"), "{}", outcome.message);
         assert_eq!(daemons.execute(&order).await, outcome);
         rebooted(&daemons, 1);
     }

@@ -357,7 +357,9 @@ async fn a_restart_that_fails_or_does_not_end_is_told_as_it_is() {
     let daemons = Daemons::new(&stands(), Restarts::Never);
     let outcome = daemons.execute(&kubelet()).await;
     done(&outcome);
-    assert!(outcome.message.contains("its end was not seen") && outcome.message.ends_with("systemd goes on with it"));
+    assert!(
+        outcome.message.contains("the result was not seen") && outcome.message.ends_with("systemd goes on with it")
+    );
     let daemons = Daemons::new(&stands(), Restarts::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
     failed(&daemons.execute(&kubelet()).await, "was not restarted: asked for the restart: org.freedesktop.DBus");
 }
@@ -371,7 +373,7 @@ async fn without_systemd_and_for_other_faults_nothing_is_restarted() {
         restart_of(NodeAction::RestartRuntime, FaultType::KubeletDown, Restart::default()),
         restart_of(NodeAction::RestartRuntime, FaultType::NetworkPluginHung, Restart::default()),
     ] {
-        daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "no second look");
+        daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "no second check");
     }
     let mut settings = daemons.settings();
     settings.bus = Some(daemons.node.stage.path("no-bus"));

@@ -124,7 +124,7 @@ fn a_daemon_that_has_ended_is_not_seen_and_no_other_in_its_place() {
     let other = Daemon { start_ticks: 1, ..sleep.daemon() };
     let who = Who { daemons: vec![other], ..Who::default() };
     let seen = Host::new(Path::new(proc::PROC)).look(&who).unwrap();
-    assert!(seen.unseen.as_ref().is_some_and(|why| why.contains("test cannot be looked at")), "{seen:?}");
+    assert!(seen.unseen.as_ref().is_some_and(|why| why.contains("test cannot be checked")), "{seen:?}");
     assert!(seen.daemons.is_empty() && seen.files.len() == 1);
 }
 

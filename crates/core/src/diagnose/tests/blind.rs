@@ -16,7 +16,7 @@ fn each_collector_that_cannot_look_is_named_with_its_reason() {
     node.host = Look::Blind { reason: "permission denied".into() };
     let findings = node.findings();
     let [sighting] = &findings.sightings[..] else { panic!("{:?}", findings.sightings) };
-    assert_eq!(sighting.message, "the probe's collector host cannot look at this node");
+    assert_eq!(sighting.message, "the probe's collector host cannot check this node");
     assert_eq!(
         (sighting.subject.to_string(), &sighting.evidence),
         ("probe host".into(), &vec!["permission denied".into()])

@@ -59,7 +59,7 @@ fn a_loop_that_waits_for_the_runtime_is_no_fault_of_its_own() {
             "network is not ready",
         ),
         (|node| node.status = Look::Never, "is not known"),
-        (|node| node.relists(Some(120), 0), "are slow"),
+        (|node| node.relists(Some(120), 0), "relists its pods slowly"),
         (|node| node.port().relists = Err("403".into()), "is not known"),
     ];
     for (change, why) in changes {

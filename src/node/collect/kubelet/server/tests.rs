@@ -81,5 +81,5 @@ fn without_a_certificate_or_a_token_nobody_is_asked() {
         assert!(said.contains(expected) && said.len() <= 300, "{said}");
     }
     assert!(why(&Served { start_ticks: 9001, ..healthy.clone() }, Some(&token)).contains("has ended"));
-    assert!(why(&Served { pid: 41, ..healthy }, Some(&token)).contains("cannot be looked for"));
+    assert!(why(&Served { pid: 41, ..healthy }, Some(&token)).contains("cannot be found"));
 }
