@@ -55,9 +55,10 @@ async fn reboot(order: &Order, bus: &Path, bounds: &Bounds) -> Outcome {
 fn leave(order: &Order, folder: &Folder, mark: &Mark, path: &str) -> Outcome {
     let done = |reason, said: &str| verdict::outcome(order, OutcomeState::Done, reason, said);
     match folder.place(sentinel_name(path).unwrap_or_default(), mark) {
-        Ok(Placed::Made) => {
-            done(OutcomeReason::Acted, &format!("{path} asks for a reboot, until this order is withdrawn"))
-        }
+        Ok(Placed::Made) => done(
+            OutcomeReason::Acted,
+            &format!("{path} was not there; it asks for a reboot now, until this order is withdrawn"),
+        ),
         Ok(Placed::Others(whose)) => {
             let said = format!(
                 "{path} asks for a reboot already, and is somebody else's ({whose}): it was left as it is, and stays when this order \

@@ -9,7 +9,7 @@ use super::payment::Payment;
 use super::scope::{self, Scope};
 use super::turn::Turn;
 use super::{
-    Ctx, Hold, HoldReason, Wake, approval, attempt, drain, ending, going_down, hand_off, ladder, lanes, quiet,
+    Ctx, Hold, HoldReason, Wake, approval, attempt, cause, drain, ending, going_down, hand_off, ladder, lanes, quiet,
     readiness, reboot, refused, steps, taint,
 };
 use crate::budget::Slots;
@@ -322,6 +322,9 @@ fn try_fault(
         let Some(rule) = policy.rule(&standing.rule) else { return Ok(()) };
         refused::cooled_down(ctx, &turn.episode, &standing, rule)?;
         let seen = facts.find(id);
+        if turn.episode.wish.is_none() {
+            cause::looked_for_again(ctx, facts, policy, &standing)?;
+        }
         let mut notes = Vec::new();
         let step = ladder::climb(
             Relapse::of(ctx, Some(&turn.episode)),

@@ -1,7 +1,7 @@
 //! How an episode comes to an end before its faults are healed, and how what it did to the node is put back.
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Effect, Wake, going_down, hand_off, kept, readiness, taint};
+use super::{Ctx, Effect, Wake, cause, going_down, hand_off, kept, readiness, taint};
 use crate::episode::{Episode, HealState, Phase, STOPPED_BY_A_PERSON, StepState, since};
 use crate::narrow::Meant;
 use crate::policy::{ActionType, Mode, Policy};
@@ -88,7 +88,11 @@ fn note_off(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &mut Episode) -> bool 
 
 /// Why the episode takes no further step, once the one under way is at its end.
 pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, episode: &Episode) -> Option<String> {
-    readiness::leave_alone(facts).or_else(|| policy_stops(ctx, facts, episode))
+    let gives_way = || {
+        let policy = policy_of(ctx, episode).filter(|_| episode.wish.is_none())?;
+        cause::gives_way(ctx, facts, policy, episode)
+    };
+    readiness::leave_alone(facts).or_else(|| policy_stops(ctx, facts, episode)).or_else(gives_way)
 }
 
 /// The same, by the policy alone.
