@@ -63,12 +63,17 @@ test-slow: protoc ## What takes longest: a soak, a starved node, mutants of the 
 	@.ci/stages test-slow
 
 .PHONY: demo
-demo: ## Heals the incidents on real nodes, in front of your eyes; without root, or with FAKE=1, on stand-ins
+demo: ## One hung container on a real node: left alone under the dry run, then healed (5 minutes); with FAKE=1 or no root on stand-ins
+
+.PHONY: demo-all
+demo-all: ## All incidents, each first left alone under the dry run (half an hour)
+
+demo demo-all:
 	@if [ "$$(uname -s)" != Linux ]; then
 	  echo "the demo needs Linux: the operator reads /proc and holds processes by pidfd, so it does not compile here" >&2; exit 1
 	fi
 	if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory setup; else $(MAKE) --no-print-directory testbed; fi
-	$(TESTBED) demo $(if $(KEEP),--keep) $(if $(FAKE),--fake)
+	$(TESTBED) demo $(if $(filter demo,$@),--only hung-container) $(if $(KEEP),--keep) $(if $(FAKE),--fake)
 
 .PHONY: demo-down
 demo-down: testbed ## Ends a cluster that was kept
