@@ -59,16 +59,21 @@ test: protoc ## All of check in full depth, a real control plane, real nodes (ha
 	@.ci/stages test
 
 .PHONY: test-slow
-test-slow: protoc ## What takes longest: a soak, mutants of the operator, a leader killed at each write (20 minutes)
+test-slow: protoc ## What takes longest: a soak, a starved node, mutants of the operator, a leader killed at each write (25 minutes)
 	@.ci/stages test-slow
 
 .PHONY: demo
-demo: ## Heals the incidents on real nodes, in front of your eyes; without root, or with FAKE=1, on stand-ins
+demo: ## One hung container on a real node: left alone under the dry run, then healed (5 minutes); with FAKE=1 or no root on stand-ins
+
+.PHONY: demo-all
+demo-all: ## All incidents, each first left alone under the dry run (half an hour)
+
+demo demo-all:
 	@if [ "$$(uname -s)" != Linux ]; then
 	  echo "the demo needs Linux: the operator reads /proc and holds processes by pidfd, so it does not compile here" >&2; exit 1
 	fi
 	if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory setup; else $(MAKE) --no-print-directory testbed; fi
-	$(TESTBED) demo $(if $(KEEP),--keep) $(if $(FAKE),--fake)
+	$(TESTBED) demo $(if $(filter demo,$@),--only hung-container) $(if $(KEEP),--keep) $(if $(FAKE),--fake)
 
 .PHONY: demo-down
 demo-down: testbed ## Ends a cluster that was kept
@@ -95,10 +100,12 @@ NODES ?= 1000,5000
 
 # Numbers of pods of `make bench-detect`, one after another.
 PODS ?= 100,250
+# Runtimes of `make bench-detect`.
+RUNTIMES ?= containerd,docker
 
 .PHONY: bench-detect
-bench-detect: setup ## How soon a hung shim is named with PODS=100,250 pods, by kind of hang (an hour); target/bench/detect.json
-	@NRH_BENCH_PODS=$(PODS) $(CARGO) bench --package nrh --bench detect
+bench-detect: setup ## How soon a hung shim is named with PODS=100,250 pods, by RUNTIMES=containerd,docker and kind of hang (80 minutes); target/bench/detect.json
+	@NRH_BENCH_PODS=$(PODS) NRH_BENCH_RUNTIMES=$(RUNTIMES) $(CARGO) bench --package nrh --bench detect
 
 .PHONY: bench-controller
 bench-controller: setup ## What the controller costs and how fast it is with NODES=1000,5000 simulated nodes; target/bench/controller.json
@@ -110,6 +117,14 @@ SOAK ?= 60
 .PHONY: soak
 soak: setup ## An hour (SOAK=60 minutes) of pods and faults that come and go; writes target/bench/soak.json
 	@NRH_SOAK_MINUTES=$(SOAK) $(CARGO) test --workspace --test soak -- --nocapture
+
+# Minutes of `make noise`, and what the node is short of then: cpu, memory or disk.
+NOISE ?= 30
+PRESSURE ?= cpu
+
+.PHONY: noise
+noise: setup ## Half an hour (NOISE=30 minutes) of roll-outs on a node that is short of PRESSURE=cpu|memory|disk
+	@NRH_NOISE_MINUTES=$(NOISE) NRH_NOISE_PRESSURE=$(PRESSURE) $(CARGO) test --workspace --test noise -- --nocapture
 
 .PHONY: lint
 lint: protoc ## Format, clippy, dependencies, generated files

@@ -1,17 +1,31 @@
-//! How long it takes until a hung shim is named, by kind of hang and number of pods on the node.
+//! How long it takes until a hung shim is named, by runtime, kind of hang and number of pods on the node; and how long a fresh answer of
+//! `nrh restart-safe` takes there.
 //!
 //! Each hang begins at a random moment and is lifted once it is confirmed; several stand at a time. The baseline is the least
-//! time that the confirmation itself takes. Writes `target/bench/detect.json`. Needs root on Linux; `NRH_BENCH_PODS=100,250`.
+//! time that the confirmation itself takes. Writes `target/bench/detect.json`. Needs root on Linux; `NRH_BENCH_PODS=100,250`,
+//! `NRH_BENCH_RUNTIMES=containerd,docker`.
 
 mod record;
 
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use jiff::Timestamp;
+use nrh::core::diagnose::diagnose;
+use nrh::core::fault::{FaultState, FaultType};
 use nrh::core::thresholds::Thresholds;
+use nrh::core::tracker::Tracker;
+use nrh::node::collect::HostPaths;
+use nrh::node::collectors::{CollectorSettings, Collectors};
+use nrh::node::cri::endpoint::Flags;
+use nrh_testbed::docker::{Docker, Kind, SOCKET};
 use nrh_testbed::faults::{self, Injection};
+use nrh_testbed::process::Identity;
 use nrh_testbed::{Bed, BedOptions, Node, images, operator, packages};
 use record::Line;
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Hangs of each kind and number of pods.
@@ -22,15 +36,21 @@ const AT_ONCE: usize = 4;
 const APART: Duration = Duration::from_secs(20);
 /// How long one is waited for.
 const LIMIT: Duration = Duration::from_mins(10);
+/// How often `nrh restart-safe` is asked.
+const QUESTIONS: usize = 5;
+/// Starting many pods is work for everybody, and puts the node under pressure for a minute.
+const SETTLE: Duration = Duration::from_mins(2);
 
-/// What it is called, whether it can be had on this machine, and how it is made.
-type Kind = (&'static str, fn() -> bool, fn(&Node, &str) -> Result<Injection>);
+/// Takes a hang away.
+type Lift = Box<dyn FnOnce() -> Result<()>>;
 
-const KINDS: [Kind; 3] = [
-    ("stopped", || true, faults::freeze_shim),
-    ("frozen, state D", faults::has_freezer, faults::waiting_shim),
-    ("frozen, state S", faults::has_unified, faults::sleeping_shim),
-];
+/// One hang under way.
+struct Hang {
+    victim: String,
+    began: Instant,
+    lift: Lift,
+    suspected: Option<Duration>,
+}
 
 fn main() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
@@ -38,22 +58,93 @@ fn main() -> Result<()> {
         return Ok(());
     }
     packages::ensure(packages::BENCH, true)?;
+    let list = |name: &str, usual: &str| {
+        let text = std::env::var(name).unwrap_or_else(|_| usual.to_owned());
+        text.split(',').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut lines = Vec::new();
+    for runtime in list("NRH_BENCH_RUNTIMES", "containerd,docker") {
+        for pods in list("NRH_BENCH_PODS", "100,250") {
+            let pods = pods.parse().context("NRH_BENCH_PODS: numbers with commas between them")?;
+            match runtime.as_str() {
+                "containerd" => containerd(pods, &mut lines)?,
+                "docker" => docker(pods, &mut lines)?,
+                other => bail!("NRH_BENCH_RUNTIMES: {other}: expected containerd or docker"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The probe as shipped, on a real node.
+fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
     let programs = operator::shipped()?;
     let bed = Bed::up(BedOptions { name: "bench-detect".into(), nodes: 1, ..BedOptions::default() })?;
     operator::load_image(&bed, &programs)?;
     operator::apply_folder(&bed, "config/default")?;
     operator::wait(&bed)?;
     let node = bed.nodes().first().context("a node")?;
-    let numbers = std::env::var("NRH_BENCH_PODS").unwrap_or_else(|_| "100,250".to_owned());
-    let mut lines = Vec::new();
-    for pods in numbers.split(',') {
-        let pods: usize = pods.parse().context("NRH_BENCH_PODS: numbers with commas between them")?;
-        fill(&bed, node, pods)?;
-        for kind in KINDS.into_iter().filter(|(.., can_be_had, _)| can_be_had()) {
-            lines.extend(measured(&bed, node, pods, kind)?);
-            record::write("detect", &lines)?;
-        }
+    fill(&bed, node, pods)?;
+    let mut times = Vec::new();
+    for _ in 0..QUESTIONS {
+        let began = Instant::now();
+        let asked = bed.command(&programs.nrh).args(["restart-safe", &node.name]).output()?;
+        ensure!(asked.status.success(), "on a node that is well: {asked:?}");
+        times.push(began.elapsed());
     }
+    lines.extend(shares(&format!("containerd, {pods} pods, restart-safe"), times, Duration::from_secs(10)));
+
+    let list: Value = serde_json::from_str(&bed.kubectl(&["get", "pods", "-l", "app=fill", "-o", "json"])?)?;
+    let items = list["items"].as_array().context("pods")?;
+    let mut victims = items.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).map(str::to_owned);
+    let read = || {
+        let report: Value =
+            serde_json::from_str(&bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"])?)?;
+        let faults = report["status"]["faults"].as_array().cloned().unwrap_or_default();
+        let hung = faults.iter().filter(|fault| fault["type"] == "HungContainer");
+        let of =
+            |fault: &Value| Some((fault["subject"]["pod"]["uid"].as_str()?.to_owned(), fault["state"] == "Confirmed"));
+        Ok(hung.filter_map(of).collect())
+    };
+    let injected = |inject: fn(&Node, &str) -> Result<Injection>, uid: &str| {
+        let (injection, node) = (inject(node, uid)?, node.clone());
+        Ok(Box::new(move || injection.lift(&node)) as Lift)
+    };
+    let name = |kind: &str| format!("containerd, {pods} pods, {kind}");
+    lines.extend(measured(&name("stopped"), &mut victims, |uid| injected(faults::freeze_shim, uid), read)?);
+    if faults::has_freezer() {
+        lines.extend(measured(
+            &name("frozen, state D"),
+            &mut victims,
+            |uid| injected(faults::waiting_shim, uid),
+            read,
+        )?);
+    }
+    if faults::has_unified() {
+        lines.extend(measured(
+            &name("frozen, state S"),
+            &mut victims,
+            |uid| injected(faults::sleeping_shim, uid),
+            read,
+        )?);
+    }
+    let trace = |uid: &str| {
+        let stopped = faults::freeze_shim(node, uid)?;
+        stopped.lift(node)?;
+        traced(stopped.victim.process.context("the pod has no shim")?)
+    };
+    lines.extend(measured(&name("traced"), &mut victims, trace, read)?);
+
+    let hung = faults::freeze_shim(node, &victims.next().context("one more pod")?)?;
+    let mut answer = bed.command(&programs.nrh).args(["restart-safe", &node.name]).output()?;
+    let began = Instant::now();
+    while answer.status.code() != Some(1) && began.elapsed() < LIMIT {
+        ensure!(!answer.status.success(), "safe above a hung shim: {answer:?}");
+        answer = bed.command(&programs.nrh).args(["restart-safe", &node.name]).output()?;
+    }
+    ensure!(answer.status.code() == Some(1), "above a hung shim: {answer:?}");
+    hung.lift(node)?;
+    record::write("detect", lines)?;
     bed.down()
 }
 
@@ -69,49 +160,100 @@ fn fill(bed: &Bed, node: &Node, pods: usize) -> Result<()> {
     });
     bed.kubectl_input(&["apply", "-f", "-"], &deployment.to_string())?;
     bed.kubectl(&["rollout", "status", "deployment/fill", "--timeout=1200s"])?;
-    // Starting them is work for everybody, and puts the node under pressure for a minute.
-    std::thread::sleep(Duration::from_mins(2));
+    std::thread::sleep(SETTLE);
     Ok(())
 }
 
-/// One hang under way.
-struct Hang {
-    injection: Injection,
-    suspected: Option<Duration>,
+/// The probe's collectors and its diagnosis, beside a real engine with as many pods.
+fn docker(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
+    let docker = Docker::up()?;
+    let mut containers = Vec::new();
+    for pod in 0..pods {
+        let pod = format!("web-{pod}");
+        let sandbox = docker.run(Kind::Sandbox, "POD", &pod)?;
+        containers.push(docker.run(Kind::Work(&sandbox), "app", &pod)?);
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    let _inside = runtime.enter();
+    let host = HostPaths { root: docker.root_path("/"), proc: docker.root_path("/proc") };
+    let sockets = Flags { runtime: None, docker: Some(docker.root_path(SOCKET)) };
+    let collectors = Collectors::start(CollectorSettings { sockets, host, ..CollectorSettings::default() });
+    let (mut tracker, began, thresholds) = (Tracker::default(), Instant::now(), Thresholds::default());
+    let mut read = || {
+        let seen = collectors.observations(Duration::from_secs(1000) + began.elapsed(), Instant::now().into());
+        let findings = diagnose(&seen, tracker.known(), &thresholds);
+        let faults = tracker.step(seen.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
+        let hung: Vec<_> = faults.into_iter().filter(|fault| fault.kind == FaultType::HungContainer).collect();
+        let mut ask = findings.ask;
+        ask.extend(hung.iter().filter_map(|fault| fault.target.container_id.clone()));
+        collectors.suspects(ask);
+        collectors.set_urgent(!hung.is_empty());
+        let of =
+            |fault: nrh::core::fault::Fault| Some((fault.target.container_id?, fault.state == FaultState::Confirmed));
+        Ok(hung.into_iter().filter_map(of).collect())
+    };
+    let settled = Instant::now();
+    while settled.elapsed() < SETTLE {
+        let _: BTreeMap<String, bool> = read()?;
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let mut victims = containers.into_iter();
+    let stop = |id: &str| {
+        let (shim, _) = docker.shim(id)?;
+        ensure!(shim.signal(Signal::STOP)?, "the shim of {id} has ended");
+        Ok(Box::new(move || shim.signal(Signal::CONT).map(drop)) as Lift)
+    };
+    let name = |kind: &str| format!("docker, {pods} pods, {kind}");
+    lines.extend(measured(&name("stopped"), &mut victims, stop, &mut read)?);
+    lines.extend(measured(&name("traced"), &mut victims, |id| traced(docker.shim(id)?.0), &mut read)?);
+    Ok(record::write("detect", lines)?)
 }
 
-fn measured(bed: &Bed, node: &Node, pods: usize, (kind, _, inject): Kind) -> Result<Vec<Line>> {
-    let list: Value = serde_json::from_str(&bed.kubectl(&["get", "pods", "-l", "app=fill", "-o", "json"])?)?;
-    let items = list["items"].as_array().context("pods")?;
-    let mut victims = items.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).map(str::to_owned);
+/// Has each thread of a process stand at its next system call, as a debugger does.
+fn traced(process: Identity) -> Result<Lift> {
+    let mut strace = Command::new("strace");
+    strace.args(["--follow-forks", "--trace=all", "--inject=all:delay_enter=3600s", "--output=/dev/null"]);
+    strace.args(["--attach", &process.pid.to_string()]).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut tracer = strace.spawn().context("start strace")?;
+    Ok(Box::new(move || {
+        tracer.kill()?;
+        tracer.wait()?;
+        Ok(())
+    }))
+}
+
+/// Makes hangs one after another. `read` says of which victims the probe says that they hang, and whether that is confirmed.
+fn measured(
+    name: &str,
+    victims: &mut impl Iterator<Item = String>,
+    hang: impl Fn(&str) -> Result<Lift>,
+    mut read: impl FnMut() -> Result<BTreeMap<String, bool>>,
+) -> Result<Vec<Line>> {
     let (mut standing, mut suspected, mut confirmed) = (Vec::<Hang>::new(), Vec::new(), Vec::new());
-    let mut begun = 0;
+    let mut count = 0;
     let mut next = Instant::now();
     while confirmed.len() < HANGS {
-        if begun < HANGS && standing.len() < AT_ONCE && Instant::now() >= next {
-            let injection = inject(node, &victims.next().context("a pod for each hang")?)?;
-            standing.push(Hang { injection, suspected: None });
-            begun += 1;
-            next = Instant::now() + APART.mul_f64(f64::from(fastrand(begun)) / 1000.0);
+        if count < HANGS && standing.len() < AT_ONCE && Instant::now() >= next {
+            let victim = victims.next().context("a pod for each hang")?;
+            let began = Instant::now();
+            let lift = hang(&victim)?;
+            standing.push(Hang { victim, began, lift, suspected: None });
+            count += 1;
+            next = Instant::now() + APART.mul_f64(f64::from(fastrand(count)) / 1000.0);
         }
-        let report = bed.kubectl(&["get", "noderuntimehealth", &node.name, "-o", "json"])?;
-        let report: Value = serde_json::from_str(&report)?;
-        let faults = report["status"]["faults"].as_array().cloned().unwrap_or_default();
+        let said = read()?;
         let mut still = Vec::new();
         for mut hang in standing {
-            let elapsed = hang.injection.elapsed();
-            ensure!(elapsed < LIMIT, "{kind}, {pods} pods: not confirmed within {LIMIT:?}: {report:#}");
-            let uid = hang.injection.victim.pod_uid.as_deref();
-            let fault = faults
-                .iter()
-                .find(|fault| fault["type"] == "HungContainer" && fault["subject"]["pod"]["uid"].as_str() == uid);
-            if fault.is_some() {
+            let elapsed = hang.began.elapsed();
+            ensure!(elapsed < LIMIT, "{name}: {} is not confirmed within {LIMIT:?}: {said:?}", hang.victim);
+            let state = said.get(&hang.victim);
+            if state.is_some() {
                 hang.suspected = hang.suspected.or(Some(elapsed));
             }
-            if fault.is_some_and(|fault| fault["state"] == "Confirmed") {
+            if state == Some(&true) {
                 suspected.push(hang.suspected.unwrap_or(elapsed));
                 confirmed.push(elapsed);
-                hang.injection.lift(node)?;
+                (hang.lift)()?;
             } else {
                 still.push(hang);
             }
@@ -120,18 +262,20 @@ fn measured(bed: &Bed, node: &Node, pods: usize, (kind, _, inject): Kind) -> Res
         std::thread::sleep(Duration::from_millis(500));
     }
     let least = Thresholds::default().hung_container.grace_period;
-    Ok([("suspected", suspected), ("confirmed", confirmed)]
-        .into_iter()
-        .flat_map(|(what, mut times)| {
-            times.sort();
-            let at = |share: usize| times.get((times.len() * share).div_ceil(100).saturating_sub(1)).copied();
-            [50, 95, 100].map(|share| {
-                let name = format!("{kind}, {pods} pods, {what}, p{share}");
-                let time = at(share).unwrap_or_default();
-                Line::new(name, time.as_secs_f64(), "s", least.as_secs_f64())
-            })
-        })
-        .collect())
+    let mut lines = shares(&format!("{name}, suspected"), suspected, least);
+    lines.extend(shares(&format!("{name}, confirmed"), confirmed, least));
+    Ok(lines)
+}
+
+/// The median, the 95th percentile and the greatest.
+fn shares(name: &str, mut times: Vec<Duration>, baseline: Duration) -> Vec<Line> {
+    times.sort();
+    let at = |share: usize| times.get((times.len() * share).div_ceil(100).saturating_sub(1)).copied();
+    let line = |share: usize| {
+        let time = at(share).unwrap_or_default();
+        Line::new(format!("{name}, p{share}"), time.as_secs_f64(), "s", baseline.as_secs_f64())
+    };
+    [50, 95, 100].map(line).into()
 }
 
 /// A number in 0..1000, another one for each step.

@@ -143,16 +143,22 @@ impl Applier {
             "metadata": {"resourceVersion": live.node.resource_version(), "annotations": {CORDON_ANNOTATION: name}},
             "spec": {"unschedulable": true},
         });
-        self.patch_node(&live.node.name_any(), &patch).await?;
-        Ok(ActionResult::Done { message: "the node is unschedulable".to_owned() })
+        let node = self.patch_node(&live.node.name_any(), &patch).await?;
+        if nodes::view(&node).unschedulable {
+            return Ok(ActionResult::Done { message: "the node was schedulable and is unschedulable now".to_owned() });
+        }
+        let message =
+            "the API server accepted the cordon, and the node is still schedulable: another component reverts it";
+        Ok(ActionResult::Failed { message: message.to_owned() })
     }
 
-    pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Result<(), CallError> {
+    /// The node as the API server answers.
+    pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Result<Node, CallError> {
         let api = self.calls.act::<Node>();
         let what = || format!("patching Node {name}");
         let node = bounded(what, api.patch(name, &parameters(), &Patch::Merge(patch))).await?;
-        node.fold(&mut self.cache.lock(), Instant::now());
-        Ok(())
+        node.clone().fold(&mut self.cache.lock(), Instant::now());
+        Ok(node)
     }
 
     async fn delete_pod(&self, pod: &PodRef, node: &str, live: &Live) -> Result<ActionResult, ApplyError> {
@@ -174,7 +180,7 @@ impl Applier {
         let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
         let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
         match bounded(what("deleting"), api.delete(&pod.name, &params)).await {
-            Ok(_) => Ok(ActionResult::Done { message: format!("the deletion of Pod {pod} was accepted") }),
+            Ok(answer) => Ok(ActionResult::Done { message: deleted(pod, &found, answer.left().as_ref()) }),
             Err(error) if error.is_not_found() || error.is_conflict() => {
                 Ok(ActionResult::Gone { message: format!("Pod {pod} is gone or was replaced") })
             }
@@ -234,6 +240,21 @@ impl Applier {
         Job::forget(operation_id, &mut self.cache.lock());
         Ok(())
     }
+}
+
+/// What a deletion did to a pod: as it was read before, and as the API server answered; nothing where that has none any more.
+fn deleted(pod: &PodRef, before: &Pod, after: Option<&Pod>) -> String {
+    let phase = before.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Unknown");
+    let was = if before.metadata.deletion_timestamp.is_some() { "being deleted already" } else { "not being deleted" };
+    let is = match after.map(|pod| &pod.metadata) {
+        None => "it is gone now".to_owned(),
+        Some(meta) if meta.deletion_timestamp.is_none() => "the API server accepted its deletion".to_owned(),
+        Some(meta) => {
+            let grace = meta.deletion_grace_period_seconds.unwrap_or_default();
+            format!("it is being deleted now, with a grace period of {grace} s")
+        }
+    };
+    format!("Pod {pod} was {phase} and {was}; {is}")
 }
 
 /// Why a pod is not deleted, if it is not.

@@ -30,8 +30,15 @@ impl Applier {
                     ..Taint::default()
                 });
                 let mark = TaintMark::new(name, effect);
-                self.patch_node(&node.name_any(), &patch(node, &taints, Some(&mark))).await?;
-                Ok(ActionResult::Done { message: format!("the node has the taint {TAINT_KEY}:{}", effect.as_str()) })
+                let after = self.patch_node(&node.name_any(), &patch(node, &taints, Some(&mark))).await?;
+                let taint = format!("{TAINT_KEY}:{}", effect.as_str());
+                if nodes::view(&after).carries(effect) {
+                    return Ok(ActionResult::Done { message: format!("the node had no taint {taint} and has it now") });
+                }
+                let message = format!(
+                    "the API server accepted the taint {taint}, and the node lacks it: another component reverts it"
+                );
+                Ok(ActionResult::Failed { message })
             }
             Found::Own => Ok(ActionResult::Done { message: "the node carries this remediation's taint".to_owned() }),
             // It is not put back: what the mark without it means is for the next decision.

@@ -55,9 +55,10 @@ async fn reboot(order: &Order, bus: &Path, bounds: &Bounds) -> Outcome {
 fn leave(order: &Order, folder: &Folder, mark: &Mark, path: &str) -> Outcome {
     let done = |reason, said: &str| verdict::outcome(order, OutcomeState::Done, reason, said);
     match folder.place(sentinel_name(path).unwrap_or_default(), mark) {
-        Ok(Placed::Made) => {
-            done(OutcomeReason::Executed, &format!("{path} requests a reboot until this command is withdrawn"))
-        }
+        Ok(Placed::Made) => done(
+            OutcomeReason::Executed,
+            &format!("{path} was not there; it requests a reboot now, until this command is withdrawn"),
+        ),
         Ok(Placed::Others(whose)) => {
             let said = format!(
                 "{path} requests a reboot already and belongs to someone else ({whose}): it stays when this command is withdrawn"

@@ -67,6 +67,7 @@ pub(super) fn control(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord) 
             std::thread::sleep(Duration::from_secs(2));
             stage.show_health();
             stage.show_remediations();
+            stage.show_explanation();
         }
     }
     seen.watched = injection.elapsed().as_secs_f64();

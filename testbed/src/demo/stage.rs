@@ -157,6 +157,18 @@ impl Stage {
         self.print("kubectl get nrem", &["get", "nrem"]);
     }
 
+    /// What `nrh explain` says of the sick node.
+    pub(super) fn show_explanation(&self) {
+        if self.tell.is_silent() {
+            return;
+        }
+        self.tell.say(&format!("nrh explain {}", self.sick.name));
+        match self.bed.command(&self.programs.nrh).args(["explain", &self.sick.name]).output() {
+            Ok(output) => self.tell.show(&String::from_utf8_lossy(&output.stdout)),
+            Err(error) => self.tell.show(&format!("{}: {error}", self.programs.nrh.display())),
+        }
+    }
+
     /// What helps to find out why something did not work.
     pub(super) fn show_details(&self) {
         self.print("kubectl describe nrh", &["describe", "nrh", &self.sick.name]);

@@ -1,4 +1,5 @@
-//! What tenants and vendors do to real nodes: more processes than the probe keeps, and a script in place of the OCI runtime.
+//! What tenants and vendors do to real nodes: more processes than the probe keeps, a script in place of the OCI runtime, a pod that
+//! goes later than it should.
 
 use std::fs;
 use std::thread::sleep;
@@ -20,6 +21,7 @@ static HOSTILE: Shared = Shared::new(up);
 enum Place {
     Flooded = 1,
     Wrapped,
+    Rolled,
 }
 
 /// Until pods run, and until a report says what is so now.
@@ -33,8 +35,13 @@ const CLIENT_NAMED: Duration = Duration::from_mins(9);
 /// How long nothing may be told of a node on which all is well.
 const QUIET: Duration = Duration::from_mins(1);
 
+/// How long the pod of a rolling update stays after its grace period.
+const OVERDUE: Duration = Duration::from_secs(20);
+/// Longer than a pod may be overdue before it counts as stuck.
+const NEVER_STUCK: Duration = Duration::from_mins(3);
+
 fn up(programs: &operator::Programs) -> Bed {
-    let nodes = Place::Wrapped as usize + 1;
+    let nodes = Place::Rolled as usize + 1;
     let bed = Bed::up(BedOptions { name: "hostile".into(), nodes, ..BedOptions::default() }).unwrap();
     operator::load_image(&bed, programs).unwrap();
     let others: Vec<&str> = bed.nodes().iter().skip(1).map(|node| node.name.as_str()).collect();
@@ -211,4 +218,43 @@ fn a_create_that_hangs_in_a_script_around_the_oci_runtime_is_named() {
     hung.lift(&node).unwrap();
     until("the script has ended", SOON, || !process::Identity::alive(&script));
     until("it is told no more", SOON, || fault(&bed, &node, "RuntimeClientHung").is_none());
+}
+
+/// A shim that answers late makes its pod go late.
+#[test]
+fn a_slow_rolling_update_of_a_daemon_set_is_no_stuck_pod() {
+    let Some((bed, node)) = join(Place::Rolled) else { return };
+    let grace = 5;
+    let labels = json!({"app": "rolled"});
+    let mut template = work();
+    template["nodeSelector"] = json!({"kubernetes.io/hostname": node.name});
+    template["tolerations"] = json!([{"operator": "Exists"}]);
+    template["terminationGracePeriodSeconds"] = json!(grace);
+    let set = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "rolled"}, "spec": {
+        "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": template}}});
+    bed.kubectl_input(&["apply", "-f", "-"], &set.to_string()).unwrap();
+    let pods = || {
+        let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
+        pods.into_iter().filter(|pod| pod.owner.as_deref() == Some("rolled")).collect::<Vec<_>>()
+    };
+    until("its pod runs", SOON, || pods().iter().any(|pod| pod.ready));
+    let old = pods().remove(0);
+
+    let frozen = faults::freeze_shim(&node, &old.uid).unwrap();
+    bed.kubectl(&["rollout", "restart", "daemonset/rolled"]).unwrap();
+    let is_stuck = || fault(&bed, &node, "StuckDaemonSetPod");
+    let mut held = Some(frozen);
+    until("the pod has gone late and its successor runs", SOON, || {
+        if let Some(frozen) = held.take_if(|frozen| frozen.elapsed() > OVERDUE + Duration::from_secs(grace)) {
+            frozen.lift(&node).unwrap();
+        }
+        assert_eq!(is_stuck(), None);
+        held.is_none() && pods().iter().all(|pod| pod.uid != old.uid && pod.ready) && !pods().is_empty()
+    });
+    let gone = Instant::now();
+    while gone.elapsed() < NEVER_STUCK {
+        assert_eq!(is_stuck(), None, "{:?} after the pod was gone", gone.elapsed());
+        sleep(Duration::from_secs(1));
+    }
+    bed.kubectl(&["delete", "daemonset", "rolled", "--timeout=120s"]).unwrap();
 }

@@ -211,7 +211,7 @@ async fn decided(stage: &Stage<'_>) -> Result<Decisions> {
         let is_it = |(node, _, expected): &(&str, FaultType, &str)| {
             let decision = last.get(*node);
             let action = decision.and_then(|one| one.pointer("/step/action"));
-            let block = decision.and_then(|one| one.pointer("/held/0")).and_then(Value::as_str);
+            let block = decision.and_then(|one| one.pointer("/blocked/0")).and_then(Value::as_str);
             action.is_some_and(|action| action == expected) || block.is_some_and(|line| line.starts_with(expected))
         };
         Ok(NODES.iter().all(is_it).then(|| last.clone()))

@@ -202,7 +202,7 @@ async fn order_in(request: Request<Body>) -> Result<(Option<OfOrder>, Request<Bo
     let (parts, body) = request.into_parts();
     let bytes = body.collect_bytes().await?;
     let said: Value = serde_json::from_slice(&bytes)?;
-    let order = said.pointer("/spec/order");
+    let order = said.pointer("/spec/command");
     let order = order.map(|order| if order.is_null() { OfOrder::Withdraws } else { OfOrder::Gives });
     Ok((order, Request::from_parts(parts, Body::from(bytes.to_vec()))))
 }

@@ -9,8 +9,8 @@ use super::payment::Payment;
 use super::scope::{self, Scope};
 use super::turn::Turn;
 use super::{
-    Block, BlockReason, Ctx, Wake, approval, attempt, drain, ending, executors, going_down, hand_off, ladder, quiet,
-    readiness, reboot, refused, steps, taint,
+    Block, BlockReason, Ctx, Wake, approval, attempt, cause, drain, ending, executors, going_down, hand_off, ladder,
+    quiet, readiness, reboot, refused, steps, taint,
 };
 use crate::budget::Slots;
 use crate::fault::{FaultState, FaultType};
@@ -325,6 +325,9 @@ fn try_fault(
         let Some(rule) = policy.rule(&standing.rule) else { return Ok(()) };
         refused::cooled_down(ctx, &turn.remediation, &standing, rule)?;
         let seen = facts.find(id);
+        if turn.remediation.manual.is_none() {
+            cause::looked_for_again(ctx, facts, policy, &standing)?;
+        }
         let mut notes = Vec::new();
         let step = ladder::climb(
             Relapse::of(ctx, Some(&turn.remediation)),

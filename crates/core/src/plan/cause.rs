@@ -5,48 +5,124 @@
 
 use std::time::Duration;
 
-use super::evidence::NodeFacts;
-use super::{Block, BlockReason, Ctx, protect};
-use crate::fault::{Fault, FaultState, FaultType};
+use super::evidence::{NodeFacts, Seen};
+use super::{Block, BlockReason, Ctx, protect, readiness};
+use crate::fault::{Fault, FaultState, FaultType, Subject};
+use crate::policy::Policy;
+use crate::remediation::{Remediation, RemediationFault, Resolution};
 use crate::stuck::{self, Pattern};
 
 /// What a pod may wait for on its node.
 const CAUSES: [FaultType; 3] = [FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::NetworkPluginHung];
-/// For how long a probe is waited for that cannot look everywhere.
+/// The longest wait for a probe that cannot look everywhere, and for a cause that is neither confirmed nor resolved.
 const LONGEST: Duration = Duration::from_mins(10);
 /// When it is asked again whether the probe has looked.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Whether the probe has looked for the cause since the pod is stuck, and suspects none.
-pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
-    let thresholds = &ctx.settings.thresholds;
-    let pod = protect::suspect(facts, fault).filter(|_| fault.kind == FaultType::StuckDaemonSetPod);
-    let Some((pod, (pattern, at_read))) = pod.and_then(|pod| Some((pod, stuck::pattern(pod, thresholds)?))) else {
-        return Ok(());
+/// Whether the probe has looked for the cause since the pod is stuck, and found none that goes first.
+pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
+    let Some(stuck_for) = waits_for(ctx, facts, fault) else { return Ok(()) };
+    if let Some(block) = suspected(facts, fault).or_else(|| elsewhere(ctx, facts, policy, fault)) {
+        return Err(block);
+    }
+    match unlooked(facts, fault, stuck_for) {
+        Some(block) if stuck_for < LONGEST => Err(block),
+        _ => Ok(()),
+    }
+}
+
+/// The same before a further step of a remediation. What counts is its pod, or the stuck successor of that.
+pub(super) fn looked_for_again(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    standing: &RemediationFault,
+) -> Result<(), Block> {
+    shown(facts, standing).map_or(Ok(()), |fault| looked_for(ctx, facts, policy, fault))
+}
+
+/// Whether nobody has looked for the cause of a stuck pod, which people must know before they take it over.
+pub(super) fn not_looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> bool {
+    waits_for(ctx, facts, fault).is_some_and(|stuck_for| unlooked(facts, fault, stuck_for).is_some())
+}
+
+/// Why an open remediation gives way, if so: each of its faults has a cause that another policy remediates. It cannot take that in, and
+/// on its own it could only fail.
+pub(super) fn gives_way(
+    ctx: Ctx<'_>,
+    facts: &NodeFacts<'_>,
+    policy: &Policy,
+    remediation: &Remediation,
+) -> Option<String> {
+    let mut open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open).peekable();
+    open.peek()?;
+    let causes: Option<Vec<Block>> =
+        open.map(|standing| elsewhere(ctx, facts, policy, shown(facts, standing)?)).collect();
+    causes?.first().map(|block| block.message().to_owned())
+}
+
+/// A fault of a remediation as it shows now.
+fn shown<'f>(facts: &'f NodeFacts<'_>, standing: &RemediationFault) -> Option<&'f Fault> {
+    let (kind, subject) = (standing.kind, &standing.subject);
+    let namespace = |subject: &Subject| subject.pod.as_ref().map(|pod| pod.namespace.clone());
+    let is_successor = |seen: &&Seen<'_>| {
+        let other = &seen.fault.subject;
+        seen.fault.kind == kind && other.name == subject.name && namespace(other) == namespace(subject)
     };
+    let successor = || facts.seen.iter().find(is_successor).filter(|_| kind == FaultType::StuckDaemonSetPod);
+    facts.find(&standing.id).or_else(successor).map(|seen| seen.fault.as_ref())
+}
+
+/// For how long the pod has been stuck, if it is one that may wait for something on its node.
+fn waits_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Option<Duration> {
+    let thresholds = &ctx.settings.thresholds;
+    let pod = protect::suspect(facts, fault).filter(|_| fault.kind == FaultType::StuckDaemonSetPod)?;
+    let (pattern, at_read) = stuck::pattern(pod, thresholds)?;
     let bound = match pattern {
         Pattern::Terminating => thresholds.stuck_terminating,
         Pattern::Creating => thresholds.stuck_creating,
-        Pattern::BackOff => return Ok(()),
+        Pattern::BackOff => return None,
     };
-    let stuck_for = at_read.saturating_add(pod.read).saturating_sub(bound);
-    if stuck_for >= LONGEST {
-        return Ok(());
-    }
-    let suspected = protect::hung_process(facts, fault).filter(|seen| seen.fault.state == FaultState::Suspected);
-    if let Some(cause) = suspected {
-        let message = format!(
-            "pod {}: {} ({}) is suspected to be the cause, and is confirmed or cleared first",
-            pod.pod, cause.fault.kind, cause.fault.subject
-        );
-        return Err(Block::new(BlockReason::NotConfirmed, &message));
-    }
+    Some(at_read.saturating_add(pod.read).saturating_sub(bound))
+}
+
+/// What the pod waits for, unless that has stood for too long to be waited for.
+fn cause<'f>(facts: &'f NodeFacts<'_>, fault: &Fault, state: FaultState) -> Option<&'f Seen<'f>> {
+    protect::hung_process(facts, fault).filter(|seen| seen.fault.state == state && seen.lasted < LONGEST)
+}
+
+fn suspected(facts: &NodeFacts<'_>, fault: &Fault) -> Option<Block> {
+    let cause = cause(facts, fault, FaultState::Suspected)?;
+    let message = format!(
+        "{} ({}): {} ({}) is suspected to be the cause, and is confirmed or cleared first",
+        fault.kind, fault.subject, cause.fault.kind, cause.fault.subject
+    );
+    Some(Block::new(BlockReason::NotConfirmed, &message).until(LONGEST.saturating_sub(cause.lasted)))
+}
+
+/// That another policy remediates the cause.
+fn elsewhere(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
+    waits_for(ctx, facts, fault)?;
+    let cause = cause(facts, fault, FaultState::Confirmed)?;
+    let other = facts.other_for(&cause.fault, policy)?;
+    readiness::judge(ctx, facts, other, cause).ok()?;
+    let message = format!(
+        "{} ({}): its cause {} ({}) goes first; policy {} remediates it",
+        fault.kind, fault.subject, cause.fault.kind, cause.fault.subject, other.name
+    );
+    Some(Block::new(BlockReason::LowerUrgency, &message).until(LONGEST.saturating_sub(cause.lasted)))
+}
+
+/// That the probe has not looked everywhere since the pod is stuck.
+fn unlooked(facts: &NodeFacts<'_>, fault: &Fault, stuck_for: Duration) -> Option<Block> {
     let has_reported = facts.arrived().is_some_and(|arrived| arrived < stuck_for);
     let has_looked = facts.report.is_some_and(|report| CAUSES.iter().all(|kind| !report.unlooked.contains(kind)));
     if has_reported && has_looked {
-        return Ok(());
+        return None;
     }
-    let message =
-        format!("pod {}: its cause on {} is checked before any action; a new check was requested", pod.pod, facts.name);
-    Err(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN))
+    let message = format!(
+        "{} ({}): the probe of {} has not checked its cause yet; a new check was requested",
+        fault.kind, fault.subject, facts.name
+    );
+    Some(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN))
 }

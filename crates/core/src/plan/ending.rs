@@ -1,7 +1,7 @@
 //! How a remediation comes to an end before its faults are healed, and how what it did to the node is put back.
 
 use super::evidence::NodeFacts;
-use super::{Ctx, Effect, Wake, going_down, hand_off, kept, readiness, taint};
+use super::{Ctx, Effect, Wake, cause, going_down, hand_off, kept, readiness, taint};
 use crate::narrow::Meant;
 use crate::policy::{ActionType, Mode, Policy};
 use crate::remediation::{Phase, Remediation, Resolution, STOPPED_BY_A_PERSON, StepState, since};
@@ -92,7 +92,11 @@ fn note_off(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) 
 
 /// Why the remediation takes no further step, once the one under way is at its end.
 pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> Option<String> {
-    readiness::leave_alone(facts).or_else(|| policy_stops(ctx, facts, remediation))
+    let gives_way = || {
+        let policy = policy_of(ctx, remediation).filter(|_| remediation.manual.is_none())?;
+        cause::gives_way(ctx, facts, policy, remediation)
+    };
+    readiness::leave_alone(facts).or_else(|| policy_stops(ctx, facts, remediation)).or_else(gives_way)
 }
 
 /// The same, by the policy alone.

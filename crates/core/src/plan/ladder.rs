@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::{
-    Block, BlockReason, Ctx, Operation, drain, executors, hand_off, limits, mark, protect, readiness, reboot, refused,
-    relapse, restart, taint, unreadable,
+    Block, BlockReason, Ctx, Operation, cause, drain, executors, hand_off, limits, mark, protect, readiness, reboot,
+    refused, relapse, restart, taint, unreadable,
 };
 use crate::fault::{Fault, FaultType, Target};
 use crate::hand_off as remediator;
@@ -485,7 +485,10 @@ pub(super) fn operation(
         Action::HandOff(with) => return Some(Operation::HandOff(with.clone())),
         Action::Notify { message } => {
             let is_fresh = facts.find(&fault.id).is_some_and(|seen| evidence(facts, seen, ctx).is_ok());
-            return Some(Operation::Notify(notice(facts.name, fault, message.as_deref(), is_fresh)));
+            let unlooked = if is_fresh { "" } else { " (nobody could check it since)" };
+            let unlooked =
+                if cause::not_looked_for(ctx, facts, fault) { " (nobody has checked its cause)" } else { unlooked };
+            return Some(Operation::Notify(notice(facts.name, fault, message.as_deref(), unlooked)));
         }
         Action::CleanupOrphans => NodeAction::CleanupOrphans,
         Action::Reboot(_) => NodeAction::Reboot,
@@ -522,10 +525,9 @@ pub(super) fn operation(
     })
 }
 
-fn notice(node: &str, fault: &Fault, message: Option<&str>, is_fresh: bool) -> String {
+fn notice(node: &str, fault: &Fault, message: Option<&str>, unlooked: &str) -> String {
     let more = message.map_or_else(String::new, |message| format!(" — {message}"));
-    let since = if is_fresh { "" } else { " (nobody could check it since)" };
-    let text = format!("node {node}: {} ({}): {}{since}{more}", fault.kind, fault.subject, fault.message);
+    let text = format!("node {node}: {} ({}): {}{unlooked}{more}", fault.kind, fault.subject, fault.message);
     crate::text::bounded(&text, crate::fault::MAX_LINE * 2)
 }
 

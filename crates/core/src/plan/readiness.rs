@@ -100,7 +100,7 @@ pub(super) fn judge<'p>(
     }
     ladder::evidence(facts, seen, ctx)?;
     first_step(ctx, facts, policy, seen, rule)?;
-    cause::looked_for(ctx, facts, fault)?;
+    cause::looked_for(ctx, facts, policy, fault)?;
     no_storm(ctx, facts, policy, fault, rule)?;
     Ok(rule)
 }

@@ -1,7 +1,7 @@
 //! DaemonSet pods that make no progress.
 
 use nrh_core::fault::{Fault, FaultState, FaultType};
-use nrh_core::plan::{BlockReason, Effect, Health, plan};
+use nrh_core::plan::{BlockReason, Effect, Health, Operation, plan};
 use nrh_core::policy::Action;
 use nrh_core::remediation::Phase;
 use nrh_core::snapshot::{FailedContainer, SuspectPod, Tri};
@@ -10,7 +10,7 @@ use nrh_core::stuck::FRESH;
 use crate::samples::{
     backing_off, cont, creating, failed, fault, hung, kill, notify, overdue, plugin, policy, rule, step,
 };
-use crate::world::{Cure, World, acts, reasons, secs};
+use crate::world::{Chaos, Cure, World, acts, reasons, secs};
 
 #[test]
 fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
@@ -250,6 +250,77 @@ fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
     world.node("n1").pods.clear();
     world.run(secs(120));
     assert_eq!((world.only_remediation().phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
+}
+
+/// The same under two policies: one for the pod, one for what hangs below it.
+fn with_overdue_pod_under_two_policies() -> World {
+    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod), notify()]);
+    let hung = rule("hung", &[FaultType::HungContainer], &[cont(), notify()]);
+    let mut world = World::new(&[policy("pods", &[pod]), policy("shims", &[hung])], &["n1"]);
+    world.node("n1").pods.push(overdue("n1", "agent-1"));
+    world
+}
+
+#[test]
+fn the_cause_of_a_stuck_pod_under_another_policy_goes_first() {
+    let mut world = with_overdue_pod_under_two_policies();
+    world.infect("n1", hung("agent-1"), Cure::Cont);
+    let plan = world.pass();
+    assert_eq!((world.did(), reasons(&plan)), (vec!["job ReleaseCont"], vec![BlockReason::HungProcessFirst]));
+    world.tick(secs(10));
+    world.node("n1").pods.clear();
+    world.run(secs(120));
+    assert_eq!((world.only_remediation().phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
+}
+
+#[test]
+fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
+    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod), notify()]);
+    let net = rule("net", &[FaultType::NetworkPluginHung], &[kill(false)]);
+    let mut world = World::new(&[policy("pods", &[pod]), policy("plugins", &[net])], &["n1"]);
+    world.node("n1").pods.push(creating("n1", "agent-1"));
+    world.pass();
+    assert_eq!(world.did(), ["delete agent-1"]);
+    world.node("n1").pods = vec![creating("n1", "agent-2")];
+    world.infect("n1", Fault { state: FaultState::Suspected, ..plugin() }, Cure::Kill);
+    world.run(secs(400));
+    assert!(world.only_remediation().is_open(), "given up above a suspected cause: {:?}", world.only_remediation());
+    assert_eq!(world.did(), ["delete agent-1"]);
+    world.node("n1").sick[0].fault.state = FaultState::Confirmed;
+    world.node("n1").send();
+    world.run(secs(60));
+    assert_eq!(world.did(), ["delete agent-1", "job ReleaseKill"]);
+    world.node("n1").pods[0].ready = true;
+    world.run(secs(120));
+    let ended: Vec<_> =
+        world.remediations.values().map(|remediation| (remediation.policy.as_str(), remediation.phase)).collect();
+    assert_eq!(ended, [("pods", Phase::Cancelled), ("plugins", Phase::Succeeded)], "{:?}", world.remediations);
+}
+
+#[test]
+fn a_pod_does_not_wait_for_a_cause_that_nobody_remediates() {
+    let mut world = with_overdue_pod_under_two_policies();
+    world.policies[1].suspend = true;
+    world.infect("n1", hung("agent-1"), Cure::Nothing);
+    let plan = world.pass();
+    assert_eq!(reasons(&plan), [BlockReason::Suspended, BlockReason::HungProcessFirst], "{:?}", plan.blocked);
+}
+
+#[test]
+fn people_hear_that_the_cause_of_a_stuck_pod_was_not_looked_for() {
+    let mut world = with_overdue_pod();
+    world.node("n1").pods[0].overdue = Some(secs(120 + 600));
+    let mut unlooked = world.snapshot();
+    unlooked.reports.get_mut("n1").unwrap().unlooked.insert(FaultType::HungContainer);
+    for (snapshot, is_said) in [(world.snapshot(), false), (unlooked, true)] {
+        let mut world = world.clone();
+        let plan = world.carry_out(&snapshot, &Chaos::default());
+        let notified = plan.effects.iter().find_map(|effect| match effect {
+            Effect::Act { operation: Operation::Notify(message), .. } => Some(message),
+            _ => None,
+        });
+        assert_eq!(notified.unwrap().contains("(nobody has checked its cause)"), is_said, "{notified:?}");
+    }
 }
 
 #[test]

@@ -59,7 +59,10 @@ async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
     let order = mark_for(FaultType::RuntimeUnreachable);
     let first = node.execute(&order).await;
     done(&first);
-    assert_eq!(first.message, "/run/reboot-required requests a reboot until this command is withdrawn");
+    assert_eq!(
+        first.message,
+        "/run/reboot-required was not there; it requests a reboot now, until this command is withdrawn"
+    );
     let text = fs::read_to_string(node.file()).unwrap();
     assert!(text.contains(&format!("\"operationId\":\"{}\"", order.operation_id)), "{text}");
     assert!(text.contains("\"bootId\":\"boot\",\"until\":1600,"), "{text}");
