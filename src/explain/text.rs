@@ -171,8 +171,8 @@ fn act(operation: &Operation) -> String {
 const fn name(action: crate::core::order::NodeAction) -> &'static str {
     use crate::core::order::NodeAction;
     match action {
-        NodeAction::ReleaseCont => "ReleaseHungProcess (Cont)",
-        NodeAction::ReleaseKill => "ReleaseHungProcess (Kill)",
+        NodeAction::ReleaseCont => "ReleaseHungProcess (SIGCONT)",
+        NodeAction::ReleaseKill => "ReleaseHungProcess (SIGKILL)",
         NodeAction::CleanupOrphans => "CleanupOrphans",
         NodeAction::RestartKubelet => "RestartKubelet",
         NodeAction::RestartRuntime => "RestartRuntime",
