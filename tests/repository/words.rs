@@ -43,7 +43,7 @@ const ALLOWED: [(&str, &str); 14] = [
     ("same order", "a sequence"),
     ("byte order", "of a message on the bus"),
     ("self-healing", "the name of a condition"),
-    ("plan/healing::", "the name of tests"),
+    ("/healing::", "the name of tests"),
     ("shop/orders", "the name of a pod in an example"),
     ("is held by", "a Lease has a holder"),
 ];
