@@ -329,7 +329,7 @@ async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
     let approve = |operation: &Value| {
         let approval = json!({"approvedBy": "ann", "operationId": operation});
         world.api.change("noderemediations", name.as_str().unwrap(), |remediation| {
-            remediation["spec"]["approval"] = approval
+            remediation["spec"]["approval"] = approval;
         });
     };
     approve(&json!("another"));

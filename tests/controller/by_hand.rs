@@ -145,7 +145,7 @@ async fn the_slot_of_a_start_that_could_not_be_written_is_given_back_and_holds_t
 async fn a_cancelled_remediation_ends_and_what_was_not_done_is_not_done() {
     let world = world();
     world.api.change("remediationpolicies", "hung", |policy| {
-        policy["spec"]["rules"][0]["match"]["minDuration"] = Value::Null
+        policy["spec"]["rules"][0]["match"]["minDuration"] = Value::Null;
     });
     let replica = world.controller("a");
     world.until("asked", || world.phases() == ["AwaitingApproval"]).await;

@@ -343,11 +343,11 @@ pub struct Fault {
     pub kind: FaultType,
     /// How much harm it does: Low, Medium (one pod, or the next restart), High (pods now) or Critical (the node).
     pub severity: Severity,
-    /// How sure we are: Suspected (nothing acts on it), Confirmed, or Clearing (seen clean once).
+    /// How sure we are: Suspected (it starts no action), Confirmed, or Clearing (absent in one check).
     pub state: FaultState,
     /// The object it is about.
     pub subject: Subject,
-    /// What an act would touch.
+    /// What an action would change.
     #[serde(default)]
     pub target: Target,
     /// One sentence: what was found, and what it means.
@@ -362,10 +362,10 @@ pub struct Fault {
     /// Seconds since it was first seen, by the observer's monotonic clock.
     #[serde(default)]
     pub duration_seconds: u64,
-    /// How many looks in a row have seen it.
+    /// How many checks in a row have seen it.
     #[serde(default)]
     pub confirmations: u32,
-    /// Seconds since the last look at it, at the moment of this report.
+    /// Seconds since its last check, at the moment of this report.
     #[serde(default)]
     pub check_age_seconds: u64,
     /// What was seen, one fact a line.

@@ -179,7 +179,7 @@ impl OutcomeReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// `operationId` of the order it answers.
+    /// `operationId` of the command that it answers.
     #[schemars(length(max = 63))]
     pub operation_id: String,
     /// The result: Running, Done, Refused (the node's own check disagreed, nothing was changed) or Failed.

@@ -54,8 +54,8 @@ const MAX_SENTINEL: usize = 69;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MarkForReboot {
-    /// The file for which the other tool looks (kured: `--reboot-sentinel`), as the node has it: directly in /run, with reboot in its
-    /// name. Default /run/reboot-required, where kured looks as shipped (it calls the folder /var/run, which is the same).
+    /// The file that requests the reboot (kured: `--reboot-sentinel`), as the node has it: directly in /run, with reboot in its
+    /// name. Default /run/reboot-required, the default of kured (which calls the folder /var/run).
     #[serde(default = "default_sentinel")]
     #[schemars(length(max = MAX_SENTINEL), regex(pattern = SENTINEL_PATTERN))]
     pub path: String,

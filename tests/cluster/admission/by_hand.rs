@@ -40,54 +40,25 @@ async fn invalid(by: &Caller, cases: &mut Cases, what: &str, call: &Call, said: 
 /// Started in their own name, by two rights, under a name that operations can carry; and by nobody else.
 pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
     let (stan, ann) = (&all.starter, &all.approver);
+    let ask = |name: &str, by: &str| create(REMEDIATIONS, manual(name, by));
     // The role may take a moment to be known.
-    stan.until_allowed(&create(REMEDIATIONS, manual("by-hand-first", STAN))).await?;
-    cases.allowed(stan, "start a step manually", create(REMEDIATIONS, manual("by-hand", STAN))).await;
+    stan.until_allowed(&ask("by-hand-first", STAN)).await?;
+    cases.allowed(stan, "start a step manually", ask("by-hand", STAN)).await;
     let mut generated = manual("x", STAN);
     generated["metadata"] = json!({"generateName": "worker-1-by-hand-"});
     cases.allowed(stan, "the same under a generated name", create(REMEDIATIONS, generated)).await;
 
     let name = "expected your own name, system:serviceaccount:default:stan";
-    cases.denied(stan, "start in another's name", create(REMEDIATIONS, manual("by-hand-w1", "bob")), name).await;
-    cases
-        .denied(
-            &all.admin,
-            "the same as an administrator",
-            create(REMEDIATIONS, manual("by-hand-w2", STAN)),
-            "expected your own name",
-        )
-        .await;
+    cases.denied(stan, "start in another's name", ask("by-hand-w1", "bob"), name).await;
+    cases.denied(&all.admin, "the same as an administrator", ask("by-hand-w2", STAN), "expected your own name").await;
     let by_controller = "the controller makes no manual requests";
     let controller = "system:serviceaccount:nrh-system:nrh-controller";
-    cases
-        .denied(
-            &all.controller,
-            "manual request",
-            create(REMEDIATIONS, manual("by-hand-w3", controller)),
-            by_controller,
-        )
-        .await;
-    cases
-        .denied(
-            ann,
-            "start with the right to approve alone",
-            create(REMEDIATIONS, manual("by-hand-w4", STAN)),
-            "cannot create resource",
-        )
-        .await;
+    cases.denied(&all.controller, "manual request", ask("by-hand-w3", controller), by_controller).await;
+    cases.denied(ann, "start with the right to approve alone", ask("by-hand-w4", STAN), "cannot create resource").await;
     let rights = "needs the verbs remediate and approve on noderemediations";
     let patcher = "system:serviceaccount:default:patcher";
-    cases
-        .denied(
-            &all.patcher,
-            "start with the right to create alone",
-            create(REMEDIATIONS, manual("by-hand-w5", patcher)),
-            rights,
-        )
-        .await;
-    cases
-        .denied(&all.pod, "manual request", create(REMEDIATIONS, manual("by-hand-w6", STAN)), "cannot create resource")
-        .await;
+    cases.denied(&all.patcher, "start with the right to create alone", ask("by-hand-w5", patcher), rights).await;
+    cases.denied(&all.pod, "manual request", ask("by-hand-w6", STAN), "cannot create resource").await;
     let opened = "the controller starts remediations";
     cases
         .denied(
@@ -104,8 +75,7 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
 
     for bad in ["by.hand", &"x".repeat(51)] {
         let said = "expected at most 50 lower-case letters, digits and dashes";
-        invalid(stan, cases, "a name that operations cannot carry", &create(REMEDIATIONS, manual(bad, STAN)), said)
-            .await;
+        invalid(stan, cases, "a name that operations cannot carry", &ask(bad, STAN), said).await;
     }
     let held = changed("by-hand-w9", |object| object["metadata"]["finalizers"] = json!(["example.org/x"]));
     invalid(

@@ -173,10 +173,10 @@ pub struct ProcessRef {
     pub pid: i32,
     /// Start time in clock ticks since boot (field 22 of /proc/PID/stat).
     pub start_ticks: u64,
-    /// Scheduler state letter (R, S, D, T, Z …) when last looked at.
+    /// Scheduler state letter (R, S, D, T, Z …) at the last check.
     #[schemars(length(max = 1))]
     pub state: String,
-    /// Kernel function it waits in, where the kernel tells.
+    /// Kernel function it waits in, if the kernel reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub wchan: Option<String>,

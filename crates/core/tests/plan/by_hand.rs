@@ -267,7 +267,7 @@ fn what_can_never_begin_ends_with_the_reason() {
             w.node("n1").send();
         }),
         ("start the Cordon before it", |w| {
-            w.manual_requests.get_mut("by-hand").unwrap().manual.action = ActionType::Drain
+            w.manual_requests.get_mut("by-hand").unwrap().manual.action = ActionType::Drain;
         }),
         ("it was deleted", |w| w.manual_requests.get_mut("by-hand").unwrap().deleting = true),
         ("expected Enforce", |w| w.manual_requests.get_mut("by-hand").unwrap().mode = Mode::DryRun),

@@ -666,8 +666,7 @@ impl Model for Bed {
                 let (remediation, mind) = (node.remediation, &mut node.minds[who]);
                 if is_done {
                     // What it has written itself it knows.
-                    mind.seen =
-                        mind.seen.map(|seen| if call == Call::Act { seen } else { Seen { remediation, ..seen } });
+                    mind.seen = mind.seen.map(|it| if call == Call::Act { it } else { Seen { remediation, ..it } });
                 } else {
                     mind.chain.clear();
                 }
