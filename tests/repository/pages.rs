@@ -38,8 +38,9 @@ impl Page {
 
     /// Code blocks with their language: between fences, or indented by four.
     fn blocks(&self) -> Vec<(&str, String)> {
-        let (mut found, mut fence, mut indented): (Vec<(&str, String)>, Option<(&str, String)>, String) =
-            (Vec::new(), None, String::new());
+        let mut found = Vec::new();
+        let mut fence: Option<(&str, String)> = None;
+        let mut indented = String::new();
         for line in self.text.lines() {
             if let Some(language) = line.trim_start().strip_prefix("```") {
                 fence = match fence.take() {
