@@ -4,6 +4,7 @@ mod architecture;
 mod crds;
 mod documents;
 mod manifests;
+mod page;
 mod pages;
 mod scenarios;
 mod words;
