@@ -254,8 +254,8 @@ impl Applier {
     }
 
     /// What is stored before slots are given back whose remediations nobody can see, where the ledger was only read: the same again, and
-    /// nothing else in this pass. Whoever has taken such a slot and thinks that he leads finds another version from then on, in the last
-    /// look before his act; and if he has looked before, his remediation was there before, and is found when it is searched for after.
+    /// nothing else in this pass. A stale leader that holds such a slot sees a new ledger version in its preflight and stops. If its
+    /// preflight ran earlier, its remediation already exists and we find it.
     fn before(&self, slots: &Ledger, ledger: &LedgerStore) -> Option<Ledger> {
         let must = !ledger.is_ours() && !self.unseen(slots).is_empty();
         self.cache.lock().snapshot.ledger.clone().filter(|_| must)

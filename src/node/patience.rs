@@ -2,8 +2,8 @@
 //!
 //! A probe asks for little of a processor. Beside busy neighbours twenty milliseconds of its work may take seconds, and a
 //! paused machine or a frozen control group holds it up for longer. By the clock alone it would take its own delay for the
-//! silence of others. So a wait is counted in small steps, and each counts as no more than its length, however late
-//! this process comes back from it: what is sure at the end is that its loop has turned so many times. Threads beside that
+//! silence of others. A wait is the sum of short sleeps, each counted at its nominal length. Time during which this
+//! process was not scheduled does not count. Threads beside that
 //! loop may be held up by themselves.
 
 use std::future::Future;

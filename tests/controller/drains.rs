@@ -181,7 +181,7 @@ async fn without_the_right_the_policy_is_invalid_and_the_step_left_out() {
     assert!(valid()["message"].as_str().unwrap().contains("may not create pods/eviction"), "{}", valid());
     world.set_sick("w1", true);
     world.until("told", || step(&world, 2)["action"] == "Notify").await;
-    assert!(step(&world, 1)["message"].as_str().unwrap().starts_with("left out: the controller may not evict"));
+    assert!(step(&world, 1)["message"].as_str().unwrap().starts_with("skipped: the controller may not evict"));
     assert!(evictions(&world).is_empty());
     world.api.deny(&[]);
     world.until("valid", || valid()["status"] == "True").await;

@@ -18,8 +18,8 @@ use super::tri::Tri;
 const MAX_EVICTIONS: usize = 20;
 /// Most evictions that are asked for in one round, those that a budget refuses included.
 const MAX_TRIES: usize = 60;
-/// How many evictions may be answered with a 429 of which nobody says why, until nobody is asked further in this round: one may be
-/// a webhook's word on one pod, several are a server that has enough to do.
+/// Stop the round after this many unexplained 429 answers. One may come from a webhook for one pod; several mean an overloaded
+/// API server.
 const MAX_BUSY: usize = 3;
 /// In so many rounds in a row no pod has to be left before a node is drained.
 pub const EMPTY_ROUNDS: u32 = 2;

@@ -1,7 +1,7 @@
 //! What a rule asks of the pod and the node of a fault, beside the fault itself.
 //!
-//! Each question has three answers. What nobody knows (a pod that was not read, a version that cannot be read) is neither yes nor
-//! no, whatever is asked: a label that nobody has looked for is not absent. Such a fault is held, and goes to no later rule.
+//! A match is yes, no or unknown. Missing data is unknown, never no: a pod that was not read is not a pod without the label. Such a
+//! fault is blocked, and goes to no later rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -24,8 +24,8 @@ fn told(matches: &str, nodes: &str, fault: &str) -> Vec<String> {
 fn what_a_rule_asks_for_and_the_timeline_does_not_say_is_told() {
     assert_eq!(told("", "", ""), Vec::<String>::new());
     let runtimes = "runtimes: [{name: containerd, versions: '>=1.7.0'}]";
-    let said = "rule r of policy p asks for match.runtimes, and 3 nodes have, such as a-1, no runtimeVersion in the timeline: what may \
-                be for it is held";
+    let said = "rule r of policy p asks for match.runtimes, and 3 nodes have, such as a-1, no runtimeVersion in the timeline: faults that \
+                it may apply to are blocked";
     assert_eq!(told(runtimes, "", ""), [said]);
     assert_eq!(told(runtimes, "runtimeVersion: 'containerd://1.7.24'", ""), Vec::<String>::new());
     let kubelets = "kubeletVersions: ['>=1.30']";

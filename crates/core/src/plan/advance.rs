@@ -19,7 +19,7 @@ use crate::remediation::{
     Executor, MAX_REMEDIATION_FAULTS, MAX_STEPS, Remediation, RemediationFault, Resolution, StepState, since,
 };
 
-/// Takes the remediation as far as it goes now.
+/// Runs one reconcile of an open remediation.
 pub(super) fn take(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,

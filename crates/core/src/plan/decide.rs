@@ -34,7 +34,7 @@ pub(super) struct Ctx<'a> {
 impl Ctx<'_> {
     /// The longest that anything may stay held in an open remediation before it is given up.
     pub fn patience(self, step: &Step) -> Duration {
-        // For how long a mark may stand says nothing of how long people may be left untold that none can be made.
+        // The marker's timeout may be hours. If it cannot be created at all, people must hear of it sooner.
         let longest = if step.action.mark_for_reboot().is_some() { REBOOT_MARKER_BLOCK_TIMEOUT } else { Duration::MAX };
         step.timeout.min(longest).max(self.settings.answer_within)
     }

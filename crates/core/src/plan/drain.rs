@@ -173,13 +173,12 @@ pub(super) fn is_out_of_place(
 ) -> Option<String> {
     step.action.drain()?;
     if let Some(block) = is_lacking(ctx, facts, &step.action) {
-        return Some(format!("left out: {}", block.message()));
+        return Some(format!("skipped: {}", block.message()));
     }
     let is_ours = remediation.cleanup.owes_cordon() && remediation.cordoned_at().is_some();
     (!is_ours).then(|| {
         format!(
-            "left out: node {} is not cordoned by this remediation, and whoever else has cordoned it has to say whether its \
-             pods are to go",
+            "skipped: node {} was cordoned by someone else; drain it manually, or uncordon it first",
             remediation.node
         )
     })

@@ -18,8 +18,8 @@ use crate::snapshot::Tri;
 /// (systemd.special(7)), and the order may be begun for some minutes before that.
 const LONGEST: Duration = Duration::from_mins(40);
 
-/// The reboot of a remediation of which nobody knows what has come. A mark that is over counts, too: whom it has set to work, its
-/// withdrawal does not stop, and he may be emptying the node just now.
+/// The reboot of a remediation of which nobody knows what has come. An expired marker counts too: a tool that
+/// has already reacted to it may be draining the node.
 fn unsettled(remediation: &Remediation) -> Option<&StepRecord> {
     let is_it = |step: &&StepRecord| {
         let is_over = matches!(step.state, StepState::TimedOut | StepState::Cancelled);

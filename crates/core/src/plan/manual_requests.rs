@@ -2,8 +2,8 @@
 //!
 //! A person who has looked at one node knows more of it than a rule does. So a start by hand passes over what the engine asks of
 //! itself: how long the fault has to last (`match.minDuration`), what earlier remediations say against another one, a storm that holds the
-//! policy, the cheaper steps below and, for its first attempt, the approval. A storm keeps the engine from healing many nodes
-//! for one cause, or for a detector that errs; to try one of them is how a person finds out which. It passes over
+//! policy, the cheaper steps below and, for its first attempt, the approval. A storm blocks automatic remediation because many
+//! nodes may share one cause, or a detector may be wrong. A person can test one node with a manual request. It passes over
 //! nothing that protects: budgets and limits, `maxUnhealthy`, vetoes and suspension, windows, fresh evidence of a confirmed
 //! fault, what guards pods and restarts, one open remediation per node.
 

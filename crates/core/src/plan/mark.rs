@@ -5,8 +5,7 @@
 //!                └ nobody wants it any more, the fault is gone, its time is over: the order is withdrawn, and the node removes the mark
 //! ```
 //!
-//! Unlike a reboot of our own it can be called off, for as long as the other tool has not begun: so a no counts until the end, and an
-//! attempt that waits for hours asks in every pass whether it is still wanted.
+//! The marker can be withdrawn until the other tool starts. Each pass therefore checks all conditions again.
 
 use std::time::Duration;
 
@@ -134,8 +133,7 @@ fn cannot_be(facts: &NodeFacts<'_>, record: &StepRecord, now: jiff::Timestamp) -
     Some(format!("nobody can drain node {name}, since {what}: the mark makes room for what helps against that"))
 }
 
-/// Why this is no hour for a reboot, if so: nothing has begun but a note. Who is at it already is not stopped by that, nor is a machine
-/// that is away.
+/// Why no reboot may start now. A reboot that has started, or a node that is already down, is not interrupted.
 fn is_shut(facts: &NodeFacts<'_>, policy: &Policy, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
     let is_begun = facts.view?.vetoes.iter().any(|veto| SHUTTING_DOWN.contains(&veto.as_str()));
     if facts.probe != Probe::Reporting || is_begun {

@@ -129,7 +129,7 @@ pub(super) fn is_out_of_place(remediation: &Remediation, step: &Step) -> Option<
     let node = &remediation.node;
     let cordoned = remediation.cordoned_at().filter(|_| remediation.cleanup.owes_cordon());
     let Some(cordoned) = cordoned else {
-        return Some(format!("left out: node {node} is not cordoned by this remediation"));
+        return Some(format!("skipped: node {node} is not cordoned by this remediation"));
     };
     let drained = |record: &StepRecord| {
         record.action == ActionType::Drain
@@ -138,7 +138,7 @@ pub(super) fn is_out_of_place(remediation: &Remediation, step: &Step) -> Option<
     };
     let is_drained = !with.require_drain || remediation.steps.iter().any(drained);
     (!is_drained)
-        .then(|| format!("left out: node {node} was not drained by this remediation (reboot.requireDrain is false)"))
+        .then(|| format!("skipped: node {node} was not drained by this remediation (reboot.requireDrain is false)"))
 }
 
 /// At most one in a remediation: what one has not ended another does not end either.

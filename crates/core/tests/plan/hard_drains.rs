@@ -73,7 +73,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         assert_eq!(record.state, StepState::Refused);
         let said = &record.message;
         assert!(
-            said.starts_with("left out: ") && said.contains(kind.as_str()) && said.contains("drain.ignoreRuntimeHang"),
+            said.starts_with("skipped: ") && said.contains(kind.as_str()) && said.contains("drain.ignoreRuntimeHang"),
             "{said}"
         );
         // Who says so has them evicted; they stay there, and nobody waits for them.

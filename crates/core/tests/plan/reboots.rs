@@ -536,7 +536,7 @@ fn a_reboot_that_is_left_out_is_recorded_with_its_why() {
     world.run(secs(120));
     let left_out = record(&world);
     assert_eq!(left_out.state, StepState::Refused);
-    assert_eq!(left_out.message, "left out: node n1 is not cordoned by this remediation");
+    assert_eq!(left_out.message, "skipped: node n1 is not cordoned by this remediation");
 }
 
 #[test]
