@@ -11,8 +11,8 @@ mod unreadable;
 use std::collections::BTreeSet;
 
 use super::policy::{
-    FaultSelector,    Cordon, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
-    RemediationPolicy, SelectorOperator,
+    Cordon, FaultSelector, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep,
+    PolicyWindow, RemediationPolicy, SelectorOperator,
 };
 use super::remediation::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 use crate::core::fault::{FaultType, Severity};

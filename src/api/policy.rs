@@ -30,7 +30,7 @@ pub use taint::Taint;
 pub use window::PolicyWindow;
 
 use super::duration::HumanDuration;
-use crate::core::fault::{FaultType, Severity};
+use crate::core::fault::Severity;
 use crate::core::hand_off::HandOff;
 use crate::core::order::{Restart, Signal};
 use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};

@@ -110,7 +110,7 @@ fn every_field_is_explained() {
 /// A name of a node may be long; all beside it has to leave room for it in 120 columns.
 #[test]
 fn what_kubectl_prints_of_each_kind_fits_a_terminal() {
-    const NAME: usize = 40;
+    const NAME: usize = 32;
     for (file, crd) in crds::all() {
         let version = serde_json::to_value(crd).unwrap()["spec"]["versions"][0].clone();
         let columns = version["additionalPrinterColumns"].as_array().unwrap();
@@ -332,7 +332,6 @@ fn a_reboot_that_slips_past_the_server_is_refused() {
 #[test]
 fn a_mark_that_slips_past_the_server_is_refused() {
     use nrh::core::policy::ActionType;
-use nrh::core::reason::ConditionReason;
     use nrh::core::reboot::MarkForReboot;
     let text = fs::read_to_string(root().join("config/samples/mark-for-reboot.yaml")).unwrap();
     let read = convert::policy(&policy(&text)).unwrap();

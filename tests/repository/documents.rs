@@ -82,11 +82,15 @@ fn the_enforcing_policies_have_a_rule_for_each_fault() {
 fn shipped(folder: &str) -> Vec<Policy> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let is_policy = |path: &PathBuf| path.extension().is_some_and(|ext| ext == "yaml") && !path.ends_with("kustomization.yaml");
+    let is_policy =
+        |path: &PathBuf| path.extension().is_some_and(|ext| ext == "yaml") && !path.ends_with("kustomization.yaml");
     let read = |path: PathBuf| {
         let object: RemediationPolicy = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        convert::policy(&RemediationPolicy { metadata: ObjectMeta { uid: Some("u".into()), ..object.metadata }, ..object })
-            .unwrap_or_else(|error| panic!("{}: {error:?}", path.display()))
+        convert::policy(&RemediationPolicy {
+            metadata: ObjectMeta { uid: Some("u".into()), ..object.metadata },
+            ..object
+        })
+        .unwrap_or_else(|error| panic!("{}: {error:?}", path.display()))
     };
     let mut policies: Vec<Policy> = files.filter(is_policy).map(read).collect();
     policies.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)));

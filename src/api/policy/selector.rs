@@ -61,7 +61,8 @@ impl<'de> Deserialize<'de> for FaultSelector {
         if let Some(group) = FaultGroup::ALL.into_iter().find(|group| group.as_str() == text) {
             return Ok(Self::Group(group));
         }
-        let kind: Result<FaultType, serde::de::value::Error> = FaultType::deserialize(text.as_ref().into_deserializer());
+        let kind: Result<FaultType, serde::de::value::Error> =
+            FaultType::deserialize(text.as_ref().into_deserializer());
         kind.map(Self::Kind).map_err(D::Error::custom)
     }
 }
