@@ -16,7 +16,7 @@ pub use condition::{ConditionReason, ConditionType};
 pub use duration::HumanDuration;
 pub use flap::WrittenFlap;
 pub use health::{NodeRuntimeHealth, NodeRuntimeHealthSpec, NodeRuntimeHealthStatus};
-pub use policy::{RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus};
+pub use policy::{FaultSelector, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus};
 pub use remediation::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 
 /// API group of all kinds.

@@ -25,9 +25,9 @@ use crate::core::order::Order;
     doc = "The command of the controller to the probe of one node. One per node, of the same name, made when first needed. The controller alone writes it.",
     label("app.kubernetes.io/part-of", "nrh"),
     printcolumn(name = "Action", type_ = "string", json_path = ".spec.command.action"),
-    printcolumn(name = "Operation", type_ = "string", json_path = ".spec.command.operationId"),
     printcolumn(name = "Issued", type_ = "date", json_path = ".spec.command.issuedAt"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Operation", type_ = "string", json_path = ".spec.command.operationId", priority = 1)
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeCommandSpec {

@@ -11,8 +11,8 @@ mod unreadable;
 use std::collections::BTreeSet;
 
 use super::policy::{
-    Cordon, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
-    RemediationPolicy, SelectorOperator,
+    Cordon, FaultSelector, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep,
+    PolicyWindow, RemediationPolicy, SelectorOperator,
 };
 use super::remediation::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
 use crate::core::fault::{FaultType, Severity};
@@ -206,7 +206,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     }
     Rule {
         name: rule.name.clone(),
-        faults: rule.matches.faults.iter().copied().collect(),
+        faults: FaultSelector::kinds(&rule.matches.faults),
         conditions: rule.matches.node_conditions.iter().map(asked).collect(),
         min_severity: rule.matches.min_severity,
         namespaces: Namespaces {
@@ -232,7 +232,7 @@ fn check_match(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) {
     if matches.faults.is_empty() && matches.node_conditions.is_empty() {
         errors.push(format!("{at}.match: expected at least one of faults and nodeConditions, found neither"));
     }
-    if matches.faults.contains(&FaultType::NodeCondition) {
+    if matches.faults.contains(&FaultSelector::Kind(FaultType::NodeCondition)) {
         errors.push(format!(
             "{at}.match.faults: a NodeCondition is asked for by its type and status, expected it in nodeConditions"
         ));

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::CHECK_NAME;
 use super::flap::WrittenFlap;
-use crate::core::fault::Fault;
+use crate::core::fault::{Fault, FaultType};
 use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::order::Outcome;
 use crate::core::plan::Health;
@@ -37,18 +37,24 @@ use crate::core::text::bounded;
     doc = "Health of the container runtime and the kubelet of one node, as its probe sees it, and what is being done about it. One per node, of the same name.",
     label("app.kubernetes.io/part-of", "nrh"),
     printcolumn(name = "Health", type_ = "string", json_path = ".status.summary.health"),
-    printcolumn(name = "Fault", type_ = "string", json_path = ".status.summary.topFault"),
+    printcolumn(name = "Fault", type_ = "string", json_path = ".status.summary.topFaultType"),
     printcolumn(
         name = "Restart-Safe",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="RestartSafe")].status"#
     ),
-    printcolumn(name = "Runtime", type_ = "string", json_path = ".status.runtime.version"),
-    printcolumn(name = "Activity", type_ = "string", json_path = ".status.summary.activity"),
+    printcolumn(
+        name = "Remediation",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="SelfHealing")].reason"#
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Runtime", type_ = "string", json_path = ".status.runtime.version", priority = 1),
     printcolumn(name = "Probe", type_ = "string", json_path = ".status.probe.version", priority = 1),
     printcolumn(name = "Last-Seen", type_ = "date", json_path = ".status.probe.heartbeatAt", priority = 1),
-    printcolumn(name = "Policy", type_ = "string", json_path = ".status.remediation.policy", priority = 1)
+    printcolumn(name = "Policy", type_ = "string", json_path = ".status.remediation.policy", priority = 1),
+    printcolumn(name = "Subject", type_ = "string", json_path = ".status.summary.topFault", priority = 1),
+    printcolumn(name = "Activity", type_ = "string", json_path = ".status.summary.activity", priority = 1)
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeRuntimeHealthSpec {
@@ -342,6 +348,9 @@ pub struct Summary {
     /// Healthy: nothing confirmed, and the probe reports. Degraded: something that does not harm pods now. Unhealthy: a
     /// confirmed fault harms pods or the node. Unknown: nobody could check.
     pub health: Health,
+    /// Kind of the most urgent fault; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_fault_type: Option<FaultType>,
     /// The most urgent fault with its subject; empty if there is none.
     #[serde(default)]
     #[schemars(length(max = 256))]

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 mod drain;
 mod limits;
 mod range;
+mod selector;
 mod status;
 mod taint;
 mod window;
@@ -20,6 +21,7 @@ pub use drain::Drain;
 pub use limits::{
     IntOrPercent, PolicyFaultLimit, PolicyHistory, PolicyLimits, PolicyNodeLimit, PolicyStorm, PolicyTopologyLimit,
 };
+pub use selector::FaultSelector;
 pub use status::{
     FaultLimitStatus, NodeLimitStatus, PolicyLimitsStatus, RemediationPolicyStatus, StormStatus, TopologyLimitStatus,
     WindowStatus,
@@ -28,7 +30,7 @@ pub use taint::Taint;
 pub use window::PolicyWindow;
 
 use super::duration::HumanDuration;
-use crate::core::fault::{FaultType, Severity};
+use crate::core::fault::Severity;
 use crate::core::hand_off::HandOff;
 use crate::core::order::{Restart, Signal};
 use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
@@ -196,12 +198,13 @@ pub struct PolicyRule {
 #[x_kube(validation = Rule::new("!has(self.nodeConditions) || self.minSeverity in ['Low', 'Medium']").message("minSeverity: a condition of a Node is of severity Medium, so none would ever match"))]
 #[x_kube(validation = Rule::new("!has(self.nodeConditions) || !has(self.namespaces)").message("namespaces: a condition of a Node is about no pod, so none would ever match; nodeConditions need a rule of their own"))]
 #[x_kube(validation = Rule::new("!has(self.nodeConditions) || !(has(self.podSelector) || has(self.ownerKinds))").message("podSelector and ownerKinds: a condition of a Node is about no pod, so none would ever match; nodeConditions need a rule without them"))]
-#[x_kube(validation = Rule::new("!(has(self.podSelector) || has(self.ownerKinds)) || !has(self.faults) || self.faults.all(f, f in ['HungContainer', 'NetworkPluginHung', 'RuntimeClientHung', 'OrphanContainer', 'LeakedShim', 'LostTask', 'DuplicateSandbox', 'GhostSandbox', 'ContainerStuck', 'FrozenCgroup', 'StuckDaemonSetPod', 'NodeCondition'])").message("podSelector and ownerKinds: among the faults is one that is never about a pod, so it would never match; name it in a rule without them"))]
+#[x_kube(validation = Rule::new("!(has(self.podSelector) || has(self.ownerKinds)) || !has(self.faults) || self.faults.all(f, f in ['Pods', 'HungContainer', 'NetworkPluginHung', 'RuntimeClientHung', 'OrphanContainer', 'LeakedShim', 'LostTask', 'DuplicateSandbox', 'GhostSandbox', 'ContainerStuck', 'FrozenCgroup', 'StuckDaemonSetPod', 'NodeCondition'])").message("podSelector and ownerKinds: among the faults is one that is never about a pod, so it would never match; name it in a rule without them"))]
 pub struct PolicyMatch {
-    /// Kinds of fault, one of which it must be, or one of `nodeConditions`. At most 16.
+    /// Kinds of fault, groups of kinds (`Runtime`, `Kubelet`, `Node`, `Pods`), or `*` for all. The fault must be one of
+    /// them, or one of `nodeConditions`. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
-    pub faults: Vec<FaultType>,
+    pub faults: Vec<FaultSelector>,
     /// Conditions of the Node that other tools write, such as node-problem-detector. One of them must be present. 1 to
     /// 8. `minDuration` counts from when the controller first saw it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -32,10 +32,10 @@ use crate::core::remediation::{Approval, Cancel, Cleanup, Phase, RemediationFaul
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Fault", type_ = "string", json_path = ".status.faults[0].type"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.message"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Policy", type_ = "string", json_path = ".spec.policy", priority = 1),
-    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode", priority = 1)
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.nodeName == oldSelf.nodeName && self.nodeUid == oldSelf.nodeUid && self.policy == oldSelf.policy && self.mode == oldSelf.mode").message("the node, policy and mode of a remediation cannot be changed; cancel it instead"))]

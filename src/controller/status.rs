@@ -109,6 +109,7 @@ pub fn node_part(outlook: &NodeOutlook, blocked: &[String], standing: &Standing,
         },
         summary: Summary {
             health: outlook.health,
+            top_fault_type: outlook.top_fault_type,
             top_fault: bounded(&outlook.top_fault, 256),
             activity: bounded(&outlook.activity, 256),
         },

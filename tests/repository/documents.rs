@@ -3,12 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use nrh::api::RemediationPolicy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use nrh::api::{FaultSelector, RemediationPolicy, convert};
 use nrh::core::blocked::BlockReason;
 use nrh::core::fault::FaultType;
-use nrh::core::policy::Mode;
+use nrh::core::policy::{Action, Mode, Policy, Step};
 
 fn document(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -119,7 +120,7 @@ fn the_enforcing_policies_have_a_rule_for_each_fault() {
         let policy: RemediationPolicy = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(policy.spec.mode, Mode::Enforce, "{}", path.display());
         names.insert(policy.metadata.name.unwrap_or_default());
-        met.extend(policy.spec.rules.into_iter().flat_map(|rule| rule.matches.faults));
+        met.extend(policy.spec.rules.into_iter().flat_map(|rule| FaultSelector::kinds(&rule.matches.faults)));
     }
     let guide = document("docs/how-to/enforce-after-a-dry-run.md");
     assert_eq!(rows(&guide).into_iter().map(ToOwned::to_owned).collect::<BTreeSet<_>>(), names);
@@ -127,6 +128,53 @@ fn the_enforcing_policies_have_a_rule_for_each_fault() {
     met.insert(FaultType::NodeCondition);
     let lacking: Vec<FaultType> = FaultType::ALL.into_iter().filter(|kind| !met.contains(kind)).collect();
     assert!(lacking.is_empty(), "{lacking:?}");
+}
+
+/// The shipped policies of a folder, the one that applies first at the beginning.
+fn shipped(folder: &str) -> Vec<Policy> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_policy =
+        |path: &PathBuf| path.extension().is_some_and(|ext| ext == "yaml") && !path.ends_with("kustomization.yaml");
+    let read = |path: PathBuf| {
+        let object: RemediationPolicy = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        convert::policy(&RemediationPolicy {
+            metadata: ObjectMeta { uid: Some("u".into()), ..object.metadata },
+            ..object
+        })
+        .unwrap_or_else(|error| panic!("{}: {error:?}", path.display()))
+    };
+    let mut policies: Vec<Policy> = files.filter(is_policy).map(read).collect();
+    policies.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)));
+    policies
+}
+
+/// What the first rule for a kind of fault does: pods' namespaces, nodes, steps without the text that people read.
+fn decided(policies: &[Policy], kind: FaultType) -> Option<(Vec<String>, Vec<Step>)> {
+    let rules = policies.iter().flat_map(|policy| &policy.rules);
+    let rule = rules.into_iter().find(|rule| rule.faults.contains(&kind))?;
+    let without_text = |step: &Step| {
+        let action = match &step.action {
+            Action::Notify { .. } => Action::Notify { message: None },
+            action => action.clone(),
+        };
+        Step { action, ..step.clone() }
+    };
+    Some((rule.namespaces.only.clone(), rule.steps.iter().map(without_text).collect()))
+}
+
+#[test]
+fn the_dry_run_decides_as_the_enforcing_policies_do() {
+    let (enforcing, dry) = (shipped("config/policies"), shipped("config/policies/dry-run"));
+    for kind in FaultType::ALL.into_iter().filter(|kind| *kind != FaultType::NodeCondition) {
+        let (acts, would) = (decided(&enforcing, kind), decided(&dry, kind));
+        assert!(would.is_some(), "{kind}: the dry run has no rule");
+        assert_eq!(acts, would, "{kind}");
+    }
+    let of_nodes = |policy: &&Policy| policy.name != "notify";
+    for policy in enforcing.iter().filter(of_nodes) {
+        assert_eq!(policy.selector, dry[0].selector, "{}", policy.name);
+    }
 }
 
 /// File of a test that docs/explanation/lessons.md names, and its function where it is one.

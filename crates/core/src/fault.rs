@@ -90,7 +90,77 @@ pub enum FaultType {
     ProbeNotReporting,
 }
 
+/// Kinds of fault that belong together, as policies name them. `NodeCondition` is in none: a policy asks for it by type and status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum FaultGroup {
+    /// The container runtime and its network as a whole.
+    Runtime,
+    /// The kubelet.
+    Kubelet,
+    /// The node itself, its operating system and its probe.
+    Node,
+    /// One pod, container or sandbox.
+    Pods,
+}
+
+impl FaultGroup {
+    /// All groups.
+    pub const ALL: [Self; 4] = [Self::Runtime, Self::Kubelet, Self::Node, Self::Pods];
+
+    /// The name as it stands in policies.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Runtime => "Runtime",
+            Self::Kubelet => "Kubelet",
+            Self::Node => "Node",
+            Self::Pods => "Pods",
+        }
+    }
+}
+
 impl FaultType {
+    /// The group that the kind belongs to.
+    pub const fn group(self) -> Option<FaultGroup> {
+        Some(match self {
+            Self::HungContainer
+            | Self::NetworkPluginHung
+            | Self::RuntimeClientHung
+            | Self::OrphanContainer
+            | Self::LeakedShim
+            | Self::LostTask
+            | Self::DuplicateSandbox
+            | Self::GhostSandbox
+            | Self::ContainerStuck
+            | Self::FrozenCgroup
+            | Self::StuckDaemonSetPod => FaultGroup::Pods,
+            Self::UnresponsiveShim
+            | Self::UntrackedPodProcess
+            | Self::RuntimeUpdateBlocked
+            | Self::RuntimeListHung
+            | Self::RuntimeUnreachable
+            | Self::NetworkNotReady
+            | Self::ExitedContainerBacklog => FaultGroup::Runtime,
+            Self::KubeletDown
+            | Self::KubeletStartBlocked
+            | Self::KubeletCrashLoop
+            | Self::PlegStalled
+            | Self::SyncLoopStalled
+            | Self::PlegSlow
+            | Self::ClientCertificateExpiring => FaultGroup::Kubelet,
+            Self::ReadOnlyFilesystem
+            | Self::DiskFull
+            | Self::PidExhaustion
+            | Self::FdExhaustion
+            | Self::DbusUnresponsive
+            | Self::UninterruptibleProcess
+            | Self::ClockUnsynchronised
+            | Self::NodeFlapping
+            | Self::ProbeDegraded
+            | Self::ProbeNotReporting => FaultGroup::Node,
+            Self::NodeCondition => return None,
+        })
+    }
+
     /// All kinds, most urgent to look at first when severities are equal.
     pub const ALL: [Self; 36] = [
         Self::OrphanContainer,

@@ -48,7 +48,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::drain::Drain;
-use super::fault::{Fault, PodRef};
+use super::fault::{Fault, FaultType, PodRef};
 use super::flap::FlapRecord;
 use super::hand_off::{HandOff, HandedOff};
 use super::order::Order;
@@ -237,7 +237,9 @@ pub struct Remedy {
 pub struct NodeOutlook {
     /// Overall health.
     pub health: Health,
-    /// The worst fault, in one phrase; empty when there is none.
+    /// Kind of the most urgent fault.
+    pub top_fault_type: Option<FaultType>,
+    /// The most urgent fault, in one phrase; empty when there is none.
     pub top_fault: String,
     /// What is being done, or why nothing is; empty when there is nothing to do.
     pub activity: String,

@@ -2,7 +2,7 @@
 //! is healed, or left alone, and it is not.
 
 use super::read_selector;
-use crate::api::policy::PolicyMatch;
+use crate::api::policy::{FaultSelector, PolicyMatch};
 use crate::core::fault::FaultType;
 use crate::core::narrow::{Narrow, Runtime};
 use crate::core::text::bounded;
@@ -55,8 +55,9 @@ fn check_subjects(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) {
             ));
         }
         // A NodeCondition in faults is refused for what it is.
-        let is_podless = |kind: &&FaultType| !kind.can_name_a_pod() && **kind != FaultType::NodeCondition;
-        let podless: Vec<&str> = matches.faults.iter().filter(is_podless).map(|kind| kind.as_str()).collect();
+        let is_podless = |kind: &FaultType| !kind.can_name_a_pod() && *kind != FaultType::NodeCondition;
+        let named = FaultSelector::kinds(&matches.faults);
+        let podless: Vec<&str> = named.into_iter().filter(is_podless).map(FaultType::as_str).collect();
         if !podless.is_empty() {
             errors.push(format!(
                 "{at}.{field}: expected faults that can be about a pod, found {}, which never are, so none would ever match; name \

@@ -59,6 +59,7 @@ fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, blocked: &[&Bl
     let is_reporting = facts.probe == Probe::Reporting;
     NodeOutlook {
         health: health(facts),
+        top_fault_type: top_fault(facts).map(|seen| seen.fault.kind),
         top_fault: top_fault(facts).map(phrase).unwrap_or_default(),
         activity: bounded(&activity(ctx, facts, remediation, blocked), PHRASE),
         policy: policy(facts, remediation),
