@@ -35,6 +35,20 @@ fn each_fault_has_a_row_in_the_table_of_faults_and_one_in_the_matrix() {
 }
 
 #[test]
+fn each_group_of_faults_has_its_kinds() {
+    let text = document("docs/reference/faults.md");
+    for kind in FaultType::ALL {
+        let named = text.lines().filter(|line| {
+            let cells: Vec<&str> = line.split(" | ").collect();
+            cells.len() == 2 && cells[1].contains(&format!("`{kind}`"))
+        });
+        let groups: Vec<&str> = named.filter_map(|line| line.split('`').nth(1)).collect();
+        let group: Vec<&str> = kind.group().into_iter().map(|group| group.as_str()).collect();
+        assert_eq!(groups, group, "{kind}");
+    }
+}
+
+#[test]
 fn the_runbook_has_a_page_for_each_fault() {
     let overview = document("docs/runbook/README.md");
     for kind in FaultType::ALL {
