@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nrh::api::{FaultSelector, RemediationPolicy, convert};
 use nrh::core::blocked::BlockReason;
-use nrh::core::fault::FaultType;
+use nrh::core::fault::{FaultGroup, FaultType};
 use nrh::core::policy::{Action, Mode, Policy, Step};
 
 fn document(path: &str) -> String {
@@ -43,7 +43,7 @@ fn each_group_of_faults_has_its_kinds() {
             cells.len() == 2 && cells[1].contains(&format!("`{kind}`"))
         });
         let groups: Vec<&str> = named.filter_map(|line| line.split('`').nth(1)).collect();
-        let group: Vec<&str> = kind.group().into_iter().map(|group| group.as_str()).collect();
+        let group: Vec<&str> = kind.group().into_iter().map(FaultGroup::as_str).collect();
         assert_eq!(groups, group, "{kind}");
     }
 }
