@@ -174,7 +174,7 @@ impl Templates {
             }
             "create events" => {
                 let body = json!({
-                    "apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Normal", "reason": "Executed", "action": "RunJob",
+                    "apiVersion": "events.k8s.io/v1", "kind": "Event", "type": "Normal", "reason": "ActionExecuted", "action": "RunJob",
                     "metadata": {"name": format!("bare-{index}-{}", stamp()), "namespace": "default"},
                     "note": "written by a bare client", "reportingController": "nrh-controller", "reportingInstance": "bare",
                     "eventTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),

@@ -161,7 +161,7 @@ fn more_processes_than_are_kept_hide_no_hung_shim_and_are_no_fault() {
     );
     let told = processes(&bed, &node).unwrap();
     println!("processes: {told}");
-    assert!(told.contains(&format!("beyond {KEPT} processes")) && told.contains("are not looked at"), "{told}");
+    assert!(told.contains(&format!("beyond {KEPT} processes")) && told.contains("are not checked"), "{told}");
     assert_eq!(others(&bed, &node, "HungContainer"), Vec::<String>::new());
     frozen.lift(&node).unwrap();
     until("nothing is told any more", SOON, || fault(&bed, &node, "HungContainer").is_none());
