@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::evidence::{NodeFacts, Seen};
 use super::{Block, BlockReason, Ctx, protect, readiness};
 use crate::fault::{Fault, FaultState, FaultType, Subject};
-use crate::policy::Policy;
+use crate::policy::{ActionType, Policy};
 use crate::remediation::{Remediation, RemediationFault, Resolution};
 use crate::stuck::{self, Pattern};
 
@@ -22,11 +22,11 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Whether the probe has looked for the cause since the pod is stuck, and found none that goes first.
 pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
     let Some(stuck_for) = waits_for(ctx, facts, fault) else { return Ok(()) };
-    if let Some(block) = suspected(facts, fault).or_else(|| elsewhere(ctx, facts, policy, fault)) {
+    if let Some(block) = elsewhere(ctx, facts, policy, fault) {
         return Err(block);
     }
-    match unlooked(facts, fault, stuck_for) {
-        Some(block) if stuck_for < LONGEST => Err(block),
+    match suspected(facts, fault).or_else(|| unlooked(facts, fault, stuck_for)) {
+        Some(block) if stuck_for < LONGEST => Err(block.until(LONGEST.saturating_sub(stuck_for).min(AGAIN))),
         _ => Ok(()),
     }
 }
@@ -47,15 +47,17 @@ pub(super) fn not_looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault)
 }
 
 /// Why an open remediation gives way, if so: each of its faults has a cause that another policy remediates. It cannot take that in, and
-/// on its own it could only fail.
+/// on its own it could only fail. One that has begun a drain, or keeps its node cordoned for a fault that it could not resolve, goes on.
 pub(super) fn gives_way(
     ctx: Ctx<'_>,
     facts: &NodeFacts<'_>,
     policy: &Policy,
     remediation: &Remediation,
 ) -> Option<String> {
+    let is_exhausted = remediation.faults.iter().any(|fault| fault.state == Resolution::Exhausted);
+    let has_drained = remediation.steps.iter().any(|step| step.action == ActionType::Drain);
     let mut open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open).peekable();
-    open.peek()?;
+    open.peek().filter(|_| !is_exhausted && !has_drained)?;
     let causes: Option<Vec<Block>> =
         open.map(|standing| elsewhere(ctx, facts, policy, shown(facts, standing)?)).collect();
     causes?.first().map(|block| block.message().to_owned())
@@ -86,26 +88,30 @@ fn waits_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Option<Durat
     Some(at_read.saturating_add(pod.read).saturating_sub(bound))
 }
 
-/// What the pod waits for, unless that has stood for too long to be waited for.
-fn cause<'f>(facts: &'f NodeFacts<'_>, fault: &Fault, state: FaultState) -> Option<&'f Seen<'f>> {
-    protect::hung_process(facts, fault).filter(|seen| seen.fault.state == state && seen.lasted < LONGEST)
+/// What the pod may wait for, unless that has stood for too long to be waited for.
+fn causes<'f>(facts: &'f NodeFacts<'_>, fault: &Fault, state: FaultState) -> impl Iterator<Item = &'f Seen<'f>> {
+    protect::hung_processes(facts, fault).filter(move |seen| seen.fault.state == state && seen.lasted < LONGEST)
 }
 
 fn suspected(facts: &NodeFacts<'_>, fault: &Fault) -> Option<Block> {
-    let cause = cause(facts, fault, FaultState::Suspected)?;
+    let cause = causes(facts, fault, FaultState::Suspected).next()?;
     let message = format!(
         "{} ({}): {} ({}) is suspected to be the cause, and is confirmed or cleared first",
         fault.kind, fault.subject, cause.fault.kind, cause.fault.subject
     );
-    Some(Block::new(BlockReason::NotConfirmed, &message).until(LONGEST.saturating_sub(cause.lasted)))
+    Some(Block::new(BlockReason::NotConfirmed, &message))
 }
 
-/// That another policy remediates the cause.
+/// That another policy remediates the cause now, and without asking a person.
 fn elsewhere(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
     waits_for(ctx, facts, fault)?;
-    let cause = cause(facts, fault, FaultState::Confirmed)?;
-    let other = facts.other_for(&cause.fault, policy)?;
-    readiness::judge(ctx, facts, other, cause).ok()?;
+    let (cause, other) = causes(facts, fault, FaultState::Confirmed).find_map(|cause| {
+        let other = facts.other_for(&cause.fault, policy)?;
+        let rule = readiness::judge(ctx, facts, other, cause).ok()?;
+        let is_open = ctx.scopes.get(other.name.as_str()).is_some_and(|scope| scope.blocked(Some(facts)).is_none());
+        let acts = rule.steps.iter().find(|step| step.heals()).is_some_and(|step| !step.needs_approval());
+        (is_open && acts).then_some((cause, other))
+    })?;
     let message = format!(
         "{} ({}): its cause {} ({}) goes first; policy {} remediates it",
         fault.kind, fault.subject, cause.fault.kind, cause.fault.subject, other.name

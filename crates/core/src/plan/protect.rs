@@ -53,10 +53,16 @@ pub(super) fn is_being_deleted(facts: &NodeFacts<'_>, fault: &Fault) -> bool {
 
 /// What hangs on the node below the pod: a delete above it would only add a second hang. Suspected is enough.
 pub(super) fn hung_process<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> Option<&'f Seen<'f>> {
-    let pod = pod_of(fault)?;
+    hung_processes(facts, fault).next()
+}
+
+/// All that hangs there, the most urgent first.
+pub(super) fn hung_processes<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> impl Iterator<Item = &'f Seen<'f>> {
     let waits = suspect(facts, fault).is_none_or(stuck::waits_for_the_node);
-    facts.seen.iter().find(|seen| {
-        let is_own = seen.fault.is_about_pod(&pod.uid);
+    let pod = pod_of(fault).map(|pod| pod.uid.clone());
+    facts.seen.iter().filter(move |seen| {
+        let Some(uid) = &pod else { return false };
+        let is_own = seen.fault.is_about_pod(uid);
         match seen.fault.kind {
             FaultType::HungContainer
             | FaultType::RuntimeClientHung
