@@ -95,7 +95,7 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
     };
     let made = within(Api::<NodeRemediation>::all(client).create(&PostParams::default(), &object)).await;
     let made = made.context(
-        "cannot start it (it takes the verbs create, start and approve on noderemediations: ClusterRole nrh:manual-remediation)",
+        "cannot start it (it takes the verbs create, remediate and approve on noderemediations: ClusterRole nrh:manual-remediation)",
     )?;
     print(&asked(&by, &args.node, fault, choice, &made.name_any()))
 }
