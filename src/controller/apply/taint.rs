@@ -31,14 +31,14 @@ impl Applier {
                 });
                 let mark = TaintMark::new(name, effect);
                 let after = self.patch_node(&node.name_any(), &patch(node, &taints, Some(&mark))).await?;
-                let taint = format!("{TAINT_KEY}:{}", effect.as_str());
-                if nodes::view(&after).carries(effect) {
-                    return Ok(ActionResult::Done { message: format!("the node had no taint {taint} and has it now") });
-                }
-                let message = format!(
-                    "the API server accepted the taint {taint}, and the node lacks it: another component reverts it"
-                );
-                Ok(ActionResult::Failed { message })
+                let now = if nodes::view(&after).carries(effect) {
+                    "has it now"
+                } else {
+                    "has none now either, by the API server's answer"
+                };
+                Ok(ActionResult::Done {
+                    message: format!("the node had no taint {TAINT_KEY}:{} and {now}", effect.as_str()),
+                })
             }
             Found::Own => Ok(ActionResult::Done { message: "the node carries this remediation's taint".to_owned() }),
             // It is not put back: what the mark without it means is for the next decision.

@@ -148,7 +148,7 @@ fn remediations(bed: &Bed, node: &Node) -> Vec<Value> {
     items.into_iter().filter(|item| item["spec"]["nodeName"] == node.name.as_str()).collect()
 }
 
-/// Steps of all its remediations, in the order in which they were reserved: action, collector, state.
+/// Steps of all its remediations, in the order in which they were scheduled: action, executor, state.
 fn steps(bed: &Bed, node: &Node) -> Vec<[String; 3]> {
     let mut all: Vec<Value> = remediations(bed, node)
         .into_iter()
@@ -156,7 +156,7 @@ fn steps(bed: &Bed, node: &Node) -> Vec<[String; 3]> {
         .collect();
     all.sort_by_key(|step| step["scheduledAt"].as_str().map(str::to_owned));
     let word = |step: &Value, of: &str| step[of].as_str().unwrap_or_default().to_owned();
-    all.iter().map(|step| ["action", "collector", "state"].map(|of| word(step, of))).collect()
+    all.iter().map(|step| ["action", "executor", "state"].map(|of| word(step, of))).collect()
 }
 
 fn are(steps: &[[String; 3]], expected: &[[&str; 3]]) -> bool {

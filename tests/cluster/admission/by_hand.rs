@@ -89,7 +89,7 @@ pub async fn started(all: &Callers, cases: &mut Cases) -> Result<()> {
     let dry = changed("by-hand-w10", |object| object["spec"]["mode"] = json!("DryRun"));
     invalid(stan, cases, "a manual request that is a dry run", &create(REMEDIATIONS, dry), "expected mode Enforce")
         .await;
-    let short = changed("by-hand-w11", |object| object["spec"]["manual"]["timeout"] = json!("10s"));
+    let short = changed("by-hand-w11", |object| object["spec"]["manual"]["startTimeout"] = json!("10s"));
     invalid(stan, cases, "a manual request for seconds", &create(REMEDIATIONS, short), "must be at least 1m").await;
     let pid = changed("by-hand-w12", |object| object["spec"]["manual"]["action"] = json!("PowerOff"));
     invalid(stan, cases, "an action that is none", &create(REMEDIATIONS, pid), "Unsupported value").await;

@@ -126,7 +126,7 @@ async fn forged_fields(caller: &Caller, cases: &mut Cases) {
         ("kubeletVersion", json!("v1.23.0")),
         (
             "flapping",
-            json!({"readyTransitions": 1, "recurrences": 0, "since": "2026-01-01T00:00:00Z", "last": "2026-01-01T00:00:00Z",
+            json!({"readyTransitions": 1, "recurrences": 0, "trackedSince": "2026-01-01T00:00:00Z", "lastChangeAt": "2026-01-01T00:00:00Z",
                    "penalty": 1000, "ready": "True"}),
         ),
     ] {
