@@ -421,7 +421,7 @@ fn stuck_pods_are_deleted_in_namespaces_of_the_system_alone() {
         rule["match"]["faults"].as_array().is_some_and(|faults| faults.contains(&"StuckDaemonSetPod".into()))
     };
     let of_pods: Vec<_> = rules.iter().filter(is_of_pods).collect();
-    assert_eq!(of_pods.len(), 2);
+    assert_eq!(of_pods.len(), 3, "stuck-daemonset, notify, dry-run");
     for rule in of_pods {
         assert!(
             rule["match"]["namespaces"].as_array().is_some_and(|only| only.contains(&"kube-system".into())),
