@@ -48,10 +48,10 @@ fn check(variant: &Variant, report: &Report) {
         assert!(report.ok && report.objections.is_empty(), "{told}");
         return;
     };
-    assert!(!report.ok && says(report, "was never healed"), "{told}");
+    assert!(!report.ok && says(report, "was never resolved"), "{told}");
     assert_eq!(report.acts[0].seconds.detected.is_none(), mutation == Mutation::Blinded, "{told}");
     assert_eq!(says(report, "was never detected"), mutation == Mutation::Blinded, "{told}");
-    assert!(says(report, "was never acted on"), "{told}");
+    assert!(says(report, "was never executed"), "{told}");
     // Given below the executor's own looks, the wrong id costs a neighbour its container. Given to the executor itself, it
     // is refused: nothing is touched, and nothing healed.
     let hits = mutation == Mutation::WrongId && variant.incident == Incident::Orphan;
