@@ -325,7 +325,9 @@ fn try_fault(
         let Some(rule) = policy.rule(&standing.rule) else { return Ok(()) };
         refused::cooled_down(ctx, &turn.remediation, &standing, rule)?;
         let seen = facts.find(id);
-        if turn.remediation.manual.is_none() {
+        // Nothing is waited for without end.
+        let is_waiting = since(ctx.snapshot.now, turn.remediation.last_activity()) < cause::LONGEST;
+        if turn.remediation.manual.is_none() && is_waiting {
             cause::looked_for_again(ctx, facts, policy, &standing)?;
         }
         let mut notes = Vec::new();

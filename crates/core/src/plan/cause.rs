@@ -15,7 +15,7 @@ use crate::stuck::{self, Pattern};
 /// What a pod may wait for on its node.
 const CAUSES: [FaultType; 3] = [FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::NetworkPluginHung];
 /// The longest wait for a probe that cannot look everywhere, and for a cause that is neither confirmed nor resolved.
-const LONGEST: Duration = Duration::from_mins(10);
+pub(super) const LONGEST: Duration = Duration::from_mins(10);
 /// When it is asked again whether the probe has looked.
 const AGAIN: Duration = Duration::from_secs(5);
 
