@@ -5,6 +5,7 @@
 //! time that the confirmation itself takes. Writes `target/bench/detect.json`. Needs root on Linux; `NRH_BENCH_PODS=100,250`,
 //! `NRH_BENCH_RUNTIMES=containerd,docker`.
 
+mod pods;
 mod record;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use nrh::node::cri::endpoint::Flags;
 use nrh_testbed::docker::{Docker, Kind, SOCKET};
 use nrh_testbed::faults::{self, Injection};
 use nrh_testbed::process::Identity;
-use nrh_testbed::{Bed, BedOptions, Node, images, operator, packages};
+use nrh_testbed::{Bed, BedOptions, Node, operator, packages};
 use record::Line;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -84,7 +85,8 @@ fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
     operator::apply_folder(&bed, "config/default")?;
     operator::wait(&bed)?;
     let node = bed.nodes().first().context("a node")?;
-    fill(&bed, node, pods)?;
+    pods::fill(&bed, node, pods)?;
+    std::thread::sleep(SETTLE);
     let mut times = Vec::new();
     for _ in 0..QUESTIONS {
         let began = Instant::now();
@@ -146,22 +148,6 @@ fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
     hung.lift(node)?;
     record::write("detect", lines)?;
     bed.down()
-}
-
-fn fill(bed: &Bed, node: &Node, pods: usize) -> Result<()> {
-    let container =
-        serde_json::json!({"name": "main", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": ["work"]});
-    let deployment = serde_json::json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "fill"},
-        "spec": {
-            "replicas": pods, "selector": {"matchLabels": {"app": "fill"}}, "progressDeadlineSeconds": 1200,
-            "template": {"metadata": {"labels": {"app": "fill"}}, "spec": {"nodeName": node.name, "containers": [container]}},
-        },
-    });
-    bed.kubectl_input(&["apply", "-f", "-"], &deployment.to_string())?;
-    bed.kubectl(&["rollout", "status", "deployment/fill", "--timeout=1200s"])?;
-    std::thread::sleep(SETTLE);
-    Ok(())
 }
 
 /// The probe's collectors and its diagnosis, beside a real engine with as many pods.

@@ -7,13 +7,14 @@
 #![expect(clippy::cast_precision_loss, reason = "bytes, ticks and requests are far below 2^52")]
 
 mod meters;
+mod pods;
 mod record;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nrh_testbed::{Bed, BedOptions, Node, images, operator, packages, process};
+use nrh_testbed::{Bed, BedOptions, Node, operator, packages, process};
 use record::Line;
 
 /// How long CPU is measured while pods are still few.
@@ -91,27 +92,11 @@ fn at_rest(bed: &Bed, node: &Node) -> Result<()> {
 }
 
 /// Makes the node have that many pods.
-fn fill(bed: &Bed, node: &Node, pods: usize) -> Result<()> {
-    bed.kubectl_input(&["apply", "-f", "-"], &deployment("fill", &node.name, pods - OWN, &["work"]))?;
-    bed.kubectl(&["rollout", "status", "deployment/fill", "--timeout=1200s"])?;
+fn fill(bed: &Bed, node: &Node, total: usize) -> Result<()> {
+    pods::fill(bed, node, total - OWN)?;
     // Starting a hundred pods is work for everybody; the cost at rest is asked for.
     std::thread::sleep(Duration::from_secs(45));
     Ok(())
-}
-
-fn deployment(name: &str, node: &str, replicas: usize, args: &[&str]) -> String {
-    let container =
-        serde_json::json!({"name": "main", "image": images::WORK_IMAGE, "imagePullPolicy": "Never", "args": args});
-    serde_json::json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas, "selector": {"matchLabels": {"app": name}},
-            // More than 600 s to start 250 pods is no failure here.
-            "progressDeadlineSeconds": 1200,
-            "template": {"metadata": {"labels": {"app": name}}, "spec": {"nodeName": node, "containers": [container]}},
-        },
-    })
-    .to_string()
 }
 
 /// What stood on all counters when a window began.
@@ -200,7 +185,7 @@ fn traced(node: &Node, pods: usize) -> Result<[Line; 2]> {
 
 /// CPU while a pod writes thousands of lines a second; the baseline is the probe's own at rest.
 fn under_logs(bed: &Bed, node: &Node, idle: f64) -> Result<Line> {
-    bed.kubectl_input(&["apply", "-f", "-"], &deployment("logs", &node.name, 1, &["chatter", LINES]))?;
+    pods::apply(bed, node, "logs", 1, &["chatter", LINES])?;
     bed.kubectl(&["rollout", "status", "deployment/logs", "--timeout=300s"])?;
     let watched = Watched::begin(bed, node)?;
     std::thread::sleep(WINDOW);

@@ -5,11 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the repository is.
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use crate::page::root;
 
+/// Where the repository is.
 /// All files below `folder` that Git could hold, in order.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use nrh::api::{RemediationPolicy, convert, crds};
 use nrh::core::node_condition::NodeCondition;
@@ -12,12 +12,10 @@ use nrh::core::policy::ActionType;
 use nrh::core::reason::ConditionReason;
 use serde_json::{Value, json};
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use crate::page::root;
 
 /// All YAML files of a folder, in order.
-fn yaml_files(folder: &str) -> Vec<PathBuf> {
+pub(crate) fn yaml_files(folder: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(root().join(folder))
         .unwrap()
         .map(|entry| entry.unwrap().path())

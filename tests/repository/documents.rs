@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nrh::api::{FaultSelector, RemediationPolicy, convert};
 use nrh::core::blocked::BlockReason;
 use nrh::core::fault::{FaultGroup, FaultType};
 use nrh::core::policy::{Action, Mode, Policy, Step};
+
+use crate::crds::yaml_files;
 
 fn document(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -125,12 +126,8 @@ fn the_page_of_timelines_names_every_field() {
 /// Whoever applies the folder hears of everything.
 #[test]
 fn the_enforcing_policies_have_a_rule_for_each_fault() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/policies");
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (mut met, mut names) = (BTreeSet::new(), BTreeSet::new());
-    for path in
-        files.filter(|path| path.extension().is_some_and(|ext| ext == "yaml") && !path.ends_with("kustomization.yaml"))
-    {
+    for path in yaml_files("config/policies") {
         let policy: RemediationPolicy = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(policy.spec.mode, Mode::Enforce, "{}", path.display());
         names.insert(policy.metadata.name.unwrap_or_default());
@@ -146,19 +143,11 @@ fn the_enforcing_policies_have_a_rule_for_each_fault() {
 
 /// The shipped policies of a folder, the one that applies first at the beginning.
 fn shipped(folder: &str) -> Vec<Policy> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let is_policy =
-        |path: &PathBuf| path.extension().is_some_and(|ext| ext == "yaml") && !path.ends_with("kustomization.yaml");
     let read = |path: PathBuf| {
         let object: RemediationPolicy = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        convert::policy(&RemediationPolicy {
-            metadata: ObjectMeta { uid: Some("u".into()), ..object.metadata },
-            ..object
-        })
-        .unwrap_or_else(|error| panic!("{}: {error:?}", path.display()))
+        convert::policy(&object).unwrap_or_else(|error| panic!("{}: {error:?}", path.display()))
     };
-    let mut policies: Vec<Policy> = files.filter(is_policy).map(read).collect();
+    let mut policies: Vec<Policy> = yaml_files(folder).into_iter().map(read).collect();
     policies.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)));
     policies
 }

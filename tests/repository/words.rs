@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::page::root;
 
 /// Retired words and their replacements. All forms of a word are listed.
 const RETIRED: [(&[&str], &str); 22] = [
@@ -47,10 +49,6 @@ const ALLOWED: [(&str, &str); 14] = [
     ("shop/orders", "the name of a pod in an example"),
     ("is held by", "a Lease has a holder"),
 ];
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn files(folder: &str, ends: &[&str]) -> Vec<PathBuf> {
     let (mut found, mut open) = (Vec::new(), vec![root().join(folder)]);

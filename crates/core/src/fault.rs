@@ -91,7 +91,7 @@ pub enum FaultType {
 }
 
 /// Kinds of fault that belong together, as policies name them. `NodeCondition` is in none: a policy asks for it by type and status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultGroup {
     /// The container runtime and its network as a whole.
     Runtime,
@@ -276,25 +276,13 @@ impl FaultType {
     /// Whether such a fault can name a pod: it is about a pod, or about a container, sandbox, shim, plugin or client of one.
     /// Of all others no pod is ever known.
     pub const fn can_name_a_pod(self) -> bool {
-        // Of the pod of a shim that is left over nothing may be left.
-        self.is_of_a_pod() || matches!(self, Self::LeakedShim)
+        matches!(self.group(), Some(FaultGroup::Pods))
     }
 
     /// Whether there always is a pod that such a fault is about: where it names none, nobody could tell which.
     pub const fn is_of_a_pod(self) -> bool {
-        matches!(
-            self,
-            Self::HungContainer
-                | Self::NetworkPluginHung
-                | Self::RuntimeClientHung
-                | Self::OrphanContainer
-                | Self::LostTask
-                | Self::DuplicateSandbox
-                | Self::GhostSandbox
-                | Self::ContainerStuck
-                | Self::FrozenCgroup
-                | Self::StuckDaemonSetPod
-        )
+        // The pod of a leaked shim may be gone without a trace.
+        self.can_name_a_pod() && !matches!(self, Self::LeakedShim)
     }
 
     /// The most harm that a fault of this kind does. A node may report less, never more.

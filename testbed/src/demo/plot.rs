@@ -142,7 +142,7 @@ impl Plot<'_> {
         self.control(&mut Orphan::default())?;
         stage.tell.head("the enforcing policies");
         stage.apply_policy("hung-container.yaml")?;
-        if self.options.only.iter().any(|only| only != HungContainer.name()) || self.options.only.is_empty() {
+        if self.options.only != [HungContainer.name()] {
             stage.apply_policy("orphans.yaml")?;
         }
         self.enforced(&mut Orphan::default())?;

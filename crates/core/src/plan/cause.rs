@@ -16,7 +16,7 @@ use crate::stuck::{self, Pattern};
 const CAUSES: [FaultType; 3] = [FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::NetworkPluginHung];
 /// The longest wait for a probe that cannot look everywhere, and for a cause that is neither confirmed nor resolved.
 pub(super) const LONGEST: Duration = Duration::from_mins(10);
-/// When it is asked again whether the probe has looked.
+/// The longest time until the next check whether that wait is over.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Whether the probe has looked for the cause since the pod is stuck, and found none that goes first.
@@ -130,5 +130,5 @@ fn unlooked(facts: &NodeFacts<'_>, fault: &Fault, stuck_for: Duration) -> Option
         "{} ({}): the probe of {} has not checked its cause yet; a new check was requested",
         fault.kind, fault.subject, facts.name
     );
-    Some(Block::new(BlockReason::StaleEvidence, &message).until(AGAIN))
+    Some(Block::new(BlockReason::StaleEvidence, &message))
 }

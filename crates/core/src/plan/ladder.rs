@@ -485,9 +485,11 @@ pub(super) fn operation(
         Action::HandOff(with) => return Some(Operation::HandOff(with.clone())),
         Action::Notify { message } => {
             let is_fresh = facts.find(&fault.id).is_some_and(|seen| evidence(facts, seen, ctx).is_ok());
-            let unlooked = if is_fresh { "" } else { " (nobody could check it since)" };
-            let unlooked =
-                if cause::not_looked_for(ctx, facts, fault) { " (nobody has checked its cause)" } else { unlooked };
+            let unlooked = match is_fresh {
+                _ if cause::not_looked_for(ctx, facts, fault) => " (nobody has checked its cause)",
+                true => "",
+                false => " (nobody could check it since)",
+            };
             return Some(Operation::Notify(notice(facts.name, fault, message.as_deref(), unlooked)));
         }
         Action::CleanupOrphans => NodeAction::CleanupOrphans,
