@@ -91,8 +91,8 @@ pub(super) fn enforced(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord)
     let (before, since) = (stage.snapshot()?, jiff::Timestamp::now());
     let injection = act.inject(stage).context("inject")?;
     stage.tell.say(act.story());
-    let run = watch(act, stage, &injection);
-    let run = run?;
+    let (run, error) = watch(act, stage, &injection);
+    record.errors.extend(error.map(|error| format!("{error:#}")));
     // What did not get well is compared as it is.
     if run.healed.is_some() {
         stage.settle()?;
@@ -110,7 +110,8 @@ pub(super) fn enforced(act: &mut dyn Act, stage: &Stage, record: &mut ActRecord)
     Ok(())
 }
 
-fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds> {
+/// What was seen when, and why the last look failed.
+fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> (Seconds, Option<anyhow::Error>) {
     let mut seconds = Seconds::default();
     let end = Instant::now() + stage.limit.unwrap_or_else(|| act.limit());
     loop {
@@ -148,15 +149,18 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> Result<Seconds>
                     "{:.1} s: well again, by the API and by the runtime",
                     seconds.healed.unwrap_or_default()
                 ));
-                return Ok(seconds);
+                return (seconds, None);
             }
             Ok(false) if Instant::now() > end => {
                 stage.tell.say("it does not get well in time");
                 stage.show_details();
-                return Ok(seconds);
+                return (seconds, None);
             }
             // One look that fails on a busy machine says nothing; what fails to the end, and on after it, does.
-            Err(error) if Instant::now() > end + LAST_LOOK => return Err(error),
+            Err(error) if Instant::now() > end + LAST_LOOK => {
+                stage.show_details();
+                return (seconds, Some(error));
+            }
             Ok(false) | Err(_) => std::thread::sleep(stage.look),
         }
     }

@@ -58,12 +58,20 @@ impl Act for LeakedShim {
         if there(injection) || !stage.daemon_set_runs(DAEMON_SET, None)? {
             return Ok(false);
         }
-        // The kubelet keeps the last dead instance for `logs --previous`; taking it would be one act too many.
+        // The kubelet keeps the newest dead instance for `logs --previous`; taking it would be one act too many.
         let lists = view::lists(&view::socket(&stage.sick), view::LIMIT)?;
-        for id in &injection.victim.containers {
-            if !lists.containers.iter().any(|container| container.id == *id) {
-                bail!("the exited container {id}, which the kubelet keeps as its last dead instance, was removed");
-            }
+        let pod = injection.victim.pod_uid.as_deref();
+        if !lists.containers.iter().any(|container| pod == Some(&container.pod.uid) && !container.running()) {
+            bail!(
+                "pod {} has no exited container any more: the kubelet keeps the newest one; expected {:?}, found {:?}",
+                pod.unwrap_or_default(),
+                injection.victim.containers,
+                lists
+                    .containers
+                    .iter()
+                    .filter(|container| container.pod.name.starts_with(DAEMON_SET))
+                    .collect::<Vec<_>>(),
+            );
         }
         Ok(true)
     }
