@@ -33,9 +33,10 @@ const SETS: [&str; 4] = ["deployment/many", "daemonset/first", "daemonset/second
 struct Starved(Vec<Child>);
 
 impl Starved {
-    /// By a script of the shell each.
+    /// By a script of the shell each, which does not outlive this process.
     fn by(script: &str, count: usize) -> Self {
-        Self((0..count).map(|_| Command::new("sh").args(["-c", script]).spawn().unwrap()).collect())
+        let start = |_| Command::new("setpriv").args(["--pdeathsig", "TERM", "sh", "-c", script]).spawn().unwrap();
+        Self((0..count).map(start).collect())
     }
 
     fn of(what: &str) -> Self {
@@ -43,7 +44,7 @@ impl Starved {
         let folder = std::env::temp_dir();
         let folder = folder.display();
         match what {
-            "cpu" => Self::by("while :; do :; done", 3 * processors),
+            "cpu" => Self::by("while :; do :; done", 20 * processors),
             // In a group of its own with less memory than its file has: every read of it waits for the disk.
             "memory" => Self::by(
                 &format!(

@@ -171,11 +171,13 @@ impl Applier {
             return Ok(ActionResult::Gone { message: format!("Pod {pod} is another one now: its successor is there") });
         }
         let is_of_set = self.cache.lock().is_of_daemon_set(&found);
-        let spared = spared(&found, pod, node, self.clock.now())
-            .or_else(|| forged(is_of_set, pod))
-            .or_else(|| hung_below(&live.report, pod));
-        if let Some((reason, message)) = spared {
+        if let Some((reason, message)) = spared(&found, pod, node, self.clock.now()).or_else(|| forged(is_of_set, pod))
+        {
             return Ok(ActionResult::Refused { reason, message });
+        }
+        // It passes, and the plan waits for it: no attempt is spent.
+        if let Some(why) = hung_below(&live.report, pod) {
+            return Err(ApplyError::NotNow(why));
         }
         let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
         let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
@@ -286,7 +288,7 @@ fn forged(is_of_set: Tri, pod: &PodRef) -> Option<(OutcomeReason, String)> {
 
 /// A hung process below the pod that the probe has begun to suspect since the decision: a delete above it would make it
 /// worse.
-fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<(OutcomeReason, String)> {
+fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<String> {
     let faults = report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
     let is_hung = |fault: &&Fault| {
         let is_its = hung([*fault]).contains_key(&pod.uid);
@@ -294,8 +296,7 @@ fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<(OutcomeReason
         is_its || fault.kind.is_of_runtime()
     };
     let fault = faults.iter().find(is_hung)?;
-    let message = format!("{} ({}) below Pod {pod}: that is to be released first", fault.kind, fault.subject);
-    Some((OutcomeReason::Protected, message))
+    Some(format!("{} ({}) below Pod {pod}: that is to be released first", fault.kind, fault.subject))
 }
 
 /// The write that makes a cordon of ours another remediation's.
