@@ -1,7 +1,8 @@
-//! The four objects that people, controller and probe speak through, and their way into the core.
+//! The five objects that people, controller and probe speak through, and their way into the core.
 
 pub mod command;
 pub mod condition;
+pub mod config;
 pub mod convert;
 pub mod crds;
 pub mod duration;
@@ -10,14 +11,17 @@ pub mod health;
 pub mod plain;
 pub mod policy;
 pub mod remediation;
+pub mod suspension;
 
 pub use command::{NodeCommand, NodeCommandSpec, is_check_name};
 pub use condition::{ConditionReason, ConditionType};
+pub use config::{CONFIG_NAME, RemediationConfig, RemediationConfigSpec, RemediationConfigStatus};
 pub use duration::HumanDuration;
 pub use flap::WrittenFlap;
 pub use health::{NodeRuntimeHealth, NodeRuntimeHealthSpec, NodeRuntimeHealthStatus};
 pub use policy::{FaultSelector, RemediationPolicy, RemediationPolicySpec, RemediationPolicyStatus};
 pub use remediation::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
+pub use suspension::{Suspend, Suspension};
 
 /// API group of all kinds.
 pub const GROUP: &str = "runtimehealth.io";

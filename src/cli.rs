@@ -1,5 +1,6 @@
 //! Flags and environment, read once; nothing else reads either.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -56,9 +57,9 @@ pub enum Command {
     Remediate(RemediateArgs),
     /// Cancels a remediation, or a manual request that has not started.
     Cancel(CancelArgs),
-    /// Suspends remediation of a node until `nrh resume`.
+    /// Suspends remediation of a node, or all remediation, until `nrh resume`.
     Suspend(SuspendArgs),
-    /// Resumes remediation of a node.
+    /// Resumes remediation of a node, or all remediation.
     Resume(ResumeArgs),
     /// Checks whether kubelet and runtime of a node can be restarted now: exit code 0 = yes, 1 = no, 2 = unknown.
     RestartSafe(RestartSafeArgs),
@@ -192,7 +193,7 @@ pub struct RunCommandArgs {
 pub struct ExplainArgs {
     /// The node. With `--file` it may be left out when the file holds one node only.
     pub node: Option<String>,
-    /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` prints them.
+    /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints them.
     #[arg(long, short)]
     pub file: Option<PathBuf>,
 }
@@ -246,11 +247,29 @@ pub struct CancelArgs {
     pub reason: Option<String>,
 }
 
+/// One node, or everything.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct SuspendTarget {
+    /// The node.
+    pub node: Option<String>,
+    /// All nodes and all policies: `RemediationConfig` cluster.
+    #[arg(long)]
+    pub all: bool,
+}
+
+impl fmt::Display for SuspendTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.node.as_deref().unwrap_or("--all"))
+    }
+}
+
 /// Flags of `nrh suspend`.
 #[derive(Debug, Args)]
 pub struct SuspendArgs {
-    /// The node.
-    pub node: String,
+    /// What is suspended.
+    #[command(flatten)]
+    pub target: SuspendTarget,
     /// Why, in one sentence, for the people who find it suspended.
     #[arg(long)]
     pub reason: Option<String>,
@@ -262,8 +281,9 @@ pub struct SuspendArgs {
 /// Flags of `nrh resume`.
 #[derive(Debug, Args)]
 pub struct ResumeArgs {
-    /// The node.
-    pub node: String,
+    /// What is resumed.
+    #[command(flatten)]
+    pub target: SuspendTarget,
     /// Resume also what another person suspended.
     #[arg(long)]
     pub force: bool,
@@ -319,7 +339,7 @@ pub struct SimulateArgs {
     /// Print a timeline instead: the last remediations in the cluster of the current kubeconfig, and its present faults.
     #[arg(long, conflicts_with_all = ["timeline", "policies", "assume_enforce", "output"])]
     pub record: bool,
-    /// With `--record`: out of a file instead, as `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` prints it.
+    /// With `--record`: out of a file instead, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints it.
     #[arg(long, short, requires = "record")]
     pub file: Option<PathBuf>,
     /// File or folder with policies; may be given several times. By default those that the timeline names.

@@ -1,13 +1,18 @@
-//! `nrh suspend` and `nrh resume`: a person's veto on all that is done to one node, in their own name.
+//! `nrh suspend` and `nrh resume`: a person's veto on all that is done to one node, or to all of them, in their own name.
+
+use std::fmt::Debug;
 
 use anyhow::{Context, bail};
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, ResourceExt};
+use k8s_openapi::ClusterResourceScope;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthSpec};
+use crate::api::{CONFIG_NAME, NodeRuntimeHealth, RemediationConfig, Suspend, Suspension};
 use crate::caller::{client, whoami, within};
-use crate::cli::{ResumeArgs, SuspendArgs};
+use crate::cli::{ResumeArgs, SuspendArgs, SuspendTarget};
 use crate::terminal::print;
 
 /// How often it is begun anew when the object has changed meanwhile: probe and controller write in it, too.
@@ -18,19 +23,23 @@ const TRIES: u32 = 5;
 /// # Errors
 /// The cluster does not answer, the node has no object, another person has suspended it, or the API server says no.
 pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
-    let SuspendArgs { node, reason, force } = args;
-    let client = client().await?;
+    let (on, reason, force) = (args.target, args.reason.as_deref(), args.force);
+    let (client, words) = (client().await?, on.words());
     let by = whoami(client.clone()).await?;
-    change(client, &node, |spec| {
-        if let Some(other) = of_another(spec, &by).filter(|_| !force) {
+    let decide = |now: Suspension<'_>| {
+        if let Some(other) = of_another(now, &by).filter(|_| !force) {
             bail!(
-                "node {node} is suspended already, {other}; nothing was changed. `nrh suspend {node} --force` puts yours in its place"
+                "{words} is suspended already, {other}; nothing was changed. `nrh suspend {on} --force` puts yours in its place"
             );
         }
-        Ok(Some(suspended(&by, reason.as_deref())))
-    })
-    .await?;
-    print(&format!("suspended by {by}: nothing is begun on node {node}; `nrh resume {node}` lifts it\n"))
+        Ok(Some(suspended(&by, reason)))
+    };
+    match &on.node {
+        Some(node) => change(Api::<NodeRuntimeHealth>::all(client), node, decide).await?,
+        None => change_or_create(client, decide).await?,
+    };
+    let what = if on.all { "nothing starts on any node".to_owned() } else { format!("nothing starts on {words}") };
+    print(&format!("suspended by {by}: {what}; `nrh resume {on}` lifts it\n"))
 }
 
 /// Runs `nrh resume`.
@@ -38,28 +47,37 @@ pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`suspend`].
 pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
-    let ResumeArgs { node, force } = args;
-    let client = client().await?;
+    let (on, force) = (args.target, args.force);
+    let (client, words) = (client().await?, on.words());
     let by = whoami(client.clone()).await?;
-    let before = change(client, &node, |spec| {
-        if let Some(other) = of_another(spec, &by).filter(|_| !force) {
-            bail!("node {node} is suspended {other}; nothing was changed. `nrh resume {node} --force` lifts it all the same");
+    let decide = |now: Suspension<'_>| {
+        if let Some(other) = of_another(now, &by).filter(|_| !force) {
+            bail!("{words} is suspended {other}; nothing was changed. `nrh resume {on} --force` lifts it all the same");
         }
-        Ok(spec.suspend.then(resumed))
-    })
-    .await?;
-    let told = match before.veto() {
+        Ok(now.suspend.then(resumed))
+    };
+    let before = match &on.node {
+        Some(node) => change(Api::<NodeRuntimeHealth>::all(client), node, decide).await?,
+        None => change_or_create(client, decide).await?,
+    };
+    let told = match before {
         Some(veto) if veto.is_empty() => "is not suspended any more; nobody was named".to_owned(),
         Some(veto) => format!("is not suspended any more; it was, {veto}"),
         None => "is not suspended; nothing was changed".to_owned(),
     };
-    print(&format!("node {node} {told}\n"))
+    print(&format!("{words} {told}\n"))
+}
+
+impl SuspendTarget {
+    fn words(&self) -> String {
+        self.node.as_ref().map_or_else(|| "all remediation".to_owned(), |node| format!("node {node}"))
+    }
 }
 
 /// Whose veto stands and why, where it is not the caller's own: another person's, or one in nobody's name, a script's perhaps.
-fn of_another(spec: &NodeRuntimeHealthSpec, me: &str) -> Option<String> {
-    let veto = spec.veto().filter(|_| spec.suspended_by.as_deref() != Some(me))?;
-    Some(match &spec.suspended_by {
+fn of_another(now: Suspension<'_>, me: &str) -> Option<String> {
+    let veto = now.veto().filter(|_| now.by != Some(me))?;
+    Some(match now.by {
         Some(_) => veto,
         None if veto.is_empty() => "in nobody's name".to_owned(),
         None => format!("in nobody's name: {veto}"),
@@ -77,30 +95,65 @@ fn resumed() -> Value {
 }
 
 /// Changes what stands there as it is decided on what was read, and on nothing else: what another person has written meanwhile is read
-/// first. What stood there before.
-async fn change(
-    client: Client,
-    node: &str,
-    decide: impl Fn(&NodeRuntimeHealthSpec) -> anyhow::Result<Option<Value>>,
-) -> anyhow::Result<NodeRuntimeHealthSpec> {
-    let api: Api<NodeRuntimeHealth> = Api::all(client);
+/// first. The veto that stood there before.
+async fn change<K>(
+    api: Api<K>,
+    name: &str,
+    decide: impl Fn(Suspension<'_>) -> anyhow::Result<Option<Value>>,
+) -> anyhow::Result<Option<String>>
+where
+    K: Suspend
+        + Resource<DynamicType = (), Scope = ClusterResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned,
+{
+    let (kind, resource) = (K::kind(&()), K::plural(&()));
     for _ in 0..TRIES {
-        let found = within(api.get(node)).await.with_context(|| format!("cannot read NodeRuntimeHealth {node}"))?;
-        let Some(spec) = decide(&found.spec)? else { return Ok(found.spec) };
+        let found = within(api.get(name)).await.with_context(|| format!("cannot read {kind} {name}"))?;
+        let Some(spec) = decide(found.suspension())? else { return Ok(found.veto()) };
         let patch = json!({"metadata": {"resourceVersion": found.resource_version()}, "spec": spec});
-        match within(api.patch(node, &PatchParams::default(), &Patch::Merge(&patch))).await {
-            Ok(_) => return Ok(found.spec),
+        match within(api.patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await {
+            Ok(_) => return Ok(found.veto()),
             Err(error) if code(&error) == Some(409) => {}
             Err(error) if code(&error) == Some(403) => {
-                let right = "it takes the verb patch on noderuntimehealths: ClusterRole nrh:operator";
-                return Err(error.context(format!("may not change NodeRuntimeHealth {node} ({right})")));
+                let right = format!("it takes the verb patch on {resource}: ClusterRole nrh:operator");
+                return Err(error.context(format!("may not change {kind} {name} ({right})")));
             }
-            Err(error) => return Err(error.context(format!("cannot change NodeRuntimeHealth {node}"))),
+            Err(error) => return Err(error.context(format!("cannot change {kind} {name}"))),
         }
     }
-    bail!(
-        "NodeRuntimeHealth {node} has changed {TRIES} times while it was being changed; nothing was changed, try again"
-    )
+    bail!("{kind} {name} has changed {TRIES} times while it was being changed; nothing was changed, try again")
+}
+
+/// The same for the object that applies to all nodes, which is created when it is first needed.
+async fn change_or_create(
+    client: Client,
+    decide: impl Fn(Suspension<'_>) -> anyhow::Result<Option<Value>>,
+) -> anyhow::Result<Option<String>> {
+    let api: Api<RemediationConfig> = Api::all(client);
+    let what = || format!("RemediationConfig {CONFIG_NAME}");
+    if within(api.get_opt(CONFIG_NAME)).await.with_context(|| format!("cannot read {}", what()))?.is_none() {
+        let Some(spec) = decide(Suspension { suspend: false, by: None, reason: "" })? else { return Ok(None) };
+        let object = RemediationConfig::new(CONFIG_NAME, serde_json::from_value(without_nulls(spec))?);
+        match within(api.create(&PostParams::default(), &object)).await {
+            Ok(_) => return Ok(None),
+            // Another person was quicker.
+            Err(error) if code(&error) == Some(409) => {}
+            Err(error) if code(&error) == Some(403) => {
+                let right = "it takes the verb create on remediationconfigs: ClusterRole nrh:operator";
+                return Err(error.context(format!("may not create {} ({right})", what())));
+            }
+            Err(error) => return Err(error.context(format!("cannot create {}", what()))),
+        }
+    }
+    change(api, CONFIG_NAME, decide).await
+}
+
+fn without_nulls(mut spec: Value) -> Value {
+    spec.as_object_mut().into_iter().for_each(|fields| fields.retain(|_, value| !value.is_null()));
+    spec
 }
 
 /// What the API server has answered with.
@@ -133,22 +186,21 @@ mod tests {
     #[test]
     fn a_veto_is_whole_and_in_ones_own_name() {
         let before = json!({"suspend": true, "suspendedBy": "bob", "reason": "his"});
-        let spec = after(&before, &suspended("ann", None)).spec;
-        assert_eq!(spec.veto().unwrap(), "by ann", "not his words under her name");
-        assert_eq!(after(&before, &suspended("ann", Some("hers"))).spec.veto().unwrap(), "by ann: hers");
-        let lifted = after(&before, &resumed()).spec;
-        assert_eq!((lifted.veto(), lifted.suspended_by), (None, None));
+        assert_eq!(after(&before, &suspended("ann", None)).veto().unwrap(), "by ann", "not his words under her name");
+        assert_eq!(after(&before, &suspended("ann", Some("hers"))).veto().unwrap(), "by ann: hers");
+        let lifted = after(&before, &resumed());
+        assert_eq!((lifted.veto(), lifted.spec.suspended_by), (None, None));
     }
 
     #[test]
     fn another_s_veto_is_not_lifted_or_replaced_in_passing() {
-        let spec = |spec: Value| serde_json::from_value::<NodeRuntimeHealthSpec>(spec).unwrap();
-        let his = spec(json!({"suspend": true, "suspendedBy": "bob", "reason": "disk swap"}));
-        assert_eq!(of_another(&his, "ann").unwrap(), "by bob: disk swap");
-        assert_eq!(of_another(&his, "bob"), None);
-        let unsigned = spec(json!({"suspend": true, "reason": "by bob: disk swap"}));
-        assert_eq!(of_another(&unsigned, "ann").unwrap(), "in nobody's name: \"by bob: disk swap\"");
-        assert_eq!(of_another(&spec(json!({"suspend": true})), "ann").unwrap(), "in nobody's name");
-        assert_eq!(of_another(&spec(json!({"suspend": false, "suspendedBy": "bob"})), "ann"), None, "it is lifted");
+        let of = |spec: Value, me: &str| of_another(after(&spec, &json!({})).suspension(), me);
+        let his = json!({"suspend": true, "suspendedBy": "bob", "reason": "disk swap"});
+        assert_eq!(of(his.clone(), "ann").unwrap(), "by bob: disk swap");
+        assert_eq!(of(his, "bob"), None);
+        let unsigned = json!({"suspend": true, "reason": "by bob: disk swap"});
+        assert_eq!(of(unsigned, "ann").unwrap(), "in nobody's name: \"by bob: disk swap\"");
+        assert_eq!(of(json!({"suspend": true}), "ann").unwrap(), "in nobody's name");
+        assert_eq!(of(json!({"suspend": false, "suspendedBy": "bob"}), "ann"), None, "it is lifted");
     }
 }

@@ -451,7 +451,7 @@ async fn what_cannot_be_read_disturbs_nothing_else() {
     world.until("the others go on", || world.phases() == ["Succeeded"]).await;
     let valid = |name: &str| -> Value {
         let policy = world.api.get("remediationpolicies", name).unwrap();
-        policy["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Valid").unwrap().clone()
+        policy["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone()
     };
     assert_eq!(valid("hung")["status"], "True");
     assert_eq!(valid("strange")["status"], "False");

@@ -1,4 +1,4 @@
-//! The four definitions of custom resources as YAML: what `nrh generate crds` prints and `crds/` holds.
+//! The five definitions of custom resources as YAML: what `nrh generate crds` prints and `crds/` holds.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -6,27 +6,33 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::{CustomResourceExt, Resource};
 use serde_json::json;
 
-use super::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy};
+use super::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
 
 /// All definitions, with the file name each has in `crds/`.
 pub fn all() -> Vec<(String, CustomResourceDefinition)> {
-    [NodeRuntimeHealth::crd(), NodeCommand::crd(), RemediationPolicy::crd(), NodeRemediation::crd()]
-        .into_iter()
-        .map(|mut crd| {
-            let is_of_node = crd.spec.names.kind == NodeRuntimeHealth::kind(&());
-            for version in &mut crd.spec.versions {
-                if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
-                    tighten(schema);
-                    if is_of_node {
-                        for field in OF_PROBE {
-                            status_field(schema, field).into_iter().for_each(plain);
-                        }
+    [
+        NodeRuntimeHealth::crd(),
+        NodeCommand::crd(),
+        RemediationPolicy::crd(),
+        RemediationConfig::crd(),
+        NodeRemediation::crd(),
+    ]
+    .into_iter()
+    .map(|mut crd| {
+        let is_of_node = crd.spec.names.kind == NodeRuntimeHealth::kind(&());
+        for version in &mut crd.spec.versions {
+            if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
+                tighten(schema);
+                if is_of_node {
+                    for field in OF_PROBE {
+                        status_field(schema, field).into_iter().for_each(plain);
                     }
                 }
             }
-            (format!("{}.yaml", crd.spec.names.plural), crd)
-        })
-        .collect()
+        }
+        (format!("{}.yaml", crd.spec.names.plural), crd)
+    })
+    .collect()
 }
 
 /// What a probe writes of the status of a `NodeRuntimeHealth`.

@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use super::command::CHECK_NAME;
 use super::flap::WrittenFlap;
+use super::suspension::{Suspend, Suspension};
 use crate::core::fault::{Fault, FaultType};
 use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::order::Outcome;
 use crate::core::plan::Health;
 use crate::core::remediation::Stopped;
 use crate::core::snapshot::Tri;
-use crate::core::text::bounded;
 
 /// What people request of a node. The probe and the controller write everything else.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -78,27 +78,19 @@ pub struct NodeRuntimeHealthSpec {
     pub check_requested: Option<String>,
 }
 
-impl NodeRuntimeHealthSpec {
-    /// Why nothing is to be done to the node and who says so, if so.
-    pub fn veto(&self) -> Option<String> {
-        let told = match &self.suspended_by {
-            Some(by) if self.reason.is_empty() => format!("by {by}"),
-            Some(by) => format!("by {by}: {}", self.reason),
-            // It names nobody, whatever it says.
-            None if self.reason.starts_with("by ") => format!("{:?}", self.reason),
-            None => self.reason.clone(),
-        };
-        self.suspend.then(|| bounded(&told, MAX_VETO))
+impl Suspend for NodeRuntimeHealth {
+    fn suspension(&self) -> Suspension<'_> {
+        Suspension { suspend: self.spec.suspend, by: self.spec.suspended_by.as_deref(), reason: &self.spec.reason }
     }
 }
-
-/// Longest text about a suspended node, in bytes: a long name and its words.
-pub(crate) const MAX_VETO: usize = 520;
 
 /// What is known of the node.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRuntimeHealthStatus {
+    /// Generation of the spec that the controller knows. Written by the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
     /// The probe itself: version, mode, heartbeat, and how fresh each of its collectors is. Written by the probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeStatus>,
@@ -146,7 +138,7 @@ pub struct NodeRuntimeHealthStatus {
     /// All are positive: True = good by a clear check, False = bad on confirmed evidence, Unknown = nobody could check.
     /// RuntimeReady, ContainersResponsive, SandboxesConsistent, NetworkPluginResponsive, NetworkReady, KubeletReady,
     /// SyncLoopRunning, PlegHealthy, HostHealthy, StorageReady, SystemdResponsive, ClientCertificateValid,
-    /// ClockSynchronised, ProbeCoverageComplete and RestartSafe are written by the probe; ProbeReporting, NodeStable,
+    /// ClockSynchronised, ProbeCoverageComplete and RestartSafe are written by the probe; Ready, ProbeReporting, NodeStable,
     /// PodsProgressing and SelfHealing by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]

@@ -58,7 +58,7 @@ const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
     doc = "Which actions may be executed for which faults on which nodes. Written by people, kept in Git. If two policies have a rule for a fault of a node, the one with the higher priority applies, then the one whose name comes first. A node has one remediation at a time, for its most urgent fault.",
     label("app.kubernetes.io/part-of", "nrh"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
-    printcolumn(name = "Valid", type_ = "string", json_path = r#".status.conditions[?(@.type=="Valid")].status"#),
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.selectedNodes"),
     printcolumn(name = "Unhealthy", type_ = "integer", json_path = ".status.unhealthyNodes"),
     printcolumn(name = "In-Flight", type_ = "integer", json_path = ".status.inFlight"),

@@ -106,6 +106,9 @@ pub struct ManualRequestSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRemediationStatus {
+    /// Generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
     /// Pending, AwaitingApproval, Running, Verifying, Quarantined, Succeeded, Failed, Cancelled or Simulated.
     #[serde(default)]
     pub phase: Phase,
@@ -130,7 +133,7 @@ pub struct NodeRemediationStatus {
     /// The changes to the node that are removed when the remediation ends, and whether that is done.
     #[serde(default)]
     pub cleanup: Cleanup,
-    /// Processing and Succeeded, as the medik8s contract names them.
+    /// Processing and Succeeded, as the medik8s contract names them; Ready, Reconciling and Stalled, as kstatus does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -23,7 +23,7 @@ use super::admission::Proof;
 use super::evictions;
 use super::hand_offs::rights::{Lacks, TemplateRead};
 use super::node_conditions;
-use crate::api::{RemediationPolicyStatus, WrittenFlap};
+use crate::api::{RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
 use crate::core::along::Along;
 use crate::core::fault::{Fault, FaultState};
 use crate::core::flap::QUIET;
@@ -106,9 +106,20 @@ impl PolicyRow {
     }
 }
 
+/// The `RemediationConfig` as it stands in the API; the snapshot has what decisions read of it.
+#[derive(Clone, Debug)]
+pub struct ConfigRow {
+    /// Generation of its spec.
+    pub generation: i64,
+    /// Its status as it stands.
+    pub status: RemediationConfigStatus,
+}
+
 /// What of a remediation's object is not in the [`Remediation`].
 #[derive(Clone, Debug, Default)]
 pub struct RemediationRow {
+    /// Generation of its spec.
+    pub generation: i64,
     /// Its conditions.
     pub conditions: Vec<Condition>,
     /// Whether it carries our finalizer.
@@ -143,6 +154,8 @@ pub struct AllVersions {
     pub commands: Versions,
     /// Policies.
     pub policies: Versions,
+    /// The one object that applies to all policies.
+    pub configs: Versions,
     /// Remediations.
     pub remediations: Versions,
     /// Each `DaemonSet`.
@@ -154,12 +167,13 @@ pub struct AllVersions {
 }
 
 impl AllVersions {
-    fn all(&self) -> [(&'static str, &Versions); 8] {
+    fn all(&self) -> [(&'static str, &Versions); 9] {
         [
             ("nodes", &self.nodes),
             ("noderuntimehealths", &self.reports),
             ("nodecommands", &self.commands),
             ("remediationpolicies", &self.policies),
+            ("remediationconfigs", &self.configs),
             ("noderemediations", &self.remediations),
             ("daemonsets", &self.daemon_sets),
             ("jobs", &self.jobs),
@@ -187,6 +201,8 @@ pub struct State {
     pub arrivals: BTreeMap<String, Arrivals>,
     /// Policies, valid or not.
     pub policies: BTreeMap<String, PolicyRow>,
+    /// What applies to all policies, if that object is there and can be read.
+    pub config: Option<ConfigRow>,
     /// The rest of the remediations.
     pub remediations: BTreeMap<String, RemediationRow>,
     /// Each `DaemonSet`, by `namespace/name`.
@@ -244,6 +260,7 @@ impl State {
             node_conditions: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             policies: BTreeMap::new(),
+            config: None,
             remediations: BTreeMap::new(),
             daemon_sets: BTreeMap::new(),
             jobs: BTreeMap::new(),

@@ -1,13 +1,14 @@
 //! Events: what people read in `kubectl describe node`. Bounded, folded, and never in the way of an act.
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::calls::DEADLINE;
-use crate::api::{CONTROLLER_MANAGER, SYSTEM_NAMESPACE};
+use crate::api::{CONTROLLER_MANAGER, RemediationConfig, SYSTEM_NAMESPACE};
 use crate::core::remediation::ActionResult;
 use crate::core::text::bounded;
 
@@ -29,6 +30,10 @@ pub enum Kind {
     Uncordoned,
     /// Our taint was taken off.
     Untainted,
+    /// A person has suspended all remediation.
+    Suspended,
+    /// All remediation is not suspended any more.
+    Resumed,
 }
 
 impl Kind {
@@ -40,6 +45,8 @@ impl Kind {
             Self::ManualActionRequired => "ManualActionRequired",
             Self::Uncordoned => "Uncordoned",
             Self::Untainted => "Untainted",
+            Self::Suspended => "Suspended",
+            Self::Resumed => "Resumed",
         }
     }
 }
@@ -120,6 +127,19 @@ impl Events {
         self.put(Told { about, kind: Kind::ManualActionRequired, action: "CheckAdmission", note: text });
     }
 
+    /// Tells that all remediation is suspended, or is not any more.
+    pub fn configured(&self, config: &ObjectMeta, is_suspended: bool, text: &str) {
+        let about = ObjectReference {
+            api_version: Some(RemediationConfig::api_version(&()).into_owned()),
+            kind: Some(RemediationConfig::kind(&()).into_owned()),
+            name: config.name.clone(),
+            uid: config.uid.clone(),
+            ..ObjectReference::default()
+        };
+        let (kind, action) = if is_suspended { (Kind::Suspended, "Suspend") } else { (Kind::Resumed, "Resume") };
+        self.put(Told { about, kind, action, note: text.to_owned() });
+    }
+
     fn put(&self, told: Told) {
         if let Err(error) = self.0.try_send(told) {
             tracing::warn!(error = %error, "an event was dropped");
@@ -138,8 +158,8 @@ impl EventSender {
         let recorder = Recorder::new(client, reporter);
         while let Some(told) = self.0.recv().await {
             let type_ = match told.kind {
-                Kind::ActionExecuted | Kind::Uncordoned | Kind::Untainted => EventType::Normal,
-                Kind::ActionNotExecuted | Kind::ManualActionRequired => EventType::Warning,
+                Kind::ActionExecuted | Kind::Uncordoned | Kind::Untainted | Kind::Resumed => EventType::Normal,
+                Kind::ActionNotExecuted | Kind::ManualActionRequired | Kind::Suspended => EventType::Warning,
             };
             let event = Event {
                 type_,

@@ -15,7 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::cache::State;
 use super::cache::guard::Guardable;
-use crate::api::NodeCommand;
+use crate::api::{NodeCommand, RemediationConfig};
 use crate::core::fault::FaultType;
 use crate::core::plan::{Health, Plan};
 
@@ -65,6 +65,7 @@ pub struct Metrics {
     decisions: Histogram,
     leader: Gauge,
     admission: Gauge,
+    suspended: Gauge,
 }
 
 impl Metrics {
@@ -93,7 +94,9 @@ impl Metrics {
             "1 while the admission policies are known to be in force",
             admission.clone(),
         );
-        Self { registry, remediations, acts, holds, faults, nodes, unreadable, decisions, leader, admission }
+        let suspended = Gauge::default();
+        registry.register("suspended", "1 while a RemediationConfig suspends all remediation", suspended.clone());
+        Self { registry, remediations, acts, holds, faults, nodes, unreadable, decisions, leader, admission, suspended }
     }
 
     /// The text that is scraped.
@@ -117,6 +120,7 @@ impl Metrics {
     pub fn decided(&self, state: &State, plan: &Plan, seconds: f64) {
         self.decisions.observe(seconds);
         self.admission.set(state.snapshot.admission_doubt.is_none().into());
+        self.suspended.set(state.snapshot.suspended.is_some().into());
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.remediations.clear();
         let waiting = state.snapshot.manual_requests.values().map(|_| crate::core::remediation::Phase::Pending);
@@ -152,7 +156,7 @@ impl Metrics {
             ("NodeRuntimeHealth", bad_reports),
             ("NodeRemediation", bad_remediations),
         ];
-        let others = [NodeCommand::KIND, Node::KIND, DaemonSet::KIND, Job::KIND, Pod::KIND];
+        let others = [RemediationConfig::KIND, NodeCommand::KIND, Node::KIND, DaemonSet::KIND, Job::KIND, Pod::KIND];
         let others = others.map(|kind| (kind, state.unread.count(kind)));
         for (kind, n) in bad.into_iter().chain(others) {
             self.unreadable.get_or_create(&Of { kind: kind.to_owned() }).set(count(n));
@@ -190,6 +194,7 @@ mod tests {
             "nrh_actions_total{action=\"Cordon\",result=\"Done\"} 1",
             "nrh_leader 1",
             "nrh_admission_enforced",
+            "nrh_suspended 0",
             "nrh_nodes{health=\"Unhealthy\"} 0",
             "nrh_faults{type=\"HungContainer\"} 0",
             "nrh_plan_duration_seconds_count 1",

@@ -57,6 +57,8 @@ pub const RBAC: &[Right] = &[
     right("runtimehealth.io", "remediationpolicies", &["get", "list", "watch"], "the rules"),
     right("runtimehealth.io", "remediationpolicies", &["create"], "the dry-run policy, at the very first start"),
     right("runtimehealth.io", "remediationpolicies/status", &["patch"], "how each policy stands"),
+    right("runtimehealth.io", "remediationconfigs", &["get", "list", "watch"], "whether all remediation is suspended"),
+    right("runtimehealth.io", "remediationconfigs/status", &["patch"], "how that stands"),
     right("runtimehealth.io", "noderemediations", &["get", "list", "watch"], "the remediations"),
     right("runtimehealth.io", "noderemediations", &["create", "delete"], "opened, and removed after their time"),
     right("runtimehealth.io", "noderemediations", &["patch"], "takes our own finalizer off"),

@@ -165,12 +165,13 @@ impl Controller {
             kills: Kills::default(),
         };
         let (c, k, l) = (calls.clone(), cache.clone(), leadership.clone());
-        let admission = admission::run(c, k, l, applier.events.clone());
+        let events = applier.events.clone();
+        let admission = admission::run(c, k, l, events.clone());
         let thresholds = settings.thresholds.clone();
         let decider = Decider::new(applier, settings, ceiling, outlook);
         let (c, k) = (calls.clone(), cache.clone());
         let mirror = Mirror::new(c, k, clock.clone(), leadership.clone(), node_conditions, seen.clone());
-        let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), leadership.clone(), seen);
+        let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), events, leadership.clone(), seen);
         let mut election = std::pin::pin!(election.run(elected.clone()));
         tokio::select! {
             lost = &mut election => return lost.map_err(Ended::from),

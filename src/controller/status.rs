@@ -6,16 +6,18 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::cache::PolicyRow;
 use super::cache::report::Standing;
+use super::cache::{ConfigRow, PolicyRow};
 use crate::api::condition::{condition, condition_since};
 use crate::api::health::{RemediationStatus, Summary};
 use crate::api::policy::PolicyLimitsStatus;
-use crate::api::{ConditionReason, ConditionType, RemediationPolicyStatus, WrittenFlap};
+use crate::api::{ConditionReason, ConditionType, RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
 use crate::core::flap::FlapRecord;
 use crate::core::plan::{Blocked, HOLDS_UP_PODS, MAX_SHOWN, NodeOutlook, Plan, PolicyOutlook};
-use crate::core::snapshot::Tri;
+use crate::core::policy::Mode;
+use crate::core::remediation::Remediation;
+use crate::core::snapshot::{Snapshot, Tri};
 use crate::core::text::bounded;
 
 pub mod writer;
@@ -81,6 +83,8 @@ fn line(blocked: &Blocked) -> String {
 /// The controller's part of a NodeRuntimeHealth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodePart {
+    /// The generation of the spec that is known.
+    pub observed_generation: i64,
     /// The kubelet's version.
     pub kubelet_version: Option<String>,
     /// Faults that show only in the API.
@@ -100,6 +104,7 @@ pub fn node_part(outlook: &NodeOutlook, blocked: &[String], standing: &Standing,
     let mut cluster_faults = outlook.cluster_faults.clone();
     cluster_faults.truncate(MAX_FAULTS);
     NodePart {
+        observed_generation: standing.generation,
         kubelet_version: outlook.kubelet_version.clone(),
         remediation: RemediationStatus {
             policy: outlook.policy.clone(),
@@ -123,7 +128,9 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
     use ConditionReason as Why;
     let of = |kind, status, reason, message: &str| {
         let same = standing.conditions.get(kind).filter(|before| before.said.status == status);
-        condition_since(kind, status, reason, message, same.map_or(now, |before| before.since))
+        let since = same.map_or(now, |before| before.since);
+        let generation = Some(standing.generation);
+        Condition { observed_generation: generation, ..condition_since(kind, status, reason, message, since) }
     };
     let by = |status, good, bad| match status {
         Tri::True => good,
@@ -131,17 +138,22 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         Tri::Unknown => Why::NotYetChecked,
     };
     let stuck = outlook.cluster_faults.iter().find(|fault| HOLDS_UP_PODS.contains(&fault.kind));
-    let mut conditions = vec![
-        of(
-            ConditionType::ProbeReporting,
-            outlook.probe_reporting,
-            by(outlook.probe_reporting, Why::Reporting, Why::HeartbeatMissed),
-            match outlook.probe_reporting {
-                Tri::True => "heartbeats arrive as promised",
-                Tri::False => "the probe has missed its promised heartbeats",
-                Tri::Unknown => "the probe has not reported since this controller started",
-            },
-        ),
+    // The object is what it is to be while a probe reports into it, however sick its node is.
+    let mut conditions: Vec<Condition> = [ConditionType::Ready, ConditionType::ProbeReporting]
+        .map(|kind| {
+            of(
+                kind,
+                outlook.probe_reporting,
+                by(outlook.probe_reporting, Why::Reporting, Why::HeartbeatMissed),
+                match outlook.probe_reporting {
+                    Tri::True => "heartbeats arrive as promised",
+                    Tri::False => "the probe has missed its promised heartbeats",
+                    Tri::Unknown => "the probe has not reported since this controller started",
+                },
+            )
+        })
+        .into();
+    conditions.extend([
         of(
             ConditionType::PodsProgressing,
             outlook.pods_progressing,
@@ -155,7 +167,7 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
             &outlook.activity,
         ),
         stable(outlook, standing, of),
-    ];
+    ]);
     let blocked = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
     conditions.extend(vouched_no_more(outlook, standing).into_iter().map(|kind| {
         let why = if blocked {
@@ -235,6 +247,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     let summary = standing.summary.as_ref().unwrap_or(&empty.1);
     let matter = standing.remediation.is_none()
         || standing.summary.is_none()
+        || standing.observed_generation != Some(part.observed_generation)
         || standing.kubelet_version != part.kubelet_version
         || summary.health != part.summary.health
         || key(remediation) != key(&part.remediation)
@@ -271,9 +284,12 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
         made
     };
     let read = row.valid();
-    let valid = match read {
-        Ok(_) => of(ConditionType::Valid, Tri::True, Why::Accepted, "the policy was read"),
-        Err(errors) => of(ConditionType::Valid, Tri::False, Why::Invalid, &errors.join("; ")),
+    let (ready, stalled) = match read {
+        Ok(_) => (of(ConditionType::Ready, Tri::True, Why::Accepted, "the policy is valid"), None),
+        Err(errors) => {
+            let of = |kind, status| of(kind, status, Why::Invalid, &errors.join("; "));
+            (of(ConditionType::Ready, Tri::False), Some(of(ConditionType::Stalled, Tri::True)))
+        }
     };
     // One that lacks a right for some of its steps takes the others.
     let allowed = match (&row.read, outlook.map(|seen| &seen.blocked)) {
@@ -296,7 +312,7 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
         windows: seen.windows.iter().take(MAX_SHOWN).map(Into::into).collect(),
         storms: seen.storms.iter().take(MAX_SHOWN).map(Into::into).collect(),
         overlapping_policies: seen.overlaps.iter().take(MAX_SHOWN).cloned().collect(),
-        conditions: vec![valid, allowed],
+        conditions: [ready, allowed].into_iter().chain(stalled).collect(),
     }
 }
 
@@ -327,6 +343,23 @@ pub fn same_policy_status(a: &RemediationPolicyStatus, b: &RemediationPolicyStat
     timeless(a) == timeless(b)
 }
 
+/// How the `RemediationConfig` stands.
+pub fn config_status(row: &ConfigRow, snapshot: &Snapshot, now: Timestamp) -> RemediationConfigStatus {
+    let (reason, message) = match &snapshot.suspended {
+        Some(by) => (ConditionReason::Suspended, format!("no step starts on any node: suspended {by}")),
+        None => (ConditionReason::Allowed, "remediation is not suspended".to_owned()),
+    };
+    let mut ready = condition(&row.status.conditions, ConditionType::Ready, Tri::True, reason, &message, now);
+    ready.observed_generation = Some(row.generation);
+    let is_active = |one: &&Remediation| one.is_open() && one.mode == Mode::Enforce;
+    RemediationConfigStatus {
+        observed_generation: Some(row.generation),
+        active_remediations: u32::try_from(snapshot.remediations.values().filter(is_active).count())
+            .unwrap_or(u32::MAX),
+        conditions: vec![ready],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -347,6 +380,7 @@ mod tests {
     fn stands(part: NodePart) -> Standing {
         Standing {
             cluster_faults: part.cluster_faults,
+            observed_generation: Some(part.observed_generation),
             kubelet_version: part.kubelet_version,
             remediation: Some(part.remediation),
             summary: Some(part.summary),
@@ -424,8 +458,11 @@ mod tests {
             uid: "u".into(),
         };
         let status = policy_status(&row, None, now());
-        let valid = status.conditions.iter().find(|c| c.type_ == "Valid").unwrap();
-        assert_eq!((valid.status.as_str(), valid.message.as_str()), ("False", "first; second"));
+        let said = |kind: &str| {
+            let one = status.conditions.iter().find(|c| c.type_ == kind).unwrap();
+            (one.status.as_str(), one.message.as_str())
+        };
+        assert_eq!((said("Ready"), said("Stalled")), (("False", "first; second"), ("True", "first; second")));
         assert!(same_policy_status(&status, &policy_status(&row, None, "2025-02-01T00:00:00Z".parse().unwrap())));
     }
 

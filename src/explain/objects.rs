@@ -16,7 +16,9 @@ use serde_json::Value;
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{CollectorState, CollectorStatus, Summary};
 use crate::api::plain::plain;
-use crate::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, WrittenFlap};
+use crate::api::{
+    NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend, WrittenFlap,
+};
 use crate::caller::{DEADLINE, client, objects_in, within};
 use crate::controller::cache::guard::{Guardable, Guarded};
 use crate::controller::cache::{command, node, pods, report};
@@ -40,6 +42,9 @@ pub(crate) struct Objects {
     /// By node, those that cannot be read too.
     commands: BTreeMap<String, CommandView>,
     policies: Vec<RemediationPolicy>,
+    configs: Vec<RemediationConfig>,
+    /// Why the one that cannot be read suspends all remediation.
+    suspended: Option<String>,
     remediations: Vec<NodeRemediation>,
     /// Pods that faults name, as far as they were read.
     pods: Vec<Pod>,
@@ -81,7 +86,7 @@ impl Objects {
         Ok((objects, saved))
     }
 
-    /// Reads the output of `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` (or json).
+    /// Reads the output of `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` (or json).
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let mut objects = Self::default();
         for item in objects_in(text)? {
@@ -104,6 +109,10 @@ impl Objects {
                     let read = objects.read(&kind, item);
                     objects.policies.extend(read);
                 }
+                "RemediationConfig" => {
+                    let read = objects.read(&kind, item);
+                    objects.configs.extend(read);
+                }
                 "NodeRemediation" => {
                     let read = objects.read(&kind, item);
                     objects.remediations.extend(read);
@@ -118,7 +127,7 @@ impl Objects {
                     if group == Some("runtimehealth.io") {
                         let (kind, name) = (bounded(&kind, 63), bounded(&name, 253));
                         objects.unreadable.push(format!(
-                            "{kind} {name} is skipped: expected NodeRuntimeHealth, NodeCommand, RemediationPolicy or NodeRemediation"
+                            "{kind} {name} is skipped: expected NodeRuntimeHealth, NodeCommand, RemediationPolicy, RemediationConfig or NodeRemediation"
                         ));
                     }
                 }
@@ -130,7 +139,7 @@ impl Objects {
                 broken => format!("; {}", broken.join("; ")),
             };
             bail!(
-                "expected a list with Nodes and NodeRuntimeHealths, such as `kubectl get nodes,nrh,ncmd,rmp,nrem -o yaml` prints{found}"
+                "expected a list with Nodes and NodeRuntimeHealths, such as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints{found}"
             );
         }
         Ok(objects)
@@ -143,6 +152,9 @@ impl Objects {
         self.unreadable.push(bounded(&format!("{shown} {name} cannot be used: {error}"), MAX_LINE));
         if kind == "NodeRemediation" {
             self.lost.insert(name.to_owned(), convert::unreadable_remediation(&metadata, error));
+        }
+        if kind == "RemediationConfig" {
+            self.suspended = Some(format!("it cannot be read: {error}"));
         }
         if kind == "NodeCommand" {
             self.commands.insert(name.to_owned(), command::unreadable(&metadata, error));
@@ -187,6 +199,8 @@ impl Objects {
         objects.command(commands.into_iter());
         let policies = list::<RemediationPolicy>(client.clone()).await.with_context(|| what("remediationpolicies"))?;
         objects.policies = objects.readable("RemediationPolicy", policies);
+        let configs = list::<RemediationConfig>(client.clone()).await.with_context(|| what("remediationconfigs"))?;
+        objects.configs = objects.readable("RemediationConfig", configs);
         let remediations = list::<NodeRemediation>(client.clone()).await.with_context(|| what("noderemediations"))?;
         objects.remediations = objects.readable("NodeRemediation", remediations);
         objects.fetch_pods(client, node).await;
@@ -294,6 +308,7 @@ impl Objects {
         let mut invalid = self.unreadable.clone();
         // As with hand-offs, what the controller may do is not asked here.
         let mut snapshot = Snapshot { now, ceiling: u32::MAX, may_evict: Tri::True, ..Snapshot::default() };
+        snapshot.suspended = self.suspended.clone().or_else(|| self.configs.iter().find_map(Suspend::veto));
         for object in &self.nodes {
             snapshot.nodes.insert(object.name_any(), node::view(object));
         }
@@ -444,6 +459,7 @@ mod tests {
             ]),
             "nodecommands" => json!([{"metadata": named("w2", "u2"), "spec": {"command": {"action": "ReformatDisk"}}}]),
             "remediationpolicies" => json!([{"metadata": {"name": "p"}, "spec": {"rules": "none"}}]),
+            "remediationconfigs" => json!([{"metadata": {"name": "cluster"}, "spec": {"suspend": "perhaps"}}]),
             _ => json!([{"metadata": {"name": "e"}, "spec": {"nodeName": []}}]),
         });
         let objects = Objects::fetch_by(client, Some("w2")).await.unwrap();
@@ -455,13 +471,15 @@ mod tests {
             "NodeRuntimeHealth w1 cannot be used: ",
             "NodeCommand w2 cannot be used: ",
             "policy p cannot be used: ",
+            "RemediationConfig cluster cannot be used: ",
             "NodeRemediation e cannot be used: ",
             "status.flapping of NodeRuntimeHealth w2 is not used: expected a history of changes: ",
         ] {
             assert!(invalid.iter().any(|line| line.starts_with(said)), "{said}: {invalid:?}");
         }
-        assert_eq!(invalid.len(), 6);
+        assert_eq!(invalid.len(), 7);
         // As by the controller: the node is held, and nothing is taken for clean.
+        assert!(snapshot.suspended.as_ref().unwrap().contains("cannot be read"));
         assert!(snapshot.reports["w1"].suspended.as_ref().unwrap().contains("cannot be read"));
         assert!(snapshot.commands["w2"].unreadable.as_ref().unwrap().contains("ReformatDisk"));
         assert!(snapshot.reports["w2"].suspended.is_none() && snapshot.flaps.is_empty());

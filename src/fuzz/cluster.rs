@@ -99,7 +99,10 @@ pub(super) fn health_object(data: &[u8]) -> bool {
     let interval = report.heartbeat.as_ref().map_or(1, |Heartbeat { interval, .. }| interval.as_secs());
     assert!((1..=3600).contains(&interval), "the next heartbeat comes within {interval} s");
     assert!(
-        report.suspended.as_ref().is_none_or(|why| crate::fuzz::checks::is_bounded(why, crate::api::health::MAX_VETO))
+        report
+            .suspended
+            .as_ref()
+            .is_none_or(|why| crate::fuzz::checks::is_bounded(why, crate::api::suspension::MAX_VETO))
     );
     assert!(!report::differs(&report, &report));
     assert_eq!(

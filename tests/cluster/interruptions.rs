@@ -13,6 +13,7 @@ mod door;
 mod dry_run;
 mod fleet;
 mod hand_offs;
+mod health;
 mod hearing;
 mod killed;
 mod ladders;
@@ -22,6 +23,7 @@ mod rough;
 mod silent;
 mod sleeper;
 mod stand_in;
+mod suspended;
 mod two_leaders;
 mod untold;
 mod watched;
@@ -144,6 +146,20 @@ fn what_nobody_tells_harms_nobody_two_leaders_share_one_budget_and_records_outli
         outlives::its_node(&stage).await.context("records of nodes that are gone")?;
         untold::is_seen_later(&stage).await.context("changes that are not told")?;
         silent::connections_are_given_up(&stage).await.context("connections without a word")
+    })
+    .unwrap();
+    bed.down().unwrap();
+}
+
+#[test]
+fn one_command_stops_everything_and_git_ops_tools_show_how_each_object_stands() {
+    let Some(bed) = up("suspended") else { return };
+    bed.run(async |admin| {
+        let upstream = controllers_own(&bed).await?;
+        let fleet = Fleet::new(admin.clone());
+        let stage = Stage { bed: &bed, admin, upstream, fleet };
+        suspended::nothing_starts(&stage).await.context("all remediation suspended")?;
+        health::is_shown(&stage).await.context("the health of objects")
     })
     .unwrap();
     bed.down().unwrap();

@@ -175,7 +175,7 @@ async fn without_the_right_the_policy_is_invalid_and_the_step_left_out() {
     let valid = || {
         let policy = world.api.get("remediationpolicies", "hung").unwrap_or_default();
         let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|one| one["type"] == "Valid").unwrap_or_default()
+        conditions.into_iter().find(|one| one["type"] == "Ready").unwrap_or_default()
     };
     world.until("known to be lacking", || valid()["status"] == "False").await;
     assert!(valid()["message"].as_str().unwrap().contains("may not create pods/eviction"), "{}", valid());
@@ -313,7 +313,7 @@ async fn a_right_that_was_taken_away_is_noticed_at_the_next_eviction() {
     sleep(Duration::from_secs(45)).await;
     let policy = world.api.get("remediationpolicies", "hung").unwrap();
     let conditions = policy["status"]["conditions"].as_array().cloned().unwrap();
-    let valid = conditions.into_iter().find(|one| one["type"] == "Valid").unwrap();
+    let valid = conditions.into_iter().find(|one| one["type"] == "Ready").unwrap();
     assert_eq!(valid["status"], "False", "{valid}");
     let blocked = world.status("w1")["remediation"]["blocked"].to_string();
     assert!(blocked.contains("may not evict pods"), "{blocked}");

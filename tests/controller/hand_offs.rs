@@ -250,7 +250,7 @@ async fn what_was_read_for_longer_than_the_term_holds_is_not_acted_on() {
 fn valid(world: &World, policy: &str) -> (String, String) {
     let policy = world.api.get("remediationpolicies", policy).unwrap_or_default();
     let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let valid = conditions.into_iter().find(|one| one["type"] == "Valid").unwrap_or_default();
+    let valid = conditions.into_iter().find(|one| one["type"] == "Ready").unwrap_or_default();
     let text = |key: &str| valid[key].as_str().unwrap_or_default().to_owned();
     (text("status"), text("message"))
 }

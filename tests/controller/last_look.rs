@@ -41,3 +41,48 @@ async fn a_label_that_is_taken_off_and_a_window_that_shuts_right_before_the_act_
         replica.crash().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn all_remediation_is_suspended_right_before_the_act_and_later_resumed() {
+    let world = World::healthy();
+    let is_last_look =
+        |call: &Call| call.verb == "get" && call.target.plural == "remediationconfigs" && call.target.name.is_some();
+    world.api.hook(move |call| {
+        is_last_look(call).then(|| {
+            Fault::Meanwhile(Box::new(|api| drop(api.put(config(&json!({"suspend": true, "suspendedBy": "ann"}))))))
+        })
+    });
+    let replica = world.controller("a");
+    world.set_sick("w1", true);
+    world.until("it was looked at once more", || world.api.calls().iter().any(is_last_look)).await;
+    world.api.unhook();
+    assert_eq!(world.phases().len(), 1, "it was decided on");
+    sleep(Duration::from_mins(10)).await;
+    assert!(world.api.list("jobs").is_empty(), "{:#?}", world.api.acts());
+    assert_eq!(world.phases(), ["Cancelled"]);
+    let told = || world.api.get("remediationconfigs", "cluster").unwrap()["status"].clone();
+    let ready = |status: &Value| (status["conditions"][0]["status"].clone(), status["conditions"][0]["reason"].clone());
+    assert_eq!((ready(&told()), &told()["activeRemediations"]), ((json!("True"), json!("Suspended")), &json!(0)));
+    let health = || world.api.get("noderuntimehealths", "w1").unwrap();
+    let blocked = health()["status"]["remediation"]["blocked"].to_string();
+    assert!(
+        blocked.contains("Suspended: remediation is suspended in the whole cluster") && blocked.contains("by ann"),
+        "{blocked}"
+    );
+
+    world.api.change("remediationconfigs", "cluster", |config| config["spec"] = json!({}));
+    world.until("it is healed", || world.phases().contains(&"Succeeded".to_owned())).await;
+    assert_eq!(ready(&told()), (json!("True"), json!("Allowed")));
+    let events = world.api.list("events");
+    let of_config: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["regarding"]["kind"] == "RemediationConfig")
+        .map(|event| &event["reason"])
+        .collect();
+    assert_eq!(of_config, ["Suspended", "Resumed"], "{events:#?}");
+    replica.crash().await;
+}
+
+fn config(spec: &Value) -> Value {
+    json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationConfig", "metadata": {"name": "cluster"}, "spec": spec})
+}

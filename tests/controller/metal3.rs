@@ -143,7 +143,7 @@ async fn without_a_machine_that_names_the_node_in_turn_nothing_is_made() {
 fn valid(world: &World) -> (String, String) {
     let policy = world.api.get("remediationpolicies", "hung").unwrap_or_default();
     let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let valid = conditions.into_iter().find(|one| one["type"] == "Valid").unwrap_or_default();
+    let valid = conditions.into_iter().find(|one| one["type"] == "Ready").unwrap_or_default();
     let text = |key: &str| valid[key].as_str().unwrap_or_default().to_owned();
     (text("status"), text("message"))
 }

@@ -16,7 +16,7 @@ pub enum BlockReason {
     PodUnknown,
     /// The policy is a dry run: planned and recorded, not executed.
     DryRun,
-    /// The policy is suspended.
+    /// The policy, or all remediation, is suspended.
     Suspended,
     /// The policy has pause requests.
     Paused,

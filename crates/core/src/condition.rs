@@ -50,8 +50,12 @@ pub enum ConditionType {
     RestartSafe,
     /// The tool can heal what it found; False = a person is needed (controller).
     SelfHealing,
-    /// The policy is valid.
-    Valid,
+    /// The controller applies the object as it stands.
+    Ready,
+    /// The object cannot be applied, or has ended without success, until a person changes it (kstatus).
+    Stalled,
+    /// The controller is at work on the object (kstatus).
+    Reconciling,
     /// New remediations may start under the policy.
     RemediationAllowed,
     /// The remediation is under way (medik8s contract).
@@ -83,7 +87,9 @@ impl ConditionType {
             Self::NodeStable => "NodeStable",
             Self::RestartSafe => "RestartSafe",
             Self::SelfHealing => "SelfHealing",
-            Self::Valid => "Valid",
+            Self::Ready => "Ready",
+            Self::Stalled => "Stalled",
+            Self::Reconciling => "Reconciling",
             Self::RemediationAllowed => "RemediationAllowed",
             Self::Processing => "Processing",
             Self::Succeeded => "Succeeded",

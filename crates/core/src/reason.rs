@@ -29,6 +29,8 @@ pub enum ConditionReason {
     Invalid,
     /// Something holds new work back.
     Blocked,
+    /// A person has suspended it.
+    Suspended,
     /// Nothing is in the way.
     Allowed,
     /// Work is under way.
@@ -56,6 +58,7 @@ impl ConditionReason {
             Self::Accepted => "Accepted",
             Self::Invalid => "Invalid",
             Self::Blocked => "Blocked",
+            Self::Suspended => "Suspended",
             Self::Allowed => "Allowed",
             Self::InProgress => "InProgress",
             Self::Finished => "Finished",

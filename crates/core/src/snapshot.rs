@@ -257,7 +257,7 @@ pub struct FailedContainer {
 }
 
 /// A Job of ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobView {
     /// The operation it was made for.
     pub operation_id: String,
@@ -316,6 +316,8 @@ pub struct UnreadableRemediation {
 pub struct Snapshot {
     /// The controller's wall clock: for records and times to live, never for freshness.
     pub now: Timestamp,
+    /// `spec.suspend` of the `RemediationConfig`, with who and why: nothing starts on any node.
+    pub suspended: Option<String>,
     /// All nodes, by name.
     pub nodes: BTreeMap<String, NodeView>,
     /// All reports, by node name.

@@ -123,6 +123,8 @@ pub struct World {
     pub now: Timestamp,
     /// Of the decision.
     pub settings: PlanSettings,
+    /// Who has suspended all remediation, and why.
+    pub suspended: Option<String>,
     /// By name.
     pub nodes: BTreeMap<String, WorldNode>,
     /// All of them valid.
@@ -169,6 +171,7 @@ impl World {
         Self {
             now,
             settings: PlanSettings::default(),
+            suspended: None,
             nodes: BTreeMap::new(),
             policies: policies.to_vec(),
             remediations: BTreeMap::new(),
@@ -200,6 +203,7 @@ impl World {
         self.note_conditions(&mut notices, &mut flaps);
         Snapshot {
             now: self.now,
+            suspended: self.suspended.clone(),
             nodes: nodes().map(|(name, node)| (name.clone(), node.view.clone())).collect(),
             reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
             commands: nodes().filter_map(|(name, node)| Some((name.clone(), node.command()?))).collect(),
@@ -430,14 +434,11 @@ impl World {
             Operation::Notify(_) => done(),
             Operation::HandOff(with) => {
                 // The last look before the act: a step that is over makes nothing.
-                let known = self.remediations.get(name)?;
-                known.current_step().filter(|step| step.operation_id == id)?;
-                let node_now = self.nodes.get(node)?;
-                Some(self.remediators.make(node_now, node, id, with, now))
+                self.remediations.get(name)?.current_step().filter(|step| step.operation_id == id)?;
+                Some(self.remediators.make(self.nodes.get(node)?, node, id, with, now))
             }
             Operation::RunJob(order) => {
-                let operation_id = id.to_owned();
-                let job = JobView { operation_id, started: false, rejected: None, finished: false, outcome: None };
+                let job = JobView { operation_id: id.to_owned(), ..JobView::default() };
                 self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
                 Some(ActionResult::Started)
             }

@@ -54,8 +54,8 @@ pub struct RemediationPolicyStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 253)))]
     pub overlapping_policies: Vec<String>,
-    /// Valid (False = the spec has errors, all named) and RemediationAllowed (False = nothing new starts,
-    /// with the reason).
+    /// Ready (False = the spec has errors, all named; Stalled is True then) and RemediationAllowed (False = nothing new
+    /// starts, with the reason).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -4,14 +4,18 @@
 //! that has reserved a step answers with the very remediation that the last look would ask for next.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 
-use crate::api::{LEDGER_NAME, NodeRemediation, RemediationPolicy, SYSTEM_NAMESPACE};
+use crate::api::{CONFIG_NAME, LEDGER_NAME, NodeRemediation, RemediationConfig, RemediationPolicy, SYSTEM_NAMESPACE};
+use crate::controller::cache::guard::Guarded;
 use crate::controller::calls::{CallError, Calls, DEADLINE, bounded_opt};
 
 /// How old an answer may be, counted from before its call was sent: no older than that of a call on a busy server.
@@ -19,14 +23,14 @@ const FRESH: Duration = Duration::from_millis(250);
 /// Most policies that are remembered: more than any cluster should have.
 const POLICIES: usize = 256;
 
-/// One policy, asked for by one at a time.
-type Slot = Arc<tokio::sync::Mutex<Option<(Instant, RemediationPolicy)>>>;
+/// An object that is there or not, asked for by one at a time.
+type Slot<K> = tokio::sync::Mutex<Option<(Instant, Option<K>)>>;
 
-/// A policy as it stands.
+/// An object as it stands.
 #[derive(Debug)]
-pub struct Read {
-    /// The policy.
-    pub policy: RemediationPolicy,
+pub struct Read<K> {
+    /// The object.
+    pub object: K,
     /// Whether it was read for this very question. An answer to an earlier one is no news for the cache: what the watch has shown since,
     /// a deletion perhaps, is newer.
     pub is_new: bool,
@@ -35,43 +39,28 @@ pub struct Read {
 /// Answers of the last moment.
 #[derive(Debug, Default)]
 pub struct Lately {
-    policies: Mutex<BTreeMap<String, Slot>>,
+    config: Slot<Guarded<RemediationConfig>>,
+    policies: Mutex<BTreeMap<String, Arc<Slot<RemediationPolicy>>>>,
     remediations: Mutex<BTreeMap<String, (Instant, NodeRemediation)>>,
     /// The version of the ledger, asked for by one at a time.
     ledger: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
 impl Lately {
-    /// The policy as it stands now. Who asks while another asks waits for that answer, and takes it where it is fresh enough;
-    /// that there is none, or no answer, is nobody else's answer.
+    /// The policy as it stands now. Who asks while another asks waits for that answer, and takes it where it is fresh enough.
     ///
     /// # Errors
     /// No answer within the deadline of a call, the time in which another one was waited for included.
-    pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<Read>, CallError> {
-        let what = || format!("reading RemediationPolicy {name}");
-        timeout(DEADLINE, self.ask(calls, name, what))
-            .await
-            .unwrap_or_else(|_| Err(CallError::NoAnswer { what: what() }))
+    pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<Read<RemediationPolicy>>, CallError> {
+        ask(&self.slot(name), calls, name).await
     }
 
-    async fn ask(
-        &self,
-        calls: &Calls,
-        name: &str,
-        what: impl FnOnce() -> String + Send,
-    ) -> Result<Option<Read>, CallError> {
-        let (slot, mine) = (self.slot(name), Instant::now());
-        let mut known = slot.lock().await;
-        let now = Instant::now();
-        // One that was asked for after us is as live as our own, however long its answer took.
-        if let Some((_, policy)) = known.as_ref().filter(|(asked, _)| *asked >= mine || is_fresh(*asked, now)) {
-            return Ok(Some(Read { policy: policy.clone(), is_new: false }));
-        }
-        *known = None;
-        let api = calls.read::<RemediationPolicy>();
-        let found = bounded_opt(what, api.get(name)).await?;
-        *known = found.clone().map(|policy| (now, policy));
-        Ok(found.map(|policy| Read { policy, is_new: true }))
+    /// The object that applies to all policies, in the same way.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn config(&self, calls: &Calls) -> Result<Option<Read<Guarded<RemediationConfig>>>, CallError> {
+        ask(&self.config, calls, CONFIG_NAME).await
     }
 
     /// What a write of ours that was sent then was answered with.
@@ -115,13 +104,34 @@ impl Lately {
         timeout(DEADLINE, ask).await.unwrap_or_else(|_| Err(CallError::NoAnswer { what: what() }))
     }
 
-    fn slot(&self, name: &str) -> Slot {
+    fn slot(&self, name: &str) -> Arc<Slot<RemediationPolicy>> {
         let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
         if policies.len() >= POLICIES && !policies.contains_key(name) {
             policies.clear();
         }
         Arc::clone(policies.entry(name.to_owned()).or_default())
     }
+}
+
+async fn ask<K>(slot: &Slot<K>, calls: &Calls, name: &str) -> Result<Option<Read<K>>, CallError>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    let what = || format!("reading {} {name}", K::kind(&()));
+    let mine = Instant::now();
+    let answer = async {
+        let mut known = slot.lock().await;
+        let now = Instant::now();
+        // One that was asked for after us is as live as our own, however long its answer took.
+        if let Some((_, found)) = known.as_ref().filter(|(asked, _)| *asked >= mine || is_fresh(*asked, now)) {
+            return Ok(found.clone().map(|object| Read { object, is_new: false }));
+        }
+        *known = None;
+        let found = bounded_opt(what, calls.read::<K>().get(name)).await?;
+        *known = Some((now, found.clone()));
+        Ok(found.map(|object| Read { object, is_new: true }))
+    };
+    timeout(DEADLINE, answer).await.unwrap_or_else(|_| Err(CallError::NoAnswer { what: what() }))
 }
 
 fn is_fresh(asked: Instant, now: Instant) -> bool {

@@ -7,9 +7,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::time::Instant;
 
-use super::{Applier, ApplyError, reboot};
+use super::{Applier, ApplyError, lately, reboot};
 use crate::api::policy::PolicyStep;
-use crate::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
+use crate::api::{
+    CONFIG_NAME, NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend,
+    convert,
+};
 use crate::controller::cache::arrival::Arrivals;
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::guard::Guarded;
@@ -66,6 +69,8 @@ struct Read {
     policy: Option<RemediationPolicy>,
     /// Whether that policy was read for this look alone.
     is_policy_new: bool,
+    /// Who has suspended all remediation, and why.
+    suspended: Option<String>,
     remediation: Option<NodeRemediation>,
     /// The pod of the fault, where a policy asks for labels or owners, or the fault is about the pod itself.
     pod: Option<LivePod>,
@@ -172,14 +177,28 @@ impl Applier {
             Ok(futures::try_join!(
                 bounded_opt(|| format!("reading NodeRuntimeHealth {node}"), reports.get(node)),
                 self.lately.policy(calls, policy),
+                self.lately.config(calls),
                 self.lately.remediation(calls, remediation),
             )?)
         };
-        let ((report, policy, remediation), node, command, pod) =
+        let ((report, policy, config, remediation), node, command, pod) =
             futures::try_join!(all, self.node_now(node), self.command_now(node, is_order), self.read_pod(pod))?;
         let is_policy_new = policy.as_ref().is_some_and(|read| read.is_new);
-        let policy = policy.map(|read| read.policy);
-        Ok(Read { node, report, command, policy, is_policy_new, remediation, pod })
+        let policy = policy.map(|read| read.object);
+        let suspended = config.and_then(|read| self.suspended(read));
+        Ok(Read { node, report, command, policy, is_policy_new, suspended, remediation, pod })
+    }
+
+    /// Who has suspended all remediation and why, by what was read.
+    fn suspended(&self, read: lately::Read<Guarded<RemediationConfig>>) -> Option<String> {
+        let by = match &read.object.0 {
+            Ok(config) => config.veto(),
+            Err(bad) => Some(format!("it cannot be read: {}", bad.why)),
+        };
+        if read.is_new {
+            read.object.fold(&mut self.cache.lock(), Instant::now());
+        }
+        by
     }
 
     fn fold_in(&self, read: &Read) {
@@ -237,6 +256,9 @@ fn judge(
         return Err(format!("Node {} is excluded from remediation: {veto}", remediation.node));
     }
 
+    if let Some(why) = read.suspended {
+        return Err(format!("RemediationConfig {CONFIG_NAME} suspends all remediation: {why}"));
+    }
     let policy = read.policy.ok_or_else(|| format!("RemediationPolicy {policy_name} is gone"))?;
     if policy.spec.suspend || policy.spec.mode != Mode::Enforce {
         return Err(format!("RemediationPolicy {policy_name} is suspended or a dry run"));
@@ -264,7 +286,7 @@ fn judge(
     }
 
     let report = read.report.ok_or_else(|| format!("NodeRuntimeHealth {} is gone", remediation.node))?;
-    if let Some(why) = report.spec.veto() {
+    if let Some(why) = report.veto() {
         return Err(format!("NodeRuntimeHealth {} is suspended: {why}", remediation.node));
     }
     if report::owner(&report.metadata).as_deref() != Some(node_uid) {

@@ -14,6 +14,7 @@ use crate::api::convert::{remediation_spec, remediation_status};
 use crate::api::{
     ConditionReason, ConditionType, FINALIZER, NODE_LABEL, NodeRemediation, NodeRemediationStatus, POLICY_LABEL,
 };
+use crate::controller::cache::RemediationRow;
 use crate::controller::cache::fold::Folds;
 use crate::controller::cache::guard::Guarded;
 use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
@@ -48,17 +49,32 @@ fn object(remediation: &Remediation) -> NodeRemediation {
     NodeRemediation { metadata, spec: remediation_spec(remediation), status: None }
 }
 
-/// The status of a remediation, with the conditions that others of its kind have.
-fn status(remediation: &Remediation, before: &[Condition], now: Timestamp) -> NodeRemediationStatus {
-    let (processing, succeeded) = match remediation.phase {
-        Phase::Pending | Phase::AwaitingApproval | Phase::Running | Phase::Verifying => (Tri::True, Tri::Unknown),
-        Phase::Succeeded => (Tri::False, Tri::True),
-        Phase::Quarantined | Phase::Failed | Phase::Cancelled | Phase::Simulated => (Tri::False, Tri::False),
+/// The status of a remediation, with the conditions of the medik8s contract and those of kstatus.
+fn status(remediation: &Remediation, row: &RemediationRow, now: Timestamp) -> NodeRemediationStatus {
+    let (processing, succeeded, stalled) = match remediation.phase {
+        Phase::Pending | Phase::AwaitingApproval | Phase::Running | Phase::Verifying => {
+            (Tri::True, Tri::Unknown, Tri::False)
+        }
+        Phase::Succeeded => (Tri::False, Tri::True, Tri::False),
+        Phase::Simulated => (Tri::False, Tri::False, Tri::False),
+        Phase::Quarantined | Phase::Failed | Phase::Cancelled => (Tri::False, Tri::False, Tri::True),
     };
+    let ready = if processing == Tri::False && stalled == Tri::False { Tri::True } else { Tri::False };
     let reason = if remediation.phase.is_final() { ConditionReason::Finished } else { ConditionReason::InProgress };
-    let of = |kind, value| condition(before, kind, value, reason, &remediation.message, now);
+    let of = |(kind, value)| Condition {
+        observed_generation: Some(row.generation),
+        ..condition(&row.conditions, kind, value, reason, &remediation.message, now)
+    };
+    let conditions = [
+        (ConditionType::Processing, processing),
+        (ConditionType::Succeeded, succeeded),
+        (ConditionType::Ready, ready),
+        (ConditionType::Reconciling, processing),
+        (ConditionType::Stalled, stalled),
+    ];
     NodeRemediationStatus {
-        conditions: vec![of(ConditionType::Processing, processing), of(ConditionType::Succeeded, succeeded)],
+        observed_generation: Some(row.generation),
+        conditions: conditions.map(of).into(),
         ..remediation_status(remediation)
     }
 }
@@ -66,7 +82,7 @@ fn status(remediation: &Remediation, before: &[Condition], now: Timestamp) -> No
 /// A merge patch leaves what it does not name: what this status does not have is named as absent.
 fn whole(mut status: Value) -> Value {
     if let Some(fields) = status.as_object_mut() {
-        for optional in ["startedAt", "finishedAt", "faults", "attempts"] {
+        for optional in ["observedGeneration", "startedAt", "finishedAt", "faults", "attempts"] {
             fields.entry(optional).or_insert(Value::Null);
         }
         if let Some(cleanup) = fields.get_mut("cleanup").and_then(Value::as_object_mut) {
@@ -103,13 +119,13 @@ impl Applier {
         let Some((uid, version)) = remediation.identity.clone() else {
             return Err(ApplyError::NotNow(format!("remediation {} has no object yet", remediation.name)));
         };
-        let (before, has_asked) = {
+        let (row, has_asked) = {
             let state = self.cache.lock();
             let known = state.snapshot.remediations.get(&remediation.name);
             let has_asked = known.is_some_and(|known| known.awaiting() == remediation.awaiting());
-            (state.remediations.get(&remediation.name).map(|row| row.conditions.clone()).unwrap_or_default(), has_asked)
+            (state.remediations.get(&remediation.name).cloned().unwrap_or_default(), has_asked)
         };
-        let status = whole(serde_json::to_value(status(remediation, &before, self.clock.now()))?);
+        let status = whole(serde_json::to_value(status(remediation, &row, self.clock.now()))?);
         let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": status});
         let api = self.calls.act::<NodeRemediation>();
         let what = || format!("writing the status of NodeRemediation {}", remediation.name);

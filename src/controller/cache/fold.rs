@@ -12,8 +12,10 @@ use tokio::time::Instant;
 use super::guard::{Guardable, Unread};
 use super::report::Standing;
 use super::versions::{Versions, version_of};
-use super::{DaemonSetRow, PolicyRow, RemediationRow, State, job, node, report};
-use crate::api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
+use super::{ConfigRow, DaemonSetRow, PolicyRow, RemediationRow, State, job, node, report};
+use crate::api::{
+    FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend, convert,
+};
 use crate::controller::node_conditions;
 use crate::core::kubelet::unfinished;
 use crate::core::policy::{Mode, Policy};
@@ -258,6 +260,32 @@ pub(super) fn put_policy(
     News::when(matters)
 }
 
+/// The API server takes no second one.
+impl Folds for RemediationConfig {
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.configs
+    }
+
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+        state.unread.forget(Self::KIND, key);
+        let generation = self.metadata.generation.unwrap_or_default();
+        state.config = Some(ConfigRow { generation, status: self.status.clone().unwrap_or_default() });
+        suspend(state, self.veto())
+    }
+
+    fn forget(key: &str, state: &mut State) -> News {
+        state.unread.forget(Self::KIND, key);
+        state.config = None;
+        suspend(state, None)
+    }
+}
+
+/// Takes over whether all remediation is suspended.
+pub(super) fn suspend(state: &mut State, by: Option<String>) -> News {
+    let was = std::mem::replace(&mut state.snapshot.suspended, by);
+    News::when(was != state.snapshot.suspended)
+}
+
 impl Folds for NodeRemediation {
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.remediations
@@ -267,6 +295,7 @@ impl Folds for NodeRemediation {
         state.unread.forget(Self::KIND, key);
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
         let row = RemediationRow {
+            generation: self.metadata.generation.unwrap_or_default(),
             finalizer: finalizers.iter().any(|finalizer| finalizer == FINALIZER),
             others_finalizers: finalizers.iter().any(|finalizer| finalizer != FINALIZER),
             conditions: self.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default(),

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::fold::{self, Folds, News};
 use super::versions::Versions;
 use super::{State, job};
-use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationPolicy, convert};
+use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, convert};
 use crate::core::snapshot::NodeView;
 use crate::core::text::bounded;
 
@@ -268,6 +268,16 @@ impl Guardable for RemediationPolicy {
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
         fold::put_policy(key, &bad.metadata, Err(&bad.why), state, now)
+    }
+}
+
+impl Guardable for RemediationConfig {
+    const KIND: &'static str = "RemediationConfig";
+    const HELD: &'static str = "nothing starts on any node until it can be";
+
+    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> News {
+        state.config = None;
+        fold::suspend(state, Some(format!("it cannot be read: {}", bad.why)))
     }
 }
 

@@ -10,7 +10,7 @@ use super::arrival::{Arrivals, UNDATED};
 use super::said::Conditions;
 use crate::api::condition::{standing_of, status_of};
 use crate::api::health::{NodeRuntimeHealth, RemediationStatus, RestartSafeStatus, Summary};
-use crate::api::{ConditionType, NodeRuntimeHealthStatus, WrittenFlap, is_check_name};
+use crate::api::{ConditionType, NodeRuntimeHealthStatus, Suspend, WrittenFlap, is_check_name};
 use crate::core::condition::unlooked;
 use crate::core::fault::{Fault, MAX_FAULTS};
 use crate::core::observation::KubeletSettings;
@@ -27,6 +27,10 @@ pub struct Standing {
     pub owner: Option<String>,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// Generation of its spec.
+    pub generation: i64,
+    /// The one that its status is about.
+    pub observed_generation: Option<i64>,
     /// The kubelet's version.
     pub kubelet_version: Option<String>,
     /// Faults found by the controller.
@@ -62,6 +66,8 @@ pub fn standing(object: &NodeRuntimeHealth) -> Standing {
         uid: object.metadata.uid.clone().unwrap_or_default(),
         owner: owner(&object.metadata),
         deleting: object.metadata.deletion_timestamp.is_some(),
+        generation: object.metadata.generation.unwrap_or_default(),
+        observed_generation: status.observed_generation,
         kubelet_version: status.kubelet_version,
         cluster_faults: status.cluster_faults,
         remediation: status.remediation,
@@ -82,7 +88,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
     let kubelet = status.kubelet.as_ref().and_then(|kubelet| kubelet.started);
     ReportView {
         node_uid: owner(&object.metadata),
-        suspended: object.spec.veto(),
+        suspended: object.veto(),
         heartbeat: status.probe.as_ref().filter(|probe| probe.heartbeat_at.is_some()).map(|probe| Heartbeat {
             arrived: Duration::ZERO,
             interval: Duration::from_secs(u64::from(probe.interval_seconds).clamp(1, 3600)),

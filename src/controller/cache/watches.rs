@@ -16,7 +16,10 @@ use tokio::time::Instant;
 use super::Cache;
 use super::fold::{Folds, News};
 use super::guard::Guarded;
-use crate::api::{NODE_NAMESPACE, NodeCommand, NodeRemediation, NodeRuntimeHealth, OPERATION_LABEL, RemediationPolicy};
+use crate::api::{
+    NODE_NAMESPACE, NodeCommand, NodeRemediation, NodeRuntimeHealth, OPERATION_LABEL, RemediationConfig,
+    RemediationPolicy,
+};
 
 /// Objects in one answer to a first list. While it is read, an answer takes several times its size in memory, which is not
 /// given back to the system afterwards: with 500 of a thousand nodes, more than all that is kept of them.
@@ -32,6 +35,7 @@ pub async fn run(client: Client, cache: Arc<Cache>) {
         () = watch(Api::<Guarded<NodeRuntimeHealth>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<Guarded<NodeCommand>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<Guarded<RemediationPolicy>>::all(client.clone()), all.clone(), &cache) => {}
+        () = watch(Api::<Guarded<RemediationConfig>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<Guarded<NodeRemediation>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<Guarded<DaemonSet>>::all(client.clone()), all.clone(), &cache) => {}
         () = watch(Api::<Guarded<Job>>::namespaced(client.clone(), NODE_NAMESPACE), ours.clone(), &cache) => {}

@@ -14,10 +14,13 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Difference, NodePart, Outlook, difference, news_of_policy, node_part, policy_status, same_policy_status};
+use super::{
+    Difference, NodePart, Outlook, config_status, difference, news_of_policy, node_part, policy_status,
+    same_policy_status,
+};
 use crate::api::{
-    CONTROLLER_MANAGER, NodeRuntimeHealth, NodeRuntimeHealthSpec, PROBE_LABEL, RemediationPolicy,
-    RemediationPolicyStatus, WrittenFlap,
+    CONFIG_NAME, CONTROLLER_MANAGER, ConditionReason, NodeRuntimeHealth, NodeRuntimeHealthSpec, PROBE_LABEL,
+    RemediationConfig, RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus, WrittenFlap,
 };
 use crate::controller::cache::command::CommandRow;
 use crate::controller::cache::fold::Folds;
@@ -28,6 +31,7 @@ use crate::controller::cache::{Cache, State};
 use crate::controller::calls::{CallError, Calls, bounded};
 use crate::controller::clock::Clock;
 use crate::controller::commands::{Ask, Command, owned_by};
+use crate::controller::events::Events;
 use crate::controller::leader::Leadership;
 use crate::core::along::Along;
 use crate::core::plan::NodeOutlook;
@@ -60,6 +64,9 @@ const WATCHED_ROUND: u128 = 100;
 /// Wait after a write that failed, before the same object is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
+/// Key of the only `RemediationConfig`.
+const CONFIG: &str = "config";
+
 /// Wait before a third fresh check in a row; doubled with each one more.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Longest wait before another one.
@@ -78,6 +85,8 @@ enum Write {
     Node { node: String, part: Box<NodePart> },
     /// Write a policy's status.
     Policy { name: String, status: Box<RemediationPolicyStatus> },
+    /// Write the status of the `RemediationConfig`, and tell whether it begins or ends to suspend all remediation.
+    Config { status: Box<RemediationConfigStatus>, is_news: bool },
 }
 
 impl Write {
@@ -86,6 +95,7 @@ impl Write {
             Self::Create { node, .. } | Self::Remove { node, .. } | Self::Node { node, .. } => format!("node {node}"),
             Self::Look { node, .. } => format!("command {node}"),
             Self::Policy { name, .. } => format!("policy {name}"),
+            Self::Config { .. } => CONFIG.to_owned(),
         }
     }
 }
@@ -136,6 +146,7 @@ pub struct StatusWriter {
     calls: Calls,
     cache: Arc<Cache>,
     clock: Clock,
+    events: Events,
     leadership: Leadership,
     outlook: watch::Receiver<Arc<Outlook>>,
     asked: BTreeMap<String, Asked>,
@@ -155,6 +166,7 @@ impl StatusWriter {
         calls: Calls,
         cache: Arc<Cache>,
         clock: Clock,
+        events: Events,
         leadership: Leadership,
         outlook: watch::Receiver<Arc<Outlook>>,
     ) -> Self {
@@ -165,6 +177,7 @@ impl StatusWriter {
             calls,
             cache,
             clock,
+            events,
             leadership,
             outlook,
             asked,
@@ -234,11 +247,11 @@ impl StatusWriter {
         let outlook = self.outlook.borrow_and_update().clone();
         let writes = self.due(&outlook, now);
         let full = writes.len() >= ROUND;
-        let (calls, cache, leadership) = (&self.calls, &self.cache, &self.leadership);
+        let (calls, cache, events, leadership) = (&self.calls, &self.cache, &self.events, &self.leadership);
         let runs = writes.into_iter().map(|write| async move {
             // A term may end in the middle of a long round.
             let lead = leadership.term(Instant::now()).is_some();
-            let result = if lead { carry_out(calls, cache, &write).await } else { Ok(()) };
+            let result = if lead { carry_out(calls, cache, events, &write).await } else { Ok(()) };
             (write.key(), result)
         });
         let results: Vec<_> = futures::stream::iter(runs).buffer_unordered(AT_ONCE).collect().await;
@@ -259,9 +272,18 @@ impl StatusWriter {
         if !state.is_synced() {
             return Vec::new();
         }
-        let State { snapshot, standing: standings, commands, policies, .. } = &mut *state;
+        let State { snapshot, standing: standings, commands, policies, config, .. } = &mut *state;
         let wall = self.clock.now();
         let mut writes: Vec<Write> = Vec::new();
+        if let Some(row) = config {
+            let status = config_status(row, snapshot, wall);
+            let is_news = row.status.conditions != status.conditions;
+            let is_old = row.status.observed_generation != status.observed_generation;
+            let is_other = row.status.active_remediations != status.active_remediations;
+            if is_news || is_old || (is_other && self.rested(CONFIG, now, WORDS_EVERY)) {
+                writes.push(Write::Config { status: Box::new(status), is_news });
+            }
+        }
         for (name, row) in &*policies {
             let status = policy_status(row, outlook.policies.get(name), wall);
             let is_new =
@@ -406,7 +428,7 @@ fn again_after(count: u32) -> Duration {
     if count < 2 { Duration::ZERO } else { doubled.min(AGAIN_MOST) }
 }
 
-async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), CallError> {
+async fn carry_out(calls: &Calls, cache: &Cache, events: &Events, write: &Write) -> Result<(), CallError> {
     match write {
         Write::Create { node, node_uid } => create(calls, cache, node, node_uid).await,
         Write::Remove { node, uid } => remove(calls, node, uid).await,
@@ -445,6 +467,21 @@ async fn carry_out(calls: &Calls, cache: &Cache, write: &Write) -> Result<(), Ca
             fold(cache, before, written);
             Ok(())
         }
+        Write::Config { status, is_news } => {
+            let api: Api<Guarded<RemediationConfig>> = calls.act();
+            let what = || format!("writing the status of RemediationConfig {CONFIG_NAME}");
+            let patch = Patch::Apply(json!({
+                "apiVersion": RemediationConfig::api_version(&()), "kind": RemediationConfig::kind(&()), "status": status,
+            }));
+            let before = latest::<RemediationConfig>(cache, CONFIG_NAME);
+            let written = bounded(what, api.patch_status(CONFIG_NAME, &apply(), &patch)).await?;
+            if let Some(ready) = status.conditions.first().filter(|_| *is_news) {
+                let is_suspended = ready.reason == ConditionReason::Suspended.as_str();
+                events.configured(written.meta(), is_suspended, &ready.message);
+            }
+            fold(cache, before, written);
+            Ok(())
+        }
     }
 }
 
@@ -469,6 +506,7 @@ fn apply() -> PatchParams {
 /// Everything the controller owns in the object: what an apply leaves out is removed.
 fn node_patch(part: &NodePart) -> serde_json::Value {
     let mut status = json!({
+        "observedGeneration": part.observed_generation,
         "remediation": part.remediation, "summary": part.summary, "conditions": part.conditions,
     });
     if let Some(fields) = status.as_object_mut() {

@@ -29,7 +29,7 @@ fn ordinary(entry: &AuditEntry) -> bool {
         "runtimehealth.io" => match object.resource.as_str() {
             "nodecommands" => matches!(entry.verb.as_str(), "create" | "patch"),
             "noderuntimehealths" => matches!(entry.verb.as_str(), "create" | "patch" | "update"),
-            "remediationpolicies" => object.subresource == "status",
+            "remediationpolicies" | "remediationconfigs" => object.subresource == "status",
             "noderemediations" => true,
             _ => false,
         },

@@ -124,6 +124,7 @@ async fn forged_fields(caller: &Caller, cases: &mut Cases) {
         ("clusterFaults", json!([fault("StuckDaemonSetPod")])),
         ("summary", json!({"health": "Healthy"})),
         ("kubeletVersion", json!("v1.23.0")),
+        ("observedGeneration", json!(7)),
         (
             "flapping",
             json!({"readyTransitions": 1, "recurrences": 0, "trackedSince": "2026-01-01T00:00:00Z", "lastChangeAt": "2026-01-01T00:00:00Z",
@@ -144,7 +145,7 @@ async fn forged_fields(caller: &Caller, cases: &mut Cases) {
             )
             .await;
     }
-    for kind in ["ProbeReporting", "NodeStable", "PodsProgressing", "SelfHealing"] {
+    for kind in ["Ready", "ProbeReporting", "NodeStable", "PodsProgressing", "SelfHealing"] {
         cases.denied(caller, kind, apply_status("worker-1", with_condition(kind)), "are the controller's").await;
     }
 }

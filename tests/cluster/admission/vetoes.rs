@@ -50,7 +50,7 @@ pub async fn owned(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
 /// In their own name, whatever they say; and an object from before anybody was named can be kept and changed.
 pub async fn signed(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     let (olga, admin) = (&all.operator, &all.admin);
-    let expected = format!("{SAID}{OLGA} (nrh suspend NODE writes it");
+    let expected = format!("{SAID}{OLGA} (nrh suspend writes it");
     cases.denied(olga, "suspend in another's", spec(&json!({"suspend": true, "suspendedBy": "ann"})), &expected).await;
     cases.denied(olga, "write a reason in nobody's name", spec(&json!({"reason": "x"})), &expected).await;
     cases.denied(olga, "name another", spec(&json!({"suspendedBy": "ann"})), &expected).await;

@@ -89,6 +89,11 @@ impl Fleet {
         self.nodes.lock().unwrap().insert(name.to_owned(), None);
     }
 
+    /// Whether it is not well yet.
+    pub fn is_sick(&self, name: &str) -> bool {
+        self.nodes.lock().unwrap().get(name).is_some_and(Option::is_some)
+    }
+
     /// Whether the kubelets start no pods for now.
     pub fn keep_idle(&self, idle: bool) {
         self.idle.store(idle, Ordering::SeqCst);

@@ -126,6 +126,7 @@ impl Call {
             "/noderuntimehealths",
             "/nodecommands",
             "/remediationpolicies",
+            "/remediationconfigs",
             "/selfsubjectaccessreviews",
         ];
         let is_named = self.method == Method::POST || self.path.contains("/configmaps/") || self.path.contains(node);

@@ -52,6 +52,8 @@ pub(super) struct Seen<'a> {
 #[derive(Debug)]
 pub(super) struct NodeFacts<'a> {
     pub name: &'a str,
+    /// Who has suspended all remediation, and why.
+    pub all_suspended: Option<&'a str>,
     pub view: Option<&'a NodeView>,
     pub report: Option<&'a ReportView>,
     pub command: Option<&'a CommandView>,
@@ -325,6 +327,7 @@ pub(super) fn gather<'a>(
             let probe = Probe::of(view, report);
             let mut facts = Box::new(NodeFacts {
                 name,
+                all_suspended: snapshot.suspended.as_deref(),
                 view,
                 report,
                 command: commands.at(name),

@@ -30,7 +30,7 @@ pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Block> {
     }
     let message = format!(
         "{template}: it is not proven that the controller may create {} in namespace {}; what is lacking stands in condition \
-         Valid of the policy, and is asked again and again",
+         Ready of the policy, and is asked again and again",
         template.object_kind(),
         template.namespace
     );

@@ -147,9 +147,7 @@ fn start<'a>(
         let message = format!("a remediation of node {} is being brought to its end", facts.name);
         return Err(Block::new(BlockReason::LowerUrgency, &message).into());
     }
-    if let Some(why) = readiness::leave_alone(facts) {
-        return Err(Block::new(BlockReason::Excluded, &why).into());
-    }
+    readiness::excluded(facts)?;
     let seen = fault(ctx, facts, manual)?;
     let (rule, standing) = step_index(ctx, facts, policy, manual, seen)?;
     room(ctx, nodes, facts, (manual, seen.fault.kind), slots)?;

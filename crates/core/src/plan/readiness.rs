@@ -17,6 +17,12 @@ pub(super) fn leave_alone(facts: &NodeFacts<'_>) -> Option<String> {
     leave_alone_but(facts, &[])
 }
 
+/// The same, as a block.
+pub(super) fn excluded(facts: &NodeFacts<'_>) -> Result<(), Block> {
+    let reason = if facts.all_suspended.is_some() { BlockReason::Suspended } else { BlockReason::Excluded };
+    leave_alone(facts).map_or(Ok(()), |why| Err(Block::new(reason, &why)))
+}
+
 /// The same, where these vetoes do not count.
 pub(super) fn leave_alone_but(facts: &NodeFacts<'_>, passed: &[&str]) -> Option<String> {
     let view = facts.view?;
@@ -30,8 +36,16 @@ pub(super) fn leave_alone_but(facts: &NodeFacts<'_>, passed: &[&str]) -> Option<
     Some(format!("node {} asks to be left alone: {first}", facts.name))
 }
 
-/// That a person has suspended the node.
+/// That a person has suspended all remediation.
+pub(super) fn all_suspended(by: Option<&str>) -> Option<String> {
+    Some(format!("remediation is suspended in the whole cluster (RemediationConfig cluster): {}", by?))
+}
+
+/// That a person has suspended the node, or all remediation.
 pub(super) fn suspended(facts: &NodeFacts<'_>) -> Option<String> {
+    if let Some(why) = all_suspended(facts.all_suspended) {
+        return Some(why);
+    }
     let reason = facts.report?.suspended.as_ref()?;
     Some(format!("node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name))
 }
@@ -60,9 +74,7 @@ pub(super) fn judge<'p>(
 ) -> Result<&'p Rule, Block> {
     let fault = seen.fault.as_ref();
     unreadable::may_begin(facts)?;
-    if let Some(why) = leave_alone(facts) {
-        return Err(Block::new(BlockReason::Excluded, &why));
-    }
+    excluded(facts)?;
     if policy.suspend {
         return Err(Block::new(BlockReason::Suspended, &format!("policy {} is suspended", policy.name)));
     }

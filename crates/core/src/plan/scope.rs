@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::evidence::{NodeFacts, Nodes, Probe};
 use super::limits::{self, Group};
 use super::storm::{Front, StormOutlook, Weather};
-use super::{BlockReason, PolicyOutlook};
+use super::{BlockReason, PolicyOutlook, readiness};
 use crate::budget::{Bounds, Slots};
 use crate::fault::{Fault, FaultState, FaultType};
 use crate::policy::{Amount, Mode, Policy, Rule};
@@ -23,6 +23,8 @@ const MAY_LIE: Amount = Amount::Percent(5);
 #[derive(Debug)]
 pub(super) struct Scope<'a> {
     pub policy: &'a Policy,
+    /// Why no policy starts anything, if so.
+    suspended: Option<String>,
     /// Why none of its steps may be taken at this time of day, if so.
     pub shut: Option<Shut>,
     pub selected: u32,
@@ -75,6 +77,7 @@ pub(super) fn scopes<'a>(
     scopes
         .into_iter()
         .map(|mut scope| {
+            scope.suspended = readiness::all_suspended(snapshot.suspended.as_deref());
             scope.shut = window::all_shut(&scope.policy.windows, &scope.policy.actions(), snapshot.now);
             scope.storms = scope.weather.storms(scope.policy, &snapshot.remediations, snapshot.now);
             scope.max_unhealthy = scope.policy.limits.max_unhealthy.of(scope.selected);
@@ -88,6 +91,7 @@ impl<'a> Scope<'a> {
     fn empty(policy: &'a Policy) -> Self {
         Self {
             policy,
+            suspended: None,
             shut: None,
             selected: 0,
             unhealthy: 0,
@@ -119,6 +123,9 @@ impl<'a> Scope<'a> {
     /// Why the policy starts nothing new on this node, budgets of slots aside; without one: on any node of which only its own probe says
     /// that it is unhealthy.
     pub fn blocked(&self, facts: Option<&NodeFacts<'_>>) -> Option<(BlockReason, String)> {
+        if let Some(why) = &self.suspended {
+            return Some((BlockReason::Suspended, why.clone()));
+        }
         let name = &self.policy.name;
         if self.policy.suspend {
             return Some((BlockReason::Suspended, format!("policy {name} is suspended")));
@@ -236,7 +243,7 @@ pub(super) fn broken(policy: &Policy) -> Option<String> {
     let name = &policy.name;
     policy.is_broken.then(|| {
         format!(
-            "policy {name} is not valid since it was changed (its condition Valid says why): what it has begun stays as it is, and \
+            "policy {name} is not valid since it was changed (its condition Ready says why): what it has begun stays as it is, and \
              nothing new starts, until it is mended"
         )
     })

@@ -152,7 +152,8 @@ fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
 #[test]
 fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
     type Block = (BlockReason, fn(&mut World), fn(&mut World));
-    let holds: [Block; 11] = [
+    let holds: [Block; 12] = [
+        (BlockReason::Suspended, |w| w.suspended = Some("by ann".into()), |w| w.suspended = None),
         (
             BlockReason::Excluded,
             |w| w.node("n1").view.vetoes.push("drain".into()),

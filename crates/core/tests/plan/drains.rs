@@ -156,8 +156,9 @@ fn a_node_that_somebody_else_has_cordoned_is_not_drained() {
 /// Told in planetlabs/draino #17.
 #[test]
 fn a_person_who_uncordons_or_suspends_stops_it_at_once() {
-    let stops: [fn(&mut World); 3] = [
+    let stops: [fn(&mut World); 4] = [
         |world| world.node("n1").view.unschedulable = false,
+        |world| world.suspended = Some("by ann".into()),
         |world| world.policies[0].suspend = true,
         |world| world.node("n1").report.suspended = Some("hands off".into()),
     ];

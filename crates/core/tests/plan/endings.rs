@@ -50,10 +50,11 @@ fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
 #[test]
 fn remediations_are_cancelled_and_put_back() {
     type End = (&'static str, fn(&mut World), bool);
-    let ends: [End; 9] = [
+    let ends: [End; 10] = [
         ("deleted", |w| w.remediations.values_mut().for_each(|e| e.deleting = true), true),
         ("policy gone", |w| w.policies.clear(), true),
         ("policy suspended", |w| w.policies[0].suspend = true, true),
+        ("all suspended", |w| w.suspended = Some("by ann".into()), true),
         ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, true),
         ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), true),
         ("node suspended", |w| w.node("n1").report.suspended = Some("hands off".into()), true),

@@ -49,6 +49,7 @@ pub enum Event {
     MayAct(usize, bool),
     Veto(usize, bool),
     Suspend(usize, bool),
+    SuspendAll(bool),
     /// What happens to policies happens to the one at this place, of as many as there are.
     SuspendPolicy(usize, bool),
     PausePolicy(usize, bool),
@@ -171,6 +172,7 @@ pub fn event() -> impl Strategy<Value = Event> {
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::MayAct(n, b)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Veto(n, b)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Suspend(n, b)),
+        1 => prop::bool::weighted(0.3).prop_map(Event::SuspendAll),
         1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::SuspendPolicy(p, on)),
         1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::PausePolicy(p, on)),
         1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::BreakPolicy(p, on)),
@@ -365,6 +367,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
 /// What happens to policies, to the controller or to all nodes.
 fn happen_to_all(world: &mut World, event: &Event) {
     match event {
+        Event::SuspendAll(on) => world.suspended = on.then(|| "by ann".to_owned()),
         Event::SuspendPolicy(which, on) => change(world, *which, |policy| policy.suspend = *on),
         Event::PausePolicy(which, on) => change(world, *which, |policy| {
             policy.pause_requests = on.then(|| "release".to_owned()).into_iter().collect();

@@ -318,7 +318,7 @@ fn executed(snapshot: &Snapshot, policy: &Policy, node: &str) -> usize {
 fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, operation: &Operation) {
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
     assert_eq!(view.uid, uid);
-    assert!(view.vetoes.is_empty() && !view.deleting && report.suspended.is_none());
+    assert!(view.vetoes.is_empty() && !view.deleting && report.suspended.is_none() && snapshot.suspended.is_none());
     assert_eq!(report.node_uid.as_ref(), Some(&view.uid));
     let policy = policy_of(snapshot, record);
     assert!(!policy.suspend && policy.mode == Mode::Enforce);
@@ -586,6 +586,7 @@ fn calm_down(world: &mut World) {
         policy.windows.clear();
     }
     world.refuses = false;
+    world.suspended = None;
     world.may_evict = Tri::True;
     for node in world.nodes.values_mut() {
         (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));

@@ -6,6 +6,7 @@ pub(super) fn read(change: impl Fn(&mut Value)) -> Read {
     let mut all = json!({
         "node": {"metadata": {"name": "w1", "uid": "n1"}},
         "pod": null,
+        "suspended": null,
         "report": {"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
             "metadata": {"name": "w1", "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "n1"}]},
             "spec": {},
@@ -29,6 +30,7 @@ pub(super) fn read(change: impl Fn(&mut Value)) -> Read {
         report: serde_json::from_value(part("report")).unwrap(),
         policy: serde_json::from_value(part("policy")).unwrap(),
         is_policy_new: true,
+        suspended: serde_json::from_value(part("suspended")).unwrap(),
         remediation: serde_json::from_value(part("remediation")).unwrap(),
         pod: serde_json::from_value::<Option<Pod>>(part("pod"))
             .unwrap()
@@ -332,7 +334,7 @@ fn when_nothing_says_no_the_act_goes_on() {
 #[test]
 fn each_single_no_stops_the_act_and_says_which() {
     type Case = (&'static str, fn(&mut Value), &'static str);
-    let cases: [Case; 14] = [
+    let cases: [Case; 15] = [
         ("node gone", |v| v["node"] = Value::Null, "Node w1 is gone"),
         ("node replaced", |v| v["node"]["metadata"]["uid"] = json!("n2"), "was replaced"),
         (
@@ -346,6 +348,11 @@ fn each_single_no_stops_the_act_and_says_which() {
             "excluded from remediation",
         ),
         ("policy gone", |v| v["policy"] = Value::Null, "RemediationPolicy p is gone"),
+        (
+            "all suspended",
+            |v| v["suspended"] = json!("by ann: upgrade"),
+            "RemediationConfig cluster suspends all remediation: by ann: upgrade",
+        ),
         ("policy suspended", |v| v["policy"]["spec"]["suspend"] = json!(true), "is suspended or a dry run"),
         ("policy dry", |v| v["policy"]["spec"]["mode"] = json!("DryRun"), "is suspended or a dry run"),
         ("report gone", |v| v["report"] = Value::Null, "NodeRuntimeHealth w1 is gone"),

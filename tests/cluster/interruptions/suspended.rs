@@ -1,0 +1,131 @@
+//! All remediation is suspended by one command, while many nodes are being remediated and many more wait.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use nrh::api::{CONFIG_NAME, NodeRemediation, RemediationConfig};
+
+use crate::interruptions::account::{self, Write};
+use crate::interruptions::{Stage, kill, start, until};
+
+/// Nodes that are sick at once, several times as many as may be remediated at a time.
+const SICK: usize = 40;
+/// Jobs that have been made when it is suspended.
+const UNDER_WAY: usize = 8;
+/// From the answer to the command on, something may still start for so long.
+const BOUND: Duration = Duration::from_secs(1);
+/// For how long it is looked whether anything starts.
+const LOOK: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_mins(1);
+
+const POLICY: &str = "
+apiVersion: runtimehealth.io/v1alpha1
+kind: RemediationPolicy
+metadata: {name: many}
+spec:
+  mode: Enforce
+  priority: 1000
+  limits: {maxUnhealthy: 100%, maxInFlight: 100%, storm: {minNodes: 100000}}
+  rules:
+    - name: leaked
+      match: {faults: [LeakedShim]}
+      steps:
+        - {action: Cordon}
+        - {action: CleanupOrphans, maxAttempts: 3, cooldown: 1s, verify: {stableFor: 1s}}
+";
+
+/// What begins something new.
+fn starts(write: &Write) -> bool {
+    ["create jobs.batch", "create noderemediations.runtimehealth.io"].contains(&write.kind().as_str())
+}
+
+/// Nothing starts from a second after the command on, what was begun comes to its end, and after the other command all is healed.
+pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
+    let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
+    bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;
+    let names: Vec<String> = (1..=SICK).map(|number| format!("many-{number:02}")).collect();
+    for node in &names {
+        fleet.sick_node(node).await?;
+    }
+    let leader = start(&stage.upstream);
+    let made = || -> Result<usize> {
+        Ok(account::since(bed, begun)?.iter().filter(|one| starts(one) && one.resource == "jobs.batch").count())
+    };
+    until("the first Jobs", LIMIT, async || Ok((made()? >= UNDER_WAY).then_some(()))).await?;
+    nrh(stage, &["suspend", "--all", "--reason", "an upgrade of the fleet"])?;
+    let suspended = Timestamp::now();
+    tokio::time::sleep(LOOK).await;
+
+    let writes = account::since(bed, begun)?;
+    let last = writes.iter().filter(|write| starts(write) && write.is_done()).map(|write| write.at).max();
+    let last = last.context("nothing was started at all")?;
+    ensure!(last < suspended + BOUND, "something was started at {last}, {BOUND:?} after {suspended} is too late");
+    let jobs: BTreeSet<&str> = writes
+        .iter()
+        .filter(|one| one.kind() == "create jobs.batch" && one.is_done())
+        .map(|one| one.name.as_str())
+        .collect();
+    ensure!(jobs.len() < SICK, "all were remediated before it was suspended: {}", jobs.len());
+    let configs: Api<RemediationConfig> = Api::all(stage.admin.clone());
+    until("the end of what was begun", LIMIT, async || {
+        let status = configs.get(CONFIG_NAME).await?.status.unwrap_or_default();
+        let is_suspended = status.conditions.iter().any(|one| one.type_ == "Ready" && one.reason == "Suspended");
+        Ok((is_suspended && status.active_remediations == 0).then_some(()))
+    })
+    .await?;
+    fleet.ledger_is_empty().await?;
+    let nodes: Api<Node> = Api::all(stage.admin.clone());
+    for node in &names {
+        let is_cordoned = nodes.get(node).await?.spec.and_then(|spec| spec.unschedulable) == Some(true);
+        ensure!(!is_cordoned, "node {node} is still cordoned");
+    }
+    let shown = bed.kubectl(&["get", "rmc", "-o", "wide"])?;
+    ensure!(shown.contains("an upgrade of the fleet") && shown.contains("true"), "{shown}");
+
+    nrh(stage, &["resume", "--all"])?;
+    until("the end of the last fault", LIMIT, async || {
+        Ok((!names.iter().any(|node| fleet.is_sick(node))).then_some(()))
+    })
+    .await?;
+    fleet.ledger_is_empty().await?;
+    let events: Api<Event> = Api::all(stage.admin.clone());
+    let told = until("both events", LIMIT, async || {
+        let all = events.list(&ListParams::default()).await?.items;
+        let of_it = all
+            .into_iter()
+            .filter(|one| one.regarding.as_ref().is_some_and(|by| by.kind.as_deref() == Some("RemediationConfig")));
+        let reasons: BTreeSet<String> = of_it.filter_map(|one| one.reason).collect();
+        Ok(["Suspended", "Resumed"].iter().all(|one| reasons.contains(*one)).then_some(reasons))
+    })
+    .await?;
+    let remediations: Api<NodeRemediation> = Api::all(stage.admin.clone());
+    let count = remediations
+        .list(&ListParams::default())
+        .await?
+        .items
+        .iter()
+        .filter(|one| one.name_any().starts_with("many-"))
+        .count();
+    println!(
+        "suspended after {} Jobs of {SICK}; the last start {:.0} ms after the command; {count} remediations, events {told:?}",
+        jobs.len(),
+        last.duration_since(suspended).as_secs_f64() * 1e3
+    );
+    bed.kubectl(&["delete", "rmp", "many"])?;
+    kill(&stage.admin, leader).await
+}
+
+/// Runs the program as a person does.
+fn nrh(stage: &Stage<'_>, args: &[&str]) -> Result<()> {
+    let mut command: Command = stage.bed.command(env!("CARGO_BIN_EXE_nrh"));
+    let output = command.args(args).env("KUBECONFIG", stage.bed.kubeconfig_path()).output()?;
+    ensure!(output.status.success(), "nrh {args:?}: {output:?}");
+    Ok(())
+}
