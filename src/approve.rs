@@ -24,7 +24,7 @@ const MAX_LINE: usize = 1024;
 /// # Errors
 /// The cluster does not answer, nothing of that name waits, or the API server says no.
 pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
-    let client = client().await?;
+    let client = client(&args.cluster).await?;
     let api: Api<NodeRemediation> = Api::all(client.clone());
     let listed = within(api.list(&ListParams::default())).await.context("cannot list noderemediations")?;
     let remediations: Vec<Remediation> = listed.items.iter().map(convert::remediation).collect();

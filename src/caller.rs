@@ -6,14 +6,26 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::Value;
+
+use crate::cli::ClusterArgs;
 
 /// How long the API server may take for one answer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The cluster of the current kubeconfig, or the one this runs in.
-pub(crate) async fn client() -> anyhow::Result<Client> {
+/// The cluster that is named; by default that of the current kubeconfig, or the one this runs in.
+pub(crate) async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
+    let ClusterArgs { kubeconfig, context } = cluster;
+    if kubeconfig.is_some() || context.is_some() {
+        let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
+        let config = match kubeconfig {
+            Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?,
+            None => Config::from_kubeconfig(&options).await?,
+        };
+        return Ok(Client::try_from(config)?);
+    }
     let config = Config::infer().await.map_err(|error| match error.source() {
         // That it does not run in a cluster either is no news to who gives a command outside of one.
         Some(why) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => {
@@ -55,4 +67,12 @@ pub(crate) async fn whoami(client: Client) -> anyhow::Result<String> {
     let review = within(api.create(&params, &question)).await.context("cannot ask the API server who you are")?;
     let name = review.status.and_then(|status| status.user_info).and_then(|user| user.username);
     name.context("the API server does not say who you are")
+}
+
+/// What the API server has answered with.
+pub(crate) fn code(error: &anyhow::Error) -> Option<u16> {
+    match error.downcast_ref::<kube::Error>()? {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
 }

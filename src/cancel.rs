@@ -28,7 +28,7 @@ struct Live {
 /// # Errors
 /// The cluster does not answer, nothing of that name can be cancelled, several can, or the API server says no.
 pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
-    let client = client().await?;
+    let client = client(&args.cluster).await?;
     let api: Api<NodeRemediation> = Api::all(client.clone());
     let listed = within(api.list(&ListParams::default())).await.context("cannot list noderemediations")?;
     let live: Vec<Live> = listed.items.iter().filter_map(live).collect();

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use crate::api::HumanDuration;
 use crate::core::node_condition::NodeConditions;
@@ -37,6 +38,17 @@ pub struct LogArgs {
     pub log: String,
 }
 
+/// Which cluster, for the commands that people run.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ClusterArgs {
+    /// Kubeconfig file; by default that of KUBECONFIG, then `~/.kube/config`, then the cluster that this runs in.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig; by default the current one.
+    #[arg(long)]
+    pub context: Option<String>,
+}
+
 /// The parts of the program `nrh`. The probe is a program of its own, see [`ProbeCli`].
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -46,26 +58,43 @@ pub enum Command {
     #[command(hide = true)]
     RunCommand(RunCommandArgs),
     /// Explains the state of a node: its faults, what is done about them, and what blocks it.
+    #[command(after_help = "Examples:\n  nrh explain worker-1\n  nrh explain --file objects.yaml worker-1")]
     Explain(ExplainArgs),
     /// Shows what the probe of this node sees, without the API server.
+    #[command(after_help = "Examples:\n  nrh status\n  nrh status --json")]
     Status(StatusArgs),
     /// Prints the evidence that the probe of a node has kept of its confirmed faults.
+    #[command(after_help = "Examples:\n  nrh evidence worker-1\n  nrh evidence worker-1 --json")]
     Evidence(EvidenceArgs),
     /// Lists the steps that wait for approval, and approves one of them.
+    #[command(after_help = "Examples:\n  nrh approve\n  nrh approve worker-1 --operation OPERATION")]
     Approve(ApproveArgs),
     /// Lists the steps that can be requested on a node, and requests one of them.
+    #[command(
+        after_help = "Examples:\n  nrh remediate worker-1\n  nrh remediate worker-1 --fault HungContainer --action ReleaseHungProcess"
+    )]
     Remediate(RemediateArgs),
     /// Cancels a remediation, or a manual request that has not started.
+    #[command(after_help = "Examples:\n  nrh cancel worker-1 --reason 'the disk is being replaced'")]
     Cancel(CancelArgs),
     /// Suspends remediation of a node, or all remediation, until `nrh resume`.
+    #[command(
+        after_help = "Examples:\n  nrh suspend worker-1 --reason 'the disk is being replaced'\n  nrh suspend --all --reason 'network maintenance until 18:00'"
+    )]
     Suspend(SuspendArgs),
     /// Resumes remediation of a node, or all remediation.
+    #[command(after_help = "Examples:\n  nrh resume worker-1\n  nrh resume --all")]
     Resume(ResumeArgs),
     /// Checks whether kubelet and runtime of a node can be restarted now: exit code 0 = yes, 1 = no, 2 = unknown.
+    #[command(after_help = "Examples:\n  nrh restart-safe worker-1 && ssh worker-1 systemctl restart kubelet")]
     RestartSafe(RestartSafeArgs),
     /// Simulates what policies would do in the course of a timeline.
+    #[command(
+        after_help = "Examples:\n  nrh simulate --timeline timeline.yaml --policy policies/\n  nrh simulate --record >timeline.yaml"
+    )]
     Simulate(SimulateArgs),
     /// Rewrites policy files of older versions to the names of this version.
+    #[command(after_help = "Examples:\n  nrh migrate policies/*.yaml")]
     Migrate(MigrateArgs),
     /// Prints what belongs to this version: custom resource definitions, thresholds.
     #[command(subcommand)]
@@ -79,6 +108,17 @@ pub enum Generate {
     Crds(CrdsArgs),
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
     Thresholds(ThresholdsArgs),
+    /// Prints the completions of a shell, such as `nrh generate completions bash >/etc/bash_completion.d/nrh`.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Writes the manual pages, one per command, such as `nrh generate man --out /usr/local/share/man/man1`.
+    Man {
+        /// Folder to write them to.
+        #[arg(long)]
+        out: PathBuf,
+    },
 }
 
 /// Flags of `nrh migrate`.
@@ -196,6 +236,9 @@ pub struct ExplainArgs {
     /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints them.
     #[arg(long, short)]
     pub file: Option<PathBuf>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 /// Flags of `nrh approve`.
@@ -206,6 +249,9 @@ pub struct ApproveArgs {
     /// Approve this operation. Without it, what waits is printed.
     #[arg(long)]
     pub operation: Option<String>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 /// Flags of `nrh remediate`.
@@ -228,6 +274,9 @@ pub struct RemediateArgs {
     /// Cancel the request if it cannot start within this time (1m to 24h); 1h by default.
     #[arg(long)]
     pub timeout: Option<HumanDuration>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 fn action(text: &str) -> Result<ActionType, String> {
@@ -245,6 +294,9 @@ pub struct CancelArgs {
     /// Why, in one sentence; recorded in the remediation.
     #[arg(long)]
     pub reason: Option<String>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 /// One node, or everything.
@@ -276,6 +328,9 @@ pub struct SuspendArgs {
     /// Replace the suspension of another person.
     #[arg(long)]
     pub force: bool,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 /// Flags of `nrh resume`.
@@ -287,6 +342,9 @@ pub struct ResumeArgs {
     /// Resume also what another person suspended.
     #[arg(long)]
     pub force: bool,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 /// Flags of `nrh restart-safe`.
@@ -297,6 +355,9 @@ pub struct RestartSafeArgs {
     /// How long to wait for the answer (1s to 24h); 30s by default.
     #[arg(long)]
     pub timeout: Option<HumanDuration>,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 /// Flags of `nrh status`.
@@ -328,6 +389,9 @@ pub struct EvidenceArgs {
     /// Folder of the probe's state, with `--local`.
     #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 /// Flags of `nrh simulate`.
@@ -351,6 +415,9 @@ pub struct SimulateArgs {
     /// Form of the account.
     #[arg(long, short, value_enum, default_value_t)]
     pub output: SimulateOutput,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 /// Form of the account of `nrh simulate`.

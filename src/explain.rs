@@ -22,7 +22,7 @@ const MOST_NAMES: usize = 20;
 
 /// Runs `nrh explain`.
 pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
-    let (objects, now) = Objects::load(args.file.as_deref(), args.node.as_deref()).await?;
+    let (objects, now) = Objects::load(args.file.as_deref(), args.node.as_deref(), &args.cluster).await?;
     let node = match (args.node, objects.node_names().as_slice()) {
         (Some(node), _) => node,
         (None, [only]) => only.clone(),

@@ -6,7 +6,7 @@
 //!   agent ◄───────────────────────── orders ◄──────────────────────────────┘
 //! ```
 //!
-//! `api/` holds the four objects that all of it speaks through; see `docs/` for the rules.
+//! `api/` holds the five objects that all of it speaks through; see `docs/` for the rules.
 
 pub mod api;
 pub mod approve;

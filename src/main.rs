@@ -1,9 +1,11 @@
 //! `nrh`: parses the command line and runs one part. The probe is a program of its own (`src/bin/nrh-probe.rs`).
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
 use nrh::cli::{Cli, Command, CrdsArgs, Generate, ThresholdsArgs};
 use nrh::terminal;
 
@@ -43,6 +45,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Migrate(args) => nrh::migrate::run(&args),
             Command::Generate(Generate::Crds(args)) => print_crds(&args),
             Command::Generate(Generate::Thresholds(args)) => print_thresholds(&args),
+            Command::Generate(Generate::Completions { shell }) => print_completions(shell),
+            Command::Generate(Generate::Man { out }) => write_man(&out),
         }
     })
 }
@@ -59,6 +63,17 @@ fn print_crds(args: &CrdsArgs) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn print_completions(shell: Shell) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "nrh", &mut text);
+    terminal::print(&String::from_utf8(text)?)
+}
+
+fn write_man(out: &Path) -> anyhow::Result<()> {
+    clap_mangen::generate_to(Cli::command(), out)
+        .with_context(|| format!("cannot write manual pages to {}", out.display()))
 }
 
 fn print_thresholds(args: &ThresholdsArgs) -> anyhow::Result<()> {

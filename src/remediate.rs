@@ -37,7 +37,7 @@ struct Ready<'r> {
 /// # Errors
 /// The cluster does not answer, the node has no such fault or no policy such a step, several do, or the API server says no.
 pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
-    let client = client().await?;
+    let client = client(&args.cluster).await?;
     let node = within(Api::<Node>::all(client.clone()).get(&args.node)).await;
     let node = node.with_context(|| format!("cannot read node {}", args.node))?;
     let health = within(Api::<NodeRuntimeHealth>::all(client.clone()).get(&args.node)).await;

@@ -37,7 +37,7 @@ pub struct Unsafe(String);
 pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
     let node = args.node;
     let wait = args.timeout.map_or(WAIT, crate::api::HumanDuration::get);
-    let api: Api<NodeRuntimeHealth> = Api::all(client().await?);
+    let api: Api<NodeRuntimeHealth> = Api::all(client(&args.cluster).await?);
     let (name, began) = (name(Timestamp::now(), process::id()), Instant::now());
     let patch = Patch::Merge(json!({"spec": {"checkRequested": name}}));
     within(api.patch(&node, &PatchParams::default(), &patch)).await.with_context(|| {

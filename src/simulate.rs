@@ -24,7 +24,7 @@ use crate::api::RemediationPolicy;
 use crate::api::convert;
 use crate::api::policy::PolicyRule;
 use crate::caller::objects_in;
-use crate::cli::{SimulateArgs, SimulateOutput};
+use crate::cli::{ClusterArgs, SimulateArgs, SimulateOutput};
 use crate::core::policy::Policy;
 use crate::explain::objects::Objects;
 use crate::terminal::{complain, print, print_json};
@@ -46,12 +46,12 @@ pub async fn run(args: SimulateArgs) -> anyhow::Result<()> {
     ensure!(args.record || args.file.is_none(), "--file goes with --record: a timeline is named with --timeline");
     match &args.timeline {
         Some(timeline) => simulate(timeline, &args),
-        None => print_record(args.file.as_deref()).await,
+        None => print_record(args.file.as_deref(), &args.cluster).await,
     }
 }
 
-async fn print_record(file: Option<&Path>) -> anyhow::Result<()> {
-    let (objects, now) = Objects::load(file, None).await?;
+async fn print_record(file: Option<&Path>, cluster: &ClusterArgs) -> anyhow::Result<()> {
+    let (objects, now) = Objects::load(file, None, cluster).await?;
     let (snapshot, unusable) = objects.snapshot(now);
     for sentence in unusable {
         complain(&format!("left out: {sentence}"));

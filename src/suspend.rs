@@ -1,6 +1,7 @@
 //! `nrh suspend` and `nrh resume`: a person's veto on all that is done to one node, or to all of them, in their own name.
 
 use std::fmt::Debug;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use k8s_openapi::ClusterResourceScope;
@@ -11,12 +12,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::{CONFIG_NAME, NodeRuntimeHealth, RemediationConfig, Suspend, Suspension};
-use crate::caller::{client, whoami, within};
+use crate::caller::{client, code, whoami, within};
 use crate::cli::{ResumeArgs, SuspendArgs, SuspendTarget};
 use crate::terminal::print;
 
 /// How often it is begun anew when the object has changed meanwhile: probe and controller write in it, too.
 const TRIES: u32 = 5;
+/// How long a controller may take until it says so: statuses wait for one another where many nodes are sick.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Runs `nrh suspend`.
 ///
@@ -24,7 +27,7 @@ const TRIES: u32 = 5;
 /// The cluster does not answer, the node has no object, another person has suspended it, or the API server says no.
 pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
     let (on, reason, force) = (args.target, args.reason.as_deref(), args.force);
-    let (client, words) = (client().await?, on.words());
+    let (client, words) = (client(&args.cluster).await?, on.words());
     let by = whoami(client.clone()).await?;
     let decide = |now: Suspension<'_>| {
         if let Some(other) = of_another(now, &by).filter(|_| !force) {
@@ -34,10 +37,12 @@ pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
         }
         Ok(Some(suspended(&by, reason)))
     };
-    match &on.node {
-        Some(node) => change(Api::<NodeRuntimeHealth>::all(client), node, decide).await?,
-        None => change_or_create(client, decide).await?,
-    };
+    if let Some(node) = &on.node {
+        change(Api::<NodeRuntimeHealth>::all(client), node, decide).await?;
+    } else {
+        change_or_create(client.clone(), decide).await?;
+        confirmed(client).await?;
+    }
     let what = if on.all { "nothing starts on any node".to_owned() } else { format!("nothing starts on {words}") };
     print(&format!("suspended by {by}: {what}; `nrh resume {on}` lifts it\n"))
 }
@@ -48,7 +53,7 @@ pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
 /// As [`suspend`].
 pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
     let (on, force) = (args.target, args.force);
-    let (client, words) = (client().await?, on.words());
+    let (client, words) = (client(&args.cluster).await?, on.words());
     let by = whoami(client.clone()).await?;
     let decide = |now: Suspension<'_>| {
         if let Some(other) = of_another(now, &by).filter(|_| !force) {
@@ -70,7 +75,7 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
 
 impl SuspendTarget {
     fn words(&self) -> String {
-        self.node.as_ref().map_or_else(|| "all remediation".to_owned(), |node| format!("node {node}"))
+        self.node.as_ref().map_or_else(|| "remediation in the cluster".to_owned(), |node| format!("node {node}"))
     }
 }
 
@@ -133,7 +138,6 @@ async fn change_or_create(
     decide: impl Fn(Suspension<'_>) -> anyhow::Result<Option<Value>>,
 ) -> anyhow::Result<Option<String>> {
     let api: Api<RemediationConfig> = Api::all(client);
-    let what = || format!("RemediationConfig {CONFIG_NAME}");
     if within(api.get_opt(CONFIG_NAME)).await.with_context(|| format!("cannot read {}", what()))?.is_none() {
         let Some(spec) = decide(Suspension { suspend: false, by: None, reason: "" })? else { return Ok(None) };
         let object = RemediationConfig::new(CONFIG_NAME, serde_json::from_value(without_nulls(spec))?);
@@ -151,17 +155,35 @@ async fn change_or_create(
     change(api, CONFIG_NAME, decide).await
 }
 
+/// Waits until a controller says that it knows what stands there.
+async fn confirmed(client: Client) -> anyhow::Result<()> {
+    let api: Api<RemediationConfig> = Api::all(client);
+    let ends = Instant::now() + CONFIRMED_WITHIN;
+    loop {
+        let found = within(api.get(CONFIG_NAME)).await.with_context(|| format!("cannot read {}", what()))?;
+        let observed = found.status.as_ref().and_then(|status| status.observed_generation);
+        if observed.is_some() && observed >= found.metadata.generation {
+            return Ok(());
+        }
+        if Instant::now() >= ends {
+            bail!(
+                "{} is written, but no controller has confirmed it within {} s: none leads, or one of an older version, which does not read \
+                 it (kubectl -n nrh-system get pods)",
+                what(),
+                CONFIRMED_WITHIN.as_secs()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn what() -> String {
+    format!("RemediationConfig {CONFIG_NAME}")
+}
+
 fn without_nulls(mut spec: Value) -> Value {
     spec.as_object_mut().into_iter().for_each(|fields| fields.retain(|_, value| !value.is_null()));
     spec
-}
-
-/// What the API server has answered with.
-fn code(error: &anyhow::Error) -> Option<u16> {
-    match error.downcast_ref::<kube::Error>()? {
-        kube::Error::Api(status) => Some(status.code),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use super::leader::Leadership;
 use crate::api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
 
 /// The policies of `config/admission`, each with a binding of the same name.
-pub const POLICIES: [&str; 22] = [
+pub const POLICIES: [&str; 23] = [
     "nrh-approvals",
     "nrh-cancellations",
     "nrh-commands",
@@ -48,6 +48,7 @@ pub const POLICIES: [&str; 22] = [
     "nrh-pods-fixed",
     "nrh-remediations",
     "nrh-reports",
+    "nrh-suspensions",
     "nrh-system",
     "nrh-tokens",
 ];

@@ -328,6 +328,7 @@ impl Applier {
             || paid_from.ok_or_else(|| ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()));
         if spends(&effect) {
             paid()?;
+            self.not_suspended()?;
         }
         match effect {
             // Stored before all chains.

@@ -346,7 +346,7 @@ pub fn same_policy_status(a: &RemediationPolicyStatus, b: &RemediationPolicyStat
 /// How the `RemediationConfig` stands.
 pub fn config_status(row: &ConfigRow, snapshot: &Snapshot, now: Timestamp) -> RemediationConfigStatus {
     let (reason, message) = match &snapshot.suspended {
-        Some(by) => (ConditionReason::Suspended, format!("no step starts on any node: suspended {by}")),
+        Some(by) => (ConditionReason::Suspended, format!("no step starts on any node ({by})")),
         None => (ConditionReason::Allowed, "remediation is not suspended".to_owned()),
     };
     let mut ready = condition(&row.status.conditions, ConditionType::Ready, Tri::True, reason, &message, now);

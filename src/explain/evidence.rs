@@ -29,7 +29,7 @@ pub async fn run(args: EvidenceArgs) -> anyhow::Result<()> {
     let out = &mut terminal::out();
     match &args.node {
         Some(node) => {
-            let client = caller::client().await?;
+            let client = caller::client(&args.cluster).await?;
             let bundles = fetch::fetch(client, node, args.fault.as_deref()).await?;
             print(out, bundles.into_iter().map(Ok), args.json)?;
         }

@@ -19,7 +19,8 @@ use crate::api::plain::plain;
 use crate::api::{
     NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend, WrittenFlap,
 };
-use crate::caller::{DEADLINE, client, objects_in, within};
+use crate::caller::{DEADLINE, client, code, objects_in, within};
+use crate::cli::ClusterArgs;
 use crate::controller::cache::guard::{Guardable, Guarded};
 use crate::controller::cache::{command, node, pods, report};
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
@@ -78,8 +79,14 @@ pub(crate) struct Told {
 impl Objects {
     /// Reads them from a file, or from the cluster to explain a node. The moment is that at which they are looked at: of saved
     /// ones when they were saved, as far as they tell.
-    pub(crate) async fn load(file: Option<&Path>, node: Option<&str>) -> anyhow::Result<(Self, Timestamp)> {
-        let Some(path) = file else { return Ok((Self::fetch(node).await?, Timestamp::now())) };
+    pub(crate) async fn load(
+        file: Option<&Path>,
+        node: Option<&str>,
+        cluster: &ClusterArgs,
+    ) -> anyhow::Result<(Self, Timestamp)> {
+        let Some(path) = file else {
+            return Ok((Self::fetch_by(client(cluster).await?, node).await?, Timestamp::now()));
+        };
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let objects = Self::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
         let saved = objects.newest().unwrap_or_else(Timestamp::now);
@@ -181,11 +188,6 @@ impl Objects {
         items.into_iter().filter_map(|item| self.read(kind, item)).collect()
     }
 
-    /// Reads them from the cluster of the current kubeconfig.
-    pub(crate) async fn fetch(node: Option<&str>) -> anyhow::Result<Self> {
-        Self::fetch_by(client().await?, node).await
-    }
-
     async fn fetch_by(client: Client, node: Option<&str>) -> anyhow::Result<Self> {
         let what =
             |kind: &str| format!("cannot list {kind}{}", node.map_or_else(String::new, |n| format!(" to explain {n}")));
@@ -199,8 +201,15 @@ impl Objects {
         objects.command(commands.into_iter());
         let policies = list::<RemediationPolicy>(client.clone()).await.with_context(|| what("remediationpolicies"))?;
         objects.policies = objects.readable("RemediationPolicy", policies);
-        let configs = list::<RemediationConfig>(client.clone()).await.with_context(|| what("remediationconfigs"))?;
-        objects.configs = objects.readable("RemediationConfig", configs);
+        match list::<RemediationConfig>(client.clone()).await {
+            Ok(configs) => objects.configs = objects.readable("RemediationConfig", configs),
+            // An older installation has none of them, and an older role does not let them be read.
+            Err(error) if code(&error) == Some(404) => {}
+            Err(error) if code(&error) == Some(403) => objects.unreadable.push(
+                "it is not known whether all remediation is suspended: no right to list remediationconfigs".to_owned(),
+            ),
+            Err(error) => return Err(error.context(what("remediationconfigs"))),
+        }
         let remediations = list::<NodeRemediation>(client.clone()).await.with_context(|| what("noderemediations"))?;
         objects.remediations = objects.readable("NodeRemediation", remediations);
         objects.fetch_pods(client, node).await;

@@ -179,6 +179,7 @@ impl Applier {
         if let Some(why) = hung_below(&live.report, pod) {
             return Err(ApplyError::NotNow(why));
         }
+        self.not_suspended()?;
         let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
         let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
         match bounded(what("deleting"), api.delete(&pod.name, &params)).await {

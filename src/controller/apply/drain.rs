@@ -79,6 +79,7 @@ impl Applier {
         let is_endless = matches!(cannot, Some(CannotEnd::Known(_)));
         let name = format!("{operation}/{}", age.as_secs());
         let mut round = Round::begin(with, &pods, &hung(faults), &name).endless(is_endless);
+        self.not_suspended()?;
         while let Some(pod) = round.take() {
             // Another leader may be at it by now.
             if self.leadership.term(Instant::now()).is_none() {
@@ -89,6 +90,9 @@ impl Applier {
             round.answered(pod, answer);
             if began.elapsed() >= ROUND {
                 round.stop("the API server takes its time");
+            }
+            if self.not_suspended().is_err() {
+                round.stop("all remediation is suspended");
             }
         }
         let message = round.sentence();

@@ -76,6 +76,7 @@ impl Applier {
         if !self.leads() {
             return Err(ApplyError::NotLeading);
         }
+        self.not_suspended()?;
         let object = object(&handed, &live.remediation, &kind, &read, machine);
         match bounded(|| format!("creating {handed}"), api.create(&post_params(), &object)).await {
             Ok(_) => Ok(ActionResult::Started),

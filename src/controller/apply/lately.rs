@@ -52,15 +52,15 @@ impl Lately {
     /// # Errors
     /// No answer within the deadline of a call, the time in which another one was waited for included.
     pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<Read<RemediationPolicy>>, CallError> {
-        ask(&self.slot(name), calls, name).await
+        ask(&self.slot(name), calls, name, FRESH).await
     }
 
-    /// The object that applies to all policies, in the same way.
+    /// The object that applies to all policies. Those who wait for one another share an answer, and no earlier one serves.
     ///
     /// # Errors
     /// The same.
     pub async fn config(&self, calls: &Calls) -> Result<Option<Read<Guarded<RemediationConfig>>>, CallError> {
-        ask(&self.config, calls, CONFIG_NAME).await
+        ask(&self.config, calls, CONFIG_NAME, Duration::ZERO).await
     }
 
     /// What a write of ours that was sent then was answered with.
@@ -113,7 +113,8 @@ impl Lately {
     }
 }
 
-async fn ask<K>(slot: &Slot<K>, calls: &Calls, name: &str) -> Result<Option<Read<K>>, CallError>
+/// An answer that is no older than `fresh`, or was asked for after this call.
+async fn ask<K>(slot: &Slot<K>, calls: &Calls, name: &str, fresh: Duration) -> Result<Option<Read<K>>, CallError>
 where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
 {
@@ -123,7 +124,9 @@ where
         let mut known = slot.lock().await;
         let now = Instant::now();
         // One that was asked for after us is as live as our own, however long its answer took.
-        if let Some((_, found)) = known.as_ref().filter(|(asked, _)| *asked >= mine || is_fresh(*asked, now)) {
+        if let Some((_, found)) =
+            known.as_ref().filter(|(asked, _)| *asked >= mine || now.saturating_duration_since(*asked) < fresh)
+        {
             return Ok(found.clone().map(|object| Read { object, is_new: false }));
         }
         *known = None;

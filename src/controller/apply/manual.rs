@@ -6,12 +6,12 @@ use kube::api::Patch;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::remediation::labels;
+use super::remediation::{conditions, labels};
 use super::{Applier, ApplyError};
 use crate::api::{FINALIZER, NodeRemediation};
 use crate::controller::cache::fold::Folds;
 use crate::controller::calls::{bounded, patch_params};
-use crate::core::remediation::Remediation;
+use crate::core::remediation::{Phase, Remediation};
 
 impl Applier {
     /// Makes the object a remediation: first what keeps it from vanishing with its slot, then its status. A crash in between leaves
@@ -65,8 +65,10 @@ impl Applier {
         (uid, version): &(String, String),
         message: &str,
     ) -> Result<(), ApplyError> {
-        let patch = json!({"metadata": {"uid": uid, "resourceVersion": version},
-            "status": {"phase": "Pending", "message": message}});
+        let row = self.cache.lock().remediations.get(name).cloned().unwrap_or_default();
+        let conditions = conditions(Phase::Pending, message, &row, self.clock.now());
+        let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": {"phase": "Pending", "message": message,
+            "observedGeneration": row.generation, "conditions": conditions}});
         self.patch_manual(name, &patch, true).await.map(drop)
     }
 

@@ -97,6 +97,7 @@ impl Applier {
             let found = ledger.unwrap_or_else(|| "none".to_owned());
             return Err(ApplyError::Overtaken { expected: paid_from.to_owned(), found });
         }
+        self.not_suspended()?;
         let now = self.clock.now();
         let state = self.cache.lock();
         if let Some(doubt) = state.admission.doubt(Instant::now()) {
@@ -109,6 +110,15 @@ impl Applier {
         fresh(&live, operation, arrivals, Instant::now()).map_err(ApplyError::NotNow)?;
         drop(state);
         Ok(live)
+    }
+
+    /// That nobody has suspended all remediation, as far as the watch and what was read tell. Calls take their time: whoever is about
+    /// to begin something asks right before.
+    ///
+    /// # Errors
+    /// Somebody has: who, and why.
+    pub(super) fn not_suspended(&self) -> Result<(), ApplyError> {
+        self.cache.lock().snapshot.suspended.as_deref().map_or(Ok(()), |by| Err(ApplyError::NotNow(all_suspended(by))))
     }
 
     /// The pod of the fault of a step, where any policy asks for labels or owners, or the fault is about the pod itself.
@@ -257,7 +267,7 @@ fn judge(
     }
 
     if let Some(why) = read.suspended {
-        return Err(format!("RemediationConfig {CONFIG_NAME} suspends all remediation: {why}"));
+        return Err(all_suspended(&why));
     }
     let policy = read.policy.ok_or_else(|| format!("RemediationPolicy {policy_name} is gone"))?;
     if policy.spec.suspend || policy.spec.mode != Mode::Enforce {
@@ -313,6 +323,10 @@ fn judge(
     still_safe(step, &report)?;
     reboot::still_to_do(&remediation, step, &view, &report)?;
     Ok(Live { node, report, command: read.command, remediation })
+}
+
+fn all_suspended(by: &str) -> String {
+    format!("RemediationConfig {CONFIG_NAME} suspends all remediation: {by}")
 }
 
 /// Whether the node is one of the policy's: somebody may have taken a label off the one, or narrowed the other.

@@ -49,9 +49,18 @@ fn object(remediation: &Remediation) -> NodeRemediation {
     NodeRemediation { metadata, spec: remediation_spec(remediation), status: None }
 }
 
-/// The status of a remediation, with the conditions of the medik8s contract and those of kstatus.
+/// The status of a remediation, with its conditions.
 fn status(remediation: &Remediation, row: &RemediationRow, now: Timestamp) -> NodeRemediationStatus {
-    let (processing, succeeded, stalled) = match remediation.phase {
+    NodeRemediationStatus {
+        observed_generation: Some(row.generation),
+        conditions: conditions(remediation.phase, &remediation.message, row, now),
+        ..remediation_status(remediation)
+    }
+}
+
+/// The conditions of the medik8s contract and those of kstatus.
+pub(super) fn conditions(phase: Phase, message: &str, row: &RemediationRow, now: Timestamp) -> Vec<Condition> {
+    let (processing, succeeded, stalled) = match phase {
         Phase::Pending | Phase::AwaitingApproval | Phase::Running | Phase::Verifying => {
             (Tri::True, Tri::Unknown, Tri::False)
         }
@@ -60,23 +69,19 @@ fn status(remediation: &Remediation, row: &RemediationRow, now: Timestamp) -> No
         Phase::Quarantined | Phase::Failed | Phase::Cancelled => (Tri::False, Tri::False, Tri::True),
     };
     let ready = if processing == Tri::False && stalled == Tri::False { Tri::True } else { Tri::False };
-    let reason = if remediation.phase.is_final() { ConditionReason::Finished } else { ConditionReason::InProgress };
+    let reason = if phase.is_final() { ConditionReason::Finished } else { ConditionReason::InProgress };
     let of = |(kind, value)| Condition {
         observed_generation: Some(row.generation),
-        ..condition(&row.conditions, kind, value, reason, &remediation.message, now)
+        ..condition(&row.conditions, kind, value, reason, message, now)
     };
-    let conditions = [
+    let all = [
         (ConditionType::Processing, processing),
         (ConditionType::Succeeded, succeeded),
         (ConditionType::Ready, ready),
         (ConditionType::Reconciling, processing),
         (ConditionType::Stalled, stalled),
     ];
-    NodeRemediationStatus {
-        observed_generation: Some(row.generation),
-        conditions: conditions.map(of).into(),
-        ..remediation_status(remediation)
-    }
+    all.map(of).into()
 }
 
 /// A merge patch leaves what it does not name: what this status does not have is named as absent.

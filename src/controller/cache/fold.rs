@@ -282,6 +282,7 @@ impl Folds for RemediationConfig {
 
 /// Takes over whether all remediation is suspended.
 pub(super) fn suspend(state: &mut State, by: Option<String>) -> News {
+    let by = by.map(|by| if by.is_empty() { "nobody is named".to_owned() } else { by });
     let was = std::mem::replace(&mut state.snapshot.suspended, by);
     News::when(was != state.snapshot.suspended)
 }

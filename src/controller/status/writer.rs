@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Resource};
 use serde_json::json;
@@ -19,8 +20,8 @@ use super::{
     same_policy_status,
 };
 use crate::api::{
-    CONFIG_NAME, CONTROLLER_MANAGER, ConditionReason, NodeRuntimeHealth, NodeRuntimeHealthSpec, PROBE_LABEL,
-    RemediationConfig, RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus, WrittenFlap,
+    CONFIG_NAME, CONTROLLER_MANAGER, ConditionReason, ConditionType, NodeRuntimeHealth, NodeRuntimeHealthSpec,
+    PROBE_LABEL, RemediationConfig, RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus, WrittenFlap,
 };
 use crate::controller::cache::command::CommandRow;
 use crate::controller::cache::fold::Folds;
@@ -277,10 +278,17 @@ impl StatusWriter {
         let mut writes: Vec<Write> = Vec::new();
         if let Some(row) = config {
             let status = config_status(row, snapshot, wall);
-            let is_news = row.status.conditions != status.conditions;
-            let is_old = row.status.observed_generation != status.observed_generation;
-            let is_other = row.status.active_remediations != status.active_remediations;
-            if is_news || is_old || (is_other && self.rested(CONFIG, now, WORDS_EVERY)) {
+            let ready = |status: &RemediationConfigStatus| {
+                status.conditions.iter().find(|one| one.type_ == ConditionType::Ready.as_str()).cloned()
+            };
+            let is_suspended = |ready: &Option<Condition>| {
+                ready.as_ref().is_some_and(|one| one.reason == ConditionReason::Suspended.as_str())
+            };
+            let (before, now_ready) = (ready(&row.status), ready(&status));
+            let is_news = is_suspended(&before) != is_suspended(&now_ready);
+            let is_other = before != now_ready || row.status.observed_generation != status.observed_generation;
+            let is_count = row.status.active_remediations != status.active_remediations;
+            if is_other || (is_count && self.rested(CONFIG, now, WORDS_EVERY)) {
                 writes.push(Write::Config { status: Box::new(status), is_news });
             }
         }

@@ -13,6 +13,7 @@ fn args(state_dir: &Path, fault: Option<&str>, json: bool) -> EvidenceArgs {
         fault: fault.map(ToOwned::to_owned),
         json,
         state_dir: state_dir.to_path_buf(),
+        cluster: crate::cli::ClusterArgs::default(),
     }
 }
 

@@ -109,7 +109,7 @@ async fn stage(all: &Callers, bed: &Bed) -> Result<BTreeMap<String, String>> {
     let kind = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
     let tells = json!([{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": [{"action": "Notify"}]}]);
     admin.must(&create(POLICIES, kind("RemediationPolicy", "standing", json!({"rules": tells})))).await?;
-    admin.must(&create(CONFIGS, kind("RemediationConfig", "cluster", json!({})))).await?;
+    admin.must(&create(CONFIGS, kind("RemediationConfig", "cluster", json!({"suspend": true})))).await?;
     let remediation = json!({"nodeName": "worker-1", "nodeUid": "u", "policy": "p", "mode": "Enforce"});
     all.controller.until_allowed(&create(REMEDIATIONS, kind("NodeRemediation", "waits", remediation))).await?;
     let step = json!({"operationId": "op-1", "faultId": "f", "action": "CleanupOrphans", "stepIndex": 0, "executor": "Job",
@@ -236,6 +236,7 @@ impl Stage<'_> {
 
     async fn clear(&self) -> Result<()> {
         let now = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "propagationPolicy": "Background"});
+        self.admin.must(&merge(format!("{CONFIGS}/cluster"), json!({"spec": {"suspend": false}}))).await?;
         for path in [
             format!("{COMMANDS}/{}", NODES[1]),
             format!("{POLICIES}/standing"),

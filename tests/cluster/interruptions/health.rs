@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::interruptions::suspended::nrh;
 use crate::interruptions::{Stage, kill, start, until};
 use crate::plane::folder;
 
@@ -47,7 +48,11 @@ pub async fn is_shown(stage: &Stage<'_>) -> Result<()> {
         Ok(expected.iter().all(is_so).then_some(()))
     });
     shown.await.with_context(|| format!("expected {expected:?}, found {last:?}"))?;
-    bed.kubectl(&["delete", "-f", &folder("config/samples/suspend-all.yaml")])?;
+    let remove = ["delete", "-f", &folder("config/samples/suspend-all.yaml")];
+    let refused = bed.kubectl(&remove).err().context("an object that suspends everything was deleted")?;
+    ensure!(format!("{refused:#}").contains("nrh resume --all"), "{refused:#}");
+    nrh(stage, &["resume", "--all", "--force"]).await?;
+    bed.kubectl(&remove)?;
     kill(&stage.admin, leader).await
 }
 

@@ -19,7 +19,7 @@ use crate::interruptions::{Stage, kill, start, until};
 const SICK: usize = 40;
 /// Jobs that have been made when it is suspended.
 const UNDER_WAY: usize = 8;
-/// From the answer to the command on, something may still start for so long.
+/// A call that was under way may arrive so long after the controller's word.
 const BOUND: Duration = Duration::from_secs(1);
 /// For how long it is looked whether anything starts.
 const LOOK: Duration = Duration::from_secs(10);
@@ -59,7 +59,9 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
         Ok(account::since(bed, begun)?.iter().filter(|one| starts(one) && one.resource == "jobs.batch").count())
     };
     until("the first Jobs", LIMIT, async || Ok((made()? >= UNDER_WAY).then_some(()))).await?;
-    nrh(stage, &["suspend", "--all", "--reason", "an upgrade of the fleet"])?;
+    let sent = Timestamp::now();
+    // It returns once the controller has confirmed it.
+    nrh(stage, &["suspend", "--all", "--reason", "an upgrade of the fleet"]).await?;
     let suspended = Timestamp::now();
     tokio::time::sleep(LOOK).await;
 
@@ -89,7 +91,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let shown = bed.kubectl(&["get", "rmc", "-o", "wide"])?;
     ensure!(shown.contains("an upgrade of the fleet") && shown.contains("true"), "{shown}");
 
-    nrh(stage, &["resume", "--all"])?;
+    nrh(stage, &["resume", "--all"]).await?;
     until("the end of the last fault", LIMIT, async || {
         Ok((!names.iter().any(|node| fleet.is_sick(node))).then_some(()))
     })
@@ -116,16 +118,17 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     println!(
         "suspended after {} Jobs of {SICK}; the last start {:.0} ms after the command; {count} remediations, events {told:?}",
         jobs.len(),
-        last.duration_since(suspended).as_secs_f64() * 1e3
+        last.duration_since(sent).as_secs_f64() * 1e3
     );
     bed.kubectl(&["delete", "rmp", "many"])?;
     kill(&stage.admin, leader).await
 }
 
-/// Runs the program as a person does.
-fn nrh(stage: &Stage<'_>, args: &[&str]) -> Result<()> {
+/// Runs the program as a person does, beside the controller of this process.
+pub async fn nrh(stage: &Stage<'_>, args: &[&str]) -> Result<()> {
     let mut command: Command = stage.bed.command(env!("CARGO_BIN_EXE_nrh"));
-    let output = command.args(args).env("KUBECONFIG", stage.bed.kubeconfig_path()).output()?;
+    command.args(args).env("KUBECONFIG", stage.bed.kubeconfig_path());
+    let output = tokio::task::spawn_blocking(move || command.output()).await??;
     ensure!(output.status.success(), "nrh {args:?}: {output:?}");
     Ok(())
 }

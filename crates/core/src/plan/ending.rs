@@ -152,7 +152,10 @@ pub(super) fn cancel(ctx: Ctx<'_>, remediation: &mut Remediation, why: &str) {
     if let Some(step) = remediation.current_step_mut() {
         step.finish(StepState::Cancelled, why, ctx.snapshot.now);
     }
-    hand_off::give_up(remediation);
+    // Who suspends everything says nothing about the remediator: it gets the node again.
+    if ctx.snapshot.suspended.is_none() {
+        hand_off::give_up(remediation);
+    }
     remediation.phase = Phase::Cancelled;
     remediation.say(why);
 }

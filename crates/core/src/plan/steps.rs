@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::evidence::{Cure, NodeFacts};
 use super::payment::Payment;
 use super::turn::Turn;
-use super::{Ctx, Wake, approval, attempt, drain, executors, hand_off, mark, reboot};
+use super::{BlockReason, Ctx, Wake, approval, attempt, drain, executors, hand_off, mark, reboot};
 use crate::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::policy::{ActionType, Policy, Step};
 use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState, since};
@@ -113,6 +113,14 @@ fn repeat(
     let now = ctx.snapshot.now;
     let gone = "the fault was gone before the action was known to be executed";
     let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
+    // The release of what hangs below goes first; nobody has tried this one, and it costs no attempt.
+    if record.action == ActionType::DeletePod
+        && record.started_at.is_none()
+        && let Err(block) = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step)
+        && block.reason == BlockReason::HungProcessFirst
+    {
+        return attempt::end(turn, StepState::Cancelled, block.message(), now);
+    }
     let (age, unpaid) = (since(now, record.scheduled_at), payment.is_made().err());
     if age >= ctx.settings.answer_within {
         let again = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step);

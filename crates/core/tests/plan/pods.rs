@@ -2,8 +2,8 @@
 
 use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Health, Operation, plan};
-use nrh_core::policy::Action;
-use nrh_core::remediation::Phase;
+use nrh_core::policy::{Action, ActionType};
+use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::{FailedContainer, SuspectPod, Tri};
 use nrh_core::stuck::FRESH;
 
@@ -250,6 +250,26 @@ fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
     world.node("n1").pods.clear();
     world.run(secs(120));
     assert_eq!((world.only_remediation().phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
+}
+
+/// The last look before the act has refused it: it is reserved, and nobody has tried.
+#[test]
+fn a_delete_that_waits_above_a_process_that_begins_to_hang_makes_room_and_costs_no_attempt() {
+    let mut world = with_overdue_pod();
+    world.node("n1").pods = vec![backing_off("n1", "agent-1")];
+    world.pass();
+    assert_eq!(world.did(), ["delete agent-1"]);
+    world.log.clear();
+    let step = &mut world.remediations.values_mut().next().unwrap().steps[0];
+    (step.state, step.started_at, step.executed_at) = (StepState::Scheduled, None, None);
+    world.node("n1").deleted.clear();
+    world.node("n1").pods = vec![backing_off("n1", "agent-1")];
+    world.infect("n1", hung("agent-1"), Cure::Cont);
+    world.node("n1").send();
+    world.run(secs(20));
+    let states: Vec<_> = world.only_remediation().steps.iter().map(|step| (step.action, step.state)).collect();
+    assert_eq!(states[0], (ActionType::DeletePod, StepState::Cancelled), "{states:?}");
+    assert_eq!(world.did(), ["job ReleaseCont"], "{states:?}");
 }
 
 /// The same under two policies: one for the pod, one for what hangs below it.
