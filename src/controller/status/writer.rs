@@ -4,13 +4,17 @@
 //! is found to differ, and written, the next time.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -25,7 +29,7 @@ use crate::api::{
 };
 use crate::controller::cache::command::CommandRow;
 use crate::controller::cache::fold::Folds;
-use crate::controller::cache::guard::Guarded;
+use crate::controller::cache::guard::{Guardable, Guarded};
 use crate::controller::cache::report::Standing;
 use crate::controller::cache::versions::version_of;
 use crate::controller::cache::{Cache, State};
@@ -464,33 +468,36 @@ async fn carry_out(calls: &Calls, cache: &Cache, events: &Events, write: &Write)
             fold(cache, before, bounded(what, api.patch_status(node, &by_us, &patch)).await?);
             Ok(())
         }
-        Write::Policy { name, status } => {
-            let api: Api<Guarded<RemediationPolicy>> = calls.act();
-            let what = || format!("writing the status of RemediationPolicy {name}");
-            let patch = Patch::Apply(json!({
-                "apiVersion": RemediationPolicy::api_version(&()), "kind": RemediationPolicy::kind(&()), "status": status,
-            }));
-            let before = latest::<RemediationPolicy>(cache, name);
-            let written = bounded(what, api.patch_status(name, &apply(), &patch)).await?;
-            fold(cache, before, written);
-            Ok(())
-        }
+        Write::Policy { name, status } => write_status::<RemediationPolicy>(calls, cache, name, status).await.map(drop),
         Write::Config { status, is_news } => {
-            let api: Api<Guarded<RemediationConfig>> = calls.act();
-            let what = || format!("writing the status of RemediationConfig {CONFIG_NAME}");
-            let patch = Patch::Apply(json!({
-                "apiVersion": RemediationConfig::api_version(&()), "kind": RemediationConfig::kind(&()), "status": status,
-            }));
-            let before = latest::<RemediationConfig>(cache, CONFIG_NAME);
-            let written = bounded(what, api.patch_status(CONFIG_NAME, &apply(), &patch)).await?;
+            let about = write_status::<RemediationConfig>(calls, cache, CONFIG_NAME, status).await?;
             if let Some(ready) = status.conditions.first().filter(|_| *is_news) {
                 let is_suspended = ready.reason == ConditionReason::Suspended.as_str();
-                events.configured(written.meta(), is_suspended, &ready.message);
+                events.configured(&about, is_suspended, &ready.message);
             }
-            fold(cache, before, written);
             Ok(())
         }
     }
+}
+
+/// Writes the whole status of an object, which is the controller's; what the object is.
+async fn write_status<K>(
+    calls: &Calls,
+    cache: &Cache,
+    name: &str,
+    status: &impl Serialize,
+) -> Result<ObjectMeta, CallError>
+where
+    K: Guardable + Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<Guarded<K>> = calls.act();
+    let what = || format!("writing the status of {} {name}", K::KIND);
+    let patch = Patch::Apply(json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "status": status}));
+    let before = latest::<K>(cache, name);
+    let written = bounded(what, api.patch_status(name, &apply(), &patch)).await?;
+    let about = written.meta().clone();
+    fold(cache, before, written);
+    Ok(about)
 }
 
 /// Fields of ours that stand otherwise after an apply: it takes away only what we have applied, not what somebody else wrote

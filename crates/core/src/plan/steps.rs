@@ -113,17 +113,17 @@ fn repeat(
     let now = ctx.snapshot.now;
     let gone = "the fault was gone before the action was known to be executed";
     let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
+    let again = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step);
     // The release of what hangs below goes first; nobody has tried this one, and it costs no attempt.
     if record.action == ActionType::DeletePod
         && record.started_at.is_none()
-        && let Err(block) = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step)
+        && let Err(block) = &again
         && block.reason == BlockReason::HungProcessFirst
     {
         return attempt::end(turn, StepState::Cancelled, block.message(), now);
     }
     let (age, unpaid) = (since(now, record.scheduled_at), payment.is_made().err());
     if age >= ctx.settings.answer_within {
-        let again = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step);
         let against = again.err().filter(|_| record.started_at.is_none());
         // Without a ledger, before its hour, or without knowing whose fault it is, nobody has tried: that costs no attempt, and nothing
         // harsher follows on it.
@@ -147,7 +147,7 @@ fn repeat(
         let why = "its approval was taken back, or the policy asks for one now";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
-    match attempt::again(ctx, facts, policy, &turn.remediation, &standing, step) {
+    match again {
         Ok((fault, _)) => {
             turn.effect = attempt::act(ctx, facts, &turn.remediation, record, fault, step);
             wake.at(ctx.settings.retry);
