@@ -6,6 +6,7 @@ pub mod config;
 pub mod convert;
 pub mod crds;
 pub mod duration;
+pub mod evidence;
 pub mod flap;
 pub mod health;
 pub mod plain;

@@ -5,16 +5,19 @@
 use std::fmt::Write;
 
 use anyhow::{Context, bail};
+use jiff::Timestamp;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::api::{NodeRemediation, convert};
 use crate::caller::{client, whoami, within};
 use crate::cli::ApproveArgs;
+use crate::core::fault::Target;
 use crate::core::remediation::{Approval, Remediation, clock};
 use crate::core::text::bounded;
-use crate::terminal::print;
+use crate::terminal::{print, print_as};
 
 /// Longest line about a step, in bytes.
 const MAX_LINE: usize = 1024;
@@ -30,7 +33,8 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     let remediations: Vec<Remediation> = listed.items.iter().map(convert::remediation).collect();
     let waiting = waiting(&remediations, args.what.as_deref())?;
     let Some(operation) = args.operation else {
-        return print(&told(&waiting));
+        let listed: Vec<Waiting<'_>> = waiting.iter().filter_map(|remediation| Waiting::of(remediation)).collect();
+        return print_as(args.print.output, &listed, |_| told(&waiting));
     };
     let Some(remediation) = waiting.iter().find(|remediation| remediation.unanswered() == Some(operation.as_str()))
     else {
@@ -51,6 +55,39 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
         line(remediation),
         remediation.name
     ))
+}
+
+/// A step that waits, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Waiting<'a> {
+    remediation: &'a str,
+    node: &'a str,
+    policy: &'a str,
+    operation_id: &'a str,
+    action: String,
+    fault_id: &'a str,
+    /// What a yes would touch.
+    target: &'a Target,
+    since: Timestamp,
+    approve_command: String,
+}
+
+impl<'a> Waiting<'a> {
+    fn of(remediation: &'a Remediation) -> Option<Self> {
+        let step = remediation.current_step()?;
+        Some(Self {
+            remediation: &remediation.name,
+            node: &remediation.node,
+            policy: &remediation.policy,
+            operation_id: &step.operation_id,
+            action: step.phrase(),
+            fault_id: &step.fault_id,
+            target: &step.target,
+            since: step.scheduled_at,
+            approve_command: remediation.approve_command(&step.operation_id),
+        })
+    }
 }
 
 /// Remediations with a step that waits, of this node or of this name.

@@ -3,11 +3,12 @@
 use std::error::Error;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::core::Request;
+use kube::{Api, Client, Config, Resource};
 use serde_json::Value;
 
 use crate::cli::ClusterArgs;
@@ -58,6 +59,17 @@ pub(crate) async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> an
     Ok(answer.with_context(|| {
         format!("no answer from the API server within {} s; check KUBECONFIG and the network", DEADLINE.as_secs())
     })??)
+}
+
+/// All objects of a kind, each for itself readable or not.
+pub(crate) async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyhow::Result<Vec<Value>> {
+    let request =
+        Request::new(K::url_path(&(), None)).list(&ListParams::default()).map_err(kube::Error::BuildRequest)?;
+    let mut whole: Value = within(client.request(request)).await?;
+    match whole.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => Ok(items),
+        _ => bail!("expected a list in the answer of the API server, found none"),
+    }
 }
 
 /// The caller's own name, as the API server knows them.

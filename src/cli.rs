@@ -49,22 +49,53 @@ pub struct ClusterArgs {
     pub context: Option<String>,
 }
 
+/// Form of what a command prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// For people: a table, or lines.
+    #[default]
+    Table,
+    /// One JSON document.
+    Json,
+    /// One YAML document.
+    Yaml,
+}
+
+/// How a command prints what it has found.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct OutputArgs {
+    /// Form of what is printed.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: OutputFormat,
+}
+
 /// The parts of the program `nrh`. The probe is a program of its own, see [`ProbeCli`].
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    #[cfg(target_os = "linux")]
     /// The controller: plans and executes remediations in the whole cluster.
     Controller(ControllerArgs),
+    #[cfg(target_os = "linux")]
     /// Executes one command on this node, then ends (runs inside a Job).
     #[command(hide = true)]
     RunCommand(RunCommandArgs),
+    /// Lists all nodes, the worst first: health, most urgent fault, whether a restart is safe, and what is done.
+    #[command(after_help = "Examples:\n  nrh get\n  nrh get -w\n  nrh get worker-1 worker-2 -o yaml")]
+    Get(GetArgs),
     /// Explains the state of a node: its faults, what is done about them, and what blocks it.
-    #[command(after_help = "Examples:\n  nrh explain worker-1\n  nrh explain --file objects.yaml worker-1")]
+    #[command(
+        after_help = "Examples:\n  nrh explain worker-1\n  nrh explain --file objects.yaml worker-1\n  nrh explain worker-1 -o json"
+    )]
     Explain(ExplainArgs),
+    /// Checks the cluster before and after the installation: versions, your rights, admission, controller, probes, and what each node lacks. Exit code 0 = all is well, 1 = something is not, 2 = unknown.
+    #[command(after_help = "Examples:\n  nrh check\n  nrh check -o json")]
+    Check(CheckArgs),
+    #[cfg(target_os = "linux")]
     /// Shows what the probe of this node sees, without the API server.
-    #[command(after_help = "Examples:\n  nrh status\n  nrh status --json")]
+    #[command(after_help = "Examples:\n  nrh status\n  nrh status -o json")]
     Status(StatusArgs),
     /// Prints the evidence that the probe of a node has kept of its confirmed faults.
-    #[command(after_help = "Examples:\n  nrh evidence worker-1\n  nrh evidence worker-1 --json")]
+    #[command(after_help = "Examples:\n  nrh evidence worker-1\n  nrh evidence worker-1 -o json")]
     Evidence(EvidenceArgs),
     /// Lists the steps that wait for approval, and approves one of them.
     #[command(after_help = "Examples:\n  nrh approve\n  nrh approve worker-1 --operation OPERATION")]
@@ -106,6 +137,7 @@ pub enum Command {
 pub enum Generate {
     /// Prints the custom resource definitions, or writes them to a folder.
     Crds(CrdsArgs),
+    #[cfg(target_os = "linux")]
     /// Prints, per kind of fault, the seconds from its first sign to its confirmation, as JSON.
     Thresholds(ThresholdsArgs),
     /// Prints the completions of a shell, such as `nrh generate completions bash >/etc/bash_completion.d/nrh`.
@@ -154,7 +186,7 @@ pub struct ControllerArgs {
     /// Most remediations in flight in the whole cluster, over all policies (0 to 1000; with 0 nothing starts).
     #[arg(long, env = "NRH_MAX_IN_FLIGHT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub max_in_flight: u32,
-    /// Conditions to write to Node objects for other tools: `all`, or names with commas between them; none by default.
+    /// Conditions to write to Node objects for other tools: `all`, names with commas between them, or an empty text for none.
     #[arg(long, env = "NRH_NODE_CONDITIONS", default_value = "")]
     pub node_conditions: NodeConditions,
     /// Name of this replica, unique per process; the pod's name by default.
@@ -236,6 +268,36 @@ pub struct ExplainArgs {
     /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints them.
     #[arg(long, short)]
     pub file: Option<PathBuf>,
+    /// How to print.
+    #[command(flatten)]
+    pub print: OutputArgs,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// Flags of `nrh get`.
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// Only these nodes.
+    pub nodes: Vec<String>,
+    /// Watch: print each node again when its line changes. Ends with Ctrl-C.
+    #[arg(long, short)]
+    pub watch: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub print: OutputArgs,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// Flags of `nrh check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// How to print.
+    #[command(flatten)]
+    pub print: OutputArgs,
     /// Which cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
@@ -249,6 +311,9 @@ pub struct ApproveArgs {
     /// Approve this operation. Without it, what waits is printed.
     #[arg(long)]
     pub operation: Option<String>,
+    /// How to print.
+    #[command(flatten)]
+    pub print: OutputArgs,
     /// Which cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
@@ -274,6 +339,9 @@ pub struct RemediateArgs {
     /// Cancel the request if it cannot start within this time (1m to 24h); 1h by default.
     #[arg(long)]
     pub timeout: Option<HumanDuration>,
+    /// How to print.
+    #[command(flatten)]
+    pub print: OutputArgs,
     /// Which cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
@@ -355,6 +423,9 @@ pub struct RestartSafeArgs {
     /// How long to wait for the answer (1s to 24h); 30s by default.
     #[arg(long)]
     pub timeout: Option<HumanDuration>,
+    /// How to print.
+    #[command(flatten)]
+    pub print: OutputArgs,
     /// Which cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
@@ -366,9 +437,9 @@ pub struct StatusArgs {
     /// Folder of the probe's state.
     #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
-    /// Print everything as JSON instead.
-    #[arg(long)]
-    pub json: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub print: OutputArgs,
 }
 
 /// Flags of `nrh evidence`.
@@ -383,9 +454,9 @@ pub struct EvidenceArgs {
     /// Only bundles of this fault: its id, its type, or the name of one bundle.
     #[arg(long)]
     pub fault: Option<String>,
-    /// Print the bundles as JSON instead.
-    #[arg(long)]
-    pub json: bool,
+    /// How to print.
+    #[command(flatten)]
+    pub print: OutputArgs,
     /// Folder of the probe's state, with `--local`.
     #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
@@ -412,23 +483,13 @@ pub struct SimulateArgs {
     /// Treat dry-run policies as enforcing ones.
     #[arg(long)]
     pub assume_enforce: bool,
-    /// Form of the account.
-    #[arg(long, short, value_enum, default_value_t)]
-    pub output: SimulateOutput,
+    /// How to print. JSON and YAML: `start` and `end`, `unmet` (what was expected in vain), `notes`, and `lines`, each with `at` and
+    /// `seconds` since `start`, `node`, `policy`, `what`, its `detail`, and `message`.
+    #[command(flatten)]
+    pub print: OutputArgs,
     /// Which cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-}
-
-/// Form of the account of `nrh simulate`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum SimulateOutput {
-    /// A table; what is the same for several nodes is one row.
-    #[default]
-    Table,
-    /// An object: `start` and `end`, `unmet` (what was expected in vain), `notes`, and `lines`, each with `at` and `seconds` since
-    /// `start`, `node`, `policy`, `what`, its `detail`, and `message`.
-    Json,
 }
 
 /// Flags of `nrh generate crds`.

@@ -24,6 +24,7 @@ pub mod metrics;
 pub mod node_conditions;
 pub mod own_image;
 pub mod rbac;
+#[cfg(target_os = "linux")]
 pub mod run;
 pub mod shipped_policy;
 pub mod status;

@@ -1,9 +1,10 @@
-//! `nrh explain NODE`: evidence, fault, rule, held or done, why, and when it is looked at next.
+//! `nrh explain NODE`: evidence, fault, rule, what is done or blocked, why, and when the controller decides again.
 //!
-//! A reader of the very same [`plan`]: it decides as the controller would, on the objects as they are in the cluster
-//! (or in a file), and carries nothing out.
+//! It decides by the same [`plan`] as the controller, on the objects in the cluster or in a file, and executes nothing.
 
 pub mod evidence;
+mod explanation;
+#[cfg(target_os = "linux")]
 pub mod local;
 pub(crate) mod objects;
 mod report;
@@ -14,7 +15,8 @@ use jiff::Timestamp;
 
 use crate::cli::ExplainArgs;
 use crate::core::plan::{PlanSettings, plan};
-use crate::terminal::print;
+use crate::terminal::print_as;
+use explanation::Explanation;
 use objects::Objects;
 
 /// Most nodes that are named where one has to be chosen.
@@ -28,7 +30,7 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         (None, [only]) => only.clone(),
         (None, names) => bail!("expected the name of a node; the objects are of {}", among(names)),
     };
-    print(&explain(&objects, &node, now)?)
+    explain(&objects, &node, now, |explanation| print_as(args.print.output, explanation, text::text))
 }
 
 /// How many there are, and the first of them.
@@ -37,8 +39,13 @@ fn among(names: &[String]) -> String {
     format!("{}: {}{more}", names.len(), names.iter().take(MOST_NAMES).cloned().collect::<Vec<_>>().join(", "))
 }
 
-/// The explanation of one node.
-fn explain(objects: &Objects, node: &str, now: Timestamp) -> anyhow::Result<String> {
+/// Hands over the explanation of one node.
+fn explain<T>(
+    objects: &Objects,
+    node: &str,
+    now: Timestamp,
+    then: impl FnOnce(&Explanation<'_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let (snapshot, invalid) = objects.snapshot(now);
     if !snapshot.nodes.contains_key(node) && !snapshot.reports.contains_key(node) {
         let broken = if invalid.is_empty() { String::new() } else { format!("; {}", invalid.join("; ")) };
@@ -47,7 +54,7 @@ fn explain(objects: &Objects, node: &str, now: Timestamp) -> anyhow::Result<Stri
         );
     }
     let decided = plan(&snapshot, &PlanSettings::default());
-    Ok(text::explanation(node, &snapshot, &decided, &objects.told(node), &invalid))
+    then(&Explanation::new(node, &snapshot, &decided, &objects.told(node), &invalid))
 }
 
 #[cfg(test)]
@@ -60,7 +67,9 @@ mod tests {
 
     fn explained(change: impl Fn(String) -> String) -> anyhow::Result<String> {
         let objects = Objects::parse(&change(SAVED.to_owned()))?;
-        explain(&objects, "worker-1", objects.newest().context("a heartbeat")?)
+        explain(&objects, "worker-1", objects.newest().context("a heartbeat")?, |explanation| {
+            Ok(text::text(explanation))
+        })
     }
 
     #[test]
@@ -138,7 +147,7 @@ mod tests {
             )
         })
         .unwrap();
-        assert!(text.contains("last heard of 18000 s ago") && !text.contains("now: Release"), "{text}");
+        assert!(text.contains("last report 18000 s ago") && !text.contains("now: Release"), "{text}");
     }
 
     #[test]
@@ -188,7 +197,7 @@ mod tests {
         })
         .unwrap();
         for part in [
-            "only reports",
+            "it accepts no actions",
             "missing: the kernel's log cannot be opened",
             "collector port       Unavailable  checked never     no right",
             "no fault is suspected, as far as the probe can check",
@@ -206,7 +215,7 @@ mod tests {
         });
         let text = text.unwrap();
         assert!(text.contains("NodeRuntimeHealth worker-1 cannot be used: ") && text.contains("Dreadful"), "{text}");
-        assert!(text.contains("what it reports cannot be read") && !text.contains("now: "), "{text}");
+        assert!(text.contains("its report cannot be read") && !text.contains("now: "), "{text}");
         // That of another node changes nothing for this one.
         let other = "- {apiVersion: runtimehealth.io/v1alpha1, kind: NodeRuntimeHealth, metadata: {name: w2}, spec: 7, status: {}}\n";
         let text = explained(|saved| format!("{}\n{other}", saved.trim_end()).replace("mode: DryRun", "mode: Enforce"));
@@ -254,7 +263,7 @@ mod tests {
     #[test]
     fn an_unknown_node_is_refused() {
         let objects = Objects::parse(SAVED).unwrap();
-        let error = explain(&objects, "worker-9", Timestamp::UNIX_EPOCH).unwrap_err();
+        let error = explain(&objects, "worker-9", Timestamp::UNIX_EPOCH, |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("worker-9"), "{error}");
         assert!(Objects::parse("kind: Pod\napiVersion: v1").is_err());
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
-use nrh::cli::{Cli, Command, CrdsArgs, Generate, ThresholdsArgs};
+use nrh::cli::{Cli, Command, CrdsArgs, Generate};
 use nrh::terminal;
 
 /// Exit code of what was asked for in a way, or of things, that cannot be used; that of a command line that is none.
@@ -15,12 +15,14 @@ const UNUSABLE: u8 = 2;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // Who checks policies, or asks before a restart, has to tell a no from a question that has no answer.
-    let is_check = matches!(cli.command, Command::Simulate(_) | Command::RestartSafe(_));
+    let is_check = matches!(cli.command, Command::Simulate(_) | Command::RestartSafe(_) | Command::Check(_));
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::complain(&format!("Error: {}", nrh::process::told(&error)));
-            let is_no = error.is::<nrh::simulate::Unmet>() || error.is::<nrh::restart_safe::Unsafe>();
+            let is_no = error.is::<nrh::simulate::Unmet>()
+                || error.is::<nrh::restart_safe::Unsafe>()
+                || error.is::<nrh::check::Failed>();
             let is_unusable = is_check && !is_no;
             if is_unusable { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
         }
@@ -30,9 +32,14 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<()> {
     nrh::process::run(&cli.log, async {
         match cli.command {
+            #[cfg(target_os = "linux")]
             Command::Controller(args) => Box::pin(nrh::controller::run::run(args)).await,
+            #[cfg(target_os = "linux")]
             Command::RunCommand(args) => Box::pin(nrh::node::agent::run(args)).await,
+            Command::Get(args) => Box::pin(nrh::get::run(args)).await,
+            Command::Check(args) => Box::pin(nrh::check::run(args)).await,
             Command::Explain(args) => Box::pin(nrh::explain::run(args)).await,
+            #[cfg(target_os = "linux")]
             Command::Status(args) => Box::pin(nrh::explain::local::run(args)).await,
             Command::Evidence(args) => Box::pin(nrh::explain::evidence::run(args)).await,
             Command::Approve(args) => Box::pin(nrh::approve::run(args)).await,
@@ -44,6 +51,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Simulate(args) => Box::pin(nrh::simulate::run(args)).await,
             Command::Migrate(args) => nrh::migrate::run(&args),
             Command::Generate(Generate::Crds(args)) => print_crds(&args),
+            #[cfg(target_os = "linux")]
             Command::Generate(Generate::Thresholds(args)) => print_thresholds(&args),
             Command::Generate(Generate::Completions { shell }) => print_completions(shell),
             Command::Generate(Generate::Man { out }) => write_man(&out),
@@ -76,11 +84,12 @@ fn write_man(out: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write manual pages to {}", out.display()))
 }
 
-fn print_thresholds(args: &ThresholdsArgs) -> anyhow::Result<()> {
+#[cfg(target_os = "linux")]
+fn print_thresholds(args: &nrh::cli::ThresholdsArgs) -> anyhow::Result<()> {
     let thresholds = args.config.as_deref().map(nrh::node::config::read).transpose()?.unwrap_or_default();
     let seconds: std::collections::BTreeMap<_, _> = nrh::core::fault::FaultType::ALL
         .into_iter()
         .map(|kind| (kind.as_str(), thresholds.usual_time_to_confirm(kind).as_secs()))
         .collect();
-    terminal::print_json(&seconds)
+    terminal::print_as(nrh::cli::OutputFormat::Json, &seconds, |_| String::new())
 }

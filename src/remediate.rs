@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
+use serde::Serialize;
 
 use crate::api::{
     ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRuntimeHealth, RemediationPolicy, convert,
@@ -21,7 +22,7 @@ use crate::core::manual::{self, Choice};
 use crate::core::narrow::Around;
 use crate::core::policy::{Mode, Policy};
 use crate::core::text::{bounded, short_name};
-use crate::terminal::print;
+use crate::terminal::{print, print_as};
 
 /// Longest line about a fault or a step, in bytes.
 const MAX_LINE: usize = 512;
@@ -30,6 +31,36 @@ const MAX_LINE: usize = 512;
 struct Ready<'r> {
     fault: &'r Fault,
     choices: Vec<Choice<'r>>,
+}
+
+/// It as `-o json` prints it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed<'r> {
+    fault: &'r Fault,
+    steps: Vec<ListedStep<'r>>,
+}
+
+/// One step that can be requested.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ListedStep<'r> {
+    policy: &'r str,
+    rule: &'r str,
+    step_index: usize,
+    action: String,
+}
+
+impl<'r> Listed<'r> {
+    fn of(ready: &'r Ready<'r>) -> Self {
+        let step = |choice: &Choice<'r>| ListedStep {
+            policy: &choice.policy.name,
+            rule: &choice.rule.name,
+            step_index: choice.step_index,
+            action: manual::phrase(&choice.step.action),
+        };
+        Self { fault: ready.fault, steps: ready.choices.iter().map(step).collect() }
+    }
 }
 
 /// Runs `nrh remediate`.
@@ -64,7 +95,8 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
         ready.push(Ready { fault, choices });
     }
     let Some(action) = args.action else {
-        return print(&told(&args.node, &ready));
+        let listed: Vec<Listed<'_>> = ready.iter().map(Listed::of).collect();
+        return print_as(args.print.output, &listed, |_| told(&args.node, &ready));
     };
     let (fault, choice) = one(&args, &ready)?;
     let by = whoami(client.clone()).await?;

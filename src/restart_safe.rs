@@ -7,6 +7,7 @@ use anyhow::{Context, anyhow, bail};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -16,7 +17,7 @@ use crate::caller::{client, within};
 use crate::cli::RestartSafeArgs;
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
-use crate::terminal::print;
+use crate::terminal::print_as;
 
 /// Time between two looks at the object.
 const EVERY: Duration = Duration::from_millis(500);
@@ -65,14 +66,34 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
         );
     };
     let (safe, reason) = verdict(&object);
-    print(&format!(
-        "node {node}: RestartSafe {safe:?}: {reason} (checked within {} s)\n",
-        began.elapsed().as_secs() + 1
-    ))?;
+    let answer = Answer {
+        node: &node,
+        restart_safe: safe.as_str(),
+        reason: &reason,
+        checked_within_seconds: began.elapsed().as_secs() + 1,
+    };
+    print_as(args.print.output, &answer, Answer::line)?;
     match safe {
         Tri::True => Ok(()),
         Tri::False => Err(Unsafe(node).into()),
         Tri::Unknown => bail!("whether the kubelet or the runtime of node {node} can be restarted is not known"),
+    }
+}
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    node: &'a str,
+    restart_safe: &'a str,
+    reason: &'a str,
+    checked_within_seconds: u64,
+}
+
+impl Answer<'_> {
+    fn line(&self) -> String {
+        let Self { node, restart_safe, reason, checked_within_seconds } = self;
+        format!("node {node}: RestartSafe {restart_safe}: {reason} (checked within {checked_within_seconds} s)\n")
     }
 }
 

@@ -24,10 +24,10 @@ use crate::api::RemediationPolicy;
 use crate::api::convert;
 use crate::api::policy::PolicyRule;
 use crate::caller::objects_in;
-use crate::cli::{ClusterArgs, SimulateArgs, SimulateOutput};
+use crate::cli::{ClusterArgs, SimulateArgs};
 use crate::core::policy::Policy;
 use crate::explain::objects::Objects;
-use crate::terminal::{complain, print, print_json};
+use crate::terminal::{complain, print, print_as};
 
 use account::{Account, Line};
 use timeline::{Timeline, twice};
@@ -62,16 +62,10 @@ async fn print_record(file: Option<&Path>, cluster: &ClusterArgs) -> anyhow::Res
 fn simulate(path: &Path, args: &SimulateArgs) -> anyhow::Result<()> {
     let (timeline, account) = of_files(path, &args.policies, args.assume_enforce)?;
     let unmet = expect::unmet(&timeline.expect, &account);
-    match args.output {
-        SimulateOutput::Table => {
-            print(&format!("{}\n{}", text::table(&account), text::summary(&account, timeline.start)))?;
-        }
-        SimulateOutput::Json => {
-            let Timeline { start, .. } = timeline;
-            let end = text::moment(start, account.ended);
-            print_json(&Report { start, end, unmet: &unmet, notes: &account.notes, lines: &account.lines })?;
-        }
-    }
+    let start = timeline.start;
+    let end = text::moment(start, account.ended);
+    let report = Report { start, end, unmet: &unmet, notes: &account.notes, lines: &account.lines };
+    print_as(args.print.output, &report, |_| format!("{}\n{}", text::table(&account), text::summary(&account, start)))?;
     for note in &account.notes {
         complain(&format!("note: {note}"));
     }
@@ -84,7 +78,7 @@ fn simulate(path: &Path, args: &SimulateArgs) -> anyhow::Result<()> {
     Err(Unmet { of: timeline.expect.len(), sentences: unmet }.into())
 }
 
-/// What `-o json` prints.
+/// What `-o json` and `-o yaml` print.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report<'a> {

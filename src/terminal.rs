@@ -5,7 +5,9 @@ use std::io::{self, ErrorKind, Write};
 
 use anyhow::Context;
 use serde::Serialize;
+use tabwriter::TabWriter;
 
+use crate::cli::OutputFormat;
 use crate::core::text::{is_obeyed, shown};
 
 /// A way out for text. What is obeyed arrives as U+FFFD, line ends as they are.
@@ -46,15 +48,36 @@ pub fn complain(text: &str) {
     let _ = writeln!(Harmless(io::stderr().lock()), "{text}");
 }
 
-/// Prints a value as JSON, in which nothing is lost: what is obeyed is written as `\u` and its number.
+/// Prints a value in the form that was asked for; `table` makes the one for people.
 ///
 /// # Errors
 /// It is no JSON, or standard output cannot be written to.
-pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print(&format!("{}\n", json(value)?))
+pub fn print_as<T: Serialize>(format: OutputFormat, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+    print(&match format {
+        OutputFormat::Table => table(value),
+        OutputFormat::Json => format!("{}\n", json(value)?),
+        OutputFormat::Yaml => yaml(value)?,
+    })
 }
 
-fn json(value: &impl Serialize) -> anyhow::Result<String> {
+/// A value as YAML. What is obeyed is escaped.
+pub(crate) fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_saphyr::to_string(value)?)
+}
+
+/// Rows under their titles, in columns as wide as they need; the last column is not padded.
+pub(crate) fn columns<const N: usize>(titles: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = TabWriter::new(Vec::new()).padding(3);
+    let rows = rows.into_iter().map(|row| row.map(|cell| cell.replace(['\t', '\n'], " ")).join("\t"));
+    for line in std::iter::once(titles.join("\t")).chain(rows) {
+        // Writing to memory does not fail.
+        let _ = writeln!(table, "{line}");
+    }
+    String::from_utf8(table.into_inner().unwrap_or_default()).unwrap_or_default()
+}
+
+/// A value as JSON, in which nothing is lost: what is obeyed is written as `\u` and its number.
+pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<String> {
     let raw = serde_json::to_string_pretty(value)?;
     // Outside of texts JSON has none of them but line ends; in texts a `\u` stands for the same.
     let escaped = |c: char| if is_obeyed(c) && c != '\n' { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };

@@ -262,7 +262,7 @@ pub struct KubeletStatus {
     /// True = a sandbox of a pod was created since that process was started, so it starts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creates_pods: Option<bool>,
-    /// Its settings on which thresholds depend.
+    /// Kubelet settings that thresholds use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<KubeletSettingsStatus>,
 }

@@ -55,7 +55,7 @@ const LABEL_VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
     category = "runtimehealth",
     status = "RemediationPolicyStatus",
     derive = "PartialEq",
-    doc = "Which actions may be executed for which faults on which nodes. Written by people, kept in Git. If two policies have a rule for a fault of a node, the one with the higher priority applies, then the one whose name comes first. A node has one remediation at a time, for its most urgent fault.",
+    doc = "Which actions may be executed for which faults on which nodes. Written by people, kept in Git. If several policies have a rule for a fault of a node, one in mode Enforce goes before one in mode DryRun; among those the highest priority decides, then the first name by alphabet. A node has one remediation at a time, for its most urgent fault.",
     label("app.kubernetes.io/part-of", "nrh"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),

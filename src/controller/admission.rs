@@ -24,7 +24,7 @@ use super::cache::Cache;
 use super::calls::{CallError, Calls, bounded};
 use super::events::Events;
 use super::leader::Leadership;
-use crate::api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
+use crate::api::{DEPLOYMENT_NAME, NODE_NAMESPACE, SYSTEM_NAMESPACE};
 
 /// The policies of `config/admission`, each with a binding of the same name.
 pub const POLICIES: [&str; 23] = [
@@ -53,8 +53,21 @@ pub const POLICIES: [&str; 23] = [
     "nrh-tokens",
 ];
 
+/// How an API server refuses everything, which has lost sight of the parameter of a policy. Some do for good once no binding has named
+/// its kind, as after an uninstallation: kubernetes/kubernetes issue 133827.
+pub const LOST_PARAMETER: &str = "no params found for policy binding";
+
+/// What that comes to.
+pub fn lost_parameter(policy: &str) -> String {
+    format!(
+        "the API server does not see the parameter of ValidatingAdmissionPolicy {policy}, Deployment \
+         {SYSTEM_NAMESPACE}/{DEPLOYMENT_NAME}, and refuses every Job: if the Deployment is there, restart kube-apiserver \
+         (kubernetes/kubernetes issue 133827)"
+    )
+}
+
 /// Label of all objects of the project.
-const OURS: &str = "app.kubernetes.io/part-of=nrh";
+pub const OURS: &str = "app.kubernetes.io/part-of=nrh";
 /// Name of what is tried; nothing of that name is ever made.
 const TRIED: &str = "nrh-admission-check";
 /// Time between two checks, while all is in order.
@@ -94,7 +107,7 @@ impl Proof {
     pub fn doubt(&self, now: Instant) -> Option<String> {
         if !self.lacks.is_empty() {
             let lacks = self.lacks.join("; ");
-            return Some(format!("the admission policies are not in force: {lacks}; apply config/admission"));
+            return Some(format!("the admission policies are not in force (apply config/admission): {lacks}"));
         }
         let is_good = self.proven.is_some_and(|at| now.saturating_duration_since(at) < GOOD_FOR);
         (!is_good).then(|| {
@@ -176,7 +189,7 @@ async fn absent(calls: &Calls) -> Result<Vec<String>, CallError> {
 }
 
 /// What is wrong with a policy and its binding, if anything.
-fn flaw(
+pub fn flaw(
     name: &str,
     policies: &[ValidatingAdmissionPolicy],
     bindings: &[ValidatingAdmissionPolicyBinding],
@@ -254,6 +267,7 @@ fn refused<T>(policy: &str, answer: Result<T, CallError>) -> Result<Option<Strin
         Ok(_) => Ok(Some(format!("ValidatingAdmissionPolicy {policy} does not refuse what it must"))),
         // It has gone since it was found.
         Err(error) if error.is_not_found() => Ok(None),
+        Err(error) if error.is_refusal() && error.line().contains(LOST_PARAMETER) => Ok(Some(lost_parameter(policy))),
         Err(error) if error.is_refusal() && error.line().contains(&format!("'{policy}'")) => Ok(None),
         Err(error) => Err(error),
     }
@@ -305,6 +319,10 @@ mod tests {
         let said = "ValidatingAdmissionPolicy 'nrh-jobs' with binding 'nrh-jobs' denied request: no";
         assert_eq!(refused::<()>("nrh-jobs", Err(api(403, said))).unwrap(), None);
         assert!(refused("nrh-jobs", Ok(())).unwrap().is_some());
+        let lost = format!(
+            "ValidatingAdmissionPolicy 'nrh-jobs' denied request: failed to configure binding: {LOST_PARAMETER}"
+        );
+        assert!(refused::<()>("nrh-jobs", Err(api(422, &lost))).unwrap().unwrap().contains("restart kube-apiserver"));
         for other in
             [api(403, "jobs.batch is forbidden: no right"), api(429, said), api(403, "policy 'nrh-jobs-fixed'")]
         {

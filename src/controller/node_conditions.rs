@@ -1,4 +1,4 @@
-//! The opt-in mirror: what is known of a node, as conditions of the Node object, for tools that read those.
+//! The mirror: what is known of a node, as conditions of the Node object, for tools that read those.
 //!
 //! It applies its own conditions and no other, without force: a condition of the same type that another tool has put
 //! there, by the API server's own account, is left to that tool. What was written and is not wanted any more is
@@ -168,7 +168,7 @@ impl Mirror {
                 tracing::warn!(
                     node,
                     error = line,
-                    "conditions of Nodes cannot be written: config/node-conditions grants the right; tried again in 10 min"
+                    "the controller cannot write conditions of Nodes: the ClusterRole nrh:controller grants the right; the controller tries again in 10 min"
                 );
             }
             self.paused = Some(Instant::now() + AFTER_REFUSAL);

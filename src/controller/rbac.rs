@@ -35,6 +35,7 @@ pub const RBAC: &[Right] = &[
         &["patch"],
         "cordon, taint and their cleanup (spec.unschedulable, our taint and our annotations, by admission)",
     ),
+    right("", "nodes/status", &["patch"], "conditions of the Node (those that it mirrors, by admission)"),
     right("", "pods", &["get", "list"], "pods of suspects, on demand"),
     right("", "pods", &["delete"], "DeletePod (pods of DaemonSets only, by admission)"),
     right(

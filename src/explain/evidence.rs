@@ -4,18 +4,19 @@
 //! obey is printed.
 
 mod fetch;
+#[cfg(target_os = "linux")]
+mod local;
 mod text;
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde_json::Value;
 
+use crate::api::evidence::Bundle;
 use crate::api::plain::plain;
 use crate::caller;
-use crate::cli::EvidenceArgs;
-use crate::core::text::bounded;
-use crate::node::evidence::{Bundle, Folder};
+use crate::cli::{EvidenceArgs, OutputFormat};
 use crate::terminal::{self, complain};
 
 /// Longest text of a bundle that is printed.
@@ -31,53 +32,32 @@ pub async fn run(args: EvidenceArgs) -> anyhow::Result<()> {
         Some(node) => {
             let client = caller::client(&args.cluster).await?;
             let bundles = fetch::fetch(client, node, args.fault.as_deref()).await?;
-            print(out, bundles.into_iter().map(Ok), args.json)?;
+            print(out, bundles.into_iter().map(Ok), args.print.output)?;
         }
-        None => local(out, &args)?,
+        #[cfg(target_os = "linux")]
+        None => local::local(out, &args)?,
+        #[cfg(not(target_os = "linux"))]
+        None => anyhow::bail!("--local reads the folder of a node: run it there, or name a node"),
     }
     Ok(())
 }
 
-/// The bundles of this node, one in memory at a time: in the probe's pod there is not much of that.
-fn local(out: &mut impl Write, args: &EvidenceArgs) -> anyhow::Result<()> {
-    let folder = Folder::below(&args.state_dir);
-    let shown = folder.path().display();
-    let mut names = folder.names().map_err(|error| match error.kind() {
-        ErrorKind::PermissionDenied => anyhow::anyhow!("may not open {shown}: only root may read it"),
-        _ => anyhow::Error::new(error).context(format!("cannot read {shown}")),
-    })?;
-    let all = names.len();
-    if let Some(fault) = &args.fault {
-        names.retain(|name| is_of(name, fault));
-    }
-    if names.is_empty() && !args.json {
-        match &args.fault {
-            Some(fault) => bail!("none of the {all} bundles in {shown} is of {:?}", bounded(fault, 120)),
-            None => bail!("no bundle is in {shown}: nothing was confirmed since this node booted, or no probe has run"),
-        }
-    }
-    let read = |name: &String| -> anyhow::Result<Value> {
-        let text = folder.read(name).with_context(|| format!("cannot read bundle {name}"))?;
-        serde_json::from_slice(&text).with_context(|| format!("bundle {name} is not JSON"))
-    };
-    print(out, names.iter().map(read), args.json)
-}
-
-/// Whether a bundle of this name is one of what was asked for.
-fn is_of(name: &str, fault: &str) -> bool {
-    let wanted = fault.to_ascii_lowercase();
-    name.strip_prefix(&wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-}
-
 /// Prints bundles one by one; one that cannot be read is told on standard error, and the others follow.
-fn print(out: &mut impl Write, bundles: impl Iterator<Item = anyhow::Result<Value>>, json: bool) -> anyhow::Result<()> {
+fn print(
+    out: &mut impl Write,
+    bundles: impl Iterator<Item = anyhow::Result<Value>>,
+    format: OutputFormat,
+) -> anyhow::Result<()> {
     let mut between = "[\n";
     for bundle in bundles {
-        let printed = bundle.map(|bundle| plain(bundle, MAX_TEXT)).and_then(|bundle| {
-            if json {
-                return Ok(format!("{between}{bundle}"));
+        let printed = bundle.map(|bundle| plain(bundle, MAX_TEXT)).and_then(|bundle| match format {
+            OutputFormat::Json => Ok(format!("{between}{bundle}")),
+            OutputFormat::Yaml => Ok(format!("---\n{}", terminal::yaml(&bundle)?)),
+            OutputFormat::Table => {
+                let bundle =
+                    serde_json::from_value::<Bundle>(bundle).context("a bundle of another form: use -o json")?;
+                Ok(text::text(&bundle))
             }
-            Ok(text::text(&serde_json::from_value::<Bundle>(bundle).context("a bundle of another form: use --json")?))
         });
         match printed {
             Ok(printed) => {
@@ -87,7 +67,7 @@ fn print(out: &mut impl Write, bundles: impl Iterator<Item = anyhow::Result<Valu
             Err(error) => complain(&format!("{error:#}")),
         }
     }
-    if json {
+    if format == OutputFormat::Json {
         out.write_all(if between == "[\n" { b"[]\n" } else { b"\n]\n" })?;
     }
     Ok(out.flush()?)

@@ -6,7 +6,7 @@ use super::report::{calls, collectors, seen};
 use crate::api::health::ProbeMode;
 use crate::cli::StatusArgs;
 use crate::node::local::{LocalStatus, ask};
-use crate::terminal::{print, print_json};
+use crate::terminal::print_as;
 
 /// Runs `nrh status`.
 ///
@@ -14,7 +14,7 @@ use crate::terminal::{print, print_json};
 /// A sentence about the probe, where it does not answer.
 pub async fn run(args: StatusArgs) -> anyhow::Result<()> {
     let told = ask(&args.state_dir).await?;
-    if args.json { print_json(&told) } else { print(&text(&told)) }
+    print_as(args.print.output, &told, text)
 }
 
 /// The answer for people. Writing to a string cannot fail, so its results are not looked at.
@@ -25,7 +25,7 @@ fn text(told: &LocalStatus) -> String {
     match (&status.probe, told.judged_seconds) {
         (Some(probe), Some(ago)) => {
             let mode = if probe.mode == ProbeMode::Unit { "unit" } else { "pod" };
-            let can = if probe.actions_enabled { "executes commands" } else { "only reports" };
+            let can = if probe.actions_enabled { "it accepts actions" } else { "it accepts no actions" };
             let _ = writeln!(out, "  probe: version {}, a {mode}, {can}; last judged {ago} s ago", probe.version);
         }
         _ => {
@@ -90,11 +90,11 @@ fn delivery(told: &LocalStatus) -> String {
 mod tests {
     use super::*;
     use crate::api::NodeRuntimeHealthStatus;
+    use crate::api::evidence::Outstanding;
     use crate::api::health::CollectorStatus;
     use crate::api::health::{CollectorState, ProbeStatus, RuntimeStatus};
     use crate::core::examples::fault;
     use crate::core::fault::FaultType;
-    use crate::node::collectors::Outstanding;
 
     #[test]
     fn a_node_that_has_lost_its_api_server_still_tells_what_is_wrong() {

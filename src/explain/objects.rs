@@ -7,9 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{ListParams, ObjectMeta};
-use kube::core::Request;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::api::ObjectMeta;
+use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -19,7 +18,7 @@ use crate::api::plain::plain;
 use crate::api::{
     NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend, WrittenFlap,
 };
-use crate::caller::{DEADLINE, client, code, objects_in, within};
+use crate::caller::{DEADLINE, client, code, list, objects_in};
 use crate::cli::ClusterArgs;
 use crate::controller::cache::guard::{Guardable, Guarded};
 use crate::controller::cache::{command, node, pods, report};
@@ -424,17 +423,6 @@ fn flap(object: &NodeRuntimeHealth, snapshot: &Snapshot) -> Result<Option<FlapVi
 
 fn heartbeat(object: &NodeRuntimeHealth) -> Option<Timestamp> {
     object.status.as_ref()?.probe.as_ref()?.heartbeat_at
-}
-
-/// All objects of a kind, each for itself readable or not.
-async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyhow::Result<Vec<Value>> {
-    let request =
-        Request::new(K::url_path(&(), None)).list(&ListParams::default()).map_err(kube::Error::BuildRequest)?;
-    let mut whole: Value = within(client.request(request)).await?;
-    match whole.get_mut("items").map(Value::take) {
-        Some(Value::Array(items)) => Ok(items),
-        _ => bail!("expected a list in the answer of the API server, found none"),
-    }
 }
 
 #[cfg(test)]

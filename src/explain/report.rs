@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::api::evidence::Outstanding;
 use crate::api::health::CollectorStatus;
 use crate::core::fault::Fault;
-use crate::node::collectors::Outstanding;
 
 /// A fault as its finder saw it: what, how sure, since when, on what evidence.
 pub(super) fn seen(out: &mut String, fault: &Fault) {
@@ -15,11 +15,13 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     if !fault.impact.is_empty() {
         let _ = writeln!(out, "    impact: {}", fault.impact);
     }
-    let _ = writeln!(
-        out,
-        "    present for {} s, seen by {} checks in a row, the last one {} s before the report",
-        fault.duration_seconds, fault.confirmations, fault.check_age_seconds
-    );
+    if fault.confirmations > 0 {
+        let _ = writeln!(
+            out,
+            "    present for {} s, seen by {} checks in a row, the last one {} s before the report",
+            fault.duration_seconds, fault.confirmations, fault.check_age_seconds
+        );
+    }
     if let Some(process) = &fault.target.process {
         let wchan = process.wchan.as_deref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
         let _ = writeln!(

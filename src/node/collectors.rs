@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::api::evidence::Outstanding;
 use crate::core::observation::{
     BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, PortSeen, ProcessTable,
     RuntimeKind, RuntimeSeen, StatusSeen, answers_nobody,
@@ -43,7 +44,6 @@ mod tasks;
 mod worker;
 
 pub use hints::Hints;
-pub use outstanding::Outstanding;
 pub use pace::{Pace, Paces};
 use slot::Slot;
 use tasks::Table;
@@ -264,7 +264,7 @@ impl Collectors {
         out.insert("bus", usize::from(lock(&shared.bus).is_out()));
         out.insert("tasks", lock(&shared.tasks).out());
         let (given_up, held_up) = (lock(&shared.given_up).clone(), lock(&shared.held_up).clone());
-        Outstanding::of(out, &given_up, &held_up)
+        outstanding::outstanding(out, &given_up, &held_up)
     }
 }
 

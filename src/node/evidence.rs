@@ -10,11 +10,11 @@
 //! container is entered, and nothing below a pod's folder is touched; of arguments, environment and open files nothing
 //! is read. That a bundle cannot be kept changes nothing about the fault, or about what is done.
 
-mod bundle;
 mod folder;
 mod involved;
 mod kernel;
 mod process;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -27,14 +27,13 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-pub use bundle::{Bundle, LARGEST, ProcessEvidence, Section, ThreadEvidence};
 pub use folder::{Folder, MAX_BUNDLES, MAX_BYTES, name};
 
 use crate::api::NodeRuntimeHealthStatus;
+use crate::api::evidence::{Bundle, Outstanding, ProcessEvidence, Section};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::observation::Observations;
 use crate::node::agent::Reader;
-use crate::node::collectors::Outstanding;
 use crate::node::kmsg::KMSG;
 use crate::node::proc;
 use involved::involved;

@@ -14,10 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::collectors::Outstanding;
 use super::report::Delivery;
 use super::report::draft::Draft;
 use crate::api::NodeRuntimeHealthStatus;
+use crate::api::evidence::Outstanding;
 
 /// Name of the socket in the state folder.
 const SOCKET: &str = "status.sock";

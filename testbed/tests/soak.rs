@@ -128,7 +128,7 @@ fn workload(bed: &Bed, kind: &str, name: &str) {
 fn told(node: &Node, nrh: &Path) -> Value {
     let began = Instant::now();
     loop {
-        match node.run(nrh.to_str().unwrap(), &["status", "--json"]) {
+        match node.run(nrh.to_str().unwrap(), &["status", "-o", "json"]) {
             Ok(text) => return serde_json::from_str(&text).unwrap(),
             Err(error) => assert!(began.elapsed() < HELD_UP, "{error:#}"),
         }

@@ -22,6 +22,7 @@ mod proof;
 mod reach;
 mod requests;
 mod system;
+mod verbs;
 mod vetoes;
 
 use std::time::Duration;
@@ -37,7 +38,9 @@ use requests::Cases;
 #[test]
 fn everybody_writes_what_is_theirs_and_nothing_else() {
     let Some(bed) = plane::up("admission") else { return };
+    verbs::before(&bed).unwrap();
     install(&bed).unwrap();
+    verbs::after(&bed).unwrap();
     let cases = bed
         .run(async |admin| {
             let callers = Callers::new(admin, &bed).await?;
@@ -61,7 +64,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             controller::node_changes(&callers, &mut cases).await?;
             controller::taints(&callers, &mut cases).await?;
             controller::marks(&callers, &mut cases).await?;
-            mirror::guarded(&callers, &bed, &mut cases).await?;
+            mirror::guarded(&callers, &mut cases).await?;
             controller::pod_deletion(&callers, &mut cases).await?;
             hand_offs::by_those_who_may(&callers, &bed, &mut cases).await?;
             hand_offs::rights_of_the_controller(&callers, &bed, &mut cases).await?;

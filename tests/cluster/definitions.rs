@@ -178,6 +178,6 @@ fn immutable_remediations(bed: &Bed) {
 
 /// Each with the sentence of its refusal in its first line.
 fn bad_samples() -> Vec<PathBuf> {
-    let found = fs::read_dir(folder("config/samples/bad")).unwrap().map(|entry| entry.unwrap().path());
+    let found = fs::read_dir(folder("tests/cluster/definitions/refused")).unwrap().map(|entry| entry.unwrap().path());
     found.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect()
 }

@@ -323,28 +323,16 @@ fn everything_carries_our_label_and_nothing_needs_its_kind_first() {
 }
 
 #[test]
-fn the_opt_in_for_conditions_of_nodes_gives_one_right_and_sets_one_variable() {
-    // A component is built from the overlay that names it.
-    let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("target")).unwrap();
-    let overlay = "resources: [../../config/default]\ncomponents: [../../config/node-conditions]\n";
-    std::fs::write(folder.path().join("kustomization.yaml"), overlay).unwrap();
-    let (plain, with) = (render("default"), render(folder.path().to_str().unwrap()));
-    let added: Vec<String> = with.iter().map(name).filter(|new| plain.iter().all(|old| name(old) != *new)).collect();
-    assert_eq!(
-        added,
-        ["ClusterRole/nrh:controller-node-conditions", "ClusterRoleBinding/nrh:controller-node-conditions"]
-    );
-    let rules = &one(&with, "ClusterRole/nrh:controller-node-conditions")["rules"];
-    assert_eq!(*rules, serde_json::json!([{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]));
-    let binding = one(&with, "ClusterRoleBinding/nrh:controller-node-conditions");
-    assert_eq!(texts(&serde_json::json!([binding["subjects"][0]["name"]])), ["nrh-controller"]);
-    let env = |objects: &[Value]| {
-        one(objects, "Deployment/nrh-controller")["spec"]["template"]["spec"]["containers"][0]["env"].clone()
-    };
-    let (before, after) = (env(&plain), env(&with));
-    let (before, after) = (before.as_array().unwrap(), after.as_array().unwrap());
-    assert_eq!(after[..before.len()], before[..]);
-    assert_eq!(after[before.len()..], [serde_json::json!({"name": "NRH_NODE_CONDITIONS", "value": "all"})]);
+fn conditions_of_nodes_and_the_service_of_the_metrics_are_on() {
+    let objects = render("default");
+    let container = &one(&objects, "Deployment/nrh-controller")["spec"]["template"]["spec"]["containers"][0];
+    let env = container["env"].as_array().unwrap();
+    assert!(env.contains(&serde_json::json!({"name": "NRH_NODE_CONDITIONS", "value": "all"})), "{env:?}");
+    let service = &one(&objects, "Service/nrh-controller-metrics")["spec"];
+    let pods = &one(&objects, "Deployment/nrh-controller")["spec"]["selector"]["matchLabels"];
+    assert_eq!(service["selector"], *pods);
+    let port = |name: &Value| container["ports"].as_array().unwrap().iter().find(|port| port["name"] == *name).cloned();
+    assert_eq!(port(&service["ports"][0]["targetPort"]).unwrap()["containerPort"], service["ports"][0]["port"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Why a step is blocked now: a closed set, each with a sentence beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum BlockReason {
-    /// The remediation of the same fault failed a short time ago.
+    /// No policy selects the node.
     NoPolicy,
     /// The policy has no rule for this fault.
     NoRule,

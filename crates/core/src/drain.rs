@@ -40,7 +40,7 @@ pub struct Drain {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub grace_period_seconds: Option<u32>,
-    /// Whether pods with data in an `emptyDir` are evicted, which ends that data.
+    /// Evict also pods that use an `emptyDir`, which deletes their data.
     #[serde(default)]
     pub delete_empty_dir_data: bool,
     /// Whether pods are evicted that no controller makes again.

@@ -399,7 +399,7 @@ pub struct Fault {
     /// What is wrong, as a word from a closed set.
     #[serde(rename = "type")]
     pub kind: FaultType,
-    /// How much harm it does: Low, Medium (one pod, or the next restart), High (pods now) or Critical (the node).
+    /// Harm: Low, Medium (one pod, or the next restart of the kubelet), High (pods now) or Critical (the node).
     pub severity: Severity,
     /// How sure we are: Suspected (it starts no action), Confirmed, or Clearing (absent in one check).
     pub state: FaultState,
@@ -430,7 +430,7 @@ pub struct Fault {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 512)))]
     pub evidence: Vec<String>,
-    /// Name of the bundle that the probe has collected of it and keeps on the node: `nrh evidence NODE` prints it.
+    /// Name of the evidence bundle that the probe keeps on the node: `nrh evidence NODE` prints it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 120))]
     pub evidence_bundle: Option<String>,

@@ -30,7 +30,7 @@ pub struct TemplateRef {
         )
     )]
     pub api_version: String,
-    /// Its kind, such as `SelfNodeRemediationTemplate`: the kind of the object that is made of it, and `Template`.
+    /// Its kind: that of the object to create, plus `Template`, such as `SelfNodeRemediationTemplate`.
     #[schemars(length(min = 9, max = 63), regex(pattern = r"^[A-Z][A-Za-z0-9]*Template$"))]
     pub kind: String,
     /// Name of the template.

@@ -200,7 +200,7 @@ pub struct Approval {
     /// Who approves: your own name, as `kubectl auth whoami` prints it. The API server refuses any other.
     #[schemars(length(min = 1, max = 512))]
     pub approved_by: String,
-    /// The one operation that is approved: `operationId` of the attempt in `status.attempts` that waits for it.
+    /// The approved operation: `operationId` of the attempt in `status.attempts` that awaits approval.
     #[schemars(length(min = 1, max = 63))]
     pub operation_id: String,
 }

@@ -25,7 +25,7 @@ pub struct PolicyLimits {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub per_topology: Vec<PolicyTopologyLimit>,
-    /// A limit for some kinds of fault. At most 8; all of them apply.
+    /// Limits for kinds of fault, at most 8; all of them apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub per_fault: Vec<PolicyFaultLimit>,

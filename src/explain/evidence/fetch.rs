@@ -33,7 +33,7 @@ const MAX_SAID: usize = 400;
 pub(super) async fn fetch(client: Client, node: &str, fault: Option<&str>) -> anyhow::Result<Vec<Value>> {
     let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
     let pod = probe_of(&pods, node).await?;
-    let mut command = vec!["/nrh", "evidence", "--local", "--json"];
+    let mut command = vec!["/nrh", "evidence", "--local", "--output", "json"];
     command.extend(fault.into_iter().flat_map(|fault| ["--fault", fault]));
     let said = timeout(WHOLE, said(&pods, &pod, node, command)).await;
     let late = || anyhow!("it did not send everything within {} s; {}", WHOLE.as_secs(), instead(node));

@@ -4,14 +4,15 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::local::local;
 use super::*;
 
-fn args(state_dir: &Path, fault: Option<&str>, json: bool) -> EvidenceArgs {
+fn args(state_dir: &Path, fault: Option<&str>, format: OutputFormat) -> EvidenceArgs {
     EvidenceArgs {
         node: None,
         local: true,
         fault: fault.map(ToOwned::to_owned),
-        json,
+        print: crate::cli::OutputArgs { output: format },
         state_dir: state_dir.to_path_buf(),
         cluster: crate::cli::ClusterArgs::default(),
     }
@@ -34,20 +35,20 @@ fn bundle(name: &str, message: &str) -> Value {
 }
 
 /// A state folder with these bundles, and what is printed of it.
-fn printed(bundles: &[(&str, String)], fault: Option<&str>, json: bool) -> anyhow::Result<String> {
+fn printed(bundles: &[(&str, String)], fault: Option<&str>, format: OutputFormat) -> anyhow::Result<String> {
     let state = tempfile::tempdir().unwrap();
     std::fs::create_dir(state.path().join("evidence")).unwrap();
     for (name, text) in bundles {
         std::fs::write(state.path().join(format!("evidence/{name}.json")), text).unwrap();
     }
     let mut out = Vec::new();
-    local(&mut out, &args(state.path(), fault, json))?;
+    local(&mut out, &args(state.path(), fault, format))?;
     Ok(String::from_utf8(out).unwrap())
 }
 
 #[test]
 fn a_bundle_is_told_for_people() {
-    let text = printed(&[("a-1", bundle("a-1", "its list hangs").to_string())], None, false).unwrap();
+    let text = printed(&[("a-1", bundle("a-1", "its list hangs").to_string())], None, OutputFormat::Table).unwrap();
     for part in [
         "bundle a-1: node worker-1, 2026-03-01T03:00:00Z\n",
         "fault RuntimeUpdateBlocked (Confirmed",
@@ -76,19 +77,19 @@ fn one_fault_can_be_asked_for_by_id_type_or_name() {
         ("hung", 0),
         ("hungcontainer-1-2026-x", 0),
     ] {
-        let text = printed(&bundles, Some(fault), true).unwrap();
+        let text = printed(&bundles, Some(fault), OutputFormat::Json).unwrap();
         let found: Vec<Value> = serde_json::from_str(&text).unwrap();
         assert_eq!(found.len(), count, "{fault}");
     }
-    let error = printed(&bundles, Some("other"), false).unwrap_err().to_string();
+    let error = printed(&bundles, Some("other"), OutputFormat::Table).unwrap_err().to_string();
     assert!(error.contains("none of the 3 bundles"), "{error}");
 }
 
 #[test]
 fn nothing_that_a_terminal_obeys_is_printed() {
     let hostile = bundle("a-1", "\u{1b}]0;x\u{7}\u{9b}31m\r\nforged");
-    for json in [false, true] {
-        let text = printed(&[("a-1", hostile.to_string())], None, json).unwrap();
+    for format in [OutputFormat::Table, OutputFormat::Json] {
+        let text = printed(&[("a-1", hostile.to_string())], None, format).unwrap();
         assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
         assert!(
             !text.lines().any(|line| line.trim_start().starts_with("forged")) && !text.contains("\\u00"),
@@ -100,13 +101,13 @@ fn nothing_that_a_terminal_obeys_is_printed() {
 #[test]
 fn a_broken_bundle_does_not_hide_the_others() {
     let bundles = [("a-1", "{".to_owned()), ("b-1", bundle("b-1", "m").to_string()), ("c-1", "[7]".to_owned())];
-    let found: Vec<Value> = serde_json::from_str(&printed(&bundles, None, true).unwrap()).unwrap();
+    let found: Vec<Value> = serde_json::from_str(&printed(&bundles, None, OutputFormat::Json).unwrap()).unwrap();
     assert_eq!(found.len(), 2);
-    assert!(printed(&bundles, None, false).unwrap().starts_with("bundle b-1"));
+    assert!(printed(&bundles, None, OutputFormat::Table).unwrap().starts_with("bundle b-1"));
 }
 
 #[test]
 fn an_empty_folder_is_said_to_be_one() {
-    assert!(printed(&[], None, false).unwrap_err().to_string().contains("no bundle is in"));
-    assert_eq!(printed(&[], None, true).unwrap(), "[]\n");
+    assert!(printed(&[], None, OutputFormat::Table).unwrap_err().to_string().contains("no bundle is in"));
+    assert_eq!(printed(&[], None, OutputFormat::Json).unwrap(), "[]\n");
 }

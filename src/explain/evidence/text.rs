@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::api::evidence::{Bundle, ProcessEvidence, Section};
 use crate::explain::report::{calls, collectors, seen};
-use crate::node::evidence::{Bundle, ProcessEvidence, Section};
 
 /// The bundle for people. Writing to a string cannot fail, so its results are not looked at.
 pub(super) fn text(bundle: &Bundle) -> String {

@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::bundle::LARGEST;
+use crate::api::evidence::LARGEST;
 use crate::core::fault::Fault;
 use crate::core::text::bounded;
 use crate::node::proc::bounded::read_file;

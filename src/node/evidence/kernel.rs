@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-use super::bundle::{Section, cost};
+use super::room::cost;
+use crate::api::evidence::Section;
 use crate::core::text::bounded;
 use crate::node::kmsg::{Log, Record};
 

@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::bundle::{ProcessEvidence, Room, Section, ThreadEvidence};
+use super::room::Room;
+use crate::api::evidence::{ProcessEvidence, Section, ThreadEvidence};
 use crate::node::proc::{Handle, Thread, is_gone};
 
 /// Room for one process, in bytes of JSON.

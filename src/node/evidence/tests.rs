@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::api::evidence::LARGEST;
 use crate::api::health::{CollectorState, CollectorStatus, ProbeStatus};
 use crate::core::examples::fault;
 use crate::core::examples::{Node, SANDBOX};

@@ -13,9 +13,10 @@ use axum::routing::get;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::evidence::Outstanding;
 use crate::core::fault::{FaultState, FaultType};
 use crate::core::node_condition::NodeCondition;
-use crate::node::collectors::{Collectors, Hints, Outstanding};
+use crate::node::collectors::{Collectors, Hints};
 use crate::node::report::draft::Draft;
 use crate::server;
 

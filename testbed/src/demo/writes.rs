@@ -22,7 +22,7 @@ impl Write {
     }
 }
 
-/// What the operator writes at any time: its own objects, leases and events; and who may ask whether it may.
+/// What the operator writes at any time: its own objects, conditions of Nodes, leases and events; and who may ask whether it may.
 fn ordinary(entry: &AuditEntry) -> bool {
     let Some(object) = &entry.object_ref else { return true };
     match object.api_group.as_str() {
@@ -37,6 +37,8 @@ fn ordinary(entry: &AuditEntry) -> bool {
         "events.k8s.io" => object.resource == "events",
         "" => match object.resource.as_str() {
             "events" => true,
+            // Its conditions of Nodes; admission refuses it all others.
+            "nodes" => object.subresource == "status" && entry.verb == "patch",
             // A create need not name its object.
             "configmaps" => {
                 object.namespace == "nrh-system" && (entry.verb == "create" || object.name.starts_with("nrh-ledger"))

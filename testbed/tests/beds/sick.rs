@@ -44,17 +44,13 @@ fn up(programs: &operator::Programs) -> Bed {
     bed
 }
 
-/// The shipped manifests, with the mirror of conditions, its controller on the node that stays well; and a workload on the nodes
+/// The shipped manifests, its controller on the node that stays well; and a workload on the nodes
 /// whose faults it has to see, on one of them with ten containers.
 fn install(bed: &Bed, programs: &operator::Programs) {
     operator::load_image(bed, programs).unwrap();
     let sick: Vec<&str> = bed.nodes().iter().skip(1).map(|node| node.name.as_str()).collect();
     bed.kubectl(&[&["taint", "node"], sick.as_slice(), &["sick/reserved=:NoSchedule"]].concat()).unwrap();
     operator::apply_folder(bed, "config/default").unwrap();
-    // As the component config/node-conditions does.
-    let rights = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/node-conditions/rbac.yaml");
-    bed.kubectl(&["apply", "-f", rights]).unwrap();
-    bed.kubectl(&["set", "env", "-n", "nrh-system", "deployment/nrh-controller", "NRH_NODE_CONDITIONS=all"]).unwrap();
     let crowded = node(bed, Place::BlockedStart).name.as_str();
     let seen: Vec<&str> = sick.into_iter().skip(Place::BlockedUpdate as usize - 1).collect();
     bed.kubectl(&[&["label", "node"], seen.as_slice(), &["crowd=none"]].concat()).unwrap();

@@ -202,7 +202,7 @@ fn blocked_update(bed: &Bed, nrh: &Path, node: &Node) {
     assert!(seen["message"].as_str().unwrap().contains("lists its sandboxes, but not its containers"), "{seen}");
     assert!(seen["evidence"].to_string().contains("a stopped shim"), "{seen}");
     // It outlives its fault, and comes out of the probe's pod.
-    let args = ["evidence", &node.name, "--fault", "RuntimeUpdateBlocked", "--json"];
+    let args = ["evidence", &node.name, "--fault", "RuntimeUpdateBlocked", "-o", "json"];
     let told = bed.command(nrh).args(args).output().unwrap();
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
     let bundles: Vec<Value> = serde_json::from_slice(&told.stdout).unwrap();
@@ -268,7 +268,7 @@ fn frozen_kubelet(bed: &Bed, nrh: &Path, node: &Node) {
 
 /// When the kubelet was started that runs, if it has completed its start, as the probe says on the node itself.
 fn started(nrh: &Path, node: &Node) -> Option<String> {
-    let told: Value = serde_json::from_str(&node.run(nrh.to_str().unwrap(), &["status", "--json"]).ok()?).unwrap();
+    let told: Value = serde_json::from_str(&node.run(nrh.to_str().unwrap(), &["status", "-o", "json"]).ok()?).unwrap();
     let kubelet = &told["status"]["kubelet"];
     kubelet["startedAt"].as_str().filter(|_| kubelet["started"] == true).map(str::to_owned)
 }

@@ -53,10 +53,18 @@ pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<Str
     let unschedulable = || kubectl(&["get", "node", &node.name, "-o", "jsonpath={.spec.unschedulable}"]) == "true";
     until("the node is cordoned", Duration::from_mins(3), unschedulable);
 
-    // The README's three commands, in its order.
+    // The commands of docs/how-to/upgrade-and-uninstall.md, in its order.
     kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
     kubectl(&["delete", "noderemediations", "--all", "--timeout=180s"]);
     assert!(!unschedulable(), "the cordon is taken back before the remediation is gone");
+    let standing = || {
+        let types =
+            kubectl(&["get", "nodes", "real-1", "real-2", "-o", "jsonpath={.items[*].status.conditions[*].type}"]);
+        types.split_whitespace().any(|kind| kind == "RestartUnsafe")
+    };
+    assert!(standing(), "the controller writes conditions of Nodes by default");
+    kubectl(&["-n", "nrh-system", "set", "env", "deployment/nrh-controller", "NRH_NODE_CONDITIONS="]);
+    until("the conditions of the Nodes are removed", Duration::from_mins(3), || !standing());
     let folder = nrh_testbed::workspace().join("config/default").display().to_string();
     kubectl(&["delete", "-k", &folder, "--timeout=300s"]);
 

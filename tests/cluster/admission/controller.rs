@@ -250,7 +250,7 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
             by,
             "a node's status",
             merge(format!("{NODE}/status"), json!({"status": {"phase": "x"}})),
-            "cannot patch resource",
+            "changes the conditions that it mirrors, nothing else",
         )
         .await;
     cases.denied(by, "delete a node", delete(NODE, Value::Null), "cannot delete resource").await;

@@ -94,7 +94,7 @@ pub struct Subject {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub lock: Option<String>,
-    /// How the condition stands that `name` is the type of.
+    /// Status of the condition whose type is `name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionStatus>,
 }
@@ -203,7 +203,7 @@ pub struct Target {
     /// The pod, by namespace, name and uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
-    /// Path of the file whose lock the process holds: one that let go of it since is left alone.
+    /// File whose lock the process holds. A process that has released it is left alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub lock: Option<String>,

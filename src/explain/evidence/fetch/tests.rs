@@ -103,7 +103,8 @@ async fn the_command_runs_in_the_probes_pod_of_that_node() {
         asked[0].contains("/namespaces/nrh-node/pods?") && asked[0].contains("spec.nodeName%3Dworker-1"),
         "{asked:?}"
     );
-    let command = "command=%2Fnrh&command=evidence&command=--local&command=--json&command=--fault&command=f-1";
+    let command =
+        "command=%2Fnrh&command=evidence&command=--local&command=--output&command=json&command=--fault&command=f-1";
     let exec = "/namespaces/nrh-node/pods/nrh-probe-x/exec?";
     assert!(asked[1].contains(exec) && asked[1].contains(command) && asked[1].contains("container=probe"), "{asked:?}");
 }

@@ -1,19 +1,15 @@
-//! The document of one bundle, every part of it bounded.
+//! The evidence bundle of one confirmed fault, as the probe keeps it on the node and `nrh evidence` prints it.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::api::health::{CollectorStatus, KubeletStatus, RuntimeStatus};
+use super::health::{CollectorStatus, KubeletStatus, RuntimeStatus};
 use crate::core::fault::Fault;
-use crate::core::text::bounded;
-use crate::node::collectors::Outstanding;
 
 /// Largest bundle, as JSON.
 pub const LARGEST: usize = 128 << 10;
-/// Longest line kept.
-const MAX_LINE: usize = 256;
 
 /// Everything that was collected of one confirmed fault, at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -134,6 +130,21 @@ pub struct ThreadEvidence {
     pub stack: Vec<String>,
 }
 
+/// What became of the collectors' calls, by collector.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Outstanding {
+    /// Calls out now.
+    #[serde(rename = "callsOut")]
+    pub out: BTreeMap<String, usize>,
+    /// Calls dropped without an answer since the probe began.
+    #[serde(rename = "callsGivenUp")]
+    pub given_up: BTreeMap<String, u64>,
+    /// Seconds in which calls were out and the probe itself could not run, since it began. They are not taken for the
+    /// silence of others.
+    pub held_up_seconds: BTreeMap<String, f64>,
+}
+
 impl Bundle {
     /// As JSON, within the ceiling: what does not fit is left out, the least telling first, and the bundle says so.
     pub fn into_json(mut self) -> serde_json::Result<Vec<u8>> {
@@ -156,35 +167,4 @@ impl Bundle {
             }
         }
     }
-}
-
-/// Room for text, in bytes of JSON.
-#[derive(Debug)]
-pub(super) struct Room(pub(super) usize);
-
-impl Room {
-    /// These lines, as many as there is room for; controls and blanks at the ends removed.
-    pub(super) fn lines<'t>(&mut self, text: impl Iterator<Item = &'t str>) -> Section {
-        let mut section = Section::default();
-        for line in text.map(|line| bounded(line.trim(), MAX_LINE)).filter(|line| !line.is_empty()) {
-            if !self.take(cost(&line)) {
-                "cut: there is no room for more".clone_into(&mut section.note);
-                break;
-            }
-            section.lines.push(line);
-        }
-        section
-    }
-
-    /// Takes so much of it; false, and takes nothing, where there is less.
-    pub(super) fn take(&mut self, cost: usize) -> bool {
-        let left = self.0.checked_sub(cost);
-        self.0 = left.unwrap_or(self.0);
-        left.is_some()
-    }
-}
-
-/// What a line takes as JSON: quotes and a comma around it, and marks before its own quotes and backslashes.
-pub(super) fn cost(line: &str) -> usize {
-    line.len() + line.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count() + 4
 }

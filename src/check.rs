@@ -1,0 +1,177 @@
+//! `nrh check`: whether the cluster has what the operator needs, before it is installed and after.
+//!
+//! It reads and changes nothing. What it may not read is Unknown, and never taken for good.
+
+mod installation;
+mod nodes;
+
+use anyhow::bail;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde::Serialize;
+
+use crate::caller::{client, code, within};
+use crate::cli::CheckArgs;
+use crate::core::text::bounded;
+use crate::terminal::{columns, print_as};
+
+/// Oldest version of Kubernetes: the first whose `ValidatingAdmissionPolicy` is on by default.
+const OLDEST: (u32, u32) = (1, 30);
+/// Longest message, in bytes.
+const MAX_MESSAGE: usize = 300;
+
+/// What a check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+enum Verdict {
+    /// As it has to be.
+    Ok,
+    /// It works, and somebody should know of it.
+    Warning,
+    /// Nobody can tell: the API server did not say, or you may not ask.
+    Unknown,
+    /// The operator does not work like this, or not on this node.
+    Failed,
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Finding {
+    /// Part of the cluster: a kind and a name, or a group of them.
+    subject: String,
+    verdict: Verdict,
+    /// What was found; where it is not Ok, what was expected and what to do.
+    message: String,
+}
+
+impl Finding {
+    fn new(subject: impl Into<String>, verdict: Verdict, message: impl AsRef<str>) -> Self {
+        Self { subject: subject.into(), verdict, message: bounded(message.as_ref(), MAX_MESSAGE) }
+    }
+
+    /// A call that brought nothing.
+    fn unknown(subject: impl Into<String>, error: &anyhow::Error) -> Self {
+        let message = match code(error) {
+            Some(403) => format!("you have no right to read it: {error:#}"),
+            _ => format!("{error:#}"),
+        };
+        Self::new(subject, Verdict::Unknown, message)
+    }
+}
+
+/// At least one check failed. Everything else that keeps `nrh check` from success says that nobody knows.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Failed(String);
+
+/// Runs `nrh check`.
+///
+/// # Errors
+/// [`Failed`] where a check failed. Any other error: the cluster does not answer, or a check could not be made.
+pub async fn run(args: CheckArgs) -> anyhow::Result<()> {
+    let client = client(&args.cluster).await?;
+    let mut findings = vec![server(&client).await?];
+    if installation::is_there(&client).await? {
+        findings.extend(installation::checked(&client).await);
+        findings.extend(nodes::checked(&client).await);
+        findings.extend(rights(&client, &USES, Verdict::Ok).await);
+    } else {
+        findings.push(Finding::new(
+            "installation",
+            Verdict::Ok,
+            "not installed yet: `kubectl apply -k config/default`",
+        ));
+        findings.extend(rights(&client, &INSTALLS, Verdict::Failed).await);
+    }
+    print_as(args.print.output, &findings, |findings| table(findings))?;
+    let named = |verdict| {
+        let subjects = findings.iter().filter(move |one| one.verdict == verdict).map(|one| one.subject.as_str());
+        subjects.collect::<Vec<_>>().join(", ")
+    };
+    match findings.iter().map(|one| one.verdict).max() {
+        Some(Verdict::Failed) => Err(Failed(format!("not as it has to be: {}", named(Verdict::Failed))).into()),
+        Some(Verdict::Unknown) => bail!("not known: {}", named(Verdict::Unknown)),
+        _ => Ok(()),
+    }
+}
+
+/// The findings, in the order of the checks.
+fn table(findings: &[Finding]) -> String {
+    let row = |one: &Finding| [format!("{:?}", one.verdict), one.subject.clone(), one.message.clone()];
+    columns(["RESULT", "WHAT", "MESSAGE"], findings.iter().map(row))
+}
+
+/// The version of the API server.
+async fn server(client: &Client) -> anyhow::Result<Finding> {
+    let version = within(client.apiserver_version()).await?;
+    let digits = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
+    let found = (digits(&version.major), digits(&version.minor));
+    let (major, minor) = OLDEST;
+    let said = format!("Kubernetes {}", version.git_version);
+    Ok(if found >= OLDEST {
+        Finding::new("API server", Verdict::Ok, said)
+    } else {
+        Finding::new("API server", Verdict::Failed, format!("{said}, expected {major}.{minor} or newer"))
+    })
+}
+
+/// A right, and what for.
+struct Right {
+    what: &'static str,
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+}
+
+const fn right(what: &'static str, verb: &'static str, group: &'static str, resource: &'static str) -> Right {
+    Right { what, verb, group, resource }
+}
+
+/// What an installation takes. Who may create roles and bind them beyond their own rights is an administrator.
+const INSTALLS: [Right; 6] = [
+    right("create namespaces", "create", "", "namespaces"),
+    right("create definitions", "create", "apiextensions.k8s.io", "customresourcedefinitions"),
+    right("create admission policies", "create", "admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    right("create roles", "escalate", "rbac.authorization.k8s.io", "clusterroles"),
+    right("bind roles", "bind", "rbac.authorization.k8s.io", "clusterroles"),
+    right("create the probe", "create", "apps", "daemonsets"),
+];
+
+/// What people use, by the role that gives it (`config/rbac/people.yaml`).
+const USES: [Right; 6] = [
+    right("read (nrh:view)", "list", "runtimehealth.io", "noderuntimehealths"),
+    right("suspend nodes (nrh:operator)", "patch", "runtimehealth.io", "noderuntimehealths"),
+    right("write policies (nrh:operator)", "patch", "runtimehealth.io", "remediationpolicies"),
+    right("approve steps (nrh:approver)", "approve", "runtimehealth.io", "noderemediations"),
+    right("request steps (nrh:manual-remediation)", "remediate", "runtimehealth.io", "noderemediations"),
+    right("read evidence (debug)", "debug", "runtimehealth.io", "noderuntimehealths"),
+];
+
+/// Which of these rights the caller has: one line for those, one for the others.
+async fn rights(client: &Client, wanted: &[Right], without: Verdict) -> Vec<Finding> {
+    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let (mut has, mut lacks) = (Vec::new(), Vec::new());
+    for right in wanted {
+        let attributes = ResourceAttributes {
+            verb: Some(right.verb.to_owned()),
+            group: Some(right.group.to_owned()),
+            resource: Some(right.resource.to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        match within(api.create(&PostParams::default(), &review)).await {
+            Ok(answer) if answer.status.as_ref().is_some_and(|status| status.allowed) => has.push(right.what),
+            Ok(_) => lacks.push(right.what),
+            Err(error) => return vec![Finding::unknown("your rights", &error)],
+        }
+    }
+    let line = |may: &str, whats: &[&str], verdict| {
+        (!whats.is_empty()).then(|| Finding::new("your rights", verdict, format!("you {may} {}", whats.join(", "))))
+    };
+    line("may", &has, Verdict::Ok).into_iter().chain(line("may not", &lacks, without)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! What was installed: definitions, admission, controller, probe, policies.
+
+use anyhow::Context;
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use super::{Finding, Verdict};
+use crate::api::condition::standing_of;
+use crate::api::{
+    CONFIG_NAME, ConditionType, DEPLOYMENT_NAME, LEASE_NAME, NODE_NAMESPACE, RemediationConfig, RemediationPolicy,
+    SYSTEM_NAMESPACE, Suspend, crds,
+};
+use crate::caller::within;
+use crate::controller::admission::{LOST_PARAMETER, OURS, POLICIES, flaw, lost_parameter};
+use crate::controller::leader::LEASE_DURATION;
+use crate::core::snapshot::Tri;
+
+const PROBE: &str = "nrh-probe";
+/// The policy with a parameter.
+const JOBS: &str = "nrh-jobs";
+const DEFINITIONS: &str = "definitions";
+const ADMISSION: &str = "admission policies";
+const CONTROLLER: &str = "controller";
+
+/// Whether any of the definitions is there.
+///
+/// # Errors
+/// The API server does not say.
+pub(super) async fn is_there(client: &Client) -> anyhow::Result<bool> {
+    Ok(!definitions(client).await?.is_empty())
+}
+
+/// All checks of what is installed.
+pub(super) async fn checked(client: &Client) -> Vec<Finding> {
+    let mut findings = vec![match definitions(client).await {
+        Ok(found) => judge_definitions(&found),
+        Err(error) => Finding::unknown(DEFINITIONS, &error),
+    }];
+    findings.push(admission(client).await.unwrap_or_else(|error| Finding::unknown(ADMISSION, &error)));
+    findings.push(controller(client).await.unwrap_or_else(|error| Finding::unknown(CONTROLLER, &error)));
+    findings.push(probe(client).await.unwrap_or_else(|error| Finding::unknown("probe", &error)));
+    findings.extend(policies(client).await.unwrap_or_else(|error| vec![Finding::unknown("policies", &error)]));
+    findings
+}
+
+async fn definitions(client: &Client) -> anyhow::Result<Vec<CustomResourceDefinition>> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut found = Vec::new();
+    for (_, wanted) in crds::all() {
+        found.extend(within(api.get_opt(&wanted.name_any())).await.context("cannot read the definitions")?);
+    }
+    Ok(found)
+}
+
+/// Whether they are those of this version.
+pub(super) fn judge_definitions(found: &[CustomResourceDefinition]) -> Finding {
+    let failed = |message: String| Finding::new(DEFINITIONS, Verdict::Failed, message);
+    for (_, wanted) in crds::all() {
+        let name = wanted.name_any();
+        let Some(one) = found.iter().find(|one| one.name_any() == name) else {
+            return failed(format!("{name} is missing: `kubectl apply -k crds`"));
+        };
+        let conditions = one.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        if !conditions.iter().any(|one| one.type_ == "Established" && one.status == "True") {
+            return failed(format!("{name} is not established: `kubectl describe crd {name}` says why"));
+        }
+        let schemas = |crd: &CustomResourceDefinition| {
+            let schema = crd.spec.versions.iter().map(|version| version.schema.clone());
+            serde_json::to_value(schema.collect::<Vec<_>>()).unwrap_or_default()
+        };
+        if schemas(one) != schemas(&wanted) {
+            let version = env!("CARGO_PKG_VERSION");
+            return Finding::new(
+                DEFINITIONS,
+                Verdict::Warning,
+                format!("{name} is of another version than this `nrh` ({version}): upgrade the older of the two"),
+            );
+        }
+    }
+    Finding::new(DEFINITIONS, Verdict::Ok, format!("all {}, of this version", found.len()))
+}
+
+async fn admission(client: &Client) -> anyhow::Result<Finding> {
+    let ours = ListParams::default().labels(OURS);
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let policies = within(policies.list(&ours)).await.context("cannot list validatingadmissionpolicies")?.items;
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    let bindings = within(bindings.list(&ours)).await.context("cannot list validatingadmissionpolicybindings")?.items;
+    let judged = judge_admission(&policies, &bindings);
+    if judged.verdict == Verdict::Ok && has_lost_its_parameter(client).await {
+        return Ok(Finding::new(ADMISSION, Verdict::Failed, lost_parameter(JOBS)));
+    }
+    Ok(judged)
+}
+
+/// Whether the API server refuses each Job, the controller's too. Who may not create Jobs learns nothing here.
+async fn has_lost_its_parameter(client: &Client) -> bool {
+    let container = json!({"name": "tried", "image": "tried"});
+    let job = json!({"metadata": {"generateName": "nrh-check-"}, "spec": {"suspend": true, "template": {"spec":
+        {"restartPolicy": "Never", "containers": [container]}}}});
+    let Ok(job) = serde_json::from_value::<Job>(job) else { return false };
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    let tried = within(Api::namespaced(client.clone(), NODE_NAMESPACE).create(&params, &job)).await;
+    tried.is_err_and(|error| format!("{error:#}").contains(LOST_PARAMETER))
+}
+
+pub(super) fn judge_admission(
+    policies: &[ValidatingAdmissionPolicy],
+    bindings: &[ValidatingAdmissionPolicyBinding],
+) -> Finding {
+    let flaws: Vec<String> = POLICIES.into_iter().filter_map(|name| flaw(name, policies, bindings)).collect();
+    if !flaws.is_empty() {
+        let flaws = flaws.join("; ");
+        return Finding::new(
+            ADMISSION,
+            Verdict::Failed,
+            format!("{flaws}: apply config/admission; until then nothing is done to nodes"),
+        );
+    }
+    let warned = policies.iter().find(|policy| {
+        let checked = policy.status.as_ref().and_then(|status| status.type_checking.as_ref());
+        checked.is_some_and(|checked| checked.expression_warnings.as_ref().is_some_and(|warnings| !warnings.is_empty()))
+    });
+    match warned {
+        Some(policy) => Finding::new(
+            ADMISSION,
+            Verdict::Warning,
+            format!(
+                "the API server warns of {0}: `kubectl get validatingadmissionpolicy {0} -o yaml`",
+                policy.name_any()
+            ),
+        ),
+        None => Finding::new(ADMISSION, Verdict::Ok, format!("all {} are in force", POLICIES.len())),
+    }
+}
+
+async fn controller(client: &Client) -> anyhow::Result<Finding> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let found = within(api.get_opt(DEPLOYMENT_NAME)).await.context("cannot read the Deployment of the controller")?;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let lease = within(leases.get_opt(LEASE_NAME)).await.context("cannot read the Lease of the controller")?;
+    Ok(judge_controller(found.as_ref(), lease.as_ref(), Timestamp::now()))
+}
+
+pub(super) fn judge_controller(found: Option<&Deployment>, lease: Option<&Lease>, now: Timestamp) -> Finding {
+    let at = format!("{SYSTEM_NAMESPACE}/{DEPLOYMENT_NAME}");
+    let Some(found) = found else {
+        return Finding::new(
+            CONTROLLER,
+            Verdict::Failed,
+            format!("Deployment {at} is missing: apply config/controller"),
+        );
+    };
+    let wanted = found.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let available = found.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0);
+    let replicas = format!("{available} of {wanted} replicas available");
+    let spec = lease.and_then(|lease| lease.spec.as_ref());
+    let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).filter(|holder| !holder.is_empty());
+    let age = spec.and_then(|spec| spec.renew_time.as_ref()).map(|at| now.duration_since(at.0).as_secs());
+    // The clocks of two machines are compared: twice the duration is lenient.
+    let limit = 2 * i64::try_from(LEASE_DURATION.as_secs()).unwrap_or(i64::MAX);
+    match (holder, age) {
+        (Some(holder), Some(age)) if age <= limit => {
+            let verdict = if available < wanted { Verdict::Warning } else { Verdict::Ok };
+            Finding::new(CONTROLLER, verdict, format!("{replicas}, {holder} leads"))
+        }
+        _ => Finding::new(
+            CONTROLLER,
+            Verdict::Failed,
+            format!(
+                "{replicas}, none leads: `kubectl -n {SYSTEM_NAMESPACE} logs deployment/{DEPLOYMENT_NAME}` says why"
+            ),
+        ),
+    }
+}
+
+async fn probe(client: &Client) -> anyhow::Result<Finding> {
+    let api: Api<DaemonSet> = Api::namespaced(client.clone(), NODE_NAMESPACE);
+    let found = within(api.get_opt(PROBE)).await.context("cannot read the DaemonSet of the probe")?;
+    let Some(status) = found.and_then(|found| found.status) else {
+        let message = format!("no DaemonSet {NODE_NAMESPACE}/{PROBE}: nodes without the unit are not checked");
+        return Ok(Finding::new("probe", Verdict::Warning, message));
+    };
+    let (wanted, ready) = (status.desired_number_scheduled, status.number_ready);
+    let updated = status.updated_number_scheduled.unwrap_or(0);
+    let message = format!("{ready} of {wanted} pods ready, {updated} of this version");
+    let is_whole = ready >= wanted && updated >= wanted && wanted > 0;
+    Ok(Finding::new("probe", if is_whole { Verdict::Ok } else { Verdict::Warning }, message))
+}
+
+async fn policies(client: &Client) -> anyhow::Result<Vec<Finding>> {
+    let configs: Api<RemediationConfig> = Api::all(client.clone());
+    let config = within(configs.get_opt(CONFIG_NAME)).await.context("cannot read the remediationconfig")?;
+    let api: Api<RemediationPolicy> = Api::all(client.clone());
+    let policies = within(api.list(&ListParams::default())).await.context("cannot list remediationpolicies")?.items;
+    Ok(judge_policies(&policies, config.as_ref()))
+}
+
+pub(super) fn judge_policies(policies: &[RemediationPolicy], config: Option<&RemediationConfig>) -> Vec<Finding> {
+    let suspended = config.and_then(Suspend::veto);
+    let mut findings: Vec<Finding> = suspended
+        .map(|why| {
+            let message = format!("all remediation is suspended {why}; `nrh resume --all` lifts it");
+            Finding::new("remediationconfig", Verdict::Warning, message)
+        })
+        .into_iter()
+        .collect();
+    if policies.is_empty() {
+        findings.push(Finding::new("policies", Verdict::Warning, "none: no step is planned, and none is executed"));
+        return findings;
+    }
+    let mut count = 0;
+    for policy in policies {
+        let subject = format!("policy {}", policy.name_any());
+        let conditions = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let ready = conditions.iter().find(|one| one.type_ == ConditionType::Ready.as_str());
+        match standing_of(conditions, ConditionType::Ready) {
+            Some((Tri::True, _)) => count += 1,
+            Some((Tri::False, reason)) => {
+                let message = ready.map(|ready| ready.message.as_str()).unwrap_or_default();
+                findings.push(Finding::new(subject, Verdict::Failed, format!("{reason}: {message}")));
+            }
+            _ => findings.push(Finding::new(subject, Verdict::Unknown, "the controller has not judged it yet")),
+        }
+    }
+    if count > 0 {
+        let enforced = policies.iter().filter(|policy| policy.spec.mode == crate::core::policy::Mode::Enforce).count();
+        let message = format!("{count} ready, {enforced} of {} in mode Enforce", policies.len());
+        findings.insert(0, Finding::new("policies", Verdict::Ok, message));
+    }
+    findings
+}

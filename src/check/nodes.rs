@@ -1,0 +1,115 @@
+//! What each node can and cannot.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Client, ResourceExt};
+
+use super::{Finding, Verdict};
+use crate::api::condition::{standing_of, status_of};
+use crate::api::health::ProbeMode;
+use crate::api::plain::plain;
+use crate::api::{ConditionType, NodeRuntimeHealth, Suspend};
+use crate::caller::list;
+use crate::controller::cache::guard::{Guardable, Guarded};
+use crate::core::snapshot::Tri;
+
+/// How long a new probe may take to its first report.
+const START: SignedDuration = SignedDuration::from_mins(2);
+/// Most names in one line.
+const MOST_NAMES: usize = 5;
+
+/// What was found of one node: how good it is, and the sentence.
+type Word = (Verdict, String);
+
+/// One line for nodes of which the same is to be said.
+pub(super) async fn checked(client: &Client) -> Vec<Finding> {
+    match read(client).await {
+        Ok(words) => grouped(words),
+        Err(error) => vec![Finding::unknown("nodes", &error)],
+    }
+}
+
+async fn read(client: &Client) -> anyhow::Result<Vec<(String, Word)>> {
+    let nodes = list::<Node>(client.clone()).await.context("cannot list nodes")?;
+    let reports = list::<NodeRuntimeHealth>(client.clone()).await.context("cannot list noderuntimehealths")?;
+    let name = |object: &serde_json::Value| {
+        object.pointer("/metadata/name").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+    };
+    let reports: BTreeMap<String, Guarded<NodeRuntimeHealth>> =
+        reports.into_iter().map(|object| (name(&object), Guarded::read(&plain(object, usize::MAX)))).collect();
+    let words = nodes.iter().map(name).flat_map(|node| {
+        let words = said(reports.get(&node));
+        words.into_iter().map(move |word| (node.clone(), word))
+    });
+    Ok(words.collect())
+}
+
+/// What is to be said of a node with this report.
+pub(super) fn said(report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
+    let failed = |message: String| vec![(Verdict::Failed, message)];
+    let Some(report) = report else {
+        return failed("no NodeRuntimeHealth: the controller creates one per Node; is it running?".to_owned());
+    };
+    let object = match &report.0 {
+        Ok(object) => object,
+        Err(bad) => return failed(format!("{} cannot be read: {}", NodeRuntimeHealth::KIND, bad.why)),
+    };
+    let status = object.status.clone().unwrap_or_default();
+    let Some(probe) = status.probe else {
+        let created = object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let is_young = Timestamp::now().duration_since(created) < START;
+        let verdict = if is_young { Verdict::Warning } else { Verdict::Failed };
+        return vec![(verdict, "no probe has reported yet: does its pod (or unit) run there?".to_owned())];
+    };
+    if let Some((Tri::False, reason)) = standing_of(&status.conditions, ConditionType::ProbeReporting) {
+        return failed(format!("the probe does not report ({reason})"));
+    }
+    let mut words = Vec::new();
+    let version = env!("CARGO_PKG_VERSION");
+    if probe.version != version {
+        words.push((Verdict::Warning, format!("its probe has version {}, this `nrh` {version}", probe.version)));
+    }
+    words.extend(probe.missing_capabilities.iter().map(|lack| (Verdict::Warning, format!("lacks: {lack}"))));
+    if !probe.actions_enabled {
+        let message =
+            "its probe only reports, and no action is executed there: --allow-actions is off, or its self-check failed"
+                .to_owned();
+        words.push((Verdict::Warning, message));
+    }
+    let runtime = status.runtime.as_ref();
+    let at = runtime.map(|runtime| format!("{} at {}", runtime.version, runtime.endpoint)).unwrap_or_default();
+    let mode = if probe.mode == ProbeMode::Unit { "a unit" } else { "a pod" };
+    words.push(match status_of(&status.conditions, ConditionType::RuntimeReady) {
+        Tri::True => (Verdict::Ok, format!("probe {} as {mode}, runtime {at}", probe.version)),
+        Tri::False => (Verdict::Warning, format!("its runtime does not work: `nrh explain` says why; {at}")),
+        Tri::Unknown => (Verdict::Unknown, "its probe cannot tell whether the runtime works".to_owned()),
+    });
+    if let Some(why) = Suspend::veto(object) {
+        words.push((Verdict::Warning, format!("suspended {why}")));
+    }
+    words
+}
+
+/// One line per thing that is to be said, the worst first.
+pub(super) fn grouped(words: Vec<(String, Word)>) -> Vec<Finding> {
+    let mut groups: BTreeMap<Word, Vec<String>> = BTreeMap::new();
+    for (node, word) in words {
+        groups.entry(word).or_default().push(node);
+    }
+    let line = |((verdict, message), mut nodes): (Word, Vec<String>)| {
+        nodes.sort();
+        let count = nodes.len();
+        nodes.truncate(MOST_NAMES);
+        let names = nodes.join(", ");
+        let subject = match count {
+            1 => format!("node {names}"),
+            ..=MOST_NAMES => format!("nodes {names}"),
+            _ => format!("{count} nodes ({names}, …)"),
+        };
+        Finding::new(subject, verdict, message)
+    };
+    groups.into_iter().rev().map(line).collect()
+}

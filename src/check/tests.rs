@@ -1,0 +1,134 @@
+//! What is judged of objects, without a cluster; `tests/cluster` runs the command on a real one.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::installation::{judge_admission, judge_controller, judge_definitions, judge_policies};
+use super::nodes::{grouped, said};
+use super::{Finding, Verdict};
+use crate::api::{NodeRuntimeHealth, crds};
+use crate::controller::admission::POLICIES;
+use crate::controller::cache::guard::Guarded;
+
+fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).unwrap()
+}
+
+fn shows(finding: &Finding, verdict: Verdict, part: &str) {
+    assert!(finding.verdict == verdict && finding.message.contains(part), "expected {verdict:?} {part:?}: {finding:?}");
+}
+
+#[test]
+fn definitions_have_to_be_whole_established_and_of_this_version() {
+    let mut all: Vec<_> = crds::all().into_iter().map(|(_, crd)| serde_json::to_value(crd).unwrap()).collect();
+    for crd in &mut all {
+        crd["status"] = json!({"conditions": [{"type": "Established", "status": "True"}], "acceptedNames": {"kind": "", "plural": ""}, "storedVersions": []});
+    }
+    let judged = |all: &[Value]| judge_definitions(&all.iter().cloned().map(read).collect::<Vec<_>>());
+    shows(&judged(&all), Verdict::Ok, "all 5, of this version");
+    shows(&judged(&all[1..]), Verdict::Failed, "is missing");
+    let mut older = all.clone();
+    older[2]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["more"] =
+        json!({"type": "string"});
+    shows(&judged(&older), Verdict::Warning, "of another version");
+    all[4]["status"]["conditions"][0]["status"] = json!("False");
+    shows(&judged(&all), Verdict::Failed, "is not established");
+}
+
+#[test]
+fn each_admission_policy_has_to_deny() {
+    let policy = |name: &str| read(json!({"metadata": {"name": name}, "spec": {"failurePolicy": "Fail"}}));
+    let binding = |name: &str| {
+        read(json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}}))
+    };
+    let (policies, bindings) = (POLICIES.map(policy), POLICIES.map(binding));
+    shows(&judge_admission(&policies, &bindings), Verdict::Ok, "in force");
+    shows(&judge_admission(&policies[1..], &bindings), Verdict::Failed, "nrh-approvals is missing");
+    shows(&judge_admission(&policies, &bindings[1..]), Verdict::Failed, "no binding");
+    let warned = json!({"metadata": {"name": POLICIES[0]}, "spec": {"failurePolicy": "Fail"},
+        "status": {"typeChecking": {"expressionWarnings": [{"fieldRef": "spec", "warning": "undefined field"}]}}});
+    let mut some = policies.to_vec();
+    some[0] = read(warned);
+    shows(&judge_admission(&some, &bindings), Verdict::Warning, "nrh-approvals");
+}
+
+#[test]
+fn a_controller_leads_only_with_a_lease_that_is_renewed() {
+    let deployment = |available: u32| {
+        Some(read(
+            json!({"spec": {"replicas": 2, "selector": {}, "template": {}}, "status": {"availableReplicas": available}}),
+        ))
+    };
+    let lease = |at: &str| Some(read(json!({"spec": {"holderIdentity": "nrh-controller-x", "renewTime": at}})));
+    let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+    let fresh = lease("2026-01-01T00:00:58.000000Z");
+    let judged = |deployment: &Option<_>, lease: &Option<_>| judge_controller(deployment.as_ref(), lease.as_ref(), now);
+    shows(&judged(&deployment(2), &fresh), Verdict::Ok, "nrh-controller-x leads");
+    shows(&judged(&deployment(1), &fresh), Verdict::Warning, "1 of 2");
+    shows(&judged(&deployment(2), &lease("2026-01-01T00:00:20.000000Z")), Verdict::Failed, "none leads");
+    shows(&judged(&deployment(2), &None), Verdict::Failed, "none leads");
+    shows(&judged(&None, &fresh), Verdict::Failed, "is missing");
+}
+
+#[test]
+fn a_policy_that_is_not_ready_is_named_with_its_error_and_a_suspension_with_its_reason() {
+    let policy = |status: Value| {
+        read(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "p"},
+            "spec": {"mode": "Enforce", "rules": []}, "status": status}))
+    };
+    let ready = |status: &str| {
+        json!({"conditions": [{"type": "Ready", "status": status, "reason": "InvalidSpec", "message": "rule r: no such fault",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+    };
+    let judged = judge_policies(&[policy(ready("True")), policy(ready("False")), policy(json!({}))], None);
+    shows(&judged[0], Verdict::Ok, "1 ready, 3 of 3 in mode Enforce");
+    shows(&judged[1], Verdict::Failed, "InvalidSpec: rule r: no such fault");
+    shows(&judged[2], Verdict::Unknown, "not judged it yet");
+    let config = read(
+        json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationConfig", "metadata": {"name": "cluster"},
+        "spec": {"suspend": true, "reason": "network", "suspendedBy": "ann"}}),
+    );
+    let judged = judge_policies(&[], Some(&config));
+    shows(&judged[0], Verdict::Warning, "suspended by ann: network");
+    shows(&judged[1], Verdict::Warning, "no step is planned");
+}
+
+fn report(probe: &Value, runtime: &str) -> Guarded<NodeRuntimeHealth> {
+    let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    Guarded::read(
+        &json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": "w1"}, "spec": {},
+        "status": {"probe": probe, "runtime": {"version": "containerd://2.4.2", "endpoint": "/run/c.sock"},
+            "conditions": [condition("RuntimeReady", runtime), condition("ProbeReporting", "True")]}}),
+    )
+}
+
+fn probe(version: &str, lacks: &[&str]) -> Value {
+    json!({"version": version, "mode": "Pod", "bootId": "b", "sequence": 1, "intervalSeconds": 300,
+        "actionsEnabled": lacks.is_empty(), "missingCapabilities": lacks})
+}
+
+#[test]
+fn of_each_node_is_said_what_it_lacks() {
+    let version = env!("CARGO_PKG_VERSION");
+    let verdicts = |words: Vec<(Verdict, String)>| words.into_iter().map(|(verdict, _)| verdict).collect::<Vec<_>>();
+    assert_eq!(verdicts(said(Some(&report(&probe(version, &[]), "True")))), [Verdict::Ok]);
+    let lacking = said(Some(&report(&probe("0.0.9", &["no socket of systemd"]), "Unknown")));
+    let (warning, unknown) = (Verdict::Warning, Verdict::Unknown);
+    assert_eq!(verdicts(lacking.clone()), [warning, warning, warning, unknown], "{lacking:?}");
+    assert!(lacking[1].1.contains("no socket of systemd"), "{lacking:?}");
+    assert_eq!(verdicts(said(None)), [Verdict::Failed]);
+    assert_eq!(verdicts(said(Some(&report(&Value::Null, "True")))), [Verdict::Failed]);
+    let broken = Guarded::read(&json!({"metadata": {"name": "w1"}, "spec": {"suspend": 1}}));
+    assert_eq!(verdicts(said(Some(&broken))), [Verdict::Failed]);
+}
+
+#[test]
+fn nodes_of_which_the_same_is_said_are_one_line_the_worst_first() {
+    let good = (Verdict::Ok, "fine".to_owned());
+    let bad = (Verdict::Failed, "silent".to_owned());
+    let mut words: Vec<_> = (0..7).map(|number| (format!("w{number}"), good.clone())).collect();
+    words.push(("w9".to_owned(), bad));
+    let lines = grouped(words);
+    let subjects: Vec<&str> = lines.iter().map(|line| line.subject.as_str()).collect();
+    assert_eq!(subjects, ["node w9", "7 nodes (w0, w1, w2, w3, w4, …)"]);
+}

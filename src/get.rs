@@ -1,0 +1,286 @@
+//! `nrh get`: every node in one line, the worst first, once or for as long as somebody watches.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::pin::pin;
+
+use anyhow::{Context, bail};
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::api::condition::{standing_of, status_of};
+use crate::api::plain::plain;
+use crate::api::{ConditionType, NodeRuntimeHealth};
+use crate::caller::{client, list};
+use crate::cli::{GetArgs, OutputFormat};
+use crate::controller::cache::guard::Guarded;
+use crate::core::fault::{Fault, Severity};
+use crate::core::plan::Health;
+use crate::core::text::bounded;
+use crate::terminal::{self, columns, complain, print, print_as};
+
+const TITLES: [&str; 7] = ["NODE", "HEALTH", "FAULT", "RESTART-SAFE", "REMEDIATION", "LAST-SEEN", "ACTIVITY"];
+/// Column of the age, which alone changes with every heartbeat.
+const LAST_SEEN: usize = 5;
+/// Longest reason why an object cannot be read, in bytes.
+const MAX_WHY: usize = 256;
+
+/// Runs `nrh get`.
+///
+/// # Errors
+/// The cluster does not answer, or it has no report of a node that is named.
+pub async fn run(args: GetArgs) -> anyhow::Result<()> {
+    let client = client(&args.cluster).await?;
+    if args.watch {
+        return watch(Api::all(client), &args).await;
+    }
+    let items = list::<NodeRuntimeHealth>(client).await.context("cannot list noderuntimehealths")?;
+    let mut nodes: Vec<Node> = items.into_iter().map(Node::read).filter(|node| is_asked(&args, &node.name)).collect();
+    let lacks = args.nodes.iter().filter(|name| nodes.iter().all(|node| node.name != **name));
+    let lacks: Vec<&str> = lacks.map(String::as_str).collect();
+    if !lacks.is_empty() {
+        bail!("no NodeRuntimeHealth of {}; `nrh check` says why a node has none", lacks.join(", "));
+    }
+    nodes.sort_by_cached_key(Node::rank);
+    let now = Timestamp::now();
+    let whole =
+        json!({"apiVersion": "v1", "kind": "List", "items": nodes.iter().map(|node| &node.object).collect::<Vec<_>>()});
+    print_as(args.print.output, &whole, |_| match nodes.as_slice() {
+        [] => "no node has a NodeRuntimeHealth; `nrh check` says why\n".to_owned(),
+        nodes => columns(TITLES, nodes.iter().map(|node| node.row(now))),
+    })
+}
+
+fn is_asked(args: &GetArgs, name: &str) -> bool {
+    args.nodes.is_empty() || args.nodes.iter().any(|asked| asked == name)
+}
+
+/// One node, as its object stands.
+struct Node {
+    name: String,
+    object: Value,
+    read: Result<NodeRuntimeHealth, String>,
+}
+
+impl Node {
+    fn read(object: Value) -> Self {
+        let object = plain(object, usize::MAX);
+        Self::of(Guarded::read(&object), object)
+    }
+
+    fn of(guarded: Guarded<NodeRuntimeHealth>, object: Value) -> Self {
+        let name = guarded.name_any();
+        Self { name, object, read: guarded.0.map_err(|bad| bad.why) }
+    }
+
+    /// By health, then by the most severe fault, then by name.
+    fn rank(&self) -> (Reverse<u8>, Reverse<Option<Severity>>, String) {
+        let harm = match self.health() {
+            Some(Health::Unhealthy) => 3,
+            Some(Health::Unknown) | None => 2,
+            Some(Health::Degraded) => 1,
+            Some(Health::Healthy) => 0,
+        };
+        let status = self.read.as_ref().ok().and_then(|object| object.status.as_ref());
+        let faults = status.into_iter().flat_map(|status| status.faults.iter().chain(&status.cluster_faults));
+        let worst = faults.min_by(|a, b| Fault::by_urgency(a, b)).map(|fault| fault.severity);
+        (Reverse(harm), Reverse(worst), self.name.clone())
+    }
+
+    /// `None` where the object cannot be read.
+    fn health(&self) -> Option<Health> {
+        let object = self.read.as_ref().ok()?;
+        let summary = object.status.as_ref().and_then(|status| status.summary.as_ref());
+        Some(summary.map_or(Health::Unknown, |summary| summary.health))
+    }
+
+    fn row(&self, now: Timestamp) -> [String; 7] {
+        let none = || "-".to_owned();
+        let object = match &self.read {
+            Ok(object) => object,
+            Err(why) => {
+                let why = bounded(&format!("the object cannot be read: {why}"), MAX_WHY);
+                return [self.name.clone(), "Unknown".to_owned(), none(), "Unknown".to_owned(), none(), none(), why];
+            }
+        };
+        let status = object.status.clone().unwrap_or_default();
+        let summary = status.summary.unwrap_or_default();
+        let fault = summary.top_fault_type.map_or_else(none, |kind| kind.as_str().to_owned());
+        let safe = status_of(&status.conditions, ConditionType::RestartSafe);
+        let remediation = standing_of(&status.conditions, ConditionType::SelfHealing);
+        let seen = status.probe.and_then(|probe| probe.heartbeat_at);
+        [
+            self.name.clone(),
+            format!("{:?}", summary.health),
+            fault,
+            safe.as_str().to_owned(),
+            remediation.map_or_else(none, |(_, reason)| reason.to_owned()),
+            seen.map_or_else(|| "never".to_owned(), |seen| age(now, seen)),
+            summary.activity,
+        ]
+    }
+}
+
+/// How long ago that was, in the largest unit that says enough. A node's clock may be ahead.
+fn age(now: Timestamp, then: Timestamp) -> String {
+    let seconds = now.duration_since(then).as_secs().max(0);
+    let units = [(172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m")];
+    let found = units.into_iter().find(|(from, ..)| seconds >= *from);
+    found.map_or_else(|| format!("{seconds}s"), |(_, length, unit)| format!("{}{unit}", seconds / length))
+}
+
+/// What was printed last of each node, and how wide the columns are.
+#[derive(Default)]
+struct Printed {
+    rows: BTreeMap<String, [String; 7]>,
+    widest: Option<[String; 7]>,
+}
+
+impl Printed {
+    /// The line of a node, if it says more than the last one of it but its age; the titles before the first one.
+    fn line(&mut self, name: &str, row: [String; 7]) -> Option<String> {
+        let is_same =
+            |old: &[String; 7]| (0..row.len()).all(|column| column == LAST_SEEN || old[column] == row[column]);
+        if self.rows.get(name).is_some_and(is_same) {
+            return None;
+        }
+        let is_first = self.widest.is_none();
+        let widest = self.widest.get_or_insert_with(|| TITLES.map(str::to_owned));
+        // The last column needs no width.
+        for (wide, cell) in widest.iter_mut().zip(&row).take(row.len() - 1) {
+            if cell.chars().count() > wide.chars().count() {
+                wide.clone_from(cell);
+            }
+        }
+        let table = columns(widest.each_ref().map(String::as_str), [TITLES.map(str::to_owned), row.clone()]);
+        self.rows.insert(name.to_owned(), row);
+        // Under the widest cells, which are no line of their own, come the titles and the row.
+        let skipped = if is_first { 1 } else { 2 };
+        Some(table.split_inclusive('\n').skip(skipped).collect())
+    }
+}
+
+async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::Result<()> {
+    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let (mut first, mut printed) = (Some(Vec::new()), Printed::default());
+    while let Some(event) = events.next().await {
+        let changed = match event {
+            Ok(Event::Apply(object) | Event::InitApply(object)) => watched(object)?,
+            Ok(Event::Delete(object)) => {
+                let name = object.name_any();
+                if is_asked(args, &name) && printed.rows.remove(&name).is_some() {
+                    complain(&format!("the NodeRuntimeHealth of {name} is deleted"));
+                }
+                continue;
+            }
+            Ok(Event::Init) => continue,
+            Ok(Event::InitDone) => {
+                let mut all = first.take().unwrap_or_default();
+                all.sort_by_cached_key(Node::rank);
+                for node in all {
+                    show(args.print.output, &node, &mut printed)?;
+                }
+                continue;
+            }
+            Err(error) if first.is_some() => {
+                return Err(anyhow::Error::new(error).context("cannot watch noderuntimehealths"));
+            }
+            Err(error) => {
+                complain(&format!("the watch is interrupted and starts again: {error}"));
+                continue;
+            }
+        };
+        if !is_asked(args, &changed.name) {
+            continue;
+        }
+        match &mut first {
+            Some(all) => all.push(changed),
+            None => show(args.print.output, &changed, &mut printed)?,
+        }
+    }
+    Ok(())
+}
+
+/// The object of an event, with its kind, which the API server leaves out of lists.
+fn watched(guarded: Guarded<NodeRuntimeHealth>) -> anyhow::Result<Node> {
+    let object = match &guarded.0 {
+        Ok(object) => serde_json::to_value(object)?,
+        Err(bad) => json!({"apiVersion": NodeRuntimeHealth::api_version(&()), "kind": NodeRuntimeHealth::kind(&()),
+            "metadata": bad.metadata}),
+    };
+    Ok(Node::of(guarded, plain(object, usize::MAX)))
+}
+
+fn show(format: OutputFormat, node: &Node, printed: &mut Printed) -> anyhow::Result<()> {
+    let Some(line) = printed.line(&node.name, node.row(Timestamp::now())) else { return Ok(()) };
+    match format {
+        OutputFormat::Table => print(&line),
+        OutputFormat::Json => print(&format!("{}\n", terminal::json(&node.object)?)),
+        OutputFormat::Yaml => print(&format!("---\n{}", terminal::yaml(&node.object)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, health: &str, severity: Option<&str>, activity: &str) -> Node {
+        let fault = |severity| {
+            json!({"id": "f", "type": "HungContainer", "severity": severity, "state": "Confirmed",
+                "subject": {"kind": "Container"}, "message": "m", "firstSeen": "2026-01-01T00:00:00Z"})
+        };
+        let conditions = json!([{"type": "RestartSafe", "status": "False", "reason": "R", "message": "m",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        Node::read(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+            "metadata": {"name": name}, "spec": {}, "status": {"conditions": conditions,
+                "faults": severity.map(fault).into_iter().collect::<Vec<_>>(),
+                "summary": {"health": health, "activity": activity}}}))
+    }
+
+    #[test]
+    fn the_worst_node_is_first_and_one_that_cannot_be_read_is_not_taken_for_healthy() {
+        let broken = json!({"metadata": {"name": "w0"}, "spec": {"suspend": "perhaps"}});
+        let mut nodes = [
+            node("w1", "Healthy", None, ""),
+            Node::read(broken),
+            node("w2", "Unhealthy", Some("Medium"), "x"),
+            node("w3", "Degraded", Some("Low"), ""),
+            node("w4", "Unhealthy", Some("Critical"), ""),
+        ];
+        nodes.sort_by_cached_key(Node::rank);
+        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(names, ["w4", "w2", "w0", "w3", "w1"]);
+        let table = columns(TITLES, nodes.iter().map(|node| node.row(Timestamp::UNIX_EPOCH)));
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0], "NODE   HEALTH      FAULT   RESTART-SAFE   REMEDIATION   LAST-SEEN   ACTIVITY");
+        assert_eq!(lines[2], "w2     Unhealthy   -       False          -             never       x");
+        assert!(lines[3].starts_with("w0     Unknown ") && lines[3].contains("cannot be read"), "{table}");
+    }
+
+    #[test]
+    fn a_watch_prints_a_node_again_when_more_than_its_age_has_changed() {
+        let mut printed = Printed::default();
+        let now = Timestamp::UNIX_EPOCH;
+        let first = printed.line("w1", node("w1", "Healthy", None, "").row(now)).unwrap();
+        assert_eq!(first.lines().count(), 2, "{first}");
+        let mut aged = node("w1", "Healthy", None, "").row(now);
+        aged[LAST_SEEN] = "9m".to_owned();
+        assert_eq!(printed.line("w1", aged), None);
+        let line = printed.line("w1", node("w1", "Unhealthy", None, "acts").row(now)).unwrap();
+        assert!(line.starts_with("w1     Unhealthy   -") && line.trim_end().ends_with("acts"), "{line}");
+        assert_eq!(line.lines().count(), 1);
+    }
+
+    #[test]
+    fn an_age_is_told_in_the_largest_unit_that_says_enough() {
+        let told = |seconds: i64| age(Timestamp::from_second(seconds).unwrap(), Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            [119, 120, 7_199, 7_200, 172_799, 172_800, -5].map(told),
+            ["119s", "2m", "119m", "2h", "47h", "2d", "0s"]
+        );
+    }
+}
