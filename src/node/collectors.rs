@@ -301,7 +301,7 @@ impl Shared {
             bus: Mutex::new(Slot::new(paces.bus.deadline)),
             clock: Mutex::new(Slot::new(Duration::ZERO)),
             proc: settings.host.proc.clone(),
-            tasks: Mutex::new(Table::new(paces.tasks, paces.inspect)),
+            tasks: Mutex::new(Table::new(paces)),
             endpoint: Mutex::new(
                 named
                     .map(|socket| Endpoint::cri(socket, NamedBy::Flag))

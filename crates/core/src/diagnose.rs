@@ -97,6 +97,8 @@ pub struct Sighting {
     pub evidence: Vec<String>,
     /// The moment of the look behind it, on the node's monotonic clock. One look counts once.
     pub looked: Duration,
+    /// From when on that look shows it, on the same clock: of a question without an answer when it was sent.
+    pub since: Duration,
     /// What confirms it.
     pub confirm: Confirmation,
     /// What holds instead without a kubelet.

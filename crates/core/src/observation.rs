@@ -32,7 +32,7 @@ pub enum Look<T> {
         value: T,
         /// Time since the answer came.
         age: Duration,
-        /// Time it took.
+        /// Time it took; of a task that gave no answer, for how long that is certain.
         took: Duration,
     },
     /// The call is still out, past its deadline. Nothing else is sent until it comes back.

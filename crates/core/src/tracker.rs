@@ -233,15 +233,17 @@ fn keep_unseen(entry: &mut Entry, findings: &Findings, thresholds: &Thresholds) 
 
 impl Entry {
     fn new(wall: Timestamp, sighting: &Sighting) -> Self {
+        // It has been so from then on: the first look counts as of that time.
+        let seen = if sighting.certain { Count { looks: 1, last: Some(sighting.since) } } else { Count::default() };
         Self {
             kind: sighting.kind,
             key: sighting.key.clone(),
             state: FaultState::Suspected,
             hidden: sighting.harm == Harm::WithoutKubelet,
-            first_seen: sighting.looked,
+            first_seen: sighting.since,
             first_seen_wall: wall,
             last_look: sighting.looked,
-            seen: Count::default(),
+            seen,
             seen_without_kubelet: Count::default(),
             clean: Count::default(),
             severity: sighting.severity,

@@ -53,6 +53,8 @@ pub struct Paces {
     /// The same with Docker and CRI-O. They have no limit of their own, and a question that is dropped leaves a waiting call
     /// in them: one that is out stays out for long, and says all that another one could.
     pub inspect: Pace,
+    /// Time between two looks at a task without an answer that both count: it is asked in time for the next one.
+    pub counted: Duration,
     /// Process table.
     pub processes: Pace,
     /// Kubelet.
@@ -85,6 +87,7 @@ impl Paces {
             status: seldom,
             tasks: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: thresholds.task_deadline, bound: secs(180) },
             inspect: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: secs(5), bound: secs(3600) },
+            counted: thresholds.hung_container.interval,
             processes: quick,
             kubelet: quick,
             host: seldom,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::pace::{Pace, back_off};
+use super::pace::{Pace, Paces, back_off};
 use super::runtime::{place, unconnected};
 use super::slot::{Failure, Slot};
 use super::{Shared, lock};
@@ -43,6 +43,9 @@ const SUSPECT_INTERVAL: Duration = Duration::from_secs(1);
 const HURRIED_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the question for all tasks may stay out: containerd waits 2 s for each shim that gives no answer.
 const LIST_BOUND: Duration = Duration::from_secs(20);
+/// How long containerd waits for one shim, at least: so long it has been silent when that is told
+/// (`io.containerd.timeout.task.state`).
+const SHIM_WAIT: Duration = Duration::from_secs(2);
 /// Wait before a question that failed (a broken connection) is asked again.
 const RETRY: Duration = Duration::from_secs(30);
 /// Longest sleep: bounds a mistake in reckoning the next one.
@@ -61,12 +64,27 @@ struct Entry {
     failed: bool,
     /// The last answer for all tasks lacked it.
     missing: bool,
+    /// For how long it was silent when the last answer for all lacked it, until it was asked alone.
+    silent: Duration,
+    /// Of a task that gives no answer, the newest look that counts.
+    counted: Option<Instant>,
 }
 
 impl Entry {
     fn new(sandbox: &str, deadline: Duration) -> Self {
         let slot = Slot::new(deadline);
-        Self { sandbox: sandbox.to_owned(), slot, ended: None, given_up: 0, mute: false, failed: false, missing: false }
+        let sandbox = sandbox.to_owned();
+        Self {
+            sandbox,
+            slot,
+            ended: None,
+            given_up: 0,
+            mute: false,
+            failed: false,
+            missing: false,
+            silent: Duration::ZERO,
+            counted: None,
+        }
     }
 
     /// Least time after the last question before the next one to a task that nobody suspects.
@@ -81,6 +99,8 @@ impl Entry {
 pub(super) struct Table {
     /// The rhythm of questions to containerd, and to Docker and CRI-O.
     paces: (Pace, Pace),
+    /// Time between two looks at a silent task that both count.
+    counted: Duration,
     /// Whom to ask, as far as known.
     kind: RuntimeKind,
     entries: BTreeMap<String, Entry>,
@@ -102,9 +122,10 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) const fn new(containerd: Pace, docker: Pace) -> Self {
+    pub(super) const fn new(paces: &Paces) -> Self {
         Self {
-            paces: (containerd, docker),
+            paces: (paces.tasks, paces.inspect),
+            counted: paces.counted,
             kind: RuntimeKind::Unknown,
             entries: BTreeMap::new(),
             suspects: BTreeSet::new(),
@@ -236,7 +257,10 @@ impl Table {
         let wanted = asked.is_some_and(|asked| asked > ended);
         let urgent = self.pace().urgent;
         let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
-        ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least))
+        let due = ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least));
+        // So that its answer comes when it counts, and no look later.
+        let counts = entry.counted.map(|counted| (counted + self.counted).checked_sub(SHIM_WAIT).unwrap_or(now));
+        counts.map_or(due, |counts| due.min(counts.max(ended + SUSPECT_INTERVAL)))
     }
 
     /// The next question, and when it is due: the most overdue suspect, else the task whose turn it is.
@@ -322,7 +346,7 @@ impl Table {
                     news |= self.ended(&id, sent, Ok(TaskAnswer::Answered), sent);
                 }
             } else if let Some(entry) = self.entries.get_mut(&id) {
-                entry.missing = true;
+                (entry.missing, entry.silent) = (true, SHIM_WAIT);
                 news = true;
             }
         }
@@ -347,7 +371,20 @@ impl Table {
         };
         entry.failed = result.is_err();
         entry.ended = Some(now);
-        entry.slot.ended(result, now, now.saturating_duration_since(sent));
+        let mut took = now.saturating_duration_since(sent);
+        if result == Ok(TaskAnswer::NoAnswer) {
+            // Not all of that time was the shim's: this process, or containerd, may have been held up.
+            took = took.min(SHIM_WAIT) + entry.silent;
+            entry.counted = match entry.counted {
+                Some(before) if now < before + self.counted => Some(before),
+                Some(_) => Some(now),
+                None => now.checked_sub(took),
+            };
+        } else if result.is_ok() {
+            entry.counted = None;
+        }
+        entry.silent = Duration::ZERO;
+        entry.slot.ended(result, now, took);
         !still
     }
 

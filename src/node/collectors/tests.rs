@@ -34,6 +34,7 @@ fn quick() -> Paces {
         lists: pace,
         status: pace,
         tasks: pace,
+        counted: Duration::from_secs(20),
         inspect,
         processes: local,
         kubelet: pace,

@@ -210,6 +210,7 @@ fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: Co
             .collect(),
         ),
         looked,
+        since: looked,
         confirm: confirm.of(client.process, thresholds),
         without_kubelet: None,
     }

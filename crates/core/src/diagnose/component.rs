@@ -34,6 +34,7 @@ impl From<Component<'_>> for Sighting {
             impact: component.impact.to_owned(),
             evidence: evidence(component.evidence),
             looked: component.looked,
+            since: component.looked,
             confirm: component.confirm,
             without_kubelet: None,
         }

@@ -84,6 +84,8 @@ struct Answers<'a> {
     max_age: Duration,
     /// Silent tasks, with the moment of the look; `None` = the call is still out.
     silent: Vec<(&'a str, Option<Duration>)>,
+    /// When the first of the questions was sent that have had no answer.
+    silent_since: Option<Duration>,
     /// The oldest of the good answers.
     answered: Option<Duration>,
     /// The newest answer of the shim itself.
@@ -113,10 +115,18 @@ impl<'a> Answers<'a> {
             self.unasked += usize::from(needed);
             return;
         };
+        let mut is_silent = |since: Duration, looked| {
+            self.silent.push((id, looked));
+            self.silent_since = Some(self.silent_since.map_or(since, |known| known.min(since)));
+        };
         match look {
-            Look::Hung { .. } => self.silent.push((id, None)),
+            // The daemon itself may have been stuck for a part of the time.
+            Look::Hung { .. } => is_silent(now, None),
+            Look::Done { value: TaskAnswer::NoAnswer, age, took } if *age <= self.max_age => {
+                let looked = now.saturating_sub(*age);
+                is_silent(looked.saturating_sub(*took), Some(looked));
+            }
             look => match answer(look, now, "its task", self.max_age) {
-                Ok((TaskAnswer::NoAnswer, looked)) => self.silent.push((id, Some(looked))),
                 Ok((said, looked)) => {
                     self.answered = Some(self.answered.map_or(looked, |known| known.min(looked)));
                     if matches!(said, TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone) {
@@ -135,7 +145,7 @@ impl<'a> Answers<'a> {
     }
 
     /// The newest look at a silent task.
-    fn silent_since(&self) -> Option<Duration> {
+    fn newest_silence(&self) -> Option<Duration> {
         self.silent.iter().filter_map(|(_, looked)| *looked).max()
     }
 }
@@ -167,7 +177,7 @@ fn judge(group: &Group<'_>, seen: &Observations, confirm: Confirm, findings: &mu
         coverage.named.insert(key, verdict);
         return;
     }
-    let resumed = shim.is_some_and(|(process, looked)| process.state != 'T' && Some(looked) > answers.silent_since());
+    let resumed = shim.is_some_and(|(process, looked)| process.state != 'T' && Some(looked) > answers.newest_silence());
     if resumed || answers.silent.is_empty() {
         for container in &group.running {
             findings.ask(&container.id);
@@ -187,7 +197,7 @@ fn judge(group: &Group<'_>, seen: &Observations, confirm: Confirm, findings: &mu
 fn look_time(answers: &Answers<'_>, processes: Option<Duration>, stopped: bool, now: Duration) -> Duration {
     let out = answers.silent.iter().any(|(_, looked)| looked.is_none());
     let host = processes.filter(|_| stopped || out);
-    answers.silent_since().max(host).unwrap_or(now)
+    answers.newest_silence().max(host).unwrap_or(now)
 }
 
 fn key(group: &Group<'_>) -> String {
@@ -331,6 +341,7 @@ fn tell(
         impact: impact.to_owned(),
         evidence: evidence(lines),
         looked,
+        since: answers.silent_since.map_or(looked, |since| since.min(looked)),
         confirm: if shim.is_some_and(|process| is_stopped(process.state)) { confirm.stuck } else { confirm.slow },
         without_kubelet: None,
     }

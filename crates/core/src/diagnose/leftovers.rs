@@ -123,6 +123,7 @@ fn orphan(
             format!("container {} is {state}, attempt {}", short(&container.id), container.attempt),
         ]),
         looked,
+        since: looked,
         confirm: thresholds.orphan_kubelet_up,
         without_kubelet: Some(without_kubelet),
     }
@@ -344,6 +345,7 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
             describe(process),
         ]),
         looked: proof.looked,
+        since: proof.looked,
         confirm: thresholds.leaked_shim,
         without_kubelet: None,
     }

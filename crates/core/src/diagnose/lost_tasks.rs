@@ -86,6 +86,7 @@ pub(super) fn lost(seen: &Observations, thresholds: &Thresholds, findings: &mut 
                 format!("{who}: task {} {what}", short(&container.id)),
             ]),
             looked: asked,
+            since: asked,
             confirm: thresholds.lost_task,
             without_kubelet: None,
         });

@@ -152,6 +152,7 @@ fn tell(
             .to_owned(),
         evidence: evidence(lines),
         looked,
+        since: looked,
         confirm: confirm.of(culprit.process, thresholds),
         without_kubelet: None,
     }

@@ -50,6 +50,7 @@ pub(super) fn duplicates(seen: &Observations, thresholds: &Thresholds, findings:
             impact: "two copies of the pod run side by side, and write to the same volumes".to_owned(),
             evidence: evidence(lines),
             looked,
+            since: looked,
             confirm: thresholds.duplicate_sandbox,
             without_kubelet: None,
         });
@@ -111,6 +112,7 @@ pub(super) fn ghosts(seen: &Observations, thresholds: &Thresholds, findings: &mu
             ]),
             key,
             looked,
+            since: looked,
             confirm: thresholds.ghost_sandbox,
             without_kubelet: None,
         });

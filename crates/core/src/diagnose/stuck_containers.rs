@@ -44,6 +44,7 @@ pub(super) fn stuck(seen: &Observations, thresholds: &Thresholds, findings: &mut
             impact: impact.to_owned(),
             evidence: evidence(lines),
             looked,
+            since: looked,
             confirm: thresholds.container_stuck,
             without_kubelet: None,
         });

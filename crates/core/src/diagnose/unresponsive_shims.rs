@@ -85,6 +85,7 @@ pub(super) fn deaf(seen: &Observations, thresholds: &Thresholds, findings: &mut 
                 describe(process),
             ]),
             looked,
+            since: looked,
             confirm: thresholds.unresponsive_shim,
             without_kubelet: None,
         });

@@ -45,6 +45,7 @@ fn findings(says: Says, looked: Duration, thresholds: &Thresholds) -> Findings {
         impact: String::new(),
         evidence: Vec::new(),
         looked,
+        since: looked,
         confirm: thresholds.hung_container,
         without_kubelet: None,
     };

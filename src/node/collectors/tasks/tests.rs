@@ -25,7 +25,7 @@ fn round(count: usize) -> ListRound {
 }
 
 fn table(count: usize) -> Table {
-    let mut table = Table::new(Paces::default().tasks, Paces::default().inspect);
+    let mut table = Table::new(&Paces::default());
     table.serve(RuntimeKind::Containerd);
     assert!(table.aim(&round(count)));
     table
@@ -192,6 +192,33 @@ fn a_suspect_is_asked_at_once_and_then_every_eight_seconds() {
     let of: Vec<u64> = asked.iter().filter(|(_, id)| id == "c099").map(|(at, _)| at.as_secs()).collect();
     assert_eq!(of, [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88]);
     assert!(asked.len() > 500, "the others were forgotten: {}", asked.len());
+}
+
+#[test]
+fn a_silent_task_is_asked_in_time_for_each_look_that_counts() {
+    let mut table = table(10);
+    let start = Instant::now();
+    let answered = (1..10).map(|number| format!("c{number:03}")).collect();
+    assert!(table.answered(&answered, start));
+    let (mut now, mut ends) = (start, Vec::new());
+    while now < start + secs(60) {
+        let (due, id) = table.next(now, None).unwrap();
+        now = now.max(due);
+        table.sent(&id, now);
+        if id != "c000" {
+            table.ended(&id, now, Ok(TaskAnswer::Answered), now);
+            continue;
+        }
+        let sent = now;
+        now += SHIM_WAIT;
+        wait(&mut table, now);
+        table.ended(&id, sent, Ok(TaskAnswer::NoAnswer), now);
+        ends.push(now.saturating_duration_since(start).as_secs());
+    }
+    // Silent for certain since 2 s before the first question: looks count at -2, 18, 38 and 58 s.
+    assert_eq!(ends, [2, 12, 18, 28, 38, 48, 58]);
+    let Some(Look::Done { took, .. }) = table.looks(now).remove("c000") else { panic!() };
+    assert_eq!(took, SHIM_WAIT);
 }
 
 #[test]
@@ -363,7 +390,7 @@ fn a_lonely_shim_is_asked_for_although_nothing_lists_it() {
 
 #[test]
 fn with_crio_every_running_container_is_asked_for_alone() {
-    let mut table = Table::new(Paces::default().tasks, Paces::default().inspect);
+    let mut table = Table::new(&Paces::default());
     table.serve(RuntimeKind::CriO);
     table.lonely(["left".to_owned()].into());
     table.aim(&round(3));
@@ -376,7 +403,7 @@ fn with_crio_every_running_container_is_asked_for_alone() {
 
 #[test]
 fn with_docker_every_container_and_every_sandbox_is_asked_for_and_no_shim_that_nobody_lists() {
-    let mut table = Table::new(Paces::default().tasks, Paces::default().inspect);
+    let mut table = Table::new(&Paces::default());
     table.serve(RuntimeKind::Docker);
     table.lonely(["left".to_owned()].into());
     table.aim(&round(2));
