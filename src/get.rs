@@ -11,11 +11,12 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::api::condition::{standing_of, status_of};
 use crate::api::plain::plain;
 use crate::api::{ConditionType, NodeRuntimeHealth};
-use crate::caller::{client, list};
+use crate::caller::{DEADLINE, client, list};
 use crate::cli::{GetArgs, OutputFormat};
 use crate::controller::cache::guard::Guarded;
 use crate::core::fault::{Fault, Severity};
@@ -167,7 +168,13 @@ impl Printed {
 async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::Result<()> {
     let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
     let (mut first, mut printed) = (Some(Vec::new()), Printed::default());
-    while let Some(event) = events.next().await {
+    loop {
+        // Between lists it is silent for as long as nothing changes.
+        let event = match &first {
+            Some(_) => timeout(DEADLINE, events.next()).await.context("no answer from the API server in time")?,
+            None => events.next().await,
+        };
+        let Some(event) = event else { return Ok(()) };
         let changed = match event {
             Ok(Event::Apply(object) | Event::InitApply(object)) => watched(object)?,
             Ok(Event::Delete(object)) => {
@@ -186,7 +193,7 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
                 }
                 continue;
             }
-            Err(error) if first.is_some() => {
+            Err(error) if first.is_some() || is_denied(&error) => {
                 return Err(anyhow::Error::new(error).context("cannot watch noderuntimehealths"));
             }
             Err(error) => {
@@ -202,7 +209,17 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
             None => show(args.print.output, &changed, &mut printed)?,
         }
     }
-    Ok(())
+}
+
+/// Whether the right is missing, which does not pass by itself.
+fn is_denied(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchError, WatchStartFailed};
+    let (InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status)) | WatchError(status)) =
+        error
+    else {
+        return false;
+    };
+    matches!(status.code, 401 | 403)
 }
 
 /// The object of an event, with its kind, which the API server leaves out of lists.

@@ -60,9 +60,10 @@ pub fn print_as<T: Serialize>(format: OutputFormat, value: &T, table: impl FnOnc
     })
 }
 
-/// A value as YAML. What is obeyed is escaped.
+/// A value as YAML, each text on one line.
 pub(crate) fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_saphyr::to_string(value)?)
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    Ok(serde_saphyr::to_string_with_options(value, options)?)
 }
 
 /// Rows under their titles, in columns as wide as they need; the last column is not padded.
@@ -97,6 +98,16 @@ mod tests {
         out.write_all(b"\xff\x1b[31m\n").unwrap();
         let text = String::from_utf8(out.0).unwrap();
         assert_eq!(text, "node a�]52;c;eA==�\n�2J���b�c��é\u{fffd}�[31m\n");
+    }
+
+    #[test]
+    fn yaml_keeps_each_text_on_one_line_and_a_terminal_obeys_none_of_it() {
+        let text = yaml(&serde_json::json!({"message": HOSTILE})).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let mut out = Harmless(Vec::new());
+        out.write_all(text.as_bytes()).unwrap();
+        let text = String::from_utf8(out.0).unwrap();
+        assert!(!text.contains(|c: char| is_obeyed(c) && c != '\n'), "{text:?}");
     }
 
     #[test]

@@ -64,8 +64,10 @@ pub(super) fn said(report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
         let verdict = if is_young { Verdict::Warning } else { Verdict::Failed };
         return vec![(verdict, "no probe has reported yet: does its pod (or unit) run there?".to_owned())];
     };
-    if let Some((Tri::False, reason)) = standing_of(&status.conditions, ConditionType::ProbeReporting) {
-        return failed(format!("the probe does not report ({reason})"));
+    match standing_of(&status.conditions, ConditionType::ProbeReporting) {
+        Some((Tri::True, _)) => {}
+        Some((Tri::False, reason)) => return failed(format!("the probe does not report ({reason})")),
+        _ => return vec![(Verdict::Unknown, "the controller has not judged yet whether its probe reports".to_owned())],
     }
     let mut words = Vec::new();
     let version = env!("CARGO_PKG_VERSION");
@@ -74,9 +76,7 @@ pub(super) fn said(report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
     }
     words.extend(probe.missing_capabilities.iter().map(|lack| (Verdict::Warning, format!("lacks: {lack}"))));
     if !probe.actions_enabled {
-        let message =
-            "its probe only reports, and no action is executed there: --allow-actions is off, or its self-check failed"
-                .to_owned();
+        let message = "it accepts no actions: --allow-actions is off, or the self-check of its probe failed".to_owned();
         words.push((Verdict::Warning, message));
     }
     let runtime = status.runtime.as_ref();

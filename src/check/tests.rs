@@ -42,7 +42,7 @@ fn each_admission_policy_has_to_deny() {
         read(json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}}))
     };
     let (policies, bindings) = (POLICIES.map(policy), POLICIES.map(binding));
-    shows(&judge_admission(&policies, &bindings), Verdict::Ok, "in force");
+    shows(&judge_admission(&policies, &bindings), Verdict::Ok, "in place");
     shows(&judge_admission(&policies[1..], &bindings), Verdict::Failed, "nrh-approvals is missing");
     shows(&judge_admission(&policies, &bindings[1..]), Verdict::Failed, "no binding");
     let warned = json!({"metadata": {"name": POLICIES[0]}, "spec": {"failurePolicy": "Fail"},
@@ -81,7 +81,7 @@ fn a_policy_that_is_not_ready_is_named_with_its_error_and_a_suspension_with_its_
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
     };
     let judged = judge_policies(&[policy(ready("True")), policy(ready("False")), policy(json!({}))], None);
-    shows(&judged[0], Verdict::Ok, "1 ready, 3 of 3 in mode Enforce");
+    shows(&judged[0], Verdict::Ok, "1 of 3 ready, 3 in mode Enforce");
     shows(&judged[1], Verdict::Failed, "InvalidSpec: rule r: no such fault");
     shows(&judged[2], Verdict::Unknown, "not judged it yet");
     let config = read(

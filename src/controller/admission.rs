@@ -13,7 +13,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -58,18 +58,23 @@ pub const POLICIES: [&str; 23] = [
 pub const LOST_PARAMETER: &str = "no params found for policy binding";
 
 /// What that comes to.
-pub fn lost_parameter(policy: &str) -> String {
+pub fn lost_parameter() -> String {
     format!(
-        "the API server does not see the parameter of ValidatingAdmissionPolicy {policy}, Deployment \
+        "the API server does not see the parameter of ValidatingAdmissionPolicy {JOBS}, Deployment \
          {SYSTEM_NAMESPACE}/{DEPLOYMENT_NAME}, and refuses every Job: if the Deployment is there, restart kube-apiserver \
          (kubernetes/kubernetes issue 133827)"
     )
 }
 
+/// The policy with a parameter.
+pub const JOBS: &str = "nrh-jobs";
+
 /// Label of all objects of the project.
 pub const OURS: &str = "app.kubernetes.io/part-of=nrh";
 /// Name of what is tried; nothing of that name is ever made.
 const TRIED: &str = "nrh-admission-check";
+/// Most pods of which one is tried.
+const MOST_PODS: u32 = 20;
 /// Time between two checks, while all is in order.
 const AGAIN: Duration = Duration::from_mins(3);
 /// Time between two checks, while it is not.
@@ -107,7 +112,7 @@ impl Proof {
     pub fn doubt(&self, now: Instant) -> Option<String> {
         if !self.lacks.is_empty() {
             let lacks = self.lacks.join("; ");
-            return Some(format!("the admission policies are not in force (apply config/admission): {lacks}"));
+            return Some(format!("admission does not bound the operator as it has to: {lacks}"));
         }
         let is_good = self.proven.is_some_and(|at| now.saturating_duration_since(at) < GOOD_FOR);
         (!is_good).then(|| {
@@ -195,7 +200,9 @@ pub fn flaw(
     bindings: &[ValidatingAdmissionPolicyBinding],
 ) -> Option<String> {
     let policy = policies.iter().find(|policy| policy.name_any() == name).and_then(|policy| policy.spec.as_ref());
-    let Some(policy) = policy else { return Some(format!("ValidatingAdmissionPolicy {name} is missing")) };
+    let Some(policy) = policy else {
+        return Some(format!("ValidatingAdmissionPolicy {name} is missing: apply config/admission"));
+    };
     if policy.failure_policy.as_deref().is_some_and(|on_failure| on_failure != "Fail") {
         return Some(format!("ValidatingAdmissionPolicy {name} does not fail closed (failurePolicy Fail)"));
     }
@@ -223,7 +230,7 @@ async fn makes_a_job(calls: &Calls) -> Result<Option<String>, CallError> {
     let container = json!({"name": "tried", "image": "tried", "command": ["tried"]});
     let job = json!({"metadata": {"name": TRIED, "namespace": NODE_NAMESPACE}, "spec": {"suspend": true, "template": {"spec":
         {"restartPolicy": "Never", "containers": [container]}}}});
-    create::<Job>(calls, NODE_NAMESPACE, "nrh-jobs", job).await
+    create::<Job>(calls, NODE_NAMESPACE, JOBS, job).await
 }
 
 /// A ConfigMap of another name than the ledger's.
@@ -237,8 +244,10 @@ async fn makes_a_config_map(calls: &Calls) -> Result<Option<String>, CallError> 
 async fn deletes_a_pod(calls: &Calls) -> Result<Option<String>, CallError> {
     let pods = calls.read_in::<Pod>(SYSTEM_NAMESPACE);
     let what = || format!("listing pods in {SYSTEM_NAMESPACE}");
-    let found = bounded(what, pods.list_metadata(&ListParams::default().limit(1))).await?;
-    let Some(pod) = found.items.first().map(ResourceExt::name_any) else { return Ok(None) };
+    let found = bounded(what, pods.list_metadata(&ListParams::default().limit(MOST_PODS))).await?;
+    // The API server asks nobody about a pod that is being deleted already.
+    let stays = |pod: &&PartialObjectMeta<Pod>| pod.metadata.deletion_timestamp.is_none();
+    let Some(pod) = found.items.iter().find(stays).map(ResourceExt::name_any) else { return Ok(None) };
     let what = || format!("deleting pod {SYSTEM_NAMESPACE}/{pod} in a dry run");
     // In the query, where an audit log shows that it was none; the client would put it into the body.
     let path = format!("/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods/{pod}?dryRun=All");
@@ -246,7 +255,13 @@ async fn deletes_a_pod(calls: &Calls) -> Result<Option<String>, CallError> {
         let request = Request::delete(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
         calls.raw_acts().request::<Value>(request).await
     };
-    refused("nrh-pod-deletion", bounded(what, call).await)
+    let lack = refused("nrh-pod-deletion", bounded(what, call).await)?;
+    if lack.is_none() {
+        return Ok(None);
+    }
+    let what = || format!("reading pod {SYSTEM_NAMESPACE}/{pod}");
+    let now = bounded(what, pods.get_metadata_opt(&pod)).await?;
+    Ok(lack.filter(|_| now.as_ref().is_some_and(|pod| stays(&pod))))
 }
 
 async fn create<K>(calls: &Calls, namespace: &str, policy: &str, object: Value) -> Result<Option<String>, CallError>
@@ -267,8 +282,9 @@ fn refused<T>(policy: &str, answer: Result<T, CallError>) -> Result<Option<Strin
         Ok(_) => Ok(Some(format!("ValidatingAdmissionPolicy {policy} does not refuse what it must"))),
         // It has gone since it was found.
         Err(error) if error.is_not_found() => Ok(None),
-        Err(error) if error.is_refusal() && error.line().contains(LOST_PARAMETER) => Ok(Some(lost_parameter(policy))),
-        Err(error) if error.is_refusal() && error.line().contains(&format!("'{policy}'")) => Ok(None),
+        Err(error) if error.is_refusal() && error.line().contains(&format!("'{policy}'")) => {
+            Ok((policy == JOBS && error.line().contains(LOST_PARAMETER)).then(lost_parameter))
+        }
         Err(error) => Err(error),
     }
 }
@@ -319,10 +335,12 @@ mod tests {
         let said = "ValidatingAdmissionPolicy 'nrh-jobs' with binding 'nrh-jobs' denied request: no";
         assert_eq!(refused::<()>("nrh-jobs", Err(api(403, said))).unwrap(), None);
         assert!(refused("nrh-jobs", Ok(())).unwrap().is_some());
-        let lost = format!(
-            "ValidatingAdmissionPolicy 'nrh-jobs' denied request: failed to configure binding: {LOST_PARAMETER}"
-        );
-        assert!(refused::<()>("nrh-jobs", Err(api(422, &lost))).unwrap().unwrap().contains("restart kube-apiserver"));
+        let lost = |policy: &str| {
+            let said = "denied request: failed to configure binding";
+            api(422, &format!("ValidatingAdmissionPolicy '{policy}' {said}: {LOST_PARAMETER}"))
+        };
+        assert!(refused::<()>("nrh-jobs", Err(lost("nrh-jobs"))).unwrap().unwrap().contains("restart kube-apiserver"));
+        assert!(refused::<()>("nrh-jobs", Err(lost("corp-jobs"))).is_err(), "of somebody else's policy");
         for other in
             [api(403, "jobs.batch is forbidden: no right"), api(429, said), api(403, "policy 'nrh-jobs-fixed'")]
         {

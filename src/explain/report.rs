@@ -15,13 +15,12 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     if !fault.impact.is_empty() {
         let _ = writeln!(out, "    impact: {}", fault.impact);
     }
-    if fault.confirmations > 0 {
-        let _ = writeln!(
-            out,
-            "    present for {} s, seen by {} checks in a row, the last one {} s before the report",
-            fault.duration_seconds, fault.confirmations, fault.check_age_seconds
-        );
-    }
+    let checks = match fault.confirmations {
+        0 => "not checked directly yet".to_owned(),
+        count => format!("seen by {count} checks in a row"),
+    };
+    let (present, age) = (fault.duration_seconds, fault.check_age_seconds);
+    let _ = writeln!(out, "    present for {present} s, {checks}, the last one {age} s before the report");
     if let Some(process) = &fault.target.process {
         let wchan = process.wchan.as_deref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
         let _ = writeln!(

@@ -47,7 +47,7 @@ pub struct Paces {
     pub lists: Pace,
     /// The runtime's word on its readiness. Runtimes may run a network plugin for it, and kubelets ask every five seconds.
     pub status: Pace,
-    /// Tasks: `urgent` is the least time between two questions about one suspect, `rest` the least time in which
+    /// Tasks: `urgent` is the time between two questions about one suspect, at most, `rest` the least time in which
     /// all others are asked in turn.
     pub tasks: Pace,
     /// The same with Docker and CRI-O. They have no limit of their own, and a question that is dropped leaves a waiting call

@@ -1,4 +1,4 @@
-//! The collector of single tasks: suspects at once and then at a fixed distance, all others in turn, and everybody at once when a
+//! The collector of single tasks: suspects at once, then at a fixed distance and in time for each look that counts, all others in turn, and everybody at once when a
 //! check is asked for.
 //!
 //! Behind containerd one question a round reaches all shims (`Tasks/List`). A task that its answer lacks is a suspect; while it
@@ -64,7 +64,7 @@ struct Entry {
     failed: bool,
     /// The last answer for all tasks lacked it.
     missing: bool,
-    /// For how long it was silent when the last answer for all lacked it, until it was asked alone.
+    /// Silence seen by the question for all, not yet added to a look.
     silent: Duration,
     /// Of a task that gives no answer, the newest look that counts.
     counted: Option<Instant>,
@@ -258,8 +258,11 @@ impl Table {
         let urgent = self.pace().urgent;
         let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
         let due = ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least));
-        // So that its answer comes when it counts, and no look later.
-        let counts = entry.counted.map(|counted| (counted + self.counted).checked_sub(SHIM_WAIT).unwrap_or(now));
+        // So that its answer comes when it counts, and no look later. What gives no answer at all is not hurried.
+        let counts = entry
+            .counted
+            .filter(|_| !entry.failed)
+            .map(|counted| (counted + self.counted).checked_sub(SHIM_WAIT).unwrap_or(now));
         counts.map_or(due, |counts| due.min(counts.max(ended + SUSPECT_INTERVAL)))
     }
 
@@ -325,8 +328,8 @@ impl Table {
         Some(if asked > Some(listed) { listed + SUSPECT_INTERVAL } else { listed + self.round() })
     }
 
-    /// Takes in whose shims have answered the question that was sent then. Whether that is news.
-    fn answered(&mut self, answered: &BTreeSet<String>, sent: Instant) -> bool {
+    /// Takes in whose shims have answered the question that was sent then, now. Whether that is news.
+    fn answered(&mut self, answered: &BTreeSet<String>, sent: Instant, now: Instant) -> bool {
         if !self.entries.keys().any(|id| answered.contains(id)) {
             // All are deaf, or it is another containerd: each is asked alone in its turn.
             return false;
@@ -335,6 +338,8 @@ impl Table {
         // What Docker itself says of a container is asked for alone.
         let is_enough = self.kind == RuntimeKind::Containerd;
         self.list_works = is_enough;
+        // An answer that came at once has waited for no shim.
+        let silent = if now >= sent + SHIM_WAIT { SHIM_WAIT } else { Duration::ZERO };
         let mut news = false;
         let asked_before =
             self.entries.iter().filter(|(_, entry)| !entry.slot.is_out() && entry.ended.is_none_or(|at| at < sent));
@@ -346,7 +351,7 @@ impl Table {
                     news |= self.ended(&id, sent, Ok(TaskAnswer::Answered), sent);
                 }
             } else if let Some(entry) = self.entries.get_mut(&id) {
-                (entry.missing, entry.silent) = (true, SHIM_WAIT);
+                (entry.missing, entry.silent) = (true, silent);
                 news = true;
             }
         }
@@ -536,7 +541,7 @@ fn finish_all(
     (table.list_is_out, table.list_works) = (false, false);
     match answered {
         Ok(Some(answered)) => {
-            if table.answered(&answered, sent) {
+            if table.answered(&answered, sent, Instant::now()) {
                 shared.changed.notify_one();
             }
         }

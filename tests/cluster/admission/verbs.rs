@@ -63,7 +63,7 @@ pub fn before(bed: &Bed) -> Result<()> {
 pub fn after(bed: &Bed) -> Result<()> {
     let (found, code) = checked(bed)?;
     has(&found, "definitions", "Ok", "all 5, of this version")?;
-    until(bed, "admission policies", "Ok", "in force")?;
+    until(bed, "admission policies", "Ok", "in place")?;
     has(&found, "controller", "Failed", "none leads")?;
     has(&found, "probe", "Warning", "0 of 2 pods ready")?;
     has(&found, "policies", "Warning", "none")?;
@@ -77,7 +77,7 @@ pub fn after(bed: &Bed) -> Result<()> {
     bed.kubectl(&["delete", "deployment", "-n", "nrh-system", "nrh-controller"])?;
     until(bed, "admission policies", "Failed", "does not see the parameter of ValidatingAdmissionPolicy nrh-jobs")?;
     plane::install(bed)?;
-    until(bed, "admission policies", "Ok", "in force")?;
+    until(bed, "admission policies", "Ok", "in place")?;
 
     let report = |name: &str| json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "metadata": {"name": name}, "spec": {}});
     for name in ["get-1", "get-2"] {

@@ -84,7 +84,7 @@ struct Answers<'a> {
     max_age: Duration,
     /// Silent tasks, with the moment of the look; `None` = the call is still out.
     silent: Vec<(&'a str, Option<Duration>)>,
-    /// When the first of the questions was sent that have had no answer.
+    /// From when on the newest silent look shows the silence.
     silent_since: Option<Duration>,
     /// The oldest of the good answers.
     answered: Option<Duration>,
@@ -115,16 +115,16 @@ impl<'a> Answers<'a> {
             self.unasked += usize::from(needed);
             return;
         };
-        let mut is_silent = |since: Duration, looked| {
+        let mut silence = |since: Duration, looked| {
             self.silent.push((id, looked));
-            self.silent_since = Some(self.silent_since.map_or(since, |known| known.min(since)));
+            self.silent_since = self.silent_since.max(Some(since));
         };
         match look {
             // The daemon itself may have been stuck for a part of the time.
-            Look::Hung { .. } => is_silent(now, None),
+            Look::Hung { .. } => silence(now, None),
             Look::Done { value: TaskAnswer::NoAnswer, age, took } if *age <= self.max_age => {
                 let looked = now.saturating_sub(*age);
-                is_silent(looked.saturating_sub(*took), Some(looked));
+                silence(looked.saturating_sub(*took), Some(looked));
             }
             look => match answer(look, now, "its task", self.max_age) {
                 Ok((said, looked)) => {

@@ -98,7 +98,7 @@ fn rounds(table: &mut Table, from: Instant, length: Duration, lacks: &[&str]) ->
         } else {
             table.listed = Some(now);
             let answered = table.entries.keys().filter(|id| !lacks.contains(&id.as_str())).cloned().collect();
-            table.answered(&answered, now);
+            table.answered(&answered, now, now);
         }
     }
     alone
@@ -124,8 +124,8 @@ fn what_the_answer_for_all_lacks_is_asked_alone_at_once_and_then_as_a_suspect() 
     assert!(alone.len() >= 4 && alone.windows(2).all(|pair| pair[1].0 <= pair[0].0 + secs(9)), "{alone:?}");
     let answered = table.entries.keys().cloned().collect();
     let now = start + secs(140);
-    assert!(!table.answered(&answered, start), "an answer of before its own says nothing");
-    assert!(table.answered(&answered, now), "it answers again");
+    assert!(!table.answered(&answered, start, start), "an answer of before its own says nothing");
+    assert!(table.answered(&answered, now, now), "it answers again");
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn dockers_own_word_is_asked_for_alone_whatever_the_shims_answer() {
     table.aim(&round(1));
     let now = Instant::now();
     assert_eq!(table.list_due(now, None), Some(now));
-    assert!(!table.answered(&table.entries.keys().cloned().collect(), now));
+    assert!(!table.answered(&table.entries.keys().cloned().collect(), now, now));
     assert!(table.looks(now).is_empty(), "Docker has said nothing yet");
-    assert!(!table.answered(&["another".to_owned()].into(), now), "of another containerd");
+    assert!(!table.answered(&["another".to_owned()].into(), now, now), "of another containerd");
     assert!(!table.is_suspect("c000", &table.entries["c000"]));
-    assert!(table.answered(&["s000".to_owned()].into(), now));
+    assert!(table.answered(&["s000".to_owned()].into(), now, now));
     assert!(table.is_suspect("c000", &table.entries["c000"]));
     table.serve(RuntimeKind::CriO);
     table.aim(&round(1));
@@ -199,7 +199,7 @@ fn a_silent_task_is_asked_in_time_for_each_look_that_counts() {
     let mut table = table(10);
     let start = Instant::now();
     let answered = (1..10).map(|number| format!("c{number:03}")).collect();
-    assert!(table.answered(&answered, start));
+    assert!(table.answered(&answered, start, start + SHIM_WAIT));
     let (mut now, mut ends) = (start, Vec::new());
     while now < start + secs(60) {
         let (due, id) = table.next(now, None).unwrap();
@@ -219,6 +219,20 @@ fn a_silent_task_is_asked_in_time_for_each_look_that_counts() {
     assert_eq!(ends, [2, 12, 18, 28, 38, 48, 58]);
     let Some(Look::Done { took, .. }) = table.looks(now).remove("c000") else { panic!() };
     assert_eq!(took, SHIM_WAIT);
+}
+
+#[test]
+fn a_silent_task_whose_question_fails_is_not_hurried() {
+    for (failure, least) in [(Failure::Failed("no".to_owned()), 8), (Failure::Exhausted(secs(180)), 30)] {
+        let mut table = table(1);
+        let start = Instant::now();
+        for (at, result) in [(0, Ok(TaskAnswer::NoAnswer)), (60, Err(failure))] {
+            let now = start + secs(at);
+            table.sent("c000", now);
+            table.ended("c000", now, result, now);
+        }
+        assert_eq!(table.next(start + secs(60), None).unwrap().0, start + secs(60 + least));
+    }
 }
 
 #[test]

@@ -22,6 +22,12 @@ fn there(injection: &Injection) -> bool {
     injection.victim.process.is_some_and(|victim| victim.alive())
 }
 
+/// Whether the kubelet's log says that it removed the container itself.
+fn removed_by_kubelet(stage: &Stage, id: &str) -> bool {
+    let line = format!("\"RemoveContainer\" containerID=\"{id}\"");
+    stage.sick.run("grep", &["-qF", &line, "/var/log/kubelet.log"]).is_ok()
+}
+
 impl Act for LeakedShim {
     fn name(&self) -> &'static str {
         "leaked-shim"
@@ -58,12 +64,14 @@ impl Act for LeakedShim {
         if there(injection) || !stage.daemon_set_runs(DAEMON_SET, None)? {
             return Ok(false);
         }
-        // The kubelet keeps the newest dead instance for `logs --previous`; taking it would be one act too many.
+        // The kubelet keeps a dead instance for `logs --previous`, or removes it itself and logs that; taking it would be one act
+        // too many.
         let lists = view::lists(&view::socket(&stage.sick), view::LIMIT)?;
         let pod = injection.victim.pod_uid.as_deref();
-        if !lists.containers.iter().any(|container| pod == Some(&container.pod.uid) && !container.running()) {
+        let is_kept = lists.containers.iter().any(|container| pod == Some(&container.pod.uid) && !container.running());
+        if !is_kept && !injection.victim.containers.iter().all(|id| removed_by_kubelet(stage, id)) {
             bail!(
-                "pod {} has no exited container any more: the kubelet keeps the newest one; expected {:?}, found {:?}",
+                "pod {} has no exited container any more, and the kubelet logs no removal; expected {:?}, found {:?}",
                 pod.unwrap_or_default(),
                 injection.victim.containers,
                 lists
