@@ -74,7 +74,8 @@ pub fn after(bed: &Bed) -> Result<()> {
     ensure!(text(&people.stdout).starts_with("RESULT "), "{people:?}");
 
     // As after an uninstallation that the API server has not got over.
-    bed.kubectl(&["delete", "deployment", "-n", "nrh-system", "nrh-controller"])?;
+    // Its pods stay: nobody would end them here.
+    bed.kubectl(&["delete", "deployment", "-n", "nrh-system", "nrh-controller", "--cascade=orphan"])?;
     until(bed, "admission policies", "Failed", "does not see the parameter of ValidatingAdmissionPolicy nrh-jobs")?;
     plane::install(bed)?;
     until(bed, "admission policies", "Ok", "in place")?;
