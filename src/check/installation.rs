@@ -27,17 +27,9 @@ const DEFINITIONS: &str = "definitions";
 const ADMISSION: &str = "admission policies";
 const CONTROLLER: &str = "controller";
 
-/// Whether any of the definitions is there.
-///
-/// # Errors
-/// The API server does not say.
-pub(super) async fn is_there(client: &Client) -> anyhow::Result<bool> {
-    Ok(!definitions(client).await?.is_empty())
-}
-
-/// All checks of what is installed.
-pub(super) async fn checked(client: &Client) -> Vec<Finding> {
-    let mut findings = vec![match definitions(client).await {
+/// All checks of what is installed, with the definitions as they were read.
+pub(super) async fn checked(client: &Client, found: anyhow::Result<Vec<CustomResourceDefinition>>) -> Vec<Finding> {
+    let mut findings = vec![match found {
         Ok(found) => judge_definitions(&found),
         Err(error) => Finding::unknown(DEFINITIONS, &error),
     }];
@@ -48,7 +40,11 @@ pub(super) async fn checked(client: &Client) -> Vec<Finding> {
     findings
 }
 
-async fn definitions(client: &Client) -> anyhow::Result<Vec<CustomResourceDefinition>> {
+/// Those of the definitions that are there.
+///
+/// # Errors
+/// The API server does not say.
+pub(super) async fn definitions(client: &Client) -> anyhow::Result<Vec<CustomResourceDefinition>> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut found = Vec::new();
     for (_, wanted) in crds::all() {
