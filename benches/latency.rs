@@ -101,11 +101,11 @@ spec:
 
 /// The controller's own rights, not the admin's.
 fn controller_kubeconfig(bed: &Bed) -> Result<std::path::PathBuf> {
-    let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
+    let token = operator::controllers_token(bed, "bench", operator::IMAGE)?;
     let text = std::fs::read_to_string(bed.kubeconfig_path())?;
     let mut config: Value = serde_saphyr::from_str(&text)?;
     let users = config.pointer_mut("/users/0/user").context("a user in the admin's kubeconfig")?;
-    *users = json!({"token": token.trim()});
+    *users = json!({"token": token});
     let path = bed.dir().join("controller.kubeconfig");
     std::fs::write(&path, config.to_string())?;
     Ok(path)

@@ -167,7 +167,7 @@ pub struct MigrateArgs {
 /// Flags of `nrh controller`.
 #[derive(Debug, Args)]
 pub struct ControllerArgs {
-    /// Image of the Jobs; by default that of the controller's Deployment, which admission compares it with.
+    /// Image of the Jobs; by default that of the controller's own pod, which admission compares it with.
     #[arg(long, env = "NRH_IMAGE")]
     pub image: Option<String>,
     /// Where `/metrics` is served.

@@ -47,8 +47,7 @@ pub struct Engine {
 impl Program {
     /// Its program, and a kubeconfig with the token of its account in place of the admin's certificate.
     pub fn new(bed: &Bed, nrh: &Path) -> Result<Self> {
-        let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=12h"])?;
-        let token = token.trim().to_owned();
+        let token = operator::controllers_token(bed, "bench", operator::IMAGE)?;
         let text = std::fs::read_to_string(bed.kubeconfig_path())?;
         let mut config: Value = serde_saphyr::from_str(&text)?;
         let user = config.pointer_mut("/users/0/user").context("a user in the admin's kubeconfig")?;

@@ -18,7 +18,7 @@ use crate::api::{
     SYSTEM_NAMESPACE, Suspend, crds,
 };
 use crate::caller::within;
-use crate::controller::admission::{JOBS, LOST_PARAMETER, OURS, POLICIES, flaw, lost_parameter};
+use crate::controller::admission::{JOBS, NO_PARAMETER, OURS, POLICIES, flaw, no_parameter};
 use crate::controller::leader::LEASE_DURATION;
 use crate::core::snapshot::Tri;
 
@@ -105,8 +105,8 @@ async fn proven(client: &Client, judged: Finding) -> Finding {
                 format!("they exist, and {JOBS} lets a Job through: does the API server enforce such policies?");
             Finding::new(ADMISSION, Verdict::Failed, message)
         }
-        Err(said) if said.contains(&format!("'{JOBS}'")) && said.contains(LOST_PARAMETER) => {
-            Finding::new(ADMISSION, Verdict::Failed, lost_parameter())
+        Err(said) if said.contains(&format!("'{JOBS}'")) && said.contains(NO_PARAMETER) => {
+            Finding::new(ADMISSION, Verdict::Failed, no_parameter())
         }
         Err(said) if said.contains(&format!("'{JOBS}'")) => judged,
         Err(_) => {

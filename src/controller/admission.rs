@@ -24,7 +24,7 @@ use super::cache::Cache;
 use super::calls::{CallError, Calls, bounded};
 use super::events::Events;
 use super::leader::Leadership;
-use crate::api::{DEPLOYMENT_NAME, NODE_NAMESPACE, SYSTEM_NAMESPACE};
+use crate::api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
 
 /// The policies of `config/admission`, each with a binding of the same name.
 pub const POLICIES: [&str; 23] = [
@@ -53,20 +53,19 @@ pub const POLICIES: [&str; 23] = [
     "nrh-tokens",
 ];
 
-/// How an API server refuses everything, which has lost sight of the parameter of a policy. Some do for good once no binding has named
-/// its kind, as after an uninstallation: kubernetes/kubernetes issue 133827.
-pub const LOST_PARAMETER: &str = "no params found for policy binding";
+/// How an API server refuses every Job, which sees no parameter of the policy. One without the Node authorizer no longer watches pods
+/// once a binding that names them was deleted: kubernetes/kubernetes issue 133827.
+pub const NO_PARAMETER: &str = "no params found for policy binding";
 
 /// What that comes to.
-pub fn lost_parameter() -> String {
+pub fn no_parameter() -> String {
     format!(
-        "the API server does not see the parameter of ValidatingAdmissionPolicy {JOBS}, Deployment \
-         {SYSTEM_NAMESPACE}/{DEPLOYMENT_NAME}, and refuses every Job: if the Deployment is there, restart kube-apiserver \
-         (kubernetes/kubernetes issue 133827)"
+        "ValidatingAdmissionPolicy {JOBS} refuses every Job, because the API server sees no pod in {SYSTEM_NAMESPACE}: if there are \
+         pods, restart kube-apiserver (kubernetes/kubernetes issue 133827)"
     )
 }
 
-/// The policy with a parameter.
+/// The policy with parameters: the pods of the controller's namespace.
 pub const JOBS: &str = "nrh-jobs";
 
 /// Label of all objects of the project.
@@ -283,7 +282,7 @@ fn refused<T>(policy: &str, answer: Result<T, CallError>) -> Result<Option<Strin
         // It has gone since it was found.
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) if error.is_refusal() && error.line().contains(&format!("'{policy}'")) => {
-            Ok((policy == JOBS && error.line().contains(LOST_PARAMETER)).then(lost_parameter))
+            Ok((policy == JOBS && error.line().contains(NO_PARAMETER)).then(no_parameter))
         }
         Err(error) => Err(error),
     }
@@ -337,7 +336,7 @@ mod tests {
         assert!(refused("nrh-jobs", Ok(())).unwrap().is_some());
         let lost = |policy: &str| {
             let said = "denied request: failed to configure binding";
-            api(422, &format!("ValidatingAdmissionPolicy '{policy}' {said}: {LOST_PARAMETER}"))
+            api(422, &format!("ValidatingAdmissionPolicy '{policy}' {said}: {NO_PARAMETER}"))
         };
         assert!(refused::<()>("nrh-jobs", Err(lost("nrh-jobs"))).unwrap().unwrap().contains("restart kube-apiserver"));
         assert!(refused::<()>("nrh-jobs", Err(lost("corp-jobs"))).is_err(), "of somebody else's policy");

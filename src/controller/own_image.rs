@@ -1,14 +1,11 @@
-//! The image of the Jobs: the controller's own, as its Deployment names it.
-//!
-//! Not as its pod names it: a cluster that rewrites images of pods would do the same to the Job's, and admission compares
-//! the Job with the Deployment.
+//! The image of the Jobs: that of the controller's own pod, with which admission compares it.
 
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
 
 use super::calls::{CallError, Calls, bounded};
-use crate::api::{DEPLOYMENT_NAME, SYSTEM_NAMESPACE};
+use crate::api::SYSTEM_NAMESPACE;
 
 /// How often it is tried, while the API server is away.
 const TRIES: u32 = 12;
@@ -18,35 +15,36 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Why there is no image.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The Deployment cannot be read.
-    #[error(
-        "the image of the Jobs is not known: {0}; name it with --image, or run as Deployment {SYSTEM_NAMESPACE}/{DEPLOYMENT_NAME}"
-    )]
+    /// The pod cannot be read.
+    #[error("the image of the Jobs is not known: {0}; set POD_NAME to the name of the controller's pod, or name the image with --image")]
     Call(#[from] CallError),
-    /// The Deployment has no container, or one without an image.
-    #[error("Deployment {SYSTEM_NAMESPACE}/{DEPLOYMENT_NAME}: expected a first container with an image, found none")]
-    Nothing,
+    /// The pod has no container, or one without an image.
+    #[error("pod {SYSTEM_NAMESPACE}/{0}: expected a first container with an image, found none")]
+    Nothing(String),
 }
 
-/// Reads the image from the Deployment; waits about a minute for an API server that is away.
-pub async fn read(calls: &Calls) -> Result<String, Error> {
-    let api = calls.read_in::<Deployment>(SYSTEM_NAMESPACE);
+/// Reads the image from that pod; waits about a minute for an API server that is away.
+///
+/// # Errors
+/// There is no such pod, it has no image, or the API server does not answer.
+pub async fn read(calls: &Calls, pod: &str) -> Result<String, Error> {
+    let api = calls.read_in::<Pod>(SYSTEM_NAMESPACE);
     let mut tried = 1;
-    let deployment = loop {
-        let what = || format!("reading Deployment {SYSTEM_NAMESPACE}/{DEPLOYMENT_NAME}");
-        match bounded(what, api.get(DEPLOYMENT_NAME)).await {
-            Ok(deployment) => break deployment,
+    let found = loop {
+        let what = || format!("reading pod {SYSTEM_NAMESPACE}/{pod}");
+        match bounded(what, api.get(pod)).await {
+            Ok(found) => break found,
             Err(error) if tried >= TRIES || error.is_not_found() || error.is_refusal() => return Err(error.into()),
             Err(error) => tracing::warn!("{}; trying again in {} s", error.line(), PAUSE.as_secs()),
         }
         tried += 1;
         tokio::time::sleep(PAUSE).await;
     };
-    of(&deployment).ok_or(Error::Nothing)
+    of(&found).ok_or_else(|| Error::Nothing(pod.to_owned()))
 }
 
-fn of(deployment: &Deployment) -> Option<String> {
-    let container = deployment.spec.as_ref()?.template.spec.as_ref()?.containers.first()?;
+fn of(pod: &Pod) -> Option<String> {
+    let container = pod.spec.as_ref()?.containers.first()?;
     container.image.clone().filter(|image| !image.is_empty())
 }
 
@@ -56,11 +54,8 @@ mod tests {
 
     #[test]
     fn it_is_the_first_container_s() {
-        let with = |containers: serde_json::Value| -> Deployment {
-            serde_json::from_value(
-                serde_json::json!({"spec": {"selector": {}, "template": {"spec": {"containers": containers}}}}),
-            )
-            .unwrap()
+        let with = |containers: serde_json::Value| -> Pod {
+            serde_json::from_value(serde_json::json!({"spec": {"containers": containers}})).unwrap()
         };
         assert_eq!(
             of(&with(serde_json::json!([{"name": "c", "image": "a:1"}, {"name": "d", "image": "b:2"}]))).as_deref(),
@@ -68,6 +63,6 @@ mod tests {
         );
         assert_eq!(of(&with(serde_json::json!([{"name": "c"}]))), None);
         assert_eq!(of(&with(serde_json::json!([]))), None);
-        assert_eq!(of(&Deployment::default()), None);
+        assert_eq!(of(&Pod::default()), None);
     }
 }

@@ -106,11 +106,6 @@ pub const RBAC: &[Right] = &[
         ..right("coordination.k8s.io", "leases", &["create"], "leader election, the first time")
     },
     Right {
-        namespace: Some(crate::api::SYSTEM_NAMESPACE),
-        names: &[crate::api::DEPLOYMENT_NAME],
-        ..right("apps", "deployments", &["get"], "the image of the Jobs, which is the controller's own")
-    },
-    Right {
         namespace: Some("default"),
         ..right("events.k8s.io", "events", &["create", "patch"], "Events about Nodes, which live in this namespace")
     },

@@ -45,7 +45,7 @@ pub async fn run(mut args: ControllerArgs) -> anyhow::Result<()> {
     let calls = Calls::from_config(config).context("cannot make a client for the API server")?;
     let (health, metrics) = (listen(args.health_listen).await?, listen(args.listen).await?);
     if args.image.is_none() {
-        args.image = Some(own_image::read(&calls).await?);
+        args.image = Some(own_image::read(&calls, &args.identity).await?);
     }
     let end = CancellationToken::new();
     let audience = args.metrics_audience.clone().filter(|audience| !audience.is_empty());

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use serde_json::json;
 
 use crate::stand_in::settings::Image;
 use crate::{Bed, images, packages, state};
@@ -65,6 +66,21 @@ pub fn apply_folder(bed: &Bed, folder: &str) -> Result<()> {
             Err(_) => std::thread::sleep(Duration::from_secs(1)),
         }
     }
+}
+
+/// A token as the controller has it: of its account, bound to a pod of that name and image, which is made. Nobody runs the pod, which the
+/// token does not need, and no Deployment replaces it.
+pub fn controllers_token(bed: &Bed, pod: &str, image: &str) -> Result<String> {
+    let security = json!({"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}});
+    let container = json!({"name": "controller", "image": image,
+        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}});
+    let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "namespace": "nrh-system"}, "spec": {
+        "serviceAccountName": "nrh-controller", "schedulerName": "nobody", "securityContext": security,
+        "containers": [container]}});
+    bed.kubectl_input(&["apply", "-f", "-"], &object.to_string())?;
+    let bound = ["--bound-object-kind=Pod", "--bound-object-name", pod, "--duration=12h"];
+    let token = bed.kubectl(&[&["-n", "nrh-system", "create", "token", "nrh-controller"], bound.as_slice()].concat())?;
+    Ok(token.trim().to_owned())
 }
 
 /// Waits until the controller and the probes run.

@@ -43,6 +43,7 @@ use nrh::controller::clock::Clock;
 use nrh::controller::run::{Controller, Ended};
 use nrh::core::plan::PlanSettings;
 use nrh_testbed::Bed;
+use nrh_testbed::operator::{self, IMAGE};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -52,8 +53,8 @@ use crate::plane;
 use fleet::Fleet;
 use ladders::Part;
 
-/// What the Deployment of the shipped manifests names.
-const IMAGE: &str = "runtimehealth.io/nrh:dev";
+/// The pod to which a controller's token is bound.
+const CONTROLLER: &str = "interrupted";
 /// How long it may take until something is so that comes by itself.
 const LIMIT: Duration = Duration::from_mins(1);
 /// Nodes that may be healed at a time, by the policy.
@@ -211,9 +212,8 @@ async fn controllers_own(bed: &Bed) -> Result<Client> {
 }
 
 async fn controllers_config(bed: &Bed) -> Result<Config> {
-    let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
     let mut config = bed.client_config().await?;
-    config.auth_info = AuthInfo { token: Some(token.trim().to_owned().into()), ..AuthInfo::default() };
+    config.auth_info = AuthInfo { token: Some(operator::controllers_token(bed, CONTROLLER, IMAGE)?.into()), ..AuthInfo::default() };
     Ok(config)
 }
 

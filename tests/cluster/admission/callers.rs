@@ -8,7 +8,7 @@ use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateS
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::config::AuthInfo;
 use kube::{Client, Config};
-use nrh_testbed::Bed;
+use nrh_testbed::{Bed, operator};
 
 use crate::admission::requests::Caller;
 
@@ -16,8 +16,12 @@ use crate::admission::requests::Caller;
 pub struct Callers {
     /// A cluster administrator.
     pub admin: Caller,
-    /// The controller's account.
+    /// The controller's account, bound to a pod.
     pub controller: Caller,
+    /// The controller's account, bound to a pod of [`NEXT_IMAGE`], as in the middle of an upgrade.
+    pub next: Caller,
+    /// The controller's account with a token that is bound to no pod.
+    pub loose: Caller,
     /// The probe's account, bound to the pod on worker-1.
     pub pod: Caller,
     /// The same on worker-2.
@@ -56,6 +60,10 @@ pub struct Callers {
     pub unlimited: Caller,
 }
 
+/// The pod to which the controller's token is bound.
+pub const CONTROLLER: &str = "the-controller";
+/// The image of the next version.
+pub const NEXT_IMAGE: &str = "runtimehealth.io/nrh:next";
 /// Name of the role with the usual verbs on everything, and none of this project's own.
 pub const UNLIMITED: &str = "unlimited";
 
@@ -63,10 +71,13 @@ impl Callers {
     /// Gets all credentials.
     pub async fn new(admin: Client, bed: &Bed) -> Result<Self> {
         let config = bed.client_config().await?;
+        let by = |name: &'static str, token: String| {
+            let auth = AuthInfo { token: Some(token.into()), ..AuthInfo::default() };
+            Caller::new(name, &with_auth(&config, auth))
+        };
         let with_token = |name: &'static str, arguments: &[&str]| -> Result<Caller> {
             let token = bed.kubectl(&[&["create", "token"], arguments].concat())?;
-            let auth = AuthInfo { token: Some(token.trim().to_owned().into()), ..AuthInfo::default() };
-            Caller::new(name, &with_auth(&config, auth))
+            by(name, token.trim().to_owned())
         };
         let bound = |name, node: &str| {
             let pod = pod_on(bed, node)?;
@@ -99,7 +110,9 @@ impl Callers {
         bed.kubectl(&may_patch)?;
         let kube_system = |name, account: &str| with_token(name, &[account, "-n", "kube-system"]);
         Ok(Self {
-            controller: with_token("controller", &["nrh-controller", "-n", "nrh-system"])?,
+            controller: by("controller", operator::controllers_token(bed, CONTROLLER, operator::IMAGE)?)?,
+            next: by("controller of the next version", operator::controllers_token(bed, "the-next", NEXT_IMAGE)?)?,
+            loose: with_token("controller without a pod", &["nrh-controller", "-n", "nrh-system"])?,
             sets: kube_system("controller of DaemonSets", "daemon-set-controller")?,
             approver: person("ann", "nrh:approver")?,
             operator: person("olga", "nrh:operator")?,

@@ -2,19 +2,23 @@
 
 use anyhow::Result;
 use nrh::core::order::Order;
+use nrh_testbed::operator::IMAGE;
 use serde_json::{Value, json};
 
-use crate::admission::callers::Callers;
-use crate::admission::requests::{Cases, create, delete, get, merge};
+use crate::admission::callers::{Callers, NEXT_IMAGE};
+use crate::admission::requests::{Call, Cases, create, delete, get, merge};
 
 const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
-/// The image in config/default.
-const IMAGE: &str = "runtimehealth.io/nrh:dev";
 
 /// A Job as the controller makes it, for an order to worker-1.
 pub fn shaped() -> Value {
     let order: Order = serde_json::from_value(crate::admission::nodes::order()).unwrap();
     serde_json::to_value(nrh::controller::jobs::job(&order, IMAGE).unwrap()).unwrap()
+}
+
+/// A Job that is created in a dry run.
+pub fn tried(job: Value) -> Call {
+    create(format!("{JOBS}?dryRun=All"), job)
 }
 
 /// The shape with one thing changed.
@@ -35,7 +39,8 @@ fn with_container(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 fn deviations() -> Vec<(&'static str, Value, &'static str)> {
-    let (image, command) = ("of the image of the controller: expected runtimehealth.io/nrh:dev", "runs the command");
+    let (image, command) = ("runs the image of the pod that creates it: expected runtimehealth.io/nrh:dev", "runs the command");
+    let one = "has one container";
     let (powers, mounts) =
         ("is not privileged", "mounts nothing but these folders of the node: /run/nrh, /run/containerd");
     let profile = "under the runtime's default seccomp profile";
@@ -43,8 +48,8 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
     let other = json!({"name": "other", "image": IMAGE, "command": ["/nrh", "run-command"]});
     vec![
         ("another image", with_container(|c| c["image"] = json!("example.org/x:1")), image),
-        ("a second container", with_pod(|p| p["containers"].as_array_mut().unwrap().push(other.clone())), image),
-        ("an init container", with_pod(|p| p["initContainers"] = json!([other])), image),
+        ("a second container", with_pod(|p| p["containers"].as_array_mut().unwrap().push(other.clone())), one),
+        ("an init container", with_pod(|p| p["initContainers"] = json!([other])), one),
         ("a shell", with_container(|c| c["command"] = json!(["/bin/sh", "-c", "id"])), command),
         ("another part of the program", with_container(|c| c["command"] = json!(["/nrh", "probe"])), command),
         ("the image's own command", with_container(|c| c["command"] = Value::Null), command),
@@ -167,6 +172,11 @@ pub async fn pinned(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
 
+    let other = "runs the image of the pod that creates it: expected runtimehealth.io/nrh:next, found runtimehealth.io/nrh:dev";
+    cases.denied(&all.next, "the image of another controller", create(JOBS, shaped()), other).await;
+    let next = with_container(|c| c["image"] = json!(NEXT_IMAGE));
+    cases.allowed(&all.next, "the image of its own pod", tried(next)).await;
+    cases.denied(&all.loose, "a token of no pod", create(JOBS, shaped()), "a token that is bound to a pod").await;
     cases.allowed(&all.controller, "the one shape", create(JOBS, shaped())).await;
     let path = format!("{JOBS}/op-1");
     cases

@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use kube::config::AuthInfo;
 use nrh::controller::admission::{POLICIES, lacking};
 use nrh::controller::calls::Calls;
-use nrh_testbed::Bed;
+use nrh_testbed::{Bed, operator};
 
-use crate::admission::callers::Callers;
-use crate::admission::requests::Cases;
+use crate::admission::callers::{CONTROLLER, Callers};
+use crate::admission::jobs;
+use crate::admission::requests::{Caller, Cases};
 use crate::plane;
 
 /// Those that the controller tries itself, and the others.
@@ -39,6 +41,15 @@ pub async fn of_the_controller(all: &Callers, bed: &Bed, cases: &mut Cases) -> R
     cases.note("a binding that only audits and a policy that is gone are named", true, "");
     plane::install(bed)?;
     until_lacking(&calls, &[]).await
+}
+
+/// After the operator was removed, the same API server lets a new installation create its Jobs.
+pub async fn of_another_installation(bed: &Bed) -> Result<()> {
+    let mut config = bed.client_config().await?;
+    config.auth_info = AuthInfo { token: Some(operator::controllers_token(bed, CONTROLLER, operator::IMAGE)?.into()), ..AuthInfo::default() };
+    let controller = Caller::new("controller of the new installation", &config)?;
+    until_lacking(&controller.calls(), &[]).await?;
+    controller.until_allowed(&jobs::tried(jobs::shaped())).await
 }
 
 /// Waits until exactly that is missing: admission takes a moment to learn of its policies.

@@ -73,10 +73,10 @@ pub fn after(bed: &Bed) -> Result<()> {
     let people = nrh(bed, &["check"])?;
     ensure!(text(&people.stdout).starts_with("RESULT "), "{people:?}");
 
-    // As after an uninstallation that the API server has not got over.
-    // Its pods stay: nobody would end them here.
-    bed.kubectl(&["delete", "deployment", "-n", "nrh-system", "nrh-controller", "--cascade=orphan"])?;
-    until(bed, "admission policies", "Failed", "does not see the parameter of ValidatingAdmissionPolicy nrh-jobs")?;
+    // Nobody runs its pods here, so nobody ends them.
+    bed.kubectl(&["delete", "deployment", "-n", "nrh-system", "nrh-controller", "--cascade=background"])?;
+    bed.kubectl(&["delete", "pod", "--all", "--force", "--grace-period=0", "-n", "nrh-system"])?;
+    until(bed, "admission policies", "Failed", "the API server sees no pod in nrh-system")?;
     plane::install(bed)?;
     until(bed, "admission policies", "Ok", "in place")?;
 

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use nrh_testbed::Bed;
+use nrh_testbed::operator::IMAGE;
 use nrh_testbed::process::Identity;
 use rustix::process::Signal;
 use serde_json::Value;
-
-use crate::interruptions::IMAGE;
 
 /// How long a process may take to end, once it has to.
 const ENDS: Duration = Duration::from_secs(20);

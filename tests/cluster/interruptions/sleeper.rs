@@ -8,13 +8,14 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
+use nrh_testbed::operator::{self, IMAGE};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::interruptions::account::{self, Write};
 use crate::interruptions::process::Process;
 use crate::interruptions::way::named;
-use crate::interruptions::{AT_A_TIME, POLICY, Stage, kill, start_as, until};
+use crate::interruptions::{AT_A_TIME, CONTROLLER, POLICY, Stage, kill, start_as, until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 /// What the second leader is called, in the Lease and in the audit log.
@@ -29,9 +30,8 @@ const ACTED: usize = 3;
 /// The leader that will sleep: a process, since only such a one can stand still.
 fn first(stage: &Stage<'_>) -> Result<Process> {
     let bed = stage.bed;
-    let token = bed.kubectl(&["-n", "nrh-system", "create", "token", "nrh-controller", "--duration=2h"])?;
     let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
-    *config.pointer_mut("/users/0/user").context("a user")? = json!({"token": token.trim()});
+    *config.pointer_mut("/users/0/user").context("a user")? = json!({"token": operator::controllers_token(bed, CONTROLLER, IMAGE)?});
     Process::start(bed, "first", &config)
 }
 

@@ -139,19 +139,12 @@ pub(super) fn climb<'r>(
     loop {
         let step = rule.steps.get(usize::try_from(standing.step_index).ok()?)?;
         if is_used_up(standing, step, remediation) {
-            standing.step_index += 1;
-            if step.on_failure == OnFailure::Stop
-                && step.mode == Mode::Enforce
-                && !step.action.kind().marks()
-                && !drain::is_done(step, remediation)
-            {
-                let number = standing.step_index;
-                standing.step_index = rule.next_notify_step(standing.step_index);
-                notes.push(format!(
-                    "step {number} {} of rule {} has failed, and nothing harsher follows (onFailure: Stop)",
-                    step.action.kind().as_str(),
-                    rule.name
-                ));
+            if let Some(why) = is_last(standing, step, remediation) {
+                let (number, action) = (standing.step_index + 1, step.action.kind().as_str());
+                notes.push(format!("step {number} {action} of rule {} {why}, and nothing harsher follows", rule.name));
+                standing.step_index = rule.next_notify_step(standing.step_index + 1);
+            } else {
+                standing.step_index += 1;
             }
             continue;
         }
@@ -195,11 +188,11 @@ fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Rem
     if drain::is_done(step, Some(remediation)) {
         return true;
     }
-    let (mut used, mut free, mut refused) = (0_u32, 0_usize, 0_usize);
+    let (mut used, mut free) = (0_u32, 0_usize);
     for record in attempts(remediation, standing) {
         match record.state {
             _ if record.is_free() => free += 1,
-            _ if record.is_refused_call() => refused += 1,
+            _ if record.is_refused_call() => {}
             // A step that is recorded and not done has had its turn.
             StepState::Simulated if step.mode == Mode::DryRun => return true,
             StepState::Cancelled | StepState::Simulated => {}
@@ -207,7 +200,21 @@ fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Rem
             _ => {}
         }
     }
-    used >= step.max_attempts || free >= FREE_TRIES || refused >= refused::TRIES
+    used >= step.max_attempts || free >= FREE_TRIES || is_refused(standing, remediation)
+}
+
+/// Why only notifications follow on a step that is used up; `None` = the next step does.
+fn is_last(standing: &RemediationFault, step: &Step, remediation: Option<&Remediation>) -> Option<&'static str> {
+    if remediation.is_some_and(|remediation| is_refused(standing, remediation)) {
+        return Some("is refused by the API server");
+    }
+    let has_failed = step.mode == Mode::Enforce && !step.action.kind().marks() && !drain::is_done(step, remediation);
+    (has_failed && step.on_failure == OnFailure::Stop).then_some("has failed (onFailure: Stop)")
+}
+
+/// Whether the API server has refused the step as often as it is tried.
+fn is_refused(standing: &RemediationFault, remediation: &Remediation) -> bool {
+    attempts(remediation, standing).filter(|record| record.is_refused_call()).count() >= refused::TRIES
 }
 
 fn attempts<'e>(

@@ -1,9 +1,8 @@
 //! What follows on a call that the API server refused: our own rights, an admission policy or a schema say no.
 //!
 //! Such a call has touched nothing and says nothing about the step's worth, so it costs no attempt. It is answered
-//! within milliseconds, though: without a wait of its own a whole ladder would be gone before a person could read
-//! of it, and the node would get the harsher step for our own mistake. So nothing further is tried for the fault
-//! before the step's cool-down, and the same step comes first again; only after some tries the ladder goes on.
+//! within milliseconds, though. So nothing further is tried for the fault before the step's cool-down, and then the
+//! same step again. After some tries only notifications follow: no node gets a harsher step for our own mistake.
 
 use std::time::Duration;
 
