@@ -233,8 +233,6 @@ fn keep_unseen(entry: &mut Entry, findings: &Findings, thresholds: &Thresholds) 
 
 impl Entry {
     fn new(wall: Timestamp, sighting: &Sighting) -> Self {
-        // It has been so from then on: the first look counts as of that time.
-        let seen = if sighting.certain { Count { looks: 1, last: Some(sighting.since) } } else { Count::default() };
         Self {
             kind: sighting.kind,
             key: sighting.key.clone(),
@@ -243,7 +241,7 @@ impl Entry {
             first_seen: sighting.since,
             first_seen_wall: wall,
             last_look: sighting.looked,
-            seen,
+            seen: Count::default(),
             seen_without_kubelet: Count::default(),
             clean: Count::default(),
             severity: sighting.severity,
@@ -268,7 +266,9 @@ impl Entry {
 
     /// `alone`: no kubelet is there that could have made or could remove it. Looks from before count for nothing then.
     fn count(&mut self, sighting: &Sighting, alone: bool) {
-        self.seen.add(sighting.looked, sighting.confirm.interval);
+        // It has been so from then on: the first look counts as of that time.
+        let looked = if self.seen.looks == 0 { sighting.since } else { sighting.looked };
+        self.seen.add(looked, sighting.confirm.interval);
         match &sighting.without_kubelet {
             Some(other) if alone => self.seen_without_kubelet.add(sighting.looked, other.confirm.interval),
             _ => self.seen_without_kubelet = Count::default(),

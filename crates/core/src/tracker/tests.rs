@@ -138,6 +138,21 @@ fn a_new_pid_is_the_same_fault_with_a_new_target() {
     assert_eq!(after.target.process.map(|process| process.pid), Some(777));
 }
 
+/// Whatever was suspected before it: the first silent answer counts from its question on, and the next ones are asked in time.
+#[test]
+fn a_silence_counts_from_its_question_on() {
+    use FaultType::HungContainer as Hung;
+    let mut watch = Watch::new(Node::healthy());
+    watch.node.freeze(SANDBOX);
+    watch.node.tasks.clear();
+    assert_eq!(watch.at(1000, Hung), SUSPECTED, "a sign, and no answer yet");
+    let silent = Look::Done { value: TaskAnswer::NoAnswer, age: Duration::ZERO, took: Duration::from_secs(2) };
+    for (second, state) in [(1004, SUSPECTED), (1021, SUSPECTED), (1022, SUSPECTED), (1042, CONFIRMED)] {
+        watch.node.tasks.insert("aaaa1".into(), silent.clone());
+        assert_eq!(watch.at(second, Hung), state, "at {second}");
+    }
+}
+
 #[test]
 fn a_first_sign_alone_is_never_confirmed() {
     use FaultType::HungContainer as Hung;
