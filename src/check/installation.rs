@@ -13,12 +13,14 @@ use serde_json::json;
 
 use super::{Finding, Verdict};
 use crate::api::condition::standing_of;
+use crate::api::plain::plain;
 use crate::api::{
     CONFIG_NAME, ConditionType, DEPLOYMENT_NAME, LEASE_NAME, NODE_NAMESPACE, RemediationConfig, RemediationPolicy,
     SYSTEM_NAMESPACE, Suspend, crds,
 };
-use crate::caller::within;
+use crate::caller::{list, within};
 use crate::controller::admission::{JOBS, NO_PARAMETER, OURS, POLICIES, flaw, no_parameter};
+use crate::controller::cache::guard::Guarded;
 use crate::controller::leader::LEASE_DURATION;
 use crate::core::snapshot::Tri;
 
@@ -200,12 +202,15 @@ async fn probe(client: &Client) -> anyhow::Result<Finding> {
 async fn policies(client: &Client) -> anyhow::Result<Vec<Finding>> {
     let configs: Api<RemediationConfig> = Api::all(client.clone());
     let config = within(configs.get_opt(CONFIG_NAME)).await.context("cannot read the remediationconfig")?;
-    let api: Api<RemediationPolicy> = Api::all(client.clone());
-    let policies = within(api.list(&ListParams::default())).await.context("cannot list remediationpolicies")?.items;
+    let policies = list::<RemediationPolicy>(client.clone()).await.context("cannot list remediationpolicies")?;
+    let policies: Vec<_> = policies.into_iter().map(|object| Guarded::read(&plain(object, usize::MAX))).collect();
     Ok(judge_policies(&policies, config.as_ref()))
 }
 
-pub(super) fn judge_policies(policies: &[RemediationPolicy], config: Option<&RemediationConfig>) -> Vec<Finding> {
+pub(super) fn judge_policies(
+    policies: &[Guarded<RemediationPolicy>],
+    config: Option<&RemediationConfig>,
+) -> Vec<Finding> {
     let suspended = config.and_then(Suspend::veto);
     let mut findings: Vec<Finding> = suspended
         .map(|why| {
@@ -218,12 +223,23 @@ pub(super) fn judge_policies(policies: &[RemediationPolicy], config: Option<&Rem
         findings.push(Finding::new("policies", Verdict::Warning, "none: no step is planned, and none is executed"));
         return findings;
     }
-    let mut count = 0;
+    let (mut count, mut enforced) = (0, 0);
     for policy in policies {
+        let policy = match &policy.0 {
+            Ok(policy) => policy,
+            Err(bad) => {
+                let subject = format!("policy {}", bad.metadata.name.as_deref().unwrap_or_default());
+                findings.push(Finding::new(subject, Verdict::Failed, format!("it cannot be read: {}", bad.why)));
+                continue;
+            }
+        };
+        enforced += usize::from(policy.spec.mode == crate::core::policy::Mode::Enforce);
         let subject = format!("policy {}", policy.name_any());
         let conditions = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let ready = conditions.iter().find(|one| one.type_ == ConditionType::Ready.as_str());
-        match standing_of(conditions, ConditionType::Ready) {
+        // A judgement of the policy as it was before says nothing of this one.
+        let is_current = ready.is_some_and(|ready| ready.observed_generation == policy.metadata.generation);
+        match standing_of(conditions, ConditionType::Ready).filter(|_| is_current) {
             Some((Tri::True, _)) => count += 1,
             Some((Tri::False, reason)) => {
                 let message = ready.map(|ready| ready.message.as_str()).unwrap_or_default();
@@ -233,7 +249,6 @@ pub(super) fn judge_policies(policies: &[RemediationPolicy], config: Option<&Rem
         }
     }
     if count > 0 {
-        let enforced = policies.iter().filter(|policy| policy.spec.mode == crate::core::policy::Mode::Enforce).count();
         let message = format!("{count} of {} ready, {enforced} in mode Enforce", policies.len());
         findings.insert(0, Finding::new("policies", Verdict::Ok, message));
     }

@@ -6,18 +6,21 @@ use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, ResourceExt};
+use serde_json::Value;
 
 use super::{Finding, Verdict};
 use crate::api::condition::{standing_of, status_of};
 use crate::api::health::ProbeMode;
 use crate::api::plain::plain;
-use crate::api::{ConditionType, NodeRuntimeHealth, Suspend};
+use crate::api::{ConditionType, NodeRuntimeHealth, PROBE_LABEL, Suspend};
 use crate::caller::list;
 use crate::controller::cache::guard::{Guardable, Guarded};
 use crate::core::snapshot::Tri;
 
 /// How long a new probe may take to its first report.
 const START: SignedDuration = SignedDuration::from_mins(2);
+/// Label of a Node with its operating system.
+const OS_LABEL: &str = "kubernetes.io/os";
 /// Most names in one line.
 const MOST_NAMES: usize = 5;
 
@@ -35,16 +38,31 @@ pub(super) async fn checked(client: &Client) -> Vec<Finding> {
 async fn read(client: &Client) -> anyhow::Result<Vec<(String, Word)>> {
     let nodes = list::<Node>(client.clone()).await.context("cannot list nodes")?;
     let reports = list::<NodeRuntimeHealth>(client.clone()).await.context("cannot list noderuntimehealths")?;
-    let name = |object: &serde_json::Value| {
-        object.pointer("/metadata/name").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
-    };
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let reports: BTreeMap<String, Guarded<NodeRuntimeHealth>> =
         reports.into_iter().map(|object| (name(&object), Guarded::read(&plain(object, usize::MAX)))).collect();
-    let words = nodes.iter().map(name).flat_map(|node| {
-        let words = said(reports.get(&node));
+    let words = nodes.iter().flat_map(|node| {
+        let (node, left_out) = (name(node), left_out(node));
+        let words = match left_out {
+            Some(why) => vec![(Verdict::Ok, format!("not checked: {why}"))],
+            None => said(reports.get(&node)),
+        };
         words.into_iter().map(move |word| (node.clone(), word))
     });
     Ok(words.collect())
+}
+
+/// Why the DaemonSet of `config/probe` has no pod on the node, where somebody wants it so.
+pub(super) fn left_out(node: &Value) -> Option<String> {
+    let label = |name: &str| node["metadata"]["labels"][name].as_str();
+    let named = |name: &str, value: &str| format!("its label is {name}={value}");
+    if label(PROBE_LABEL) == Some("disabled") {
+        return Some(named(PROBE_LABEL, "disabled"));
+    }
+    if let Some(virtual_node) = label("type").filter(|of| ["virtual-kubelet", "kwok"].contains(of)) {
+        return Some(named("type", virtual_node));
+    }
+    label(OS_LABEL).filter(|os| *os != "linux").map(|os| named(OS_LABEL, os))
 }
 
 /// What is to be said of a node with this report.

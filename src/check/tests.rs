@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::installation::{judge_admission, judge_controller, judge_definitions, judge_policies};
-use super::nodes::{grouped, said};
+use super::nodes::{grouped, left_out, said};
 use super::{Finding, Verdict};
-use crate::api::{NodeRuntimeHealth, crds};
+use crate::api::{NodeRuntimeHealth, RemediationPolicy, crds};
 use crate::controller::admission::POLICIES;
 use crate::controller::cache::guard::Guarded;
 
@@ -73,17 +73,23 @@ fn a_controller_leads_only_with_a_lease_that_is_renewed() {
 #[test]
 fn a_policy_that_is_not_ready_is_named_with_its_error_and_a_suspension_with_its_reason() {
     let policy = |status: Value| {
-        read(json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "p"},
-            "spec": {"mode": "Enforce", "rules": []}, "status": status}))
+        Guarded::read(&json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
+            "metadata": {"name": "p", "generation": 2}, "spec": {"mode": "Enforce", "rules": []}, "status": status}))
     };
     let ready = |status: &str| {
         json!({"conditions": [{"type": "Ready", "status": status, "reason": "InvalidSpec", "message": "rule r: no such fault",
-            "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+            "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
     };
-    let judged = judge_policies(&[policy(ready("True")), policy(ready("False")), policy(json!({}))], None);
-    shows(&judged[0], Verdict::Ok, "1 of 3 ready, 3 in mode Enforce");
+    let mut older: Guarded<RemediationPolicy> = policy(ready("True"));
+    older.0.as_mut().unwrap().metadata.generation = Some(3);
+    let broken = Guarded::read(&json!({"metadata": {"name": "q"}, "spec": {"mode": 1}}));
+    let all = [policy(ready("True")), policy(ready("False")), policy(json!({})), older, broken];
+    let judged = judge_policies(&all, None);
+    shows(&judged[0], Verdict::Ok, "1 of 5 ready, 4 in mode Enforce");
     shows(&judged[1], Verdict::Failed, "InvalidSpec: rule r: no such fault");
     shows(&judged[2], Verdict::Unknown, "not judged it yet");
+    shows(&judged[3], Verdict::Unknown, "not judged it yet");
+    shows(&judged[4], Verdict::Failed, "cannot be read: spec.mode");
     let config = read(
         json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationConfig", "metadata": {"name": "cluster"},
         "spec": {"suspend": true, "reason": "network", "suspendedBy": "ann"}}),
@@ -105,6 +111,25 @@ fn report(probe: &Value, runtime: &str) -> Guarded<NodeRuntimeHealth> {
 fn probe(version: &str, lacks: &[&str]) -> Value {
     json!({"version": version, "mode": "Pod", "bootId": "b", "sequence": 1, "intervalSeconds": 300,
         "actionsEnabled": lacks.is_empty(), "missingCapabilities": lacks})
+}
+
+#[test]
+fn a_node_that_is_to_have_no_probe_is_not_held_against_the_operator() {
+    let of = |labels: Value| left_out(&json!({"metadata": {"name": "w1", "labels": labels}}));
+    assert_eq!(of(json!({"kubernetes.io/os": "linux", "type": "gpu", "runtimehealth.io/probe": "enabled"})), None);
+    assert_eq!(of(Value::Null), None);
+    let daemon_set = include_str!("../../config/probe/daemonset.yaml");
+    for (label, value) in [
+        ("runtimehealth.io/probe", "disabled"),
+        ("type", "virtual-kubelet"),
+        ("type", "kwok"),
+        ("kubernetes.io/os", "windows"),
+    ] {
+        let why = of(json!({label: value}));
+        assert_eq!(why.as_deref(), Some(format!("its label is {label}={value}").as_str()));
+        let is_excluded = daemon_set.contains(value) || daemon_set.contains(&format!("{label}: linux"));
+        assert!(daemon_set.contains(label) && is_excluded, "{label}={value}");
+    }
 }
 
 #[test]

@@ -16,7 +16,9 @@ const PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The pod cannot be read.
-    #[error("the image of the Jobs is not known: {0}; set POD_NAME to the name of the controller's pod, or name the image with --image")]
+    #[error(
+        "the image of the Jobs is not known: {0}; set POD_NAME to the name of the controller's pod, or name the image with --image"
+    )]
     Call(#[from] CallError),
     /// The pod has no container, or one without an image.
     #[error("pod {SYSTEM_NAMESPACE}/{0}: expected a first container with an image, found none")]

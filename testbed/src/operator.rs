@@ -79,7 +79,8 @@ pub fn controllers_token(bed: &Bed, pod: &str, image: &str) -> Result<String> {
         "containers": [container]}});
     bed.kubectl_input(&["apply", "-f", "-"], &object.to_string())?;
     let bound = ["--bound-object-kind=Pod", "--bound-object-name", pod, "--duration=12h"];
-    let token = bed.kubectl(&[&["-n", "nrh-system", "create", "token", "nrh-controller"], bound.as_slice()].concat())?;
+    let token =
+        bed.kubectl(&[&["-n", "nrh-system", "create", "token", "nrh-controller"], bound.as_slice()].concat())?;
     Ok(token.trim().to_owned())
 }
 

@@ -213,7 +213,8 @@ async fn controllers_own(bed: &Bed) -> Result<Client> {
 
 async fn controllers_config(bed: &Bed) -> Result<Config> {
     let mut config = bed.client_config().await?;
-    config.auth_info = AuthInfo { token: Some(operator::controllers_token(bed, CONTROLLER, IMAGE)?.into()), ..AuthInfo::default() };
+    config.auth_info =
+        AuthInfo { token: Some(operator::controllers_token(bed, CONTROLLER, IMAGE)?.into()), ..AuthInfo::default() };
     Ok(config)
 }
 

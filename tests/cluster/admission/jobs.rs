@@ -39,7 +39,8 @@ fn with_container(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 fn deviations() -> Vec<(&'static str, Value, &'static str)> {
-    let (image, command) = ("runs the image of the pod that creates it: expected runtimehealth.io/nrh:dev", "runs the command");
+    let (image, command) =
+        ("runs the image of the pod that creates it: expected runtimehealth.io/nrh:dev", "runs the command");
     let one = "has one container";
     let (powers, mounts) =
         ("is not privileged", "mounts nothing but these folders of the node: /run/nrh, /run/containerd");
@@ -172,7 +173,8 @@ pub async fn pinned(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
 
-    let other = "runs the image of the pod that creates it: expected runtimehealth.io/nrh:next, found runtimehealth.io/nrh:dev";
+    let other =
+        "runs the image of the pod that creates it: expected runtimehealth.io/nrh:next, found runtimehealth.io/nrh:dev";
     cases.denied(&all.next, "the image of another controller", create(JOBS, shaped()), other).await;
     let next = with_container(|c| c["image"] = json!(NEXT_IMAGE));
     cases.allowed(&all.next, "the image of its own pod", tried(next)).await;

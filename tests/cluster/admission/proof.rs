@@ -46,7 +46,10 @@ pub async fn of_the_controller(all: &Callers, bed: &Bed, cases: &mut Cases) -> R
 /// After the operator was removed, the same API server lets a new installation create its Jobs.
 pub async fn of_another_installation(bed: &Bed) -> Result<()> {
     let mut config = bed.client_config().await?;
-    config.auth_info = AuthInfo { token: Some(operator::controllers_token(bed, CONTROLLER, operator::IMAGE)?.into()), ..AuthInfo::default() };
+    config.auth_info = AuthInfo {
+        token: Some(operator::controllers_token(bed, CONTROLLER, operator::IMAGE)?.into()),
+        ..AuthInfo::default()
+    };
     let controller = Caller::new("controller of the new installation", &config)?;
     until_lacking(&controller.calls(), &[]).await?;
     controller.until_allowed(&jobs::tried(jobs::shaped())).await

@@ -31,7 +31,8 @@ const ACTED: usize = 3;
 fn first(stage: &Stage<'_>) -> Result<Process> {
     let bed = stage.bed;
     let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(bed.kubeconfig_path())?)?;
-    *config.pointer_mut("/users/0/user").context("a user")? = json!({"token": operator::controllers_token(bed, CONTROLLER, IMAGE)?});
+    *config.pointer_mut("/users/0/user").context("a user")? =
+        json!({"token": operator::controllers_token(bed, CONTROLLER, IMAGE)?});
     Process::start(bed, "first", &config)
 }
 

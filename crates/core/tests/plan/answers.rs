@@ -139,7 +139,11 @@ fn a_call_that_the_api_server_refuses_waits_and_is_told_before_anything_else_is_
             world.pass();
         }
         let steps = &world.only_remediation().steps;
-        assert_eq!(steps.iter().map(|step| step.step_index).collect::<Vec<_>>(), [0, 0, 0, 2], "never the harsher step");
+        assert_eq!(
+            steps.iter().map(|step| step.step_index).collect::<Vec<_>>(),
+            [0, 0, 0, 2],
+            "never the harsher step"
+        );
         assert_eq!(
             steps[0].message,
             "creating Job ".to_owned() + &steps[0].operation_id + " failed: not allowed here (403)"
