@@ -19,7 +19,7 @@ use crate::api::{ConditionType, NodeRuntimeHealth};
 use crate::caller::{DEADLINE, client, list};
 use crate::cli::{GetArgs, OutputFormat};
 use crate::controller::cache::guard::Guarded;
-use crate::core::fault::{Fault, Severity};
+use crate::core::fault::{Fault, FaultState, Severity};
 use crate::core::plan::Health;
 use crate::core::text::bounded;
 use crate::terminal::{self, columns, complain, print, print_as};
@@ -110,7 +110,13 @@ impl Node {
         };
         let status = object.status.clone().unwrap_or_default();
         let summary = status.summary.unwrap_or_default();
-        let fault = summary.top_fault_type.map_or_else(none, |kind| kind.as_str().to_owned());
+        let fault = summary.top_fault_type.map_or_else(none, |kind| {
+            let mut states = status.faults.iter().chain(&status.cluster_faults).filter(|fault| fault.kind == kind);
+            let is_suspected = states.next().is_some_and(|first| {
+                first.state == FaultState::Suspected && states.all(|fault| fault.state == FaultState::Suspected)
+            });
+            if is_suspected { format!("{kind} (suspected)") } else { kind.as_str().to_owned() }
+        });
         let safe = status_of(&status.conditions, ConditionType::RestartSafe);
         let remediation = standing_of(&status.conditions, ConditionType::SelfHealing);
         let seen = status.probe.and_then(|probe| probe.heartbeat_at);
@@ -276,6 +282,17 @@ mod tests {
         assert_eq!(lines[0], "NODE   HEALTH      FAULT   RESTART-SAFE   REMEDIATION   LAST-SEEN   ACTIVITY");
         assert_eq!(lines[2], "w2     Unhealthy   -       False          -             never       x");
         assert!(lines[3].starts_with("w0     Unknown ") && lines[3].contains("cannot be read"), "{table}");
+    }
+
+    #[test]
+    fn a_suspicion_is_told_as_one() {
+        let cell = |state: &str| {
+            let mut object = node("w1", "Degraded", Some("Medium"), "").object;
+            object["status"]["faults"][0]["state"] = json!(state);
+            object["status"]["summary"]["topFaultType"] = json!("HungContainer");
+            Node::read(object).row(Timestamp::UNIX_EPOCH)[2].clone()
+        };
+        assert_eq!(["Suspected", "Confirmed"].map(cell), ["HungContainer (suspected)", "HungContainer"]);
     }
 
     #[test]
