@@ -267,8 +267,11 @@ impl Entry {
     /// `alone`: no kubelet is there that could have made or could remove it. Looks from before count for nothing then.
     fn count(&mut self, sighting: &Sighting, alone: bool) {
         // It has been so from then on: the first look counts as of that time.
-        let looked = if self.seen.looks == 0 { sighting.since } else { sighting.looked };
-        self.seen.add(looked, sighting.confirm.interval);
+        let is_first = self.seen.looks == 0;
+        if is_first {
+            self.first_seen = self.first_seen.min(sighting.since);
+        }
+        self.seen.add(if is_first { sighting.since } else { sighting.looked }, sighting.confirm.interval);
         match &sighting.without_kubelet {
             Some(other) if alone => self.seen_without_kubelet.add(sighting.looked, other.confirm.interval),
             _ => self.seen_without_kubelet = Count::default(),

@@ -46,6 +46,9 @@ const LIST_BOUND: Duration = Duration::from_secs(20);
 /// How long containerd waits for one shim, at least: so long it has been silent when that is told
 /// (`io.containerd.timeout.task.state`).
 const SHIM_WAIT: Duration = Duration::from_secs(2);
+/// By how much an answer that is to count is late on purpose. The tracker reckons the moment of a look back from its age, so it may take
+/// one for a moment older than it is; one that it takes for too early is lost, and the next one comes many seconds later.
+const LATE: Duration = Duration::from_millis(500);
 /// Wait before a question that failed (a broken connection) is asked again.
 const RETRY: Duration = Duration::from_secs(30);
 /// Longest sleep: bounds a mistake in reckoning the next one.
@@ -259,10 +262,8 @@ impl Table {
         let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
         let due = ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least));
         // So that its answer comes when it counts, and no look later. What gives no answer at all is not hurried.
-        let counts = entry
-            .counted
-            .filter(|_| !entry.failed)
-            .map(|counted| (counted + self.counted).checked_sub(SHIM_WAIT).unwrap_or(now));
+        let counts = entry.counted.filter(|_| !entry.failed);
+        let counts = counts.map(|counted| (counted + self.counted + LATE).checked_sub(SHIM_WAIT).unwrap_or(now));
         counts.map_or(due, |counts| due.min(counts.max(ended + SUSPECT_INTERVAL)))
     }
 
