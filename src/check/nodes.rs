@@ -43,13 +43,20 @@ async fn read(client: &Client) -> anyhow::Result<Vec<(String, Word)>> {
         reports.into_iter().map(|object| (name(&object), Guarded::read(&plain(object, usize::MAX)))).collect();
     let words = nodes.iter().flat_map(|node| {
         let (node, left_out) = (name(node), left_out(node));
-        let words = match left_out {
+        let report = reports.get(&node);
+        // The label does not keep a unit from checking and acting.
+        let has_probe = report.is_some_and(|report| !matches!(&report.0, Ok(object) if !has_reported(object)));
+        let words = match left_out.filter(|_| !has_probe) {
             Some(why) => vec![(Verdict::Ok, format!("not checked: {why}"))],
-            None => said(reports.get(&node)),
+            None => said(report),
         };
         words.into_iter().map(move |word| (node.clone(), word))
     });
     Ok(words.collect())
+}
+
+fn has_reported(object: &NodeRuntimeHealth) -> bool {
+    object.status.as_ref().is_some_and(|status| status.probe.is_some())
 }
 
 /// Why the DaemonSet of `config/probe` has no pod on the node, where somebody wants it so.

@@ -39,7 +39,8 @@ fn definitions_have_to_be_whole_established_and_of_this_version() {
 fn each_admission_policy_has_to_deny() {
     let policy = |name: &str| read(json!({"metadata": {"name": name}, "spec": {"failurePolicy": "Fail"}}));
     let binding = |name: &str| {
-        read(json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}}))
+        read(json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"],
+            "paramRef": {"namespace": "nrh-system", "selector": {}}}}))
     };
     let (policies, bindings) = (POLICIES.map(policy), POLICIES.map(binding));
     shows(&judge_admission(&policies, &bindings), Verdict::Ok, "in place");

@@ -10,9 +10,12 @@ use std::time::Duration;
 
 use http::Request;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::admissionregistration::v1::{
+    ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
@@ -53,15 +56,14 @@ pub const POLICIES: [&str; 23] = [
     "nrh-tokens",
 ];
 
-/// How an API server refuses every Job, which sees no parameter of the policy. One without the Node authorizer no longer watches pods
-/// once a binding that names them was deleted: kubernetes/kubernetes issue 133827.
+/// How an API server refuses every Job, which sees no parameter of the policy.
 pub const NO_PARAMETER: &str = "no params found for policy binding";
 
 /// What that comes to.
 pub fn no_parameter() -> String {
     format!(
         "ValidatingAdmissionPolicy {JOBS} refuses every Job, because the API server sees no pod in {SYSTEM_NAMESPACE}: if there are \
-         pods, restart kube-apiserver (kubernetes/kubernetes issue 133827)"
+         pods, restart kube-apiserver (kubernetes/kubernetes issue 133827 is such a case)"
     )
 }
 
@@ -211,6 +213,17 @@ pub fn flaw(
             denies && spec.policy_name.as_deref() == Some(name) && spec.match_resources.is_none()
         })
     };
+    let params = |binding: &ValidatingAdmissionPolicyBinding| binding.spec.as_ref()?.param_ref.clone();
+    // Of the pods that it does not name, none is compared with.
+    let is_whole = |params: ParamRef| {
+        let all = params.selector.is_some_and(|selector| selector == LabelSelector::default());
+        all && params.namespace.as_deref() == Some(SYSTEM_NAMESPACE)
+    };
+    if name == JOBS && bindings.iter().filter(|binding| denies(binding)).any(|one| !params(one).is_some_and(is_whole)) {
+        return Some(format!(
+            "the binding of ValidatingAdmissionPolicy {name} does not name all pods of {SYSTEM_NAMESPACE}"
+        ));
+    }
     let is_bound = bindings.iter().any(denies);
     (!is_bound).then(|| format!("ValidatingAdmissionPolicy {name} has no binding that denies everywhere"))
 }
@@ -301,7 +314,8 @@ mod tests {
     }
 
     fn binding(name: &str, action: &str) -> ValidatingAdmissionPolicyBinding {
-        let spec = json!({"policyName": name, "validationActions": [action]});
+        let params = json!({"namespace": SYSTEM_NAMESPACE, "selector": {}});
+        let spec = json!({"policyName": name, "validationActions": [action], "paramRef": params});
         serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
     }
 
@@ -319,6 +333,15 @@ mod tests {
         ] {
             let why = of(&policies, &bindings).unwrap();
             assert!(why.contains(word), "{why}");
+        }
+        for params in [
+            json!({"namespace": "nrh-node", "selector": {}}),
+            json!({"namespace": SYSTEM_NAMESPACE, "name": "x"}),
+            Value::Null,
+        ] {
+            let mut some = bound.clone();
+            some.spec.as_mut().unwrap().param_ref = serde_json::from_value(params).unwrap();
+            assert!(of(slice::from_ref(&right), &[some]).unwrap().contains("does not name all pods"));
         }
         let mut narrow = bound;
         narrow.spec.as_mut().unwrap().match_resources = Some(MatchResources::default());

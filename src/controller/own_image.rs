@@ -7,6 +7,8 @@ use k8s_openapi::api::core::v1::Pod;
 use super::calls::{CallError, Calls, bounded};
 use crate::api::SYSTEM_NAMESPACE;
 
+/// The container of the controller. A mesh may have put one of its own before it.
+const CONTAINER: &str = "controller";
 /// How often it is tried, while the API server is away.
 const TRIES: u32 = 12;
 /// Time between two tries.
@@ -20,8 +22,8 @@ pub enum Error {
         "the image of the Jobs is not known: {0}; set POD_NAME to the name of the controller's pod, or name the image with --image"
     )]
     Call(#[from] CallError),
-    /// The pod has no container, or one without an image.
-    #[error("pod {SYSTEM_NAMESPACE}/{0}: expected a first container with an image, found none")]
+    /// The pod has no such container, or one without an image.
+    #[error("pod {SYSTEM_NAMESPACE}/{0}: expected a container {CONTAINER} with an image, found none")]
     Nothing(String),
 }
 
@@ -46,7 +48,7 @@ pub async fn read(calls: &Calls, pod: &str) -> Result<String, Error> {
 }
 
 fn of(pod: &Pod) -> Option<String> {
-    let container = pod.spec.as_ref()?.containers.first()?;
+    let container = pod.spec.as_ref()?.containers.iter().find(|container| container.name == CONTAINER)?;
     container.image.clone().filter(|image| !image.is_empty())
 }
 
@@ -55,15 +57,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_first_container_s() {
+    fn it_is_that_of_the_controller_s_container() {
         let with = |containers: serde_json::Value| -> Pod {
             serde_json::from_value(serde_json::json!({"spec": {"containers": containers}})).unwrap()
         };
         assert_eq!(
-            of(&with(serde_json::json!([{"name": "c", "image": "a:1"}, {"name": "d", "image": "b:2"}]))).as_deref(),
-            Some("a:1")
+            of(&with(serde_json::json!([{"name": "mesh", "image": "a:1"}, {"name": "controller", "image": "b:2"}])))
+                .as_deref(),
+            Some("b:2")
         );
-        assert_eq!(of(&with(serde_json::json!([{"name": "c"}]))), None);
+        assert_eq!(of(&with(serde_json::json!([{"name": "controller"}]))), None);
         assert_eq!(of(&with(serde_json::json!([]))), None);
         assert_eq!(of(&Pod::default()), None);
     }

@@ -74,7 +74,9 @@ pub fn controllers_token(bed: &Bed, pod: &str, image: &str) -> Result<String> {
     let security = json!({"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}});
     let container = json!({"name": "controller", "image": image,
         "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}});
-    let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "namespace": "nrh-system"}, "spec": {
+    // A name of its own, so that it is no sibling of another one.
+    let metadata = json!({"name": pod, "generateName": pod, "namespace": "nrh-system"});
+    let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {
         "serviceAccountName": "nrh-controller", "schedulerName": "nobody", "securityContext": security,
         "containers": [container]}});
     bed.kubectl_input(&["apply", "-f", "-"], &object.to_string())?;

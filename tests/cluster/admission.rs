@@ -70,7 +70,7 @@ fn everybody_writes_what_is_theirs_and_nothing_else() {
             hand_offs::rights_of_the_controller(&callers, &bed, &mut cases).await?;
             drains::by_those_who_may(&callers, &bed, &mut cases).await?;
             drains::evictions(&callers, &bed, &mut cases).await?;
-            jobs::pinned(&callers, &mut cases).await?;
+            jobs::pinned(&callers, &bed, &mut cases).await?;
             digests::wanted(&callers, &bed, &mut cases).await?;
             pods::guarded(&callers, &bed, &mut cases).await?;
             system::guarded(&callers, &bed, &mut cases).await?;

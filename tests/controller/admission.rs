@@ -41,7 +41,8 @@ async fn without_a_binding_nothing_is_done_and_people_are_told() {
     // It is put back.
     world.api.put(json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
         "metadata": {"name": "nrh-jobs", "labels": {"app.kubernetes.io/part-of": "nrh"}},
-        "spec": {"policyName": "nrh-jobs", "validationActions": ["Deny"]}}));
+        "spec": {"policyName": "nrh-jobs", "validationActions": ["Deny"],
+            "paramRef": {"namespace": "nrh-system", "selector": {}}}}));
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     replica.crash().await;
 }

@@ -17,7 +17,8 @@ impl FakeApi {
             self.put(json!({"apiVersion": API, "kind": "ValidatingAdmissionPolicy", "metadata": metadata,
                 "spec": {"failurePolicy": "Fail"}}));
             self.put(json!({"apiVersion": API, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata,
-                "spec": {"policyName": name, "validationActions": ["Deny"]}}));
+                "spec": {"policyName": name, "validationActions": ["Deny"],
+                    "paramRef": {"namespace": "nrh-system", "selector": {}}}}));
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct Callers {
     pub controller: Caller,
     /// The controller's account, bound to a pod of [`NEXT_IMAGE`], as in the middle of an upgrade.
     pub next: Caller,
+    /// The controller's account, bound to the pod [`GONE`], which is deleted.
+    pub gone: Caller,
     /// The controller's account with a token that is bound to no pod.
     pub loose: Caller,
     /// The probe's account, bound to the pod on worker-1.
@@ -62,6 +64,8 @@ pub struct Callers {
 
 /// The pod to which the controller's token is bound.
 pub const CONTROLLER: &str = "the-controller";
+/// A controller's pod that is deleted.
+pub const GONE: &str = "the-gone";
 /// The image of the next version.
 pub const NEXT_IMAGE: &str = "runtimehealth.io/nrh:next";
 /// Name of the role with the usual verbs on everything, and none of this project's own.
@@ -112,6 +116,7 @@ impl Callers {
         Ok(Self {
             controller: by("controller", operator::controllers_token(bed, CONTROLLER, operator::IMAGE)?)?,
             next: by("controller of the next version", operator::controllers_token(bed, "the-next", NEXT_IMAGE)?)?,
+            gone: by("controller whose pod is deleted", operator::controllers_token(bed, GONE, operator::IMAGE)?)?,
             loose: with_token("controller without a pod", &["nrh-controller", "-n", "nrh-system"])?,
             sets: kube_system("controller of DaemonSets", "daemon-set-controller")?,
             approver: person("ann", "nrh:approver")?,

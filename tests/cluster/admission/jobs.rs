@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 use nrh::core::order::Order;
+use nrh_testbed::Bed;
 use nrh_testbed::operator::IMAGE;
 use serde_json::{Value, json};
 
-use crate::admission::callers::{Callers, NEXT_IMAGE};
+use crate::admission::callers::{Callers, GONE, NEXT_IMAGE};
 use crate::admission::requests::{Call, Cases, create, delete, get, merge};
 
 const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
@@ -39,8 +40,7 @@ fn with_container(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 fn deviations() -> Vec<(&'static str, Value, &'static str)> {
-    let (image, command) =
-        ("runs the image of the pod that creates it: expected runtimehealth.io/nrh:dev", "runs the command");
+    let (image, command) = ("expected runtimehealth.io/nrh:dev, found example.org/x:1", "runs the command");
     let one = "has one container";
     let (powers, mounts) =
         ("is not privileged", "mounts nothing but these folders of the node: /run/nrh, /run/containerd");
@@ -144,7 +144,7 @@ fn other_variables() -> Vec<(&'static str, Value)> {
 }
 
 /// Every deviation is denied, and so is everybody else.
-pub async fn pinned(all: &Callers, cases: &mut Cases) -> Result<()> {
+pub async fn pinned(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     for (what, job, sentence) in deviations() {
         cases.denied(&all.controller, what, create(JOBS, job), sentence).await;
     }
@@ -178,6 +178,13 @@ pub async fn pinned(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases.denied(&all.next, "the image of another controller", create(JOBS, shaped()), other).await;
     let next = with_container(|c| c["image"] = json!(NEXT_IMAGE));
     cases.allowed(&all.next, "the image of its own pod", tried(next)).await;
+    // The API server takes the token for some seconds more, and does not find the pod any more.
+    let foreign = create(JOBS, with_container(|c| c["image"] = json!("example.org/nrh:dev")));
+    cases.allowed(&all.gone, "the image of its own pod", tried(shaped())).await;
+    bed.kubectl(&["delete", "pod", GONE, "-n", "nrh-system", "--force", "--grace-period=0"])?;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let repository = "an image of the repository that the controller has: expected runtimehealth.io/nrh:dev";
+    cases.denied(&all.gone, "another image, once its pod is gone", foreign, repository).await;
     cases.denied(&all.loose, "a token of no pod", create(JOBS, shaped()), "a token that is bound to a pod").await;
     cases.allowed(&all.controller, "the one shape", create(JOBS, shaped())).await;
     let path = format!("{JOBS}/op-1");

@@ -203,18 +203,20 @@ fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Rem
     used >= step.max_attempts || free >= FREE_TRIES || is_refused(standing, remediation)
 }
 
-/// Why only notifications follow on a step that is used up; `None` = the next step does.
+/// Why only notifications follow on a step that is used up; `None` = the next step does, as after a mark or a drain.
 fn is_last(standing: &RemediationFault, step: &Step, remediation: Option<&Remediation>) -> Option<&'static str> {
+    if step.mode != Mode::Enforce || step.action.kind().marks() || drain::is_done(step, remediation) {
+        return None;
+    }
     if remediation.is_some_and(|remediation| is_refused(standing, remediation)) {
         return Some("is refused by the API server");
     }
-    let has_failed = step.mode == Mode::Enforce && !step.action.kind().marks() && !drain::is_done(step, remediation);
-    (has_failed && step.on_failure == OnFailure::Stop).then_some("has failed (onFailure: Stop)")
+    (step.on_failure == OnFailure::Stop).then_some("has failed (onFailure: Stop)")
 }
 
-/// Whether the API server has refused the step as often as it is tried.
+/// Whether the API server has refused the step as often in a row as it is tried.
 fn is_refused(standing: &RemediationFault, remediation: &Remediation) -> bool {
-    attempts(remediation, standing).filter(|record| record.is_refused_call()).count() >= refused::TRIES
+    attempts(remediation, standing).rev().take_while(|record| record.is_refused_call()).count() >= refused::TRIES
 }
 
 fn attempts<'e>(
