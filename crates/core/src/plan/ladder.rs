@@ -499,7 +499,10 @@ pub(super) fn operation(
                 true => "",
                 false => " (nobody could check it since)",
             };
-            return Some(Operation::Notify(notice(facts.name, fault, message.as_deref(), unlooked)));
+            // What a policy says assumes that its steps were executed.
+            let refused = refused::told(facts, record);
+            let message = refused.as_deref().or(message.as_deref());
+            return Some(Operation::Notify(notice(facts.name, fault, message, unlooked)));
         }
         Action::CleanupOrphans => NodeAction::CleanupOrphans,
         Action::Reboot(_) => NodeAction::Reboot,

@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use super::evidence::NodeFacts;
 use super::{Block, BlockReason, Ctx};
-use crate::policy::{Rule, Step};
+use crate::policy::{ActionType, Rule, Step};
 use crate::remediation::{Remediation, RemediationFault, StepRecord, clock, since};
 use crate::text::bounded;
 
@@ -27,6 +28,15 @@ fn wait(rule: &Rule, record: &StepRecord) -> Duration {
 /// The cool-down of a refused step.
 fn cool_down(step: &Step) -> Duration {
     step.cooldown.max(LEAST_WAIT)
+}
+
+/// That the last step before this notification was refused, if so.
+pub(super) fn told(facts: &NodeFacts<'_>, notification: &StepRecord) -> Option<String> {
+    let steps = facts.open.iter().flat_map(|remediation| &remediation.steps);
+    let before = steps.filter(|step| step.fault_id == notification.fault_id && step.action != ActionType::Notify);
+    let refused = before.last().filter(|step| step.is_refused_call())?;
+    let said = bounded(&refused.message, MAX_SENTENCE);
+    Some(format!("{} was not executed, because the API server refused it: {said}", refused.phrase()))
 }
 
 /// Whether the last thing tried for the fault was refused so shortly ago that nothing else is tried yet, on

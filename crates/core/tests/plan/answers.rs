@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
-use nrh_core::plan::{BlockReason, Effect, plan};
+use nrh_core::plan::{BlockReason, Effect, Operation, plan};
 use nrh_core::policy::Action;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed, since};
 use nrh_core::snapshot::Tri;
@@ -113,9 +113,17 @@ fn the_result_of_an_act_is_written_into_its_step_alone() {
     assert_eq!((next.steps[0].state, next.phase), (StepState::Started, Phase::Running));
 }
 
+/// What people are notified of.
+fn notice(effect: Effect) -> Option<String> {
+    match effect {
+        Effect::Act { operation: Operation::Notify(text), .. } => Some(text),
+        _ => None,
+    }
+}
+
 /// Our own misconfiguration must not bring the node the harsher step, let alone within milliseconds.
 #[test]
-fn a_call_that_the_api_server_refuses_waits_and_is_told_before_anything_else_is_tried() {
+fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_alone() {
     for (cool_down, wait) in [(secs(0), 10), (secs(60), 60)] {
         let mut first = cont();
         first.cooldown = cool_down;
@@ -134,10 +142,13 @@ fn a_call_that_the_api_server_refuses_waits_and_is_told_before_anything_else_is_
         assert!(outlook.activity.contains("not allowed here (403)"), "{}", outlook.activity);
         assert!(plan.next.is_some_and(|next| next <= secs(wait)), "{:?}", plan.next);
 
+        let mut told = None;
         while world.only_remediation().is_open() {
             world.tick(secs(1));
-            world.pass();
+            told = world.pass().effects.into_iter().find_map(notice).or(told);
         }
+        let told = told.unwrap();
+        assert!(told.contains("was not executed, because the API server refused it: creating Job"), "{told}");
         let steps = &world.only_remediation().steps;
         assert_eq!(
             steps.iter().map(|step| step.step_index).collect::<Vec<_>>(),

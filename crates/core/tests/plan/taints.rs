@@ -413,12 +413,14 @@ fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
     world.run(secs(900));
     let taints = world.log.iter().filter(|(_, what)| what == "taint").count();
     assert_eq!(taints, 1);
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), notify()]);
+    let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont(), notify()]);
     world.refuses = true;
     world.run(secs(3_000));
     let remediation = world.only_remediation();
     let (told, tried) = remediation.steps.split_last().unwrap();
-    assert!(!tried.is_empty() && tried.iter().all(|step| step.state == StepState::Failed), "{:#?}", remediation.steps);
+    let indices: Vec<_> = tried.iter().map(|step| step.step_index).collect();
+    assert_eq!(indices, [0, 0, 0, 1, 1, 1], "a taint that is refused keeps nobody from healing");
+    assert!(tried.iter().all(|step| step.state == StepState::Failed), "{:#?}", remediation.steps);
     assert_eq!((told.action, told.state), (ActionType::Notify, StepState::Succeeded));
     assert!(
         !remediation.is_live() && !remediation.cleanup.owes_taint(),
