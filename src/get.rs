@@ -111,9 +111,9 @@ impl Node {
         let status = object.status.clone().unwrap_or_default();
         let summary = status.summary.unwrap_or_default();
         let fault = summary.top_fault_type.map_or_else(none, |kind| {
-            let mut states = status.faults.iter().chain(&status.cluster_faults).filter(|fault| fault.kind == kind);
-            let is_suspected = states.next().is_some_and(|first| {
-                first.state == FaultState::Suspected && states.all(|fault| fault.state == FaultState::Suspected)
+            let mut alike = status.faults.iter().chain(&status.cluster_faults).filter(|fault| fault.kind == kind);
+            let is_suspected = alike.next().is_some_and(|first| {
+                first.state == FaultState::Suspected && alike.all(|fault| fault.state == FaultState::Suspected)
             });
             if is_suspected { format!("{kind} (suspected)") } else { kind.as_str().to_owned() }
         });

@@ -41,7 +41,7 @@ fn with_container(change: impl FnOnce(&mut Value)) -> Value {
 
 fn deviations() -> Vec<(&'static str, Value, &'static str)> {
     let (image, command) = ("expected runtimehealth.io/nrh:dev, found example.org/x:1", "runs the command");
-    let one = "has one container";
+    let alone = "has one container";
     let (powers, mounts) =
         ("is not privileged", "mounts nothing but these folders of the node: /run/nrh, /run/containerd");
     let profile = "under the runtime's default seccomp profile";
@@ -49,8 +49,8 @@ fn deviations() -> Vec<(&'static str, Value, &'static str)> {
     let other = json!({"name": "other", "image": IMAGE, "command": ["/nrh", "run-command"]});
     vec![
         ("another image", with_container(|c| c["image"] = json!("example.org/x:1")), image),
-        ("a second container", with_pod(|p| p["containers"].as_array_mut().unwrap().push(other.clone())), one),
-        ("an init container", with_pod(|p| p["initContainers"] = json!([other])), one),
+        ("a second container", with_pod(|p| p["containers"].as_array_mut().unwrap().push(other.clone())), alone),
+        ("an init container", with_pod(|p| p["initContainers"] = json!([other])), alone),
         ("a shell", with_container(|c| c["command"] = json!(["/bin/sh", "-c", "id"])), command),
         ("another part of the program", with_container(|c| c["command"] = json!(["/nrh", "probe"])), command),
         ("the image's own command", with_container(|c| c["command"] = Value::Null), command),

@@ -33,8 +33,8 @@ fn cool_down(step: &Step) -> Duration {
 /// That the last step before this notification was refused, if so.
 pub(super) fn told(facts: &NodeFacts<'_>, notification: &StepRecord) -> Option<String> {
     let steps = facts.open.iter().flat_map(|remediation| &remediation.steps);
-    let before = steps.filter(|step| step.fault_id == notification.fault_id && step.action != ActionType::Notify);
-    let refused = before.last().filter(|step| step.is_refused_call())?;
+    let mut before = steps.filter(|step| step.fault_id == notification.fault_id && step.action != ActionType::Notify);
+    let refused = before.next_back().filter(|step| step.is_refused_call())?;
     let said = bounded(&refused.message, MAX_SENTENCE);
     Some(format!("{} was not executed, because the API server refused it: {said}", refused.phrase()))
 }
