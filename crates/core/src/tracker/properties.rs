@@ -20,18 +20,19 @@ enum Says {
     Unknown,
 }
 
-fn history() -> impl Strategy<Value = Vec<(Says, u64, i64)>> {
+fn history() -> impl Strategy<Value = Vec<(Says, u64, u64, i64)>> {
     let says = prop_oneof![
         4 => Just(Says::Sick),
         1 => Just(Says::FirstSign),
         2 => Just(Says::Clean),
         2 => Just(Says::Unknown),
     ];
-    // What is seen, seconds since the look before (0 = the same look again), and a jump of the wall clock.
-    prop::collection::vec((says, 0_u64..45, -100_000_i64..100_000), 1..60)
+    // What is seen, seconds since the look before (0 = the same look again), for how many seconds it has been so, and a jump of the wall
+    // clock.
+    prop::collection::vec((says, 0_u64..45, 0_u64..3, -100_000_i64..100_000), 1..60)
 }
 
-fn findings(says: Says, looked: Duration, thresholds: &Thresholds) -> Findings {
+fn findings(says: Says, looked: Duration, silent: u64, thresholds: &Thresholds) -> Findings {
     let kind = FaultType::HungContainer;
     let sighting = Sighting {
         kind,
@@ -45,7 +46,7 @@ fn findings(says: Says, looked: Duration, thresholds: &Thresholds) -> Findings {
         impact: String::new(),
         evidence: Vec::new(),
         looked,
-        since: looked,
+        since: looked.checked_sub(Duration::from_secs(silent)).unwrap(),
         confirm: thresholds.hung_container,
         without_kubelet: None,
     };
@@ -70,11 +71,12 @@ proptest! {
         let need = thresholds.hung_container;
         let (mut tracker, mut before) = (Tracker::default(), None);
         let mut now = Duration::from_secs(1000);
-        let mut row: Vec<Duration> = Vec::new();
-        for (says, apart, wall) in steps {
+        // From when on each sick look in a row shows it, and the newest of them.
+        let (mut row, mut newest) = (Vec::<Duration>::new(), None);
+        for (says, apart, silent, wall) in steps {
             now += Duration::from_secs(apart);
             let wall = Timestamp::from_second(1_700_000_000 + wall).unwrap();
-            let findings = findings(says, now, &thresholds);
+            let findings = findings(says, now, silent, &thresholds);
             let tracked = tracker.step(now, wall, &findings, &thresholds);
             let after = state(&tracked);
 
@@ -91,8 +93,12 @@ proptest! {
                 prop_assert_ne!(after, Some(FaultState::Confirmed));
             }
             match says {
-                Says::Sick if row.last().is_none_or(|last| *last < now) => row.push(now),
-                Says::Clean if after.is_none() => row.clear(),
+                Says::Sick if newest.is_none_or(|newest| newest < now) => {
+                    let since = if row.is_empty() { now.checked_sub(Duration::from_secs(silent)).unwrap() } else { now };
+                    row.push(since);
+                    newest = Some(now);
+                }
+                Says::Clean if after.is_none() => (row, newest) = (Vec::new(), None),
                 _ => {}
             }
             // Confirmed only after enough looks in a row, far enough apart, past the grace.
@@ -120,9 +126,9 @@ proptest! {
         let thresholds = Thresholds::default();
         let (mut straight, mut jumping) = (Tracker::default(), Tracker::default());
         let mut now = Duration::from_secs(1000);
-        for (says, apart, wall) in steps {
+        for (says, apart, silent, wall) in steps {
             now += Duration::from_secs(apart);
-            let findings = findings(says, now, &thresholds);
+            let findings = findings(says, now, silent, &thresholds);
             let a = straight.step(now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
             let b = jumping.step(now, Timestamp::from_second(1_700_000_000 + wall).unwrap(), &findings, &thresholds);
             prop_assert_eq!(state(&a), state(&b));
@@ -134,13 +140,13 @@ proptest! {
         let thresholds = Thresholds::default();
         let (mut steady, mut restarted) = (Tracker::default(), Tracker::default());
         let mut now = Duration::from_secs(1000);
-        for (i, (says, apart, _)) in steps.into_iter().enumerate() {
+        for (i, (says, apart, silent, _)) in steps.into_iter().enumerate() {
             now += Duration::from_secs(apart);
             if i == at {
                 let saved = serde_json::to_string(&restarted).unwrap();
                 restarted = serde_json::from_str::<Tracker>(&saved).unwrap().restored(now);
             }
-            let findings = findings(says, now, &thresholds);
+            let findings = findings(says, now, silent, &thresholds);
             let a = steady.step(now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
             let b = restarted.step(now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
             prop_assert_eq!(a, b);
