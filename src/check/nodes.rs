@@ -42,25 +42,14 @@ async fn read(client: &Client) -> anyhow::Result<Vec<(String, Word)>> {
     let reports: BTreeMap<String, Guarded<NodeRuntimeHealth>> =
         reports.into_iter().map(|object| (name(&object), Guarded::read(&plain(object, usize::MAX)))).collect();
     let words = nodes.iter().flat_map(|node| {
-        let (node, left_out) = (name(node), left_out(node));
-        let report = reports.get(&node);
-        // The label does not keep a unit from checking and acting.
-        let has_probe = report.is_some_and(|report| !matches!(&report.0, Ok(object) if !has_reported(object)));
-        let words = match left_out.filter(|_| !has_probe) {
-            Some(why) => vec![(Verdict::Ok, format!("not checked: {why}"))],
-            None => said(report),
-        };
-        words.into_iter().map(move |word| (node.clone(), word))
+        let words = said(node, reports.get(&name(node)));
+        words.into_iter().map(move |word| (name(node), word))
     });
     Ok(words.collect())
 }
 
-fn has_reported(object: &NodeRuntimeHealth) -> bool {
-    object.status.as_ref().is_some_and(|status| status.probe.is_some())
-}
-
 /// Why the DaemonSet of `config/probe` has no pod on the node, where somebody wants it so.
-pub(super) fn left_out(node: &Value) -> Option<String> {
+fn left_out(node: &Value) -> Option<String> {
     let label = |name: &str| node["metadata"]["labels"][name].as_str();
     let named = |name: &str, value: &str| format!("its label is {name}={value}");
     if label(PROBE_LABEL) == Some("disabled") {
@@ -73,10 +62,18 @@ pub(super) fn left_out(node: &Value) -> Option<String> {
 }
 
 /// What is to be said of a node with this report.
-pub(super) fn said(report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
+pub(super) fn said(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
     let failed = |message: String| vec![(Verdict::Failed, message)];
+    // A node with a unit has a probe in spite of its labels.
+    let without_probe = |verdict: Verdict, message: &str| match left_out(node) {
+        Some(why) => vec![(Verdict::Ok, format!("not checked: {why}"))],
+        None => vec![(verdict, message.to_owned())],
+    };
     let Some(report) = report else {
-        return failed("no NodeRuntimeHealth: the controller creates one per Node; is it running?".to_owned());
+        return without_probe(
+            Verdict::Failed,
+            "no NodeRuntimeHealth: the controller creates one per Node; is it running?",
+        );
     };
     let object = match &report.0 {
         Ok(object) => object,
@@ -87,7 +84,7 @@ pub(super) fn said(report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
         let created = object.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let is_young = Timestamp::now().duration_since(created) < START;
         let verdict = if is_young { Verdict::Warning } else { Verdict::Failed };
-        return vec![(verdict, "no probe has reported yet: does its pod (or unit) run there?".to_owned())];
+        return without_probe(verdict, "no probe has reported yet: does its pod (or unit) run there?");
     };
     match standing_of(&status.conditions, ConditionType::ProbeReporting) {
         Some((Tri::True, _)) => {}

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::installation::{judge_admission, judge_controller, judge_definitions, judge_policies};
-use super::nodes::{grouped, left_out, said};
+use super::nodes::{grouped, said};
 use super::{Finding, Verdict};
 use crate::api::{NodeRuntimeHealth, RemediationPolicy, crds};
 use crate::controller::admission::POLICIES;
@@ -116,9 +116,15 @@ fn probe(version: &str, lacks: &[&str]) -> Value {
 
 #[test]
 fn a_node_that_is_to_have_no_probe_is_not_held_against_the_operator() {
-    let of = |labels: Value| left_out(&json!({"metadata": {"name": "w1", "labels": labels}}));
-    assert_eq!(of(json!({"kubernetes.io/os": "linux", "type": "gpu", "runtimehealth.io/probe": "enabled"})), None);
-    assert_eq!(of(Value::Null), None);
+    let of = |labels: Value, report: Option<&Guarded<NodeRuntimeHealth>>| {
+        said(&json!({"metadata": {"name": "w1", "labels": labels}}), report).remove(0)
+    };
+    let checked = json!({"kubernetes.io/os": "linux", "type": "gpu", "runtimehealth.io/probe": "enabled"});
+    assert_eq!(of(checked, None).0, Verdict::Failed);
+    assert_eq!(of(Value::Null, None).0, Verdict::Failed);
+    // A unit checks and acts in spite of the label.
+    let (disabled, bad) = (json!({"runtimehealth.io/probe": "disabled"}), report(&probe("0.0.9", &[]), "True"));
+    assert_eq!(of(disabled, Some(&bad)).0, Verdict::Warning);
     let daemon_set = include_str!("../../config/probe/daemonset.yaml");
     for (label, value) in [
         ("runtimehealth.io/probe", "disabled"),
@@ -126,8 +132,10 @@ fn a_node_that_is_to_have_no_probe_is_not_held_against_the_operator() {
         ("type", "kwok"),
         ("kubernetes.io/os", "windows"),
     ] {
-        let why = of(json!({label: value}));
-        assert_eq!(why.as_deref(), Some(format!("its label is {label}={value}").as_str()));
+        for silent in [None, Some(&report(&Value::Null, "True"))] {
+            let expected = (Verdict::Ok, format!("not checked: its label is {label}={value}"));
+            assert_eq!(of(json!({label: value}), silent), expected);
+        }
         let is_excluded = daemon_set.contains(value) || daemon_set.contains(&format!("{label}: linux"));
         assert!(daemon_set.contains(label) && is_excluded, "{label}={value}");
     }
@@ -137,15 +145,15 @@ fn a_node_that_is_to_have_no_probe_is_not_held_against_the_operator() {
 fn of_each_node_is_said_what_it_lacks() {
     let version = env!("CARGO_PKG_VERSION");
     let verdicts = |words: Vec<(Verdict, String)>| words.into_iter().map(|(verdict, _)| verdict).collect::<Vec<_>>();
-    assert_eq!(verdicts(said(Some(&report(&probe(version, &[]), "True")))), [Verdict::Ok]);
-    let lacking = said(Some(&report(&probe("0.0.9", &["no socket of systemd"]), "Unknown")));
+    assert_eq!(verdicts(said(&json!({}), Some(&report(&probe(version, &[]), "True")))), [Verdict::Ok]);
+    let lacking = said(&json!({}), Some(&report(&probe("0.0.9", &["no socket of systemd"]), "Unknown")));
     let (warning, unknown) = (Verdict::Warning, Verdict::Unknown);
     assert_eq!(verdicts(lacking.clone()), [warning, warning, warning, unknown], "{lacking:?}");
     assert!(lacking[1].1.contains("no socket of systemd"), "{lacking:?}");
-    assert_eq!(verdicts(said(None)), [Verdict::Failed]);
-    assert_eq!(verdicts(said(Some(&report(&Value::Null, "True")))), [Verdict::Failed]);
+    assert_eq!(verdicts(said(&json!({}), None)), [Verdict::Failed]);
+    assert_eq!(verdicts(said(&json!({}), Some(&report(&Value::Null, "True")))), [Verdict::Failed]);
     let broken = Guarded::read(&json!({"metadata": {"name": "w1"}, "spec": {"suspend": 1}}));
-    assert_eq!(verdicts(said(Some(&broken))), [Verdict::Failed]);
+    assert_eq!(verdicts(said(&json!({}), Some(&broken))), [Verdict::Failed]);
 }
 
 #[test]

@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use http::Request;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::admissionregistration::v1::{
-    ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -56,10 +54,10 @@ pub const POLICIES: [&str; 23] = [
     "nrh-tokens",
 ];
 
-/// How an API server refuses every Job, which sees no parameter of the policy.
+/// The error with which an API server refuses every Job while it sees no parameter of the policy.
 pub const NO_PARAMETER: &str = "no params found for policy binding";
 
-/// What that comes to.
+/// What is wrong then, and what to do.
 pub fn no_parameter() -> String {
     format!(
         "ValidatingAdmissionPolicy {JOBS} refuses every Job, because the API server sees no pod in {SYSTEM_NAMESPACE}: if there are \
@@ -213,13 +211,14 @@ pub fn flaw(
             denies && spec.policy_name.as_deref() == Some(name) && spec.match_resources.is_none()
         })
     };
-    let params = |binding: &ValidatingAdmissionPolicyBinding| binding.spec.as_ref()?.param_ref.clone();
-    // Of the pods that it does not name, none is compared with.
-    let is_whole = |params: ParamRef| {
-        let all = params.selector.is_some_and(|selector| selector == LabelSelector::default());
-        all && params.namespace.as_deref() == Some(SYSTEM_NAMESPACE)
+    // The policy compares only with the pods that its binding names.
+    let names_all_pods = |binding: &ValidatingAdmissionPolicyBinding| {
+        let params = binding.spec.as_ref().and_then(|spec| spec.param_ref.as_ref());
+        params.is_some_and(|params| {
+            params.namespace.as_deref() == Some(SYSTEM_NAMESPACE) && params.selector == Some(LabelSelector::default())
+        })
     };
-    if name == JOBS && bindings.iter().filter(|binding| denies(binding)).any(|one| !params(one).is_some_and(is_whole)) {
+    if name == JOBS && bindings.iter().any(|binding| denies(binding) && !names_all_pods(binding)) {
         return Some(format!(
             "the binding of ValidatingAdmissionPolicy {name} does not name all pods of {SYSTEM_NAMESPACE}"
         ));

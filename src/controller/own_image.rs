@@ -8,7 +8,7 @@ use super::calls::{CallError, Calls, bounded};
 use crate::api::SYSTEM_NAMESPACE;
 
 /// The container of the controller. A mesh may have put one of its own before it.
-const CONTAINER: &str = "controller";
+pub const CONTAINER: &str = "controller";
 /// How often it is tried, while the API server is away.
 const TRIES: u32 = 12;
 /// Time between two tries.

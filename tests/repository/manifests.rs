@@ -5,9 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nrh::controller::own_image;
 use nrh::controller::rbac::RBAC;
 use nrh::node::agent;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// kubectl: the machine's, or the test bed's.
 fn kubectl() -> PathBuf {
@@ -183,7 +184,10 @@ fn the_controller_fits_the_restricted_level() {
     assert!(pod["hostPID"].is_null() && pod["hostNetwork"].is_null() && pod["volumes"].is_null());
     let container = &pod["containers"][0];
     assert!(container["securityContext"]["capabilities"]["add"].is_null());
-    // The Jobs' image is that of the controller's pod, so an overlay changes one thing only.
+    // The Jobs' image is that of the controller's pod, with which admission compares it, so an overlay changes one thing only.
+    assert_eq!(container["name"], own_image::CONTAINER);
+    let params = &one(&objects, "ValidatingAdmissionPolicyBinding/nrh-jobs")["spec"]["paramRef"];
+    assert_eq!((&params["namespace"], &params["selector"]), (&json!("nrh-system"), &json!({})));
     assert!(container["env"].as_array().unwrap().iter().all(|env| env["name"] != "NRH_IMAGE"));
 }
 

@@ -46,8 +46,8 @@ const LIST_BOUND: Duration = Duration::from_secs(20);
 /// How long containerd waits for one shim, at least: so long it has been silent when that is told
 /// (`io.containerd.timeout.task.state`).
 const SHIM_WAIT: Duration = Duration::from_secs(2);
-/// By how much an answer that is to count is late on purpose. The tracker reckons the moment of a look back from its age, so it may take
-/// one for a moment older than it is; one that it takes for too early is lost, and the next one comes many seconds later.
+/// How much later than necessary a task is asked for an answer that counts. The tracker computes the time of an answer from its age, with
+/// an error of milliseconds. It ignores an answer that seems too early, and the next one follows many seconds later.
 const LATE: Duration = Duration::from_millis(500);
 /// Wait before a question that failed (a broken connection) is asked again.
 const RETRY: Duration = Duration::from_secs(30);

@@ -499,8 +499,8 @@ pub(super) fn operation(
                 true => "",
                 false => " (nobody could check it since)",
             };
-            // What a policy says assumes that its steps were executed.
-            let refused = refused::told(facts, record);
+            // The message of a policy assumes that its steps were executed.
+            let refused = refused::not_executed(facts, record);
             let message = refused.as_deref().or(message.as_deref());
             return Some(Operation::Notify(notice(facts.name, fault, message, unlooked)));
         }

@@ -30,8 +30,8 @@ fn cool_down(step: &Step) -> Duration {
     step.cooldown.max(LEAST_WAIT)
 }
 
-/// That the last step before this notification was refused, if so.
-pub(super) fn told(facts: &NodeFacts<'_>, notification: &StepRecord) -> Option<String> {
+/// The message that the API server refused the last step before this notification; `None` = it did not.
+pub(super) fn not_executed(facts: &NodeFacts<'_>, notification: &StepRecord) -> Option<String> {
     let steps = facts.open.iter().flat_map(|remediation| &remediation.steps);
     let mut before = steps.filter(|step| step.fault_id == notification.fault_id && step.action != ActionType::Notify);
     let refused = before.next_back().filter(|step| step.is_refused_call())?;

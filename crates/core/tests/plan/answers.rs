@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
-use nrh_core::plan::{BlockReason, Effect, Operation, plan};
+use nrh_core::plan::{BlockReason, Effect, plan};
 use nrh_core::policy::Action;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed, since};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
-use crate::world::{Chaos, Cure, World, reasons, secs};
+use crate::world::{Chaos, Cure, World, notification, reasons, secs};
 
 #[test]
 fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() {
@@ -113,14 +113,6 @@ fn the_result_of_an_act_is_written_into_its_step_alone() {
     assert_eq!((next.steps[0].state, next.phase), (StepState::Started, Phase::Running));
 }
 
-/// What people are notified of.
-fn notice(effect: Effect) -> Option<String> {
-    match effect {
-        Effect::Act { operation: Operation::Notify(text), .. } => Some(text),
-        _ => None,
-    }
-}
-
 /// Our own misconfiguration must not bring the node the harsher step, let alone within milliseconds.
 #[test]
 fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_alone() {
@@ -142,13 +134,13 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
         assert!(outlook.activity.contains("not allowed here (403)"), "{}", outlook.activity);
         assert!(plan.next.is_some_and(|next| next <= secs(wait)), "{:?}", plan.next);
 
-        let mut told = None;
+        let mut text = None;
         while world.only_remediation().is_open() {
             world.tick(secs(1));
-            told = world.pass().effects.into_iter().find_map(notice).or(told);
+            text = notification(&world.pass()).map(str::to_owned).or(text);
         }
-        let told = told.unwrap();
-        assert!(told.contains("was not executed, because the API server refused it: creating Job"), "{told}");
+        let text = text.unwrap();
+        assert!(text.contains("was not executed, because the API server refused it: creating Job"), "{text}");
         let steps = &world.only_remediation().steps;
         assert_eq!(
             steps.iter().map(|step| step.step_index).collect::<Vec<_>>(),

@@ -1,7 +1,7 @@
 //! DaemonSet pods that make no progress.
 
 use nrh_core::fault::{Fault, FaultState, FaultType};
-use nrh_core::plan::{BlockReason, Effect, Health, Operation, plan};
+use nrh_core::plan::{BlockReason, Effect, Health, plan};
 use nrh_core::policy::{Action, ActionType};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::{FailedContainer, SuspectPod, Tri};
@@ -10,7 +10,7 @@ use nrh_core::stuck::FRESH;
 use crate::samples::{
     backing_off, cont, creating, failed, fault, hung, kill, notify, overdue, plugin, policy, rule, step,
 };
-use crate::world::{Chaos, Cure, World, acts, reasons, secs};
+use crate::world::{Chaos, Cure, World, acts, notification, reasons, secs};
 
 #[test]
 fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
@@ -335,10 +335,7 @@ fn people_hear_that_the_cause_of_a_stuck_pod_was_not_looked_for() {
     for (snapshot, is_said) in [(world.snapshot(), false), (unlooked, true)] {
         let mut world = world.clone();
         let plan = world.carry_out(&snapshot, &Chaos::default());
-        let notified = plan.effects.iter().find_map(|effect| match effect {
-            Effect::Act { operation: Operation::Notify(message), .. } => Some(message),
-            _ => None,
-        });
+        let notified = notification(&plan);
         assert_eq!(notified.unwrap().contains("(nobody has checked its cause)"), is_said, "{notified:?}");
     }
 }

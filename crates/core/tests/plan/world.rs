@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::plan::{BlockReason, Blocked, Effect, Plan, plan};
+use nrh_core::plan::{BlockReason, Blocked, Effect, Operation, Plan, plan};
 use nrh_core::policy::{Policy, Step};
 use nrh_core::remediation::Remediation;
 use nrh_core::snapshot::{Ledger, Snapshot};
@@ -179,6 +179,14 @@ pub fn acts(plan: &Plan) -> Vec<(String, String)> {
             _ => None,
         })
         .collect()
+}
+
+/// What a plan notifies people of.
+pub fn notification(plan: &Plan) -> Option<&str> {
+    plan.effects.iter().find_map(|effect| match effect {
+        Effect::Act { operation: Operation::Notify(text), .. } => Some(text.as_str()),
+        _ => None,
+    })
 }
 
 /// Reasons of a plan, for the one fault or node it is about.
