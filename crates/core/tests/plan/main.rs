@@ -20,6 +20,7 @@ mod events;
 mod executors;
 mod fairness;
 mod flaps;
+mod golden;
 mod hand_offs;
 mod hard_drains;
 mod healing;
