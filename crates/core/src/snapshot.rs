@@ -201,6 +201,8 @@ pub struct SuspectPod {
     pub node: String,
     /// Name of the DaemonSet that controls it; `None` = not a DaemonSet's pod.
     pub daemon_set: Option<String>,
+    /// Whether it has the node's own network, for which no CNI plugin is called.
+    pub host_network: bool,
     /// Whether it is Ready.
     pub ready: bool,
     /// Time since its creation.

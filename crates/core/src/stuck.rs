@@ -79,6 +79,11 @@ pub fn waits_for_the_node(pod: &SuspectPod) -> bool {
     pod.overdue.is_some() || (!pod.ready && pod.waiting.iter().any(|c| is_creating(&c.reason)))
 }
 
+/// Whether the pod waits for the network plugin of the node, or may.
+pub fn waits_for_the_network(pod: &SuspectPod) -> bool {
+    !pod.host_network && waits_for_the_node(pod)
+}
+
 fn is_creating(reason: &str) -> bool {
     matches!(reason, "ContainerCreating" | "PodInitializing")
 }
@@ -112,11 +117,8 @@ fn cause<'a>(pod: &SuspectPod, faults: &[&'a Fault]) -> Option<&'a Fault> {
             {
                 Some(1)
             }
-            FaultType::NetworkPluginHung | FaultType::NetworkNotReady | FaultType::SyncLoopStalled
-                if waits_for_the_node(pod) =>
-            {
-                Some(2)
-            }
+            FaultType::NetworkPluginHung | FaultType::NetworkNotReady if waits_for_the_network(pod) => Some(2),
+            FaultType::SyncLoopStalled if waits_for_the_node(pod) => Some(2),
             kind if kind.is_of_runtime() || kind == FaultType::KubeletDown => Some(3),
             _ => None,
         }

@@ -230,6 +230,7 @@ pub(super) fn stuck_pod(event: &FaultEvent, node: &str, life: usize) -> SuspectP
         pod: pod(event, node, life),
         node: node.to_owned(),
         daemon_set: Some(event.name.clone().unwrap_or_else(|| "agent".to_owned())),
+        host_network: false,
         ready: false,
         age: ended + Duration::from_hours(1),
         without_sandbox: None,

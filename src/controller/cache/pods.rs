@@ -56,7 +56,8 @@ pub fn pod_ref(pod: &Pod) -> PodRef {
 
 /// A pod as a suspect, read at `now`; `None` when it is bound to no node.
 pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
-    let node = pod.spec.as_ref()?.node_name.clone().filter(|name| !name.is_empty())?;
+    let spec = pod.spec.as_ref()?;
+    let node = spec.node_name.clone().filter(|name| !name.is_empty())?;
     let status = pod.status.as_ref();
     let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let all = [
@@ -67,6 +68,7 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
         pod: pod_ref(pod),
         node,
         daemon_set: daemon_set(pod).map(|owner| owner.name.clone()),
+        host_network: spec.host_network == Some(true),
         ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
         age: pod.metadata.creation_timestamp.as_ref().map_or(Duration::ZERO, |time| since(time.0, now)),
         without_sandbox: without_sandbox(status, now),

@@ -58,7 +58,7 @@ pub(super) fn hung_process<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> Optio
 
 /// All that hangs there, the most urgent first.
 pub(super) fn hung_processes<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> impl Iterator<Item = &'f Seen<'f>> {
-    let waits = suspect(facts, fault).is_none_or(stuck::waits_for_the_node);
+    let waits = suspect(facts, fault).is_none_or(stuck::waits_for_the_network);
     let pod = pod_of(fault).map(|pod| pod.uid.clone());
     facts.seen.iter().filter(move |seen| {
         let Some(uid) = &pod else { return false };

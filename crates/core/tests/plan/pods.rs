@@ -318,6 +318,18 @@ fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
 }
 
 #[test]
+fn a_network_plugin_that_hangs_is_no_cause_for_a_pod_with_the_network_of_its_node() {
+    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod), notify()]);
+    for (host_network, expected) in [(false, vec![]), (true, vec!["delete agent-1"])] {
+        let mut world = World::new(&[policy("pods", std::slice::from_ref(&pod))], &["n1"]);
+        world.node("n1").pods.push(SuspectPod { host_network, ..creating("n1", "agent-1") });
+        world.infect("n1", plugin(), Cure::Nothing);
+        world.pass();
+        assert_eq!(world.did(), expected, "host network: {host_network}");
+    }
+}
+
+#[test]
 fn a_pod_does_not_wait_for_a_cause_that_nobody_remediates() {
     let mut world = with_overdue_pod_under_two_policies();
     world.policies[1].suspend = true;

@@ -97,6 +97,7 @@ pub fn backing_off(node: &str, name: &str) -> SuspectPod {
         pod: pod(name),
         node: node.into(),
         daemon_set: Some("agent".into()),
+        host_network: false,
         ready: false,
         age: secs(3_000),
         without_sandbox: None,
