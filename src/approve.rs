@@ -17,7 +17,7 @@ use crate::cli::ApproveArgs;
 use crate::core::fault::Target;
 use crate::core::remediation::{Approval, Remediation, clock};
 use crate::core::text::bounded;
-use crate::terminal::{print, print_as};
+use crate::terminal::print_as;
 
 /// Longest line about a step, in bytes.
 const MAX_LINE: usize = 1024;
@@ -43,18 +43,16 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     let by = whoami(client).await?;
     let approval = Approval { approved_by: by, operation_id: operation };
     let patch = Patch::Merge(json!({"spec": {"approval": approval}}));
-    within(api.patch(&remediation.name, &PatchParams::default(), &patch)).await.with_context(|| {
+    let approved = within(api.patch(&remediation.name, &PatchParams::default(), &patch)).await.with_context(|| {
         format!(
             "cannot approve {} in remediation {} (it takes the verbs patch and approve on noderemediations: ClusterRole nrh:approver)",
             approval.operation_id, remediation.name
         )
     })?;
-    print(&format!(
-        "approved by {}: {}; `kubectl get nrem {}` shows what comes of it\n",
-        approval.approved_by,
-        line(remediation),
-        remediation.name
-    ))
+    print_as(args.print.output, &approved, |_| {
+        let (by, what, name) = (&approval.approved_by, line(remediation), &remediation.name);
+        format!("approved by {by}: {what}; `kubectl get nrem {name}` shows what comes of it\n")
+    })
 }
 
 /// A step that waits, as `-o json` prints it.

@@ -22,7 +22,7 @@ use crate::core::manual::{self, Choice};
 use crate::core::narrow::Around;
 use crate::core::policy::{Mode, Policy};
 use crate::core::text::{bounded, short_name};
-use crate::terminal::{print, print_as};
+use crate::terminal::print_as;
 
 /// Longest line about a fault or a step, in bytes.
 const MAX_LINE: usize = 512;
@@ -129,7 +129,7 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
     let made = made.context(
         "cannot start it (it takes the verbs create, remediate and approve on noderemediations: ClusterRole nrh:manual-remediation)",
     )?;
-    print(&asked(&by, &args.node, fault, choice, &made.name_any()))
+    print_as(args.print.output, &made, |made| asked(&by, &args.node, fault, choice, &made.name_any()))
 }
 
 /// A name of which a name can be made.

@@ -21,7 +21,8 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     };
     let (present, age) = (fault.duration_seconds, fault.check_age_seconds);
     let _ = writeln!(out, "    present for {present} s, {checks}, the last one {age} s before the report");
-    if let Some(process) = &fault.target.process {
+    let is_in_message = |pid: i32| fault.message.contains(&format!("process {pid} ("));
+    if let Some(process) = fault.target.process.as_ref().filter(|process| !is_in_message(process.pid)) {
         let wchan = process.wchan.as_deref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
         let _ = writeln!(
             out,

@@ -1,9 +1,10 @@
-//! The operator is removed as the README says while it has a node cordoned: the cordon is taken back, nothing stays.
+//! The operator is removed as the README says while it has a node cordoned: the cordon is taken back, nothing stays. Installed again on
+//! the same API server, it heals.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nrh_testbed::{Bed, faults, images, view};
+use nrh_testbed::{Bed, faults, images, operator, process, view};
 use serde_json::json;
 
 use crate::until::until;
@@ -65,13 +66,27 @@ pub fn takes_the_cordon_back_and_leaves_nothing(bed: &Bed, before: &BTreeSet<Str
     assert!(standing(), "the controller writes conditions of Nodes by default");
     kubectl(&["-n", "nrh-system", "set", "env", "deployment/nrh-controller", "NRH_NODE_CONDITIONS="]);
     until("the conditions of the Nodes are removed", Duration::from_mins(3), || !standing());
+    let labelled = || {
+        let kinds = "ns,crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,\
+                     validatingadmissionpolicybinding,flowschema,prioritylevelconfiguration";
+        kubectl(&["get", kinds, "-l", "app.kubernetes.io/part-of=nrh", "-o", "name"])
+    };
+    assert!(labelled().lines().count() > 30, "{}", labelled());
     let folder = nrh_testbed::workspace().join("config/default").display().to_string();
     kubectl(&["delete", "-k", &folder, "--timeout=300s"]);
 
+    assert_eq!(labelled(), "");
     assert_eq!(everything(bed), *before);
     let ours = "jsonpath={.items[*].metadata.annotations} {.items[*].metadata.labels} {.items[*].spec}";
     // Simulated ones have a label of ours from the bed itself.
     let nodes = kubectl(&["get", "nodes", "real-1", "real-2", "-o", ours]);
     assert!(nodes.contains("kubernetes.io/hostname") && !nodes.contains("runtimehealth.io"), "{nodes}");
+
     frozen.lift(node).unwrap();
+    operator::apply_folder(bed, "config/default").unwrap();
+    operator::wait(bed).unwrap();
+    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
+    let frozen = faults::freeze_shim(node, &victim().uid).unwrap();
+    let shim = frozen.victim.process.unwrap();
+    until("the shim is resumed", Duration::from_mins(5), || process::state(shim.pid).is_some_and(|state| state != 'T'));
 }

@@ -173,8 +173,8 @@ async fn started(all: &Callers, cases: &mut Cases, [ann, stan, rita]: [&Person<'
     let made = remediations().await?.unwrap_or_default();
     cases.note("started by nobody who may", made.is_empty(), &format!("{made:?}"));
 
-    let reason = [&START[..], &["--reason", "seen manually"]].concat();
-    stan.succeeds(cases, &reason, &[&format!("asked for by {STAN}: CleanupOrphans for OrphanContainer")])?;
+    let reason = [&START[..], &["--reason", "seen manually", "--output", "json"]].concat();
+    stan.succeeds(cases, &reason, &[&format!("\"requestedBy\": \"{STAN}\"")])?;
     let made = remediations().await?.unwrap_or_default();
     let [manual] = &made[..] else {
         cases.note("one manual request", false, &format!("{made:?}"));
