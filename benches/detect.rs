@@ -33,6 +33,8 @@ use serde_json::Value;
 const HANGS: usize = 12;
 /// Hangs that stand at a time.
 const AT_ONCE: usize = 4;
+/// For shims in state S: containerd's list of tasks waits 2 s for each of them, which no `/proc` tells apart from one at rest.
+const ALONE: usize = 1;
 /// Longest distance between the beginnings of two.
 const APART: Duration = Duration::from_secs(20);
 /// How long one is waited for.
@@ -113,10 +115,11 @@ fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
         Ok(Box::new(move || injection.lift(&node)) as Lift)
     };
     let name = |kind: &str| format!("containerd, {pods} pods, {kind}");
-    lines.extend(measured(&name("stopped"), &mut victims, |uid| injected(faults::freeze_shim, uid), read)?);
+    lines.extend(measured(&name("stopped"), AT_ONCE, &mut victims, |uid| injected(faults::freeze_shim, uid), read)?);
     if faults::has_freezer() {
         lines.extend(measured(
             &name("frozen, state D"),
+            AT_ONCE,
             &mut victims,
             |uid| injected(faults::waiting_shim, uid),
             read,
@@ -125,6 +128,7 @@ fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
     if faults::has_unified() {
         lines.extend(measured(
             &name("frozen, state S"),
+            ALONE,
             &mut victims,
             |uid| injected(faults::sleeping_shim, uid),
             read,
@@ -135,7 +139,7 @@ fn containerd(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
         stopped.lift(node)?;
         traced(stopped.victim.process.context("the pod has no shim")?)
     };
-    lines.extend(measured(&name("traced"), &mut victims, trace, read)?);
+    lines.extend(measured(&name("traced"), AT_ONCE, &mut victims, trace, read)?);
 
     let hung = faults::freeze_shim(node, &victims.next().context("one more pod")?)?;
     let mut answer = bed.command(&programs.nrh).args(["restart-safe", &node.name]).output()?;
@@ -190,8 +194,8 @@ fn docker(pods: usize, lines: &mut Vec<Line>) -> Result<()> {
         Ok(Box::new(move || shim.signal(Signal::CONT).map(drop)) as Lift)
     };
     let name = |kind: &str| format!("docker, {pods} pods, {kind}");
-    lines.extend(measured(&name("stopped"), &mut victims, stop, &mut read)?);
-    lines.extend(measured(&name("traced"), &mut victims, |id| traced(docker.shim(id)?.0), &mut read)?);
+    lines.extend(measured(&name("stopped"), AT_ONCE, &mut victims, stop, &mut read)?);
+    lines.extend(measured(&name("traced"), AT_ONCE, &mut victims, |id| traced(docker.shim(id)?.0), &mut read)?);
     Ok(record::write("detect", lines)?)
 }
 
@@ -208,9 +212,10 @@ fn traced(process: Identity) -> Result<Lift> {
     }))
 }
 
-/// Makes hangs one after another. `read` says of which victims the probe says that they hang, and whether that is confirmed.
+/// Makes hangs one after another, at most `at_once` at a time. `read` says of which victims the probe says that they hang, and whether that is confirmed.
 fn measured(
     name: &str,
+    at_once: usize,
     victims: &mut impl Iterator<Item = String>,
     hang: impl Fn(&str) -> Result<Lift>,
     mut read: impl FnMut() -> Result<BTreeMap<String, bool>>,
@@ -219,7 +224,7 @@ fn measured(
     let mut count = 0;
     let mut next = Instant::now();
     while confirmed.len() < HANGS {
-        if count < HANGS && standing.len() < AT_ONCE && Instant::now() >= next {
+        if count < HANGS && standing.len() < at_once && Instant::now() >= next {
             let victim = victims.next().context("a pod for each hang")?;
             let began = Instant::now();
             let lift = hang(&victim)?;
@@ -240,6 +245,8 @@ fn measured(
                 suspected.push(hang.suspected.unwrap_or(elapsed));
                 confirmed.push(elapsed);
                 (hang.lift)()?;
+                // What the probe does after a confirmation would be the same for each that follows at once.
+                next = next.max(Instant::now() + APART.mul_f64(f64::from(fastrand(confirmed.len())) / 1000.0));
             } else {
                 still.push(hang);
             }
