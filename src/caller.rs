@@ -11,6 +11,7 @@ use kube::core::Request;
 use kube::{Api, Client, Config, Resource};
 use serde_json::Value;
 
+use crate::api::{CONFIG_NAME, RemediationConfig, Suspend};
 use crate::cli::ClusterArgs;
 
 /// How long the API server may take for one answer.
@@ -56,9 +57,22 @@ pub(crate) fn no_yaml(error: &serde_saphyr::Error) -> anyhow::Error {
 /// The answer to a call, or that there is none in time.
 pub(crate) async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
     let answer = tokio::time::timeout(DEADLINE, call).await;
-    Ok(answer.with_context(|| {
+    let answer = answer.with_context(|| {
         format!("no answer from the API server within {} s; check KUBECONFIG and the network", DEADLINE.as_secs())
-    })??)
+    })?;
+    match answer {
+        // An object that is missing has a message of its own.
+        Err(kube::Error::Api(status)) if status.code == 404 && status.message.contains("page not found") => {
+            bail!("the API server does not know this kind: is the operator installed? Run `nrh check`")
+        }
+        answer => Ok(answer?),
+    }
+}
+
+/// Who has suspended all remediation, and why.
+pub(crate) async fn suspended(client: Client) -> anyhow::Result<Option<String>> {
+    let found = within(Api::<RemediationConfig>::all(client).get_opt(CONFIG_NAME)).await?;
+    Ok(found.and_then(|config| config.veto()))
 }
 
 /// All objects of a kind, each for itself readable or not.

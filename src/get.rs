@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::api::condition::{standing_of, status_of};
 use crate::api::plain::plain;
 use crate::api::{ConditionType, NodeRuntimeHealth};
-use crate::caller::{DEADLINE, client, list};
+use crate::caller::{DEADLINE, client, list, suspended};
 use crate::cli::{GetArgs, OutputFormat};
 use crate::controller::cache::guard::Guarded;
 use crate::core::fault::{Fault, FaultState, Severity};
@@ -36,6 +36,14 @@ const MAX_WHY: usize = 256;
 /// The cluster does not answer, or it has no report of a node that is named.
 pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
+    // Of nodes on which nothing is to be done the column does not tell: it would be a write to each of them.
+    match suspended(client.clone()).await {
+        Ok(None) => {}
+        Ok(Some(by)) => {
+            complain(&format!("remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)"))
+        }
+        Err(error) => complain(&format!("it is not known whether all remediation is suspended: {error:#}")),
+    }
     if args.watch {
         return watch(Api::all(client), &args).await;
     }
@@ -111,11 +119,15 @@ impl Node {
         let status = object.status.clone().unwrap_or_default();
         let summary = status.summary.unwrap_or_default();
         let fault = summary.top_fault_type.map_or_else(none, |kind| {
-            let mut alike = status.faults.iter().chain(&status.cluster_faults).filter(|fault| fault.kind == kind);
-            let is_suspected = alike.next().is_some_and(|first| {
-                first.state == FaultState::Suspected && alike.all(|fault| fault.state == FaultState::Suspected)
-            });
-            if is_suspected { format!("{kind} (suspected)") } else { kind.as_str().to_owned() }
+            let alike = status.faults.iter().chain(&status.cluster_faults).filter(|fault| fault.kind == kind);
+            let sure: Vec<FaultState> = alike.map(|fault| fault.state).collect();
+            if sure.is_empty() || sure.contains(&FaultState::Confirmed) {
+                kind.as_str().to_owned()
+            } else if sure.contains(&FaultState::Suspected) {
+                format!("{kind} (suspected)")
+            } else {
+                format!("{kind} (clearing)")
+            }
         });
         let safe = status_of(&status.conditions, ConditionType::RestartSafe);
         let remediation = standing_of(&status.conditions, ConditionType::SelfHealing);

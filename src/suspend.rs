@@ -66,8 +66,8 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
         None => change_or_create(client, decide).await?,
     };
     let told = match before {
-        Some(veto) if veto.is_empty() => "is not suspended any more; nobody was named".to_owned(),
-        Some(veto) => format!("is not suspended any more; it was, {veto}"),
+        Some(veto) if veto.is_empty() => "is resumed; who had suspended it is not known".to_owned(),
+        Some(veto) => format!("is resumed; it was suspended {veto}"),
         None => "is not suspended; nothing was changed".to_owned(),
     };
     print(&format!("{words} {told}\n"))

@@ -8,14 +8,17 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::calls::DEADLINE;
-use crate::api::{CONTROLLER_MANAGER, RemediationConfig, SYSTEM_NAMESPACE};
-use crate::core::remediation::ActionResult;
+use crate::api::{CONTROLLER_MANAGER, NodeRemediation, RemediationConfig, SYSTEM_NAMESPACE};
+use crate::core::policy::ActionType;
+use crate::core::remediation::{ActionResult, Executor, Remediation, StepRecord};
 use crate::core::text::bounded;
 
 /// Most events that wait to be sent; more are dropped and counted.
 const WAITING: usize = 128;
 /// Longest note the API takes, in bytes.
 const MAX_NOTE: usize = 1024;
+/// Longest action the API takes, in bytes.
+const MAX_ACTION: usize = 128;
 
 /// Why an event is told: a closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +58,17 @@ impl Kind {
 #[derive(Debug)]
 struct Told {
     about: ObjectReference,
+    /// The remediation that it is part of. Events that differ in it are never counted as one.
+    remediation: Option<ObjectReference>,
     kind: Kind,
-    action: &'static str,
+    action: String,
     note: String,
+}
+
+impl Told {
+    fn new(about: ObjectReference, kind: Kind, action: &str, note: String) -> Self {
+        Self { about, remediation: None, kind, action: action.to_owned(), note }
+    }
 }
 
 /// Where events are put.
@@ -77,20 +88,19 @@ pub fn channel() -> (Events, EventSender) {
 impl Events {
     /// Tells about a node.
     pub fn tell(&self, node: &Node, kind: Kind, text: String) {
-        self.put(Told { about: about(node), kind, action: kind.as_str(), note: text });
+        self.put(Told::new(about(node), kind, kind.as_str(), text));
     }
 
     /// Tells what came of a step.
-    pub fn executed(&self, node: &Node, remediation: &str, action: &'static str, result: &ActionResult) {
+    pub fn executed(&self, node: &Node, remediation: &Remediation, step: &StepRecord, result: &ActionResult) {
         let (kind, what) = match result {
-            ActionResult::Done { message } if action == "Notify" => (Kind::ManualActionRequired, message.clone()),
+            ActionResult::Done { message } if step.action == ActionType::Notify => {
+                (Kind::ManualActionRequired, message.clone())
+            }
             ActionResult::Done { message } | ActionResult::InProgress { message } | ActionResult::Quiet { message } => {
                 (Kind::ActionExecuted, message.clone())
             }
-            ActionResult::Started if action == "HandOff" => {
-                (Kind::ActionExecuted, "handed off; its remediator answers".to_owned())
-            }
-            ActionResult::Started => (Kind::ActionExecuted, "commanded; the node answers".to_owned()),
+            ActionResult::Started => (Kind::ActionExecuted, format!("requested from {}", answers(step.executor))),
             ActionResult::AlreadyCordoned => {
                 (Kind::ActionNotExecuted, "already unschedulable, adopted nothing".to_owned())
             }
@@ -101,7 +111,14 @@ impl Events {
             | ActionResult::Failed { message }
             | ActionResult::Refused { message, .. } => (Kind::ActionNotExecuted, message.clone()),
         };
-        self.put(Told { about: about(node), kind, action, note: format!("remediation {remediation}: {what}") });
+        let (name, action) = (&remediation.name, step.phrase());
+        let fault = remediation.fault(&step.fault_id);
+        let fault = fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
+        let text = format!("remediation {name}: {action}{fault}: {what}");
+        self.put(Told {
+            remediation: Some(reference::<NodeRemediation>(name)),
+            ..Told::new(about(node), kind, &bounded(&action, MAX_ACTION), text)
+        });
     }
 
     /// Tells that a step waits for a person.
@@ -113,7 +130,7 @@ impl Events {
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         };
-        self.put(Told { about, kind: Kind::ManualActionRequired, action: "Approve", note: text });
+        self.put(Told::new(about, Kind::ManualActionRequired, "Approve", text));
     }
 
     /// Tells that the admission policies are not known to be in force.
@@ -124,26 +141,40 @@ impl Events {
             name: Some(SYSTEM_NAMESPACE.to_owned()),
             ..ObjectReference::default()
         };
-        self.put(Told { about, kind: Kind::ManualActionRequired, action: "CheckAdmission", note: text });
+        self.put(Told::new(about, Kind::ManualActionRequired, "CheckAdmission", text));
     }
 
     /// Tells that all remediation is suspended, or is not any more.
     pub fn configured(&self, config: &ObjectMeta, is_suspended: bool, text: &str) {
-        let about = ObjectReference {
-            api_version: Some(RemediationConfig::api_version(&()).into_owned()),
-            kind: Some(RemediationConfig::kind(&()).into_owned()),
-            name: config.name.clone(),
-            uid: config.uid.clone(),
-            ..ObjectReference::default()
-        };
+        let name = config.name.as_deref().unwrap_or_default();
+        let about = ObjectReference { uid: config.uid.clone(), ..reference::<RemediationConfig>(name) };
         let (kind, action) = if is_suspended { (Kind::Suspended, "Suspend") } else { (Kind::Resumed, "Resume") };
-        self.put(Told { about, kind, action, note: text.to_owned() });
+        self.put(Told::new(about, kind, action, text.to_owned()));
     }
 
     fn put(&self, told: Told) {
         if let Err(error) = self.0.try_send(told) {
             tracing::warn!(error = %error, "an event was dropped");
         }
+    }
+}
+
+/// An object of ours that stands in no namespace.
+fn reference<K: Resource<DynamicType = ()>>(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        name: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Who executes what is requested, and answers.
+const fn answers(executor: Executor) -> &'static str {
+    match executor {
+        Executor::Controller => "another controller",
+        Executor::Job => "the node, by a Job",
+        Executor::Probe => "the node's probe",
     }
 }
 
@@ -165,8 +196,8 @@ impl EventSender {
                 type_,
                 reason: told.kind.as_str().to_owned(),
                 note: Some(bounded(&told.note, MAX_NOTE)),
-                action: told.action.to_owned(),
-                secondary: None,
+                action: told.action,
+                secondary: told.remediation,
             };
             match timeout(DEADLINE, recorder.publish(&event, &told.about)).await {
                 Ok(Ok(())) => {}

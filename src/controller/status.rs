@@ -14,7 +14,7 @@ use crate::api::policy::PolicyLimitsStatus;
 use crate::api::{ConditionReason, ConditionType, RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
 use crate::core::flap::FlapRecord;
-use crate::core::plan::{Blocked, HOLDS_UP_PODS, MAX_SHOWN, NodeOutlook, Plan, PolicyOutlook};
+use crate::core::plan::{Blocked, HOLDS_UP_PODS, MAX_SHOWN, NodeOutlook, Plan, PolicyOutlook, SelfHealing};
 use crate::core::policy::Mode;
 use crate::core::remediation::Remediation;
 use crate::core::snapshot::{Snapshot, Tri};
@@ -162,8 +162,15 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         ),
         of(
             ConditionType::SelfHealing,
-            outlook.self_healing,
-            by(outlook.self_healing, Why::Allowed, Why::ManualActionRequired),
+            outlook.self_healing.status(),
+            match outlook.self_healing {
+                SelfHealing::Allowed => Why::Allowed,
+                SelfHealing::ManualActionRequired => Why::ManualActionRequired,
+                SelfHealing::DryRun => Why::DryRun,
+                SelfHealing::Suspended => Why::Suspended,
+                SelfHealing::Excluded => Why::Excluded,
+                SelfHealing::Unknown => Why::NotYetChecked,
+            },
             &outlook.activity,
         ),
         stable(outlook, standing, of),

@@ -1,5 +1,6 @@
 //! The explanation of one node as data: what `-o json` prints, and what the text is made from.
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::objects::Told;
@@ -26,6 +27,9 @@ pub(super) struct Explanation<'a> {
     pub node: &'a str,
     /// Its health.
     pub health: Health,
+    /// Who has suspended all remediation, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<&'a str>,
     /// Why nothing is decided on its report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report_unused: Option<String>,
@@ -124,6 +128,9 @@ pub(super) struct Recorded<'a> {
     pub policy: &'a str,
     /// Where it stands.
     pub phase: Phase,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
     /// Why, in one sentence.
     pub message: &'a str,
     /// Its attempts.
@@ -157,6 +164,7 @@ impl<'a> Explanation<'a> {
         Self {
             node,
             health,
+            suspended: snapshot.suspended.as_deref(),
             report_unused: unused(node, snapshot),
             probe: report.and_then(|report| report.heartbeat.as_ref()).map(|beat| Probe {
                 last_report_seconds: beat.arrived.as_secs(),
@@ -227,6 +235,7 @@ fn recorded(remediation: &Remediation) -> Recorded<'_> {
         name: &remediation.name,
         policy: &remediation.policy,
         phase: remediation.phase,
+        finished_at: remediation.finished_at,
         message: &remediation.message,
         attempts: &remediation.steps,
     }

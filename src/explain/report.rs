@@ -15,12 +15,12 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     if !fault.impact.is_empty() {
         let _ = writeln!(out, "    impact: {}", fault.impact);
     }
+    let (present, age) = (fault.duration_seconds, fault.check_age_seconds);
     let checks = match fault.confirmations {
         0 => "not checked directly yet".to_owned(),
-        count => format!("seen by {count} checks in a row"),
+        count => format!("seen by {count} checks in a row, the last one {age} s before the report"),
     };
-    let (present, age) = (fault.duration_seconds, fault.check_age_seconds);
-    let _ = writeln!(out, "    present for {present} s, {checks}, the last one {age} s before the report");
+    let _ = writeln!(out, "    present for {present} s, {checks}");
     let is_in_message = |pid: i32| fault.message.contains(&format!("process {pid} ("));
     if let Some(process) = fault.target.process.as_ref().filter(|process| !is_in_message(process.pid)) {
         let wchan = process.wchan.as_deref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));

@@ -11,13 +11,20 @@ use crate::core::remediation::clock;
 pub(super) fn text(explanation: &Explanation<'_>) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "node {}: {:?}", explanation.node, explanation.health);
+    if let Some(by) = explanation.suspended {
+        let _ = writeln!(out, "  remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)");
+    }
     if let Some(why) = &explanation.report_unused {
         let _ = writeln!(out, "  {why}");
     }
     if let Some(probe) = &explanation.probe {
         let can = if probe.actions_enabled { "it accepts actions" } else { "it accepts no actions" };
         let (last, interval) = (probe.last_report_seconds, probe.interval_seconds);
-        let _ = writeln!(out, "  probe: last report {last} s ago, the next one within {interval} s; {can}");
+        let next = match interval.checked_sub(last) {
+            Some(left) => format!("the next one within {left} s"),
+            None => format!("expected within {interval} s"),
+        };
+        let _ = writeln!(out, "  probe: last report {last} s ago, {next}; {can}");
     } else {
         let what = if explanation.report_unreadable { "its report cannot be read" } else { "it has never reported" };
         let _ = writeln!(out, "  probe: {what}, so nothing is known and nothing is done");
@@ -97,10 +104,18 @@ fn one(out: &mut String, explained: &ExplainedFault<'_>, is_unused: bool) {
         }
     }
     if explained.fault.state != FaultState::Confirmed {
-        let _ = writeln!(out, "    blocked: it is not confirmed; a suspicion starts no action");
+        let _ = writeln!(out, "    blocked (NotConfirmed): {}", not_confirmed(explained.fault.state));
     }
     for blocked in &explained.blocked {
         let _ = writeln!(out, "    blocked ({:?}): {}", blocked.reason, blocked.message);
+    }
+}
+
+/// Why nothing starts for a fault in this state.
+const fn not_confirmed(state: FaultState) -> &'static str {
+    match state {
+        FaultState::Clearing => "the last check found it gone; the next one decides",
+        FaultState::Suspected | FaultState::Confirmed => "it is suspected; a suspicion starts no action",
     }
 }
 
@@ -111,17 +126,13 @@ fn remediations(out: &mut String, explanation: &Explanation<'_>) {
     }
     for remediation in &explanation.remediations {
         let (name, policy, phase) = (remediation.name, remediation.policy, remediation.phase.as_str());
-        let _ = writeln!(out, "  remediation {name} ({policy}, {phase}): {}", remediation.message);
+        let ended = remediation.finished_at.map_or_else(String::new, |at| format!(" {}", clock(at)));
+        let _ = writeln!(out, "  remediation {name} ({policy}, {phase}{ended}): {}", remediation.message);
         for step in remediation.attempts {
-            let _ = writeln!(
-                out,
-                "    {} {} by {:?}: {:?}: {}",
-                clock(step.scheduled_at),
-                step.phrase(),
-                step.executor,
-                step.state,
-                step.message
-            );
+            let ended = step.finished_at.map_or_else(String::new, |at| format!(" {}", clock(at)));
+            let message = if step.message.is_empty() { String::new() } else { format!(": {}", step.message) };
+            let (began, what) = (clock(step.scheduled_at), step.phrase());
+            let _ = writeln!(out, "    {began} {what} by {:?}: {:?}{ended}{message}", step.executor, step.state);
             if !step.executor_reason.is_empty() {
                 let _ = writeln!(out, "      why this executor: {}", step.executor_reason);
             }

@@ -223,6 +223,35 @@ pub enum Health {
     Unknown,
 }
 
+/// Whether the faults of a node are remediated, or would be: the column REMEDIATION.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SelfHealing {
+    /// Nothing stands in the way for longer than a limit or a window does.
+    Allowed,
+    /// No step is left for a fault, or a person has to decide.
+    ManualActionRequired,
+    /// Only a dry run is for a fault.
+    DryRun,
+    /// A person has suspended all remediation, or the policy for a fault.
+    Suspended,
+    /// The node is to be left alone.
+    Excluded,
+    /// Nobody could check.
+    #[default]
+    Unknown,
+}
+
+impl SelfHealing {
+    /// As the status of a condition.
+    pub const fn status(self) -> Tri {
+        match self {
+            Self::Allowed => Tri::True,
+            Self::ManualActionRequired => Tri::False,
+            Self::DryRun | Self::Suspended | Self::Excluded | Self::Unknown => Tri::Unknown,
+        }
+    }
+}
+
 /// What stands ready for one fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
@@ -259,8 +288,8 @@ pub struct NodeOutlook {
     pub probe_reporting: Tri,
     /// Whether the probe's word on `RestartSafe` still counts.
     pub restart_safe_known: bool,
-    /// False when a person is needed.
-    pub self_healing: Tri,
+    /// Whether its faults are remediated.
+    pub self_healing: SelfHealing,
     /// False when a DaemonSet's pod is stuck here, or the kubelet does not get on with its pods.
     pub pods_progressing: Tri,
     /// False while it flaps.

@@ -31,6 +31,10 @@ pub enum ConditionReason {
     Blocked,
     /// A person has suspended it.
     Suspended,
+    /// The node is to be left alone.
+    Excluded,
+    /// Only a dry run is for it.
+    DryRun,
     /// Nothing is in the way.
     Allowed,
     /// Work is under way.
@@ -59,6 +63,8 @@ impl ConditionReason {
             Self::Invalid => "Invalid",
             Self::Blocked => "Blocked",
             Self::Suspended => "Suspended",
+            Self::Excluded => "Excluded",
+            Self::DryRun => "DryRun",
             Self::Allowed => "Allowed",
             Self::InProgress => "InProgress",
             Self::Finished => "Finished",

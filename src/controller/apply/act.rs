@@ -75,7 +75,9 @@ impl Applier {
         if !is_further_round(&live.remediation, operation_id, &result) {
             self.metrics.act(kind, result_name(&result));
             tracing::info!(remediation = name, node, operation = operation_id, act = kind, result = ?result, "action executed");
-            self.events.executed(&live.node, name, kind, &result);
+            if let Some(step) = next.steps.iter().find(|step| step.operation_id == operation_id) {
+                self.events.executed(&live.node, &next, step, &result);
+            }
         }
         self.write_remediation(&next).await
     }

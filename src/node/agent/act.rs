@@ -149,7 +149,9 @@ async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) 
 fn effect(held: &Held, signal: Signal, before: char) -> io::Result<Option<String>> {
     let after = match held.state()? {
         None => "it has ended".to_owned(),
-        Some(state) if signal == Signal::Cont && before == 'T' && state != 'T' => format!("it is in state {state}"),
+        Some(state) if signal == Signal::Cont && before == 'T' && state != 'T' => {
+            format!("it is no longer stopped (state {state})")
+        }
         Some(_) => return Ok(None),
     };
     let (pid, command) = (held.process.pid, &held.process.command);

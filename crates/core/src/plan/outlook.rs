@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::evidence::{NodeFacts, Probe, Seen};
 use super::turn::Turn;
-use super::{BlockReason, Blocked, Ctx, Health, NodeOutlook, Remedy, going_down, readiness};
+use super::{BlockReason, Blocked, Ctx, Health, NodeOutlook, Remedy, SelfHealing, going_down, readiness};
 use crate::fault::{Fault, FaultState, FaultType, Severity};
 use crate::policy::{Found, Mode};
 use crate::remediation::{Phase, Remediation, StepRecord, StepState, clock, since};
@@ -48,7 +48,7 @@ fn at_rest<'a>(facts: &NodeFacts<'a>) -> Option<Stands<'a>> {
     let view = facts.view.filter(|view| view.ready != Tri::Unknown)?;
     let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
     let is_noted = facts.flap.is_some() || facts.report.is_none_or(|report| report.stopped.is_some());
-    (facts.probe == Probe::Reporting && remembered == 0 && !is_noted).then(|| {
+    (facts.probe == Probe::Reporting && remembered == 0 && !is_noted && !readiness::is_excluded(facts)).then(|| {
         let first = facts.policies.first().map(|policy| policy.name.as_str());
         (first, view.kubelet_version.as_deref(), facts.stable)
     })
@@ -181,7 +181,7 @@ fn under_way(ctx: Ctx<'_>, remediation: &Remediation, step: &StepRecord) -> Stri
         .map_or(0, |rule| rule.steps.len());
     let how = match step.state {
         StepState::Verifying => {
-            format!("done {}, its effect is verified", clock(step.executed_at.unwrap_or(step.scheduled_at)))
+            format!("executed {}, its effect is being verified", clock(step.executed_at.unwrap_or(step.scheduled_at)))
         }
         StepState::AwaitingApproval => format!("awaits approval since {}", clock(step.scheduled_at)),
         StepState::Started => format!("started {}", clock(step.started_at.unwrap_or(step.scheduled_at))),
@@ -212,28 +212,31 @@ fn last_done(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> String {
     }
 }
 
-/// False when nothing will heal what is confirmed; unknown when nobody can look.
-fn self_healing(facts: &NodeFacts<'_>, blocked: &[&Blocked]) -> Tri {
-    let needs_a_person = |blocked: &&&Blocked| {
-        matches!(
-            blocked.reason,
-            BlockReason::StepsExhausted
-                | BlockReason::RecentlyFailed
-                | BlockReason::NoPolicy
-                | BlockReason::NoRule
-                | BlockReason::RuleAmbiguous
-                | BlockReason::RequestRejected
-                | BlockReason::NodeLimit
-                | BlockReason::AwaitingApproval
-        )
-    };
-    if blocked.iter().any(|blocked| needs_a_person(&blocked)) {
-        return Tri::False;
+fn self_healing(facts: &NodeFacts<'_>, blocked: &[&Blocked]) -> SelfHealing {
+    let has = |reasons: &[BlockReason]| blocked.iter().any(|blocked| reasons.contains(&blocked.reason));
+    let needs_a_person = [
+        BlockReason::StepsExhausted,
+        BlockReason::RecentlyFailed,
+        BlockReason::NoPolicy,
+        BlockReason::NoRule,
+        BlockReason::RuleAmbiguous,
+        BlockReason::RequestRejected,
+        BlockReason::NodeLimit,
+        BlockReason::AwaitingApproval,
+    ];
+    if has(&needs_a_person) {
+        SelfHealing::ManualActionRequired
+    } else if readiness::is_excluded(facts) {
+        SelfHealing::Excluded
+    } else if has(&[BlockReason::Suspended]) {
+        SelfHealing::Suspended
+    } else if has(&[BlockReason::DryRun]) {
+        SelfHealing::DryRun
+    } else if facts.probe != Probe::Reporting || has(&[BlockReason::PodUnknown]) {
+        SelfHealing::Unknown
+    } else {
+        SelfHealing::Allowed
     }
-    let is_off = blocked.iter().any(|blocked| {
-        matches!(blocked.reason, BlockReason::DryRun | BlockReason::Suspended | BlockReason::PodUnknown)
-    });
-    if facts.probe == Probe::Reporting && !is_off { Tri::True } else { Tri::Unknown }
 }
 
 /// What keeps pods of a node from getting on, as the API shows it.

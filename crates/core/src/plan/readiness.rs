@@ -23,6 +23,12 @@ pub(super) fn excluded(facts: &NodeFacts<'_>) -> Result<(), Block> {
     leave_alone(facts).map_or(Ok(()), |why| Err(Block::new(reason, &why)))
 }
 
+/// Whether this node is to be left alone, whatever holds for all of them. That all remediation is suspended shows in its own object: it
+/// would be a write to every node.
+pub(super) fn is_excluded(facts: &NodeFacts<'_>) -> bool {
+    facts.all_suspended.is_none() && leave_alone(facts).is_some()
+}
+
 /// The same, where these vetoes do not count.
 pub(super) fn leave_alone_but(facts: &NodeFacts<'_>, passed: &[&str]) -> Option<String> {
     let view = facts.view?;

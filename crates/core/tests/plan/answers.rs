@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
-use nrh_core::plan::{BlockReason, Effect, plan};
+use nrh_core::plan::{BlockReason, Effect, SelfHealing, plan};
 use nrh_core::policy::Action;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed, since};
 use nrh_core::snapshot::Tri;
@@ -130,7 +130,7 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
         assert_eq!(reasons(&plan), [BlockReason::RequestRejected], "{:?}", plan.blocked);
         assert!(plan.blocked[0].message.contains("not allowed here (403)"), "{:?}", plan.blocked);
         let outlook = &plan.nodes["n1"];
-        assert_eq!(outlook.self_healing, Tri::False, "a person is needed");
+        assert_eq!(outlook.self_healing, SelfHealing::ManualActionRequired, "a person is needed");
         assert!(outlook.activity.contains("not allowed here (403)"), "{}", outlook.activity);
         assert!(plan.next.is_some_and(|next| next <= secs(wait)), "{:?}", plan.next);
 

@@ -3,7 +3,7 @@
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::narrow::{Answer, Around};
 use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
-use nrh_core::plan::{BlockReason, Effect, plan};
+use nrh_core::plan::{BlockReason, Effect, SelfHealing, plan};
 use nrh_core::policy::{Action, Amount, FaultLimit, Mode, Namespaces, NodeLimit, TopologyLimit};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::Tri;
@@ -612,7 +612,7 @@ fn an_act_that_failed_on_the_node_counts_as_one() {
         "{:?}",
         world.only_remediation().steps
     );
-    assert_eq!(world.plan().nodes["n1"].self_healing, Tri::False, "a person has to see it");
+    assert_eq!(world.plan().nodes["n1"].self_healing, SelfHealing::ManualActionRequired, "a person has to see it");
 }
 
 #[test]

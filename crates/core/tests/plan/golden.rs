@@ -152,7 +152,7 @@ fn remediation(one: &Remediation) -> String {
 fn node(one: &NodeOutlook) -> String {
     let remedies: Vec<_> = one.remedies.iter().map(|(id, remedy)| (id, &remedy.policy, &remedy.rule)).collect();
     let stopped = one.stopped.as_ref().map(|stopped| (&stopped.remediation, &stopped.message, stopped.at));
-    let conditions = [one.probe_reporting, one.self_healing, one.pods_progressing, one.stable];
+    let conditions = [one.probe_reporting, one.self_healing.status(), one.pods_progressing, one.stable];
     format!(
         "{:?} {:?} {:?} {:?} {:?} {remedies:?} {:?} {stopped:?} {:?} {} {conditions:?} {} {} {}",
         one.health,

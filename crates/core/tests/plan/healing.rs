@@ -1,7 +1,7 @@
 //! From the first step to the verified cure.
 
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{BlockReason, Effect, Health, Operation};
+use nrh_core::plan::{BlockReason, Effect, Health, Operation, SelfHealing};
 use nrh_core::policy::{Action, Amount, Mode, OnFailure, Step};
 use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::Tri;
@@ -148,7 +148,7 @@ fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
 
     let plan = world.plan();
     assert_eq!(reasons(&plan), [BlockReason::RecentlyFailed]);
-    assert_eq!(plan.nodes["n1"].self_healing, Tri::False);
+    assert_eq!(plan.nodes["n1"].self_healing, SelfHealing::ManualActionRequired);
     world.tick(secs(3_600));
     assert_eq!(acts(&world.plan()).len(), 1, "after an hour it is tried again");
     let again = world.plan().effects.iter().any(|e| matches!(e, Effect::WriteRemediation(e) if e.name.ends_with("-2")));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nrh_core::fault::{FaultType, PodRef};
 use nrh_core::narrow::{Narrow, Runtime};
-use nrh_core::plan::BlockReason;
+use nrh_core::plan::{BlockReason, SelfHealing};
 use nrh_core::policy::{Action, Amount, ApprovalMode, Mode, Namespaces, Policy, Requirement, Rule, Selector, Step};
 use nrh_core::remediation::Approval;
 use nrh_core::remediation::{Phase, StepState};
@@ -70,7 +70,7 @@ fn what_nobody_has_read_is_held_and_goes_to_no_later_rule_and_no_other_policy() 
             assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::PodUnknown]));
             let said = &plan.blocked[0].message;
             assert!(said.contains("rule first") && said.contains("kube-system/log are not known yet"), "{said}");
-            assert_eq!(plan.nodes["n1"].self_healing, nrh_core::snapshot::Tri::Unknown, "nothing heals it now");
+            assert_eq!(plan.nodes["n1"].self_healing, SelfHealing::Unknown, "nothing heals it now");
             assert_eq!(plan.nodes["n1"].remedies.values().next().unwrap().rule, None);
         }
     }
@@ -86,7 +86,7 @@ fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
     for part in ["rule r of policy p", "match.podSelector", "has no pod kube-system/log", "resolve it manually"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert_eq!(plan.nodes["n1"].self_healing, nrh_core::snapshot::Tri::False);
+    assert_eq!(plan.nodes["n1"].self_healing, SelfHealing::ManualActionRequired);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! DaemonSet pods that make no progress.
 
 use nrh_core::fault::{Fault, FaultState, FaultType};
-use nrh_core::plan::{BlockReason, Effect, Health, plan};
+use nrh_core::plan::{BlockReason, Effect, Health, SelfHealing, plan};
 use nrh_core::policy::{Action, ActionType};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::{FailedContainer, SuspectPod, Tri};
@@ -382,7 +382,7 @@ fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
     assert_eq!(world.did(), ["delete agent-0"]);
     let plan = world.plan();
     assert!(reasons(&plan).contains(&BlockReason::RecentlyFailed), "{:?}", plan.blocked);
-    assert_eq!(plan.nodes["n1"].self_healing, Tri::False);
+    assert_eq!(plan.nodes["n1"].self_healing, SelfHealing::ManualActionRequired);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nrh_core::fault::{FaultState, FaultType, Severity};
-use nrh_core::plan::{BlockReason, Health, plan};
+use nrh_core::plan::{BlockReason, Health, SelfHealing, plan};
 use nrh_core::policy::{Action, Amount, Mode};
 use nrh_core::snapshot::{Snapshot, Tri};
 use nrh_core::window::WindowType;
@@ -151,7 +151,7 @@ fn a_fault_that_comes_back_again_and_again_is_left_to_a_person() {
         }
     }
     assert_eq!(world.did().len(), 3);
-    assert_eq!(world.plan().nodes["n1"].self_healing, Tri::False);
+    assert_eq!(world.plan().nodes["n1"].self_healing, SelfHealing::ManualActionRequired);
 }
 
 #[test]

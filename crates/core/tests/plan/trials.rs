@@ -1,12 +1,11 @@
 //! Policies that are tried as a dry run beside one that acts.
 
 use nrh_core::fault::{Fault, FaultType, Severity};
-use nrh_core::plan::BlockReason;
+use nrh_core::plan::{BlockReason, SelfHealing};
 use nrh_core::policy::{Mode, Policy, Step};
 use nrh_core::remediation::Phase;
-use nrh_core::snapshot::Tri;
 
-use crate::samples::{cont, hung, kill, notify, plugin, secs};
+use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, secs};
 use crate::world::{Cure, World, reasons};
 
 /// A node that its policy heals, and another policy that is tried there.
@@ -32,12 +31,44 @@ fn what_a_dry_run_would_take_is_recorded_and_healed_by_the_policy_that_acts() {
     let plan = world.pass();
     assert_eq!(reasons(&plan), [], "nothing is held: {:?}", plan.blocked);
     let outlook = &plan.nodes["n1"];
-    assert_eq!((outlook.policy.as_deref(), outlook.self_healing), (Some("p"), Tri::True), "{}", outlook.activity);
+    assert_eq!(
+        (outlook.policy.as_deref(), outlook.self_healing),
+        (Some("p"), SelfHealing::Allowed),
+        "{}",
+        outlook.activity
+    );
     world.run(secs(300));
     assert_eq!(world.did(), ["job ReleaseCont"]);
     assert_eq!(recorded(&world), [(Phase::Simulated, "ReleaseHungProcess(SIGKILL)".to_owned())], "once");
     let real = world.remediations.values().find(|remediation| remediation.policy == "p").unwrap();
     assert_eq!(real.phase, Phase::Succeeded, "{}", real.message);
+}
+
+#[test]
+fn the_column_remediation_says_what_stands_in_the_way() {
+    type Change = fn(&mut World);
+    let cases: [(SelfHealing, bool, Change); 9] = [
+        (SelfHealing::Allowed, true, |_| {}),
+        (SelfHealing::Allowed, false, |_| {}),
+        (SelfHealing::DryRun, true, |world| world.policies[0].mode = Mode::DryRun),
+        (SelfHealing::Allowed, false, |world| world.policies[0].mode = Mode::DryRun),
+        (SelfHealing::Suspended, true, |world| world.policies[0].suspend = true),
+        (SelfHealing::Suspended, true, |world| world.suspended = Some("by ann".into())),
+        (SelfHealing::Excluded, false, |world| world.node("n1").view.vetoes.push("maintenance".into())),
+        (SelfHealing::Excluded, true, |world| world.node("n1").view.vetoes.push("maintenance".into())),
+        (SelfHealing::ManualActionRequired, true, |world| world.policies.clear()),
+    ];
+    for (number, (expected, is_sick, change)) in cases.into_iter().enumerate() {
+        let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["n1"]);
+        if is_sick {
+            world.infect("n1", hung("log"), Cure::Nothing);
+        }
+        change(&mut world);
+        // A dry run records first what it would do.
+        world.pass();
+        world.tick(secs(5));
+        assert_eq!(world.pass().nodes["n1"].self_healing, expected, "case {number}");
+    }
 }
 
 #[test]
