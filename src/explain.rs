@@ -125,10 +125,25 @@ mod tests {
         })
         .unwrap();
         assert!(text.contains("(spec.suspend of its NodeRuntimeHealth): by ann: disk swap"), "{text}");
+        assert!(text.contains("the node is excluded: suspended by ann: disk swap"), "{text}");
         // An object of before its name was asked for.
         let before =
             explained(|saved| saved.replace("suspend: false", "suspend: true\n    reason: disk swap")).unwrap();
         assert!(before.contains("(spec.suspend of its NodeRuntimeHealth): disk swap"), "{before}");
+    }
+
+    #[test]
+    fn a_cluster_that_is_suspended_is_told_also_of_a_node_that_is_well() {
+        let config = "- {apiVersion: runtimehealth.io/v1alpha1, kind: RemediationConfig, metadata: {name: cluster}, \
+                      spec: {suspend: true, suspendedBy: ann, reason: move}}\n";
+        let text = explained(|saved| {
+            let (start, rest) = saved.split_once("    faults:\n").unwrap();
+            let (_, end) = rest.split_once("\n    conditions: []").unwrap();
+            format!("{start}    faults: []\n    conditions: []{}\n{config}", end.trim_end())
+        })
+        .unwrap();
+        assert!(text.contains("suspended in the whole cluster, by ann: move (`nrh resume --all`"), "{text}");
+        assert!(text.contains("no fault is suspected"), "{text}");
     }
 
     #[test]

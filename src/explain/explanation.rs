@@ -30,6 +30,9 @@ pub(super) struct Explanation<'a> {
     /// Who has suspended all remediation, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended: Option<&'a str>,
+    /// Why nothing is done to this node, whatever is found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excluded: Option<String>,
     /// Why nothing is decided on its report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report_unused: Option<String>,
@@ -165,6 +168,7 @@ impl<'a> Explanation<'a> {
             node,
             health,
             suspended: snapshot.suspended.as_deref(),
+            excluded: excluded(node, snapshot),
             report_unused: unused(node, snapshot),
             probe: report.and_then(|report| report.heartbeat.as_ref()).map(|beat| Probe {
                 last_report_seconds: beat.arrived.as_secs(),
@@ -194,6 +198,13 @@ impl<'a> Explanation<'a> {
             decided_again_seconds: decided.next.map(|next| next.as_secs().max(1)),
         }
     }
+}
+
+/// Who has suspended the node and why, or what asks on the Node itself to leave it alone.
+fn excluded(node: &str, snapshot: &Snapshot) -> Option<String> {
+    let by = snapshot.reports.get(node).and_then(|report| report.suspended.as_ref());
+    by.map(|by| format!("{} (`nrh resume {node}` lifts it)", format!("suspended {by}").trim_end()))
+        .or_else(|| snapshot.nodes.get(node)?.vetoes.first().cloned())
 }
 
 /// Why nothing is decided on the report, if so: without that every fault looks as if no policy wanted it.

@@ -14,6 +14,9 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
     if let Some(by) = explanation.suspended {
         let _ = writeln!(out, "  remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)");
     }
+    if let Some(why) = &explanation.excluded {
+        let _ = writeln!(out, "  the node is excluded: {why}");
+    }
     if let Some(why) = &explanation.report_unused {
         let _ = writeln!(out, "  {why}");
     }
