@@ -41,7 +41,7 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-fn rust_files(folder: &str) -> Vec<PathBuf> {
+pub fn rust_files(folder: &str) -> Vec<PathBuf> {
     files(&root().join(folder)).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).collect()
 }
 
@@ -157,7 +157,7 @@ fn a_file_has_one_subject() {
 }
 
 /// Whether a file holds nothing but tests.
-fn is_test(path: &Path) -> bool {
+pub fn is_test(path: &Path) -> bool {
     let within = path.strip_prefix(root()).unwrap_or(path);
     within.components().any(|part| part.as_os_str() == "tests")
         || within.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("tests"))

@@ -1,6 +1,7 @@
 //! Rules that the repository keeps: its sources, definitions, manifests, documents and scenarios.
 
 mod architecture;
+mod circles;
 mod crds;
 mod documents;
 mod manifests;
