@@ -273,7 +273,7 @@ pub struct KubeletStatus {
 pub struct KubeletSettingsStatus {
     /// How they are known: Flags or File name them; Default: neither does; Assumed: neither could be read.
     pub source: SettingsSource,
-    /// Seconds that it gives one call to its runtime (runtimeRequestTimeout).
+    /// The kubelet's runtimeRequestTimeout, in seconds.
     pub request_timeout_seconds: u64,
     /// Whether it takes pods' changes from the runtime's events (feature gate EventedPLEG).
     #[serde(default)]

@@ -290,7 +290,7 @@ pub struct PolicyNodeCondition {
     pub kind: String,
     /// The status that means trouble: "True", "False" or "Unknown". Tools differ in it, so it has to be said.
     pub status: Tri,
-    /// The reasons that are meant, each of 1 to 256 characters. Absent = any. At most 16.
+    /// Reasons of the condition that match, each of 1 to 256 characters. Absent = any. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]
     pub reasons: Vec<String>,

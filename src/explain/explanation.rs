@@ -8,9 +8,10 @@ use crate::api::health::CollectorStatus;
 use crate::core::blocked::BlockReason;
 use crate::core::fault::{Fault, FaultState};
 use crate::core::flap::FlapView;
+use crate::core::manual;
 use crate::core::order::NodeAction;
 use crate::core::plan::{Effect, Health, Operation, Plan};
-use crate::core::policy::{Action, Policy, Rule};
+use crate::core::policy::{Policy, Rule};
 use crate::core::remediation::{Phase, Remediation, StepRecord};
 use crate::core::snapshot::Snapshot;
 
@@ -229,7 +230,8 @@ fn explained<'a>(node: &str, fault: &'a Fault, snapshot: &'a Snapshot, decided: 
         fault,
         policy: found.map(|(policy, _)| policy.name.as_str()),
         rule: found.map(|(_, rule)| rule.name.as_str()),
-        steps: found.map_or_else(Vec::new, |(_, rule)| rule.steps.iter().map(|step| phrase(&step.action)).collect()),
+        steps: found
+            .map_or_else(Vec::new, |(_, rule)| rule.steps.iter().map(|step| manual::phrase(&step.action)).collect()),
         blocked: its.map(|block| Block { reason: block.reason, message: &block.message }).collect(),
     }
 }
@@ -257,11 +259,11 @@ fn starts(node: &str, effect: &Effect) -> Option<String> {
     let Effect::Act { node: target, operation, .. } = effect else { return None };
     (target == node).then(|| match operation {
         Operation::Cordon => "Cordon".to_owned(),
-        Operation::Taint(effect) => format!("Taint ({})", effect.as_str()),
+        Operation::Taint(effect) => format!("Taint({})", effect.as_str()),
         Operation::Drain(_) => "Drain".to_owned(),
         Operation::DeletePod(pod) => format!("DeletePod {pod}"),
-        Operation::RunJob(order) => format!("{} by a Job", name(order.action)),
-        Operation::GiveOrder(order) => format!("{} by the probe", name(order.action)),
+        Operation::RunJob(order) => format!("{} by Job", name(order.action)),
+        Operation::GiveOrder(order) => format!("{} by Probe", name(order.action)),
         Operation::HandOff(with) => format!("HandOff by {}", with.remediation_template),
         Operation::Notify(message) => format!("Notify: {message}"),
     })
@@ -269,22 +271,12 @@ fn starts(node: &str, effect: &Effect) -> Option<String> {
 
 const fn name(action: NodeAction) -> &'static str {
     match action {
-        NodeAction::ReleaseCont => "ReleaseHungProcess (SIGCONT)",
-        NodeAction::ReleaseKill => "ReleaseHungProcess (SIGKILL)",
+        NodeAction::ReleaseCont => "ReleaseHungProcess(SIGCONT)",
+        NodeAction::ReleaseKill => "ReleaseHungProcess(SIGKILL)",
         NodeAction::CleanupOrphans => "CleanupOrphans",
         NodeAction::RestartKubelet => "RestartKubelet",
         NodeAction::RestartRuntime => "RestartRuntime",
         NodeAction::Reboot => "Reboot",
         NodeAction::MarkForReboot => "MarkForReboot",
-    }
-}
-
-/// A step of a rule, with the one parameter that says what it does.
-fn phrase(action: &Action) -> String {
-    match action {
-        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess ({})", signal.as_str()),
-        Action::HandOff(with) => format!("HandOff ({})", with.remediation_template.object_kind()),
-        Action::Taint(effect) => format!("Taint ({})", effect.as_str()),
-        other => other.kind().as_str().to_owned(),
     }
 }

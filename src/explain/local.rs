@@ -25,7 +25,7 @@ fn text(told: &LocalStatus) -> String {
     match (&status.probe, told.judged_seconds) {
         (Some(probe), Some(ago)) => {
             let mode = if probe.mode == ProbeMode::Unit { "unit" } else { "pod" };
-            let can = if probe.actions_enabled { "it accepts actions" } else { "it accepts no actions" };
+            let can = if probe.actions_enabled { "actions are enabled" } else { "actions are disabled" };
             let _ = writeln!(out, "  probe: version {}, a {mode}, {can}; last judged {ago} s ago", probe.version);
         }
         _ => {
@@ -63,7 +63,7 @@ fn text(told: &LocalStatus) -> String {
         seen(&mut out, fault);
     }
     if told.judged_seconds.is_some() && status.faults.is_empty() {
-        let _ = writeln!(out, "  no fault is suspected");
+        let _ = writeln!(out, "  no fault");
     }
     if let Some(more) = status.faults_omitted {
         let _ = writeln!(out, "  {more} more faults are left out");
@@ -139,7 +139,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part:?} is missing in:\n{text}");
         }
-        assert!(!text.contains("given up") && !text.contains("no fault is suspected"), "{text}");
+        assert!(!text.contains("given up") && !text.contains("  no fault"), "{text}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     }
     let (present, age) = (fault.duration_seconds, fault.check_age_seconds);
     let checks = match fault.confirmations {
-        0 => "not checked directly yet".to_owned(),
+        0 => "confirmed by no check yet".to_owned(),
         count => format!("seen by {count} checks in a row, the last one {age} s before the report"),
     };
     let _ = writeln!(out, "    present for {present} s, {checks}");

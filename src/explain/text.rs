@@ -21,7 +21,7 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
         let _ = writeln!(out, "  {why}");
     }
     if let Some(probe) = &explanation.probe {
-        let can = if probe.actions_enabled { "it accepts actions" } else { "it accepts no actions" };
+        let can = if probe.actions_enabled { "actions are enabled" } else { "actions are disabled" };
         let (last, interval) = (probe.last_report_seconds, probe.interval_seconds);
         let next = match interval.checked_sub(last) {
             Some(left) => format!("the next one within {left} s"),
@@ -52,8 +52,8 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
     if explanation.faults.is_empty() && explanation.controller_faults.is_empty() {
         let what = match (&explanation.probe, explanation.collectors) {
             (None, _) => "no fault is known",
-            (Some(_), []) => "no fault is suspected",
-            (Some(_), _) => "no fault is suspected, as far as the probe can check",
+            (Some(_), []) => "no fault",
+            (Some(_), _) => "no fault, as far as the probe can check",
         };
         let _ = writeln!(out, "  {what}");
     }
@@ -62,15 +62,15 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
     }
     of_the_controller(&mut out, explanation);
     for action in &explanation.now {
-        let _ = writeln!(out, "  now: {action}");
+        let _ = writeln!(out, "  starts now: {action}");
     }
     remediations(&mut out, explanation);
     match explanation.decided_again_seconds {
         Some(seconds) => {
-            let _ = writeln!(out, "  next decision within {seconds} s, or at any change");
+            let _ = writeln!(out, "  the controller decides again within {seconds} s, or at any change");
         }
         None => {
-            let _ = writeln!(out, "  next decision at the next change");
+            let _ = writeln!(out, "  the controller decides again at the next change");
         }
     }
     out
@@ -118,7 +118,7 @@ fn one(out: &mut String, explained: &ExplainedFault<'_>, is_unused: bool) {
 const fn not_confirmed(state: FaultState) -> &'static str {
     match state {
         FaultState::Clearing => "the last check found it gone; the next one decides",
-        FaultState::Suspected | FaultState::Confirmed => "it is suspected; a suspicion starts no action",
+        FaultState::Suspected | FaultState::Confirmed => "it is not confirmed yet; a suspicion starts no action",
     }
 }
 
@@ -137,7 +137,7 @@ fn remediations(out: &mut String, explanation: &Explanation<'_>) {
             let (began, what) = (clock(step.scheduled_at), step.phrase());
             let _ = writeln!(out, "    {began} {what} by {:?}: {:?}{ended}{message}", step.executor, step.state);
             if !step.executor_reason.is_empty() {
-                let _ = writeln!(out, "      why this executor: {}", step.executor_reason);
+                let _ = writeln!(out, "      why {}", step.executor_reason);
             }
         }
     }

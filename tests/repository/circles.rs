@@ -105,7 +105,8 @@ fn circles(folder: &str) -> BTreeSet<Vec<String>> {
         paths.visit_file(file);
         for named in paths.named {
             // What is named within a module is that module's.
-            let found = (0..=named.len()).rev().find_map(|length| modules.binary_search(&&named[..length].to_vec()).ok());
+            let found =
+                (0..=named.len()).rev().find_map(|length| modules.binary_search(&&named[..length].to_vec()).ok());
             // A child may use what its parents hand to all of their children.
             if let Some(to) = found.filter(|to| !module.starts_with(modules[*to])) {
                 graph.add_edge(from, to, ());

@@ -393,7 +393,7 @@ pub const MAX_LINE: usize = 512;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Fault {
-    /// Stable identity on this node: kind and subject, hashed. It survives a change of pid.
+    /// Identity of the fault on this node: a hash of its type and subject. It does not depend on a process id.
     #[schemars(length(max = 80))]
     pub id: String,
     /// What is wrong, as a word from a closed set.

@@ -153,6 +153,7 @@ pub fn phrase(action: &Action) -> String {
     match action {
         Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess({})", signal.as_str()),
         Action::HandOff(with) => format!("HandOff({})", with.remediation_template.object_kind()),
+        Action::Taint(effect) => format!("Taint({})", effect.as_str()),
         Action::Restart { with, .. } if with.skip_safety_check => {
             format!("{} (skipSafetyCheck)", action.kind().as_str())
         }

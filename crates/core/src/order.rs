@@ -116,7 +116,7 @@ pub struct Order {
     /// When the command was issued (for people; the node measures `ttlSeconds` from when it first read it, and refuses
     /// a command whose age by its own clock exceeds it by more than an hour).
     pub issued_at: Timestamp,
-    /// Seconds within which the command may be started.
+    /// Seconds after issuedAt within which the node may start the command.
     #[schemars(range(min = 1, max = 3600))]
     pub ttl_seconds: u32,
 }

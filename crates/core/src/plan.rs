@@ -232,7 +232,7 @@ pub enum SelfHealing {
     ManualActionRequired,
     /// Only a dry run is for a fault.
     DryRun,
-    /// A person has suspended all remediation, or the policy for a fault.
+    /// A person has suspended the node, the policy for a fault, or all remediation.
     Suspended,
     /// The node is to be left alone.
     Excluded,

@@ -54,8 +54,8 @@ const MAX_SENTINEL: usize = 69;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MarkForReboot {
-    /// The file that requests the reboot (kured: `--reboot-sentinel`), as the node has it: directly in /run, with reboot in its
-    /// name. Default /run/reboot-required, the default of kured (which calls the folder /var/run).
+    /// Path on the node of the file that requests the reboot (kured: `--reboot-sentinel`): directly in /run, and its name contains
+    /// `reboot`. Default /run/reboot-required, which kured calls /var/run/reboot-required.
     #[serde(default = "default_sentinel")]
     #[schemars(length(max = MAX_SENTINEL), regex(pattern = SENTINEL_PATTERN))]
     pub path: String,

@@ -436,9 +436,9 @@ impl Remediation {
         let given_up: Vec<&str> = self.given_up().map(|fault| fault.kind.as_str()).collect();
         if given_up.is_empty() {
             self.phase = Phase::Succeeded;
-            let healed = self.faults.len();
+            let healed = self.kinds().into_iter().map(FaultType::as_str).collect::<Vec<_>>().join(", ");
             let flaps = if self.message.ends_with(FLAPS_STILL) { FLAPS_STILL } else { "" };
-            self.say(&format!("resolved: {healed} fault(s) gone by a clear check{flaps}"));
+            self.say(&format!("resolved: a check no longer finds {healed}{flaps}"));
         } else {
             let message = format!("no step is left, and not resolved: {}; a person is needed", given_up.join(", "));
             self.phase = Phase::Failed;

@@ -101,8 +101,8 @@ pub struct PolicyTopologyLimit {
     /// Key of the label, such as `topology.kubernetes.io/zone`.
     #[schemars(length(min = 1, max = 317), regex(pattern = LABEL_KEY))]
     pub topology_key: String,
-    /// Remediations that may run at the same time on nodes with one value of it: a number, or a percent of the selected nodes that
-    /// have this value (rounded down, but at least 1; 0 and 0% mean none).
+    /// Remediations that may run at the same time on nodes with the same value of this label: a number, or a percent of the selected
+    /// nodes with that value (rounded down, at least 1). 0 and 0% allow none.
     pub max_in_flight: IntOrPercent,
 }
 

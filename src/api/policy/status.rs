@@ -38,7 +38,7 @@ pub struct RemediationPolicyStatus {
     /// `maxInFlight` as a number now.
     #[serde(default)]
     pub max_in_flight: u32,
-    /// The narrower limits as numbers now. Absent if there are none.
+    /// What limits.perTopology, perFault and perNode come to now. Absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<PolicyLimitsStatus>,
     /// `windows` of the spec, in its order: whether each is active, and when that changes.
@@ -66,7 +66,7 @@ pub struct RemediationPolicyStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyLimitsStatus {
-    /// `perTopology`: each value of each label, those with the least room first. At most 16; `perTopologyOmitted` counts the rest.
+    /// `perTopology`: each value of each label, the fullest first. At most 16; `perTopologyOmitted` counts the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub per_topology: Vec<TopologyLimitStatus>,
@@ -98,7 +98,7 @@ pub struct TopologyLimitStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub value: Option<String>,
-    /// Selected nodes that have it.
+    /// How many selected nodes have this value.
     pub nodes: u32,
     /// Remediations in flight on them.
     pub in_flight: u32,

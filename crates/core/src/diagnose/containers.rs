@@ -233,7 +233,7 @@ fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations
     let is_its = |process: &&ProcessSeen| matches!(&process.part, Part::Monitor { id } if id == group.id);
     let Some(monitor) = processes.find(is_its) else { return sighting };
     if answers_nobody(monitor.state) {
-        sighting.message = bounded(&format!("{}: {} blocks it", sighting.message, describe(monitor)), MAX_LINE);
+        sighting.message = bounded(&format!("{}; blocked by {}", sighting.message, describe(monitor)), MAX_LINE);
     }
     sighting.evidence.push(format!("monitor of container {}: {}", short(group.id), describe(monitor)));
     Sighting { evidence: evidence(sighting.evidence), ..sighting }
@@ -279,7 +279,7 @@ fn tell(
         |process| match (kind, process.state) {
             // What holds a lock in Docker may be its shim, a mount, or Docker itself.
             (RuntimeKind::Docker, state) if state != 'T' => format!("; its shim is {}", describe(process)),
-            _ => format!(": {} blocks it", describe(process)),
+            _ => format!("; blocked by {}", describe(process)),
         },
     );
     let message = if certain {
@@ -314,7 +314,7 @@ fn tell(
         .collect();
     let whose = if group.id == group.sandbox_id { "sandbox" } else { "container" };
     lines.extend(shim.map(|process| format!("shim of {whose} {}: {}", short(group.id), describe(process))));
-    lines.push("the runtime's lists answer".to_owned());
+    lines.push("the runtime answers its list calls".to_owned());
     let subject = Subject {
         id: shown.first().map(|container| bounded(&container.id, 128)),
         name: shown.first().map(|container| bounded(&container.name, 253)),

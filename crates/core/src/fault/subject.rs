@@ -166,7 +166,7 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessRef {
-    /// The part it plays: `Shim`, `RuntimeClient` (`runc create` and its kin) or `NetworkPlugin`.
+    /// Role of the process: `Shim`, `RuntimeClient` (such as `runc create`) or `NetworkPlugin`.
     pub role: Role,
     /// Process id in the node's own PID namespace.
     #[schemars(range(min = 2, max = 4_194_304))]

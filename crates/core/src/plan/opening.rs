@@ -327,7 +327,7 @@ fn dry_run(policy: &Policy, known: Option<&Remediation>) -> Block {
     let record = known.map_or_else(String::new, |remediation| {
         format!(" (see remediation {}: {})", remediation.name, remediation.message)
     });
-    let message = format!("policy {} is a dry run: decided and recorded, not done{record}", policy.name);
+    let message = format!("policy {} is a dry run, which records and does nothing{record}", policy.name);
     Block::new(BlockReason::DryRun, &message)
 }
 
@@ -402,7 +402,7 @@ fn simulate(ctx: Ctx<'_>, turn: &mut Turn, policy: &Policy, ready: &[(&Seen<'_>,
     }
     remediation.phase = Phase::Simulated;
     remediation.finished_at = Some(now);
-    let message = format!("would be done: {}", remediation.message);
+    let message = format!("would start: {}", remediation.message);
     remediation.say(&message);
     turn.blocked.clear();
     let block = dry_run(policy, Some(&turn.remediation));

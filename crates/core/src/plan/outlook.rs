@@ -47,7 +47,8 @@ impl<'a> Resting<'a> {
 fn at_rest<'a>(facts: &NodeFacts<'a>) -> Option<Stands<'a>> {
     let view = facts.view.filter(|view| view.ready != Tri::Unknown)?;
     let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
-    let is_noted = facts.flap.is_some() || facts.report.is_none_or(|report| report.stopped.is_some());
+    let is_noted = facts.flap.is_some()
+        || facts.report.is_none_or(|report| report.stopped.is_some() || report.suspended.is_some());
     (facts.probe == Probe::Reporting && remembered == 0 && !is_noted && !readiness::is_excluded(facts)).then(|| {
         let first = facts.policies.first().map(|policy| policy.name.as_str());
         (first, view.kubelet_version.as_deref(), facts.stable)
@@ -226,10 +227,10 @@ fn self_healing(facts: &NodeFacts<'_>, blocked: &[&Blocked]) -> SelfHealing {
     ];
     if has(&needs_a_person) {
         SelfHealing::ManualActionRequired
+    } else if has(&[BlockReason::Suspended]) || readiness::is_suspended(facts) {
+        SelfHealing::Suspended
     } else if readiness::is_excluded(facts) {
         SelfHealing::Excluded
-    } else if has(&[BlockReason::Suspended]) {
-        SelfHealing::Suspended
     } else if has(&[BlockReason::DryRun]) {
         SelfHealing::DryRun
     } else if facts.probe != Probe::Reporting || has(&[BlockReason::PodUnknown]) {

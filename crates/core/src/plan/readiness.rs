@@ -19,8 +19,13 @@ pub(super) fn leave_alone(facts: &NodeFacts<'_>) -> Option<String> {
 
 /// The same, as a block.
 pub(super) fn excluded(facts: &NodeFacts<'_>) -> Result<(), Block> {
-    let reason = if facts.all_suspended.is_some() { BlockReason::Suspended } else { BlockReason::Excluded };
+    let reason = if suspended(facts).is_some() { BlockReason::Suspended } else { BlockReason::Excluded };
     leave_alone(facts).map_or(Ok(()), |why| Err(Block::new(reason, &why)))
+}
+
+/// Whether a person has suspended this node.
+pub(super) fn is_suspended(facts: &NodeFacts<'_>) -> bool {
+    facts.report.is_some_and(|report| report.suspended.is_some())
 }
 
 /// Whether this node is to be left alone, whatever holds for all of them. That all remediation is suspended shows in its own object: it
@@ -53,7 +58,7 @@ pub(super) fn suspended(facts: &NodeFacts<'_>) -> Option<String> {
         return Some(why);
     }
     let reason = facts.report?.suspended.as_ref()?;
-    Some(format!("node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name))
+    Some(format!("remediation of node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name))
 }
 
 /// The standing of a fault that enters a remediation now.

@@ -74,7 +74,7 @@ pub struct StepRecord {
     /// Which unit, and which checks are skipped, for `RestartKubelet` and `RestartRuntime`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
-    /// The remediator that the node is handed to, for `HandOff`.
+    /// The external remediator that `HandOff` gives the node to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_off: Option<HandOff>,
     /// The effect of the taint, for `Taint`.

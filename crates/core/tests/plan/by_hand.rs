@@ -160,7 +160,7 @@ fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
             |w| w.node("n1").view.vetoes.clear(),
         ),
         (
-            BlockReason::Excluded,
+            BlockReason::Suspended,
             |w| w.node("n1").report.suspended = Some("hands off".into()),
             |w| w.node("n1").report.suspended = None,
         ),

@@ -240,7 +240,11 @@ fn the_outlook_says_what_is_done() {
     world.tick(secs(5));
     let outlook = world.pass().nodes.remove("n1").unwrap();
     assert_eq!(outlook.health, Health::Healthy, "the probe sees it gone");
-    assert!(outlook.activity.starts_with("step 1/2 ReleaseHungProcess(SIGCONT) by Job, done "), "{}", outlook.activity);
+    assert!(
+        outlook.activity.starts_with("step 1/2 ReleaseHungProcess(SIGCONT) by Job, executed "),
+        "{}",
+        outlook.activity
+    );
     assert_eq!(outlook.remediation.as_ref(), Some(&world.only_remediation().name));
     let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
     let outlook = world.plan().nodes.remove("n1").unwrap();

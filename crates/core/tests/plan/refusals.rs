@@ -29,7 +29,9 @@ fn every_doubt_holds() {
         ("a rule that waits", BlockReason::MinDurationNotReached, |s| s.policies[0].rules[0].min_duration = secs(600)),
         ("a node deleted", BlockReason::Excluded, |s| s.nodes.get_mut("n1").unwrap().deleting = true),
         ("a veto", BlockReason::Excluded, |s| s.nodes.get_mut("n1").unwrap().vetoes.push("excluded".into())),
-        ("a suspended node", BlockReason::Excluded, |s| s.reports.get_mut("n1").unwrap().suspended = Some("me".into())),
+        ("a suspended node", BlockReason::Suspended, |s| {
+            s.reports.get_mut("n1").unwrap().suspended = Some("me".into())
+        }),
         ("an old look", BlockReason::StaleEvidence, |s| s.reports.get_mut("n1").unwrap().faults[0].looked = secs(46)),
         ("a missed heartbeat", BlockReason::ProbeNotReporting, |s| {
             s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = Duration::from_millis(22_501);

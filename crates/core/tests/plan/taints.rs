@@ -135,7 +135,7 @@ fn it_comes_off_however_the_remediation_ends() {
             Phase::Cancelled,
             "was replaced by another one",
         ),
-        ("healed", |w| w.node("n1").sick.clear(), Phase::Succeeded, "gone by a clear check"),
+        ("healed", |w| w.node("n1").sick.clear(), Phase::Succeeded, "a check no longer finds"),
     ];
     for (what, end, phase, message) in ends {
         let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
