@@ -261,10 +261,15 @@ impl Table {
         let urgent = self.pace().urgent;
         let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
         let due = ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least));
-        // So that its answer comes when it counts, and no look later. What gives no answer at all is not hurried.
+        // So that its answer comes when it counts, and no question is out then that was asked too early for that. What gives no answer
+        // at all is not hurried.
         let counts = entry.counted.filter(|_| !entry.failed);
         let counts = counts.map(|counted| (counted + self.counted + LATE).checked_sub(SHIM_WAIT).unwrap_or(now));
-        counts.map_or(due, |counts| due.min(counts.max(ended + SUSPECT_INTERVAL)))
+        let next = |counts: Instant| {
+            let is_early = due + SHIM_WAIT + SUSPECT_INTERVAL <= counts;
+            if is_early { due } else { counts.max(ended + SUSPECT_INTERVAL) }
+        };
+        counts.map_or(due, next)
     }
 
     /// The next question, and when it is due: the most overdue suspect, else the task whose turn it is.
@@ -351,7 +356,8 @@ impl Table {
                     // Its shim may have answered any time since: the oldest counts.
                     news |= self.ended(&id, sent, Ok(TaskAnswer::Answered), sent);
                 }
-            } else if let Some(entry) = self.entries.get_mut(&id) {
+            } else if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.mute) {
+                // One that is known to be silent is asked when its answer counts.
                 (entry.missing, entry.silent) = (true, silent);
                 news = true;
             }
