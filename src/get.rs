@@ -40,7 +40,7 @@ pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     match suspended(client.clone()).await {
         Ok(None) => {}
         Ok(Some(by)) => {
-            complain(&format!("remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)"))
+            complain(&format!("remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)"));
         }
         Err(error) => complain(&format!("it is not known whether all remediation is suspended: {error:#}")),
     }

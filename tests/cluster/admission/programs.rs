@@ -132,7 +132,7 @@ async fn suspended(all: &Callers, cases: &mut Cases, [ann, olga, otto]: [&Person
     otto.fails(cases, &["resume", "worker-2"], &[&whose, "nrh resume worker-2 --force"])?;
     let found = veto().await?;
     cases.note("it still stands", found == hers, &found.to_string());
-    otto.succeeds(cases, &["resume", "worker-2", "--force"], &["not suspended any more", &whose])?;
+    otto.succeeds(cases, &["resume", "worker-2", "--force"], &["is resumed; it was suspended", &whose])?;
     let found = veto().await?;
     cases.note("it is lifted, with its words", found == json!({"suspend": false}), &found.to_string());
     olga.succeeds(cases, &["resume", "worker-2"], &["is not suspended; nothing was changed"])?;

@@ -324,10 +324,11 @@ fn begin<'a>(
 }
 
 fn dry_run(policy: &Policy, known: Option<&Remediation>) -> Block {
-    let record = known.map_or_else(String::new, |remediation| {
-        format!(" (see remediation {}: {})", remediation.name, remediation.message)
-    });
-    let message = format!("policy {} is a dry run, which records and does nothing{record}", policy.name);
+    let records = known.map_or_else(
+        || ", which records and does nothing".to_owned(),
+        |remediation| format!("; it {} (remediation {})", remediation.message, remediation.name),
+    );
+    let message = format!("policy {} is a dry run{records}", policy.name);
     Block::new(BlockReason::DryRun, &message)
 }
 
@@ -402,7 +403,7 @@ fn simulate(ctx: Ctx<'_>, turn: &mut Turn, policy: &Policy, ready: &[(&Seen<'_>,
     }
     remediation.phase = Phase::Simulated;
     remediation.finished_at = Some(now);
-    let message = format!("would start: {}", remediation.message);
+    let message = format!("would start {}", remediation.message);
     remediation.say(&message);
     turn.blocked.clear();
     let block = dry_run(policy, Some(&turn.remediation));

@@ -30,7 +30,7 @@ fn every_doubt_holds() {
         ("a node deleted", BlockReason::Excluded, |s| s.nodes.get_mut("n1").unwrap().deleting = true),
         ("a veto", BlockReason::Excluded, |s| s.nodes.get_mut("n1").unwrap().vetoes.push("excluded".into())),
         ("a suspended node", BlockReason::Suspended, |s| {
-            s.reports.get_mut("n1").unwrap().suspended = Some("me".into())
+            s.reports.get_mut("n1").unwrap().suspended = Some("me".into());
         }),
         ("an old look", BlockReason::StaleEvidence, |s| s.reports.get_mut("n1").unwrap().faults[0].looked = secs(46)),
         ("a missed heartbeat", BlockReason::ProbeNotReporting, |s| {
