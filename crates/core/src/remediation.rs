@@ -262,6 +262,12 @@ impl Remediation {
         self.faults.iter().map(|fault| fault.kind).collect()
     }
 
+    /// That its faults are gone, in one sentence.
+    pub fn no_longer_found(&self) -> String {
+        let kinds: Vec<&str> = self.kinds().into_iter().map(FaultType::as_str).collect();
+        format!("a check no longer finds {}", kinds.join(", "))
+    }
+
     /// Whether it has the node: a step may follow in it, or its undo is being done.
     pub fn is_open(&self) -> bool {
         !self.phase.is_final() || (self.cleanup.is_owed() && !self.is_quarantined())
@@ -436,9 +442,8 @@ impl Remediation {
         let given_up: Vec<&str> = self.given_up().map(|fault| fault.kind.as_str()).collect();
         if given_up.is_empty() {
             self.phase = Phase::Succeeded;
-            let healed = self.kinds().into_iter().map(FaultType::as_str).collect::<Vec<_>>().join(", ");
             let flaps = if self.message.ends_with(FLAPS_STILL) { FLAPS_STILL } else { "" };
-            self.say(&format!("resolved: a check no longer finds {healed}{flaps}"));
+            self.say(&format!("resolved: {}{flaps}", self.no_longer_found()));
         } else {
             let message = format!("no step is left, and not resolved: {}; a person is needed", given_up.join(", "));
             self.phase = Phase::Failed;

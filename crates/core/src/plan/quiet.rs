@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use super::evidence::NodeFacts;
 use super::turn::Turn;
 use super::{Block, BlockReason, Ctx, Wake, ending};
-use crate::fault::FaultType;
 use crate::flap::{FlapView, QUIET};
 use crate::policy::Action;
 use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution, clock, since};
@@ -59,8 +58,7 @@ pub(super) fn is_awaited(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &mut Turn, w
     }
     let (quiet, now) = (quiet(ctx, remediation), ctx.snapshot.now);
     let Some(flap) = flapping(facts, quiet) else { return false };
-    let healed = remediation.kinds().into_iter().map(FaultType::as_str).collect::<Vec<_>>().join(", ");
-    let gone = format!("a check no longer finds {healed}");
+    let gone = remediation.no_longer_found();
     let Some(until) = until(remediation, quiet).filter(|until| *until > now) else {
         turn.remediation.say(&format!("{gone}{FLAPS_STILL}"));
         return false;
