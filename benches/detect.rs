@@ -3,7 +3,7 @@
 //!
 //! Each hang begins at a random moment and is lifted once it is confirmed; several stand at a time. The baseline is the least
 //! time that the confirmation itself takes. Writes `target/bench/detect.json`. Needs root on Linux; `NRH_BENCH_PODS=100,250`,
-//! `NRH_BENCH_RUNTIMES=containerd,docker`, `NRH_BENCH_HANGS=stopped,traced,…` (all by default).
+//! `NRH_BENCH_RUNTIMES=containerd,docker`, `NRH_BENCH_HANGS=stopped,state S` (by default all).
 
 mod pods;
 mod record;
@@ -33,7 +33,7 @@ use serde_json::Value;
 const HANGS: usize = 12;
 /// Hangs that stand at a time.
 const AT_ONCE: usize = 4;
-/// For shims in state S: containerd's list of tasks waits 2 s for each of them, which no `/proc` tells apart from one at rest.
+/// Hangs in state S that stand at a time. containerd's list of tasks waits 2 s for each of them, so several delay one another.
 const ALONE: usize = 1;
 /// Longest distance between the beginnings of two.
 const APART: Duration = Duration::from_secs(20);
@@ -212,7 +212,8 @@ fn traced(process: Identity) -> Result<Lift> {
     }))
 }
 
-/// Makes hangs one after another, at most `at_once` at a time. `read` says of which victims the probe says that they hang, and whether that is confirmed.
+/// Makes hangs one after another, at most `at_once` at a time. `read` says of which victims the probe says that they hang, and whether
+/// that is confirmed.
 fn measured(
     name: &str,
     at_once: usize,

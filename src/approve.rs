@@ -104,9 +104,7 @@ fn waiting<'e>(remediations: &'e [Remediation], what: Option<&str>) -> anyhow::R
 /// What is done to what, in one sentence.
 fn line(remediation: &Remediation) -> String {
     let Some(step) = remediation.current_step() else { return String::new() };
-    let fault = remediation.fault(&step.fault_id);
-    let about = fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
-    let text = format!("{}{about} on node {}, policy {}", step.phrase(), remediation.node, remediation.policy);
+    let text = format!("{} on node {}, policy {}", remediation.purpose(step), remediation.node, remediation.policy);
     // Names come from the node: they must not move the cursor of who decides on them.
     bounded(&text, MAX_LINE)
 }

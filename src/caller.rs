@@ -11,7 +11,6 @@ use kube::core::Request;
 use kube::{Api, Client, Config, Resource};
 use serde_json::Value;
 
-use crate::api::{CONFIG_NAME, RemediationConfig, Suspend};
 use crate::cli::ClusterArgs;
 
 /// How long the API server may take for one answer.
@@ -69,12 +68,6 @@ pub(crate) async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> an
     }
 }
 
-/// Who has suspended all remediation, and why.
-pub(crate) async fn suspended(client: Client) -> anyhow::Result<Option<String>> {
-    let found = within(Api::<RemediationConfig>::all(client).get_opt(CONFIG_NAME)).await?;
-    Ok(found.and_then(|config| config.veto()))
-}
-
 /// All objects of a kind, each for itself readable or not.
 pub(crate) async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyhow::Result<Vec<Value>> {
     let request =
@@ -100,5 +93,24 @@ pub(crate) fn code(error: &anyhow::Error) -> Option<u16> {
     match error.downcast_ref::<kube::Error>()? {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kind_that_the_api_server_does_not_know_is_no_debug_text() {
+        let answer = |message: &str| {
+            let status = Status { code: 404, message: message.to_owned(), ..Status::default() };
+            within(async { kube::Result::<()>::Err(kube::Error::Api(Box::new(status))) })
+        };
+        let unknown = answer("404 page not found\n").await.unwrap_err().to_string();
+        assert!(unknown.contains("is the operator installed?") && unknown.contains("nrh check"), "{unknown}");
+        let missing = answer("nodes \"w9\" not found").await.unwrap_err();
+        assert_eq!(code(&missing), Some(404), "{missing}");
     }
 }

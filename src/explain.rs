@@ -147,6 +147,12 @@ mod tests {
     }
 
     #[test]
+    fn a_suspicion_is_blocked_with_its_reason() {
+        let text = explained(|saved| saved.replace("state: Confirmed", "state: Suspected")).unwrap();
+        assert!(text.contains("blocked (NotConfirmed): it is not confirmed yet"), "{text}");
+    }
+
+    #[test]
     fn a_broken_policy_is_named_with_its_error() {
         let text = explained(|saved| saved.replace("signal: SIGCONT", "signal: Hup")).unwrap();
         assert!(text.contains("policy default cannot be used"), "{text}");

@@ -16,12 +16,13 @@ use tokio::time::timeout;
 use crate::api::condition::{standing_of, status_of};
 use crate::api::plain::plain;
 use crate::api::{ConditionType, NodeRuntimeHealth};
-use crate::caller::{DEADLINE, client, list, suspended};
+use crate::caller::{DEADLINE, client, list};
 use crate::cli::{GetArgs, OutputFormat};
 use crate::controller::cache::guard::Guarded;
 use crate::core::fault::{Fault, FaultState, Severity};
 use crate::core::plan::Health;
 use crate::core::text::bounded;
+use crate::suspend::everywhere;
 use crate::terminal::{self, columns, complain, print, print_as};
 
 const TITLES: [&str; 7] = ["NODE", "HEALTH", "FAULT", "RESTART-SAFE", "REMEDIATION", "LAST-SEEN", "ACTIVITY"];
@@ -37,11 +38,9 @@ const MAX_WHY: usize = 256;
 pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
     // Of nodes on which nothing is to be done the column does not tell: it would be a write to each of them.
-    match suspended(client.clone()).await {
+    match everywhere(client.clone()).await {
         Ok(None) => {}
-        Ok(Some(by)) => {
-            complain(&format!("remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)"));
-        }
+        Ok(Some(suspended)) => complain(&suspended),
         Err(error) => complain(&format!("it is not known whether all remediation is suspended: {error:#}")),
     }
     if args.watch {
@@ -304,7 +303,10 @@ mod tests {
             object["status"]["summary"]["topFaultType"] = json!("HungContainer");
             Node::read(object).row(Timestamp::UNIX_EPOCH)[2].clone()
         };
-        assert_eq!(["Suspected", "Confirmed"].map(cell), ["HungContainer (suspected)", "HungContainer"]);
+        assert_eq!(
+            ["Suspected", "Confirmed", "Clearing"].map(cell),
+            ["HungContainer (suspected)", "HungContainer", "HungContainer (clearing)"]
+        );
     }
 
     #[test]

@@ -73,6 +73,17 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
     print(&format!("{words} {told}\n"))
 }
 
+/// That all remediation is suspended, if it is: by whom, why, and what lifts it.
+pub(crate) async fn everywhere(client: Client) -> anyhow::Result<Option<String>> {
+    let found = within(Api::<RemediationConfig>::all(client).get_opt(CONFIG_NAME)).await?;
+    Ok(found.and_then(|config| config.veto()).map(|by| suspended_everywhere(&by)))
+}
+
+/// The same in words.
+pub(crate) fn suspended_everywhere(by: &str) -> String {
+    format!("remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)")
+}
+
 impl SuspendTarget {
     fn words(&self) -> String {
         self.node.as_ref().map_or_else(|| "remediation in the cluster".to_owned(), |node| format!("node {node}"))

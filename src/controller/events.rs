@@ -111,13 +111,15 @@ impl Events {
             | ActionResult::Failed { message }
             | ActionResult::Refused { message, .. } => (Kind::ActionNotExecuted, message.clone()),
         };
-        let (name, action) = (&remediation.name, step.phrase());
-        let fault = remediation.fault(&step.fault_id);
-        let fault = fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
-        let text = format!("remediation {name}: {action}{fault}: {what}");
+        let (name, purpose) = (&remediation.name, remediation.purpose(step));
         self.put(Told {
             remediation: Some(reference::<NodeRemediation>(name)),
-            ..Told::new(about(node), kind, &bounded(&action, MAX_ACTION), text)
+            ..Told::new(
+                about(node),
+                kind,
+                &bounded(&step.phrase(), MAX_ACTION),
+                format!("remediation {name}: {purpose}: {what}"),
+            )
         });
     }
 
@@ -205,5 +207,33 @@ impl EventSender {
                 Err(_) => tracing::warn!("an event got no answer"),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::convert;
+
+    #[test]
+    fn what_is_requested_is_told_with_its_step_and_its_fault_and_as_part_of_its_remediation() {
+        let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "w1-a"},
+            "spec": {"nodeName": "w1", "nodeUid": "u", "policy": "p", "mode": "Enforce"},
+            "status": {"phase": "Running", "startedAt": "2026-01-01T00:00:00Z",
+                "faults": [{"id": "f", "type": "HungContainer", "subject": {"kind": "Container", "name": "c"}, "rule": "r",
+                    "stepIndex": 0, "state": "Open"}],
+                "attempts": [{"operationId": "op", "faultId": "f", "action": "ReleaseHungProcess", "signal": "SIGCONT",
+                    "stepIndex": 0, "executor": "Job", "state": "Started", "scheduledAt": "2026-01-01T00:00:00Z"}]}});
+        let remediation = convert::remediation(&serde_json::from_value(object).unwrap());
+        let (events, mut sent) = channel();
+        events.executed(&Node::default(), &remediation, &remediation.steps[0], &ActionResult::Started);
+        let told = sent.0.try_recv().unwrap();
+        assert_eq!((told.kind, told.action.as_str()), (Kind::ActionExecuted, "ReleaseHungProcess(SIGCONT)"));
+        let note = "remediation w1-a: ReleaseHungProcess(SIGCONT) for HungContainer (container c): requested from the node, by a Job";
+        assert_eq!(told.note, note);
+        // Without it, the Events of a second remediation would be counted as the first one's.
+        assert_eq!(told.remediation.and_then(|related| related.name).as_deref(), Some("w1-a"));
     }
 }

@@ -6,13 +6,14 @@ use super::explanation::{ExplainedFault, Explanation};
 use super::report::{collectors, seen};
 use crate::core::fault::FaultState;
 use crate::core::remediation::clock;
+use crate::suspend::suspended_everywhere;
 
 /// The explanation for people. Writing to a string cannot fail, so its results are not looked at.
 pub(super) fn text(explanation: &Explanation<'_>) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "node {}: {:?}", explanation.node, explanation.health);
     if let Some(by) = explanation.suspended {
-        let _ = writeln!(out, "  remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)");
+        let _ = writeln!(out, "  {}", suspended_everywhere(by));
     }
     if let Some(why) = &explanation.excluded {
         let _ = writeln!(out, "  the node is excluded: {why}");
@@ -25,7 +26,7 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
         let (last, interval) = (probe.last_report_seconds, probe.interval_seconds);
         let next = match interval.checked_sub(last) {
             Some(left) => format!("the next one within {left} s"),
-            None => format!("expected within {interval} s"),
+            None => format!("it was expected within {interval} s"),
         };
         let _ = writeln!(out, "  probe: last report {last} s ago, {next}; {can}");
     } else {

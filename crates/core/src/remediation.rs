@@ -368,6 +368,18 @@ impl Remediation {
         self.faults.iter().find(|fault| fault.id == id)
     }
 
+    /// The attempt of this operation.
+    pub fn attempt(&self, operation_id: &str) -> Option<&StepRecord> {
+        self.steps.iter().find(|step| step.operation_id == operation_id)
+    }
+
+    /// The action of one of its attempts, and the fault that it is for.
+    pub fn purpose(&self, step: &StepRecord) -> String {
+        let fault = self.fault(&step.fault_id);
+        let fault = fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
+        format!("{}{fault}", step.phrase())
+    }
+
     /// One of its faults, to be moved on.
     pub fn fault_mut(&mut self, id: &str) -> Option<&mut RemediationFault> {
         self.faults.iter_mut().find(|fault| fault.id == id)

@@ -75,7 +75,7 @@ impl Applier {
         if !is_further_round(&live.remediation, operation_id, &result) {
             self.metrics.act(kind, result_name(&result));
             tracing::info!(remediation = name, node, operation = operation_id, act = kind, result = ?result, "action executed");
-            if let Some(step) = next.steps.iter().find(|step| step.operation_id == operation_id) {
+            if let Some(step) = next.attempt(operation_id) {
                 self.events.executed(&live.node, &next, step, &result);
             }
         }
@@ -319,7 +319,7 @@ fn settle(result: Result<ActionResult, ApplyError>) -> Result<ActionResult, Appl
 /// A quiet round as what it has come to: one that goes on, or the end.
 fn told(next: &Remediation, operation_id: &str, result: ActionResult) -> ActionResult {
     let ActionResult::Quiet { message } = result else { return result };
-    match next.steps.iter().find(|step| step.operation_id == operation_id) {
+    match next.attempt(operation_id) {
         Some(step) if step.state == StepState::Succeeded => ActionResult::Done { message: step.message.clone() },
         Some(step) => ActionResult::InProgress { message: step.message.clone() },
         None => ActionResult::InProgress { message },

@@ -73,8 +73,7 @@ impl Applier {
                 ),
             });
         };
-        let first =
-            remediation.steps.iter().find(|step| step.operation_id == operation).and_then(|step| step.started_at);
+        let first = remediation.attempt(operation).and_then(|step| step.started_at);
         let age = first.map_or(Duration::ZERO, |first| since(self.clock.now(), first));
         let is_endless = matches!(cannot, Some(CannotEnd::Known(_)));
         let name = format!("{operation}/{}", age.as_secs());

@@ -214,7 +214,7 @@ fn is_another(
     operation: &str,
     remediation: &Remediation,
 ) -> Option<String> {
-    let step = remediation.steps.iter().find(|step| step.operation_id == operation)?;
+    let step = remediation.attempt(operation)?;
     let by = step.approved_by.as_ref()?;
     let (is, expected) = (version(read), step.template_version.as_deref().unwrap_or("unknown"));
     (is != expected).then(|| {

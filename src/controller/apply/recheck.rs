@@ -125,7 +125,7 @@ impl Applier {
     fn asked_pod(&self, remediation: &str, operation: &str) -> Option<PodRef> {
         let state = self.cache.lock();
         let remediation = state.snapshot.remediations.get(remediation)?;
-        let step = remediation.steps.iter().find(|step| step.operation_id == operation)?;
+        let step = remediation.attempt(operation)?;
         let fault = remediation.fault(&step.fault_id)?;
         let pod = fault.subject.pod.as_ref().or(step.target.pod.as_ref())?;
         (asks_of_pods(&state.snapshot.policies) || own::asks_pod(fault, step.action)).then(|| pod.clone())
@@ -251,7 +251,7 @@ fn judge(
     if remediation.mode != Mode::Enforce {
         return Err(format!("remediation {} is a dry run", remediation.name));
     }
-    let step = remediation.steps.iter().find(|step| step.operation_id == operation && !step.state.is_final());
+    let step = remediation.attempt(operation).filter(|step| !step.state.is_final());
     let step = step.ok_or_else(|| format!("remediation {} has no open step {operation}", remediation.name))?;
 
     let node = read.node.ok_or_else(|| format!("Node {} is gone", remediation.node))?;
@@ -367,7 +367,7 @@ fn still_safe(step: &StepRecord, report: &NodeRuntimeHealth) -> Result<(), Strin
 /// Whether the report is still as young as an act asks for: calls that were slow have taken their time since the decision.
 fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Result<(), String> {
     let node = &live.remediation.node;
-    let step = live.remediation.steps.iter().find(|step| step.operation_id == operation);
+    let step = live.remediation.attempt(operation);
     let fault = step.and_then(|step| live.remediation.fault(&step.fault_id));
     // That nobody can look is no reason to tell nobody.
     let tells = step.is_some_and(|step| step.action == ActionType::Notify);

@@ -19,7 +19,7 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
         let remediation = after.get(name).copied().or_else(|| ctx.snapshot.remediations.get(name));
         let is_over = match remediation {
             Some(remediation) => {
-                let step = remediation.steps.iter().find(|step| step.operation_id == *operation);
+                let step = remediation.attempt(operation);
                 // One that is over gets no further step: a Job that it does not know is of another one that had its name, and was
                 // removed by force. One that is not may only not show it yet.
                 let is_of_another = remediation.phase.is_final();

@@ -47,9 +47,9 @@ impl<'a> Resting<'a> {
 fn at_rest<'a>(facts: &NodeFacts<'a>) -> Option<Stands<'a>> {
     let view = facts.view.filter(|view| view.ready != Tri::Unknown)?;
     let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
-    let is_noted = facts.flap.is_some()
-        || facts.report.is_none_or(|report| report.stopped.is_some() || report.suspended.is_some());
-    (facts.probe == Probe::Reporting && remembered == 0 && !is_noted && !readiness::is_excluded(facts)).then(|| {
+    let is_noted = facts.flap.is_some() || facts.report.is_none_or(|report| report.stopped.is_some());
+    let is_left_alone = readiness::is_suspended(facts) || readiness::is_excluded(facts);
+    (facts.probe == Probe::Reporting && remembered == 0 && !is_noted && !is_left_alone).then(|| {
         let first = facts.policies.first().map(|policy| policy.name.as_str());
         (first, view.kubelet_version.as_deref(), facts.stable)
     })

@@ -25,12 +25,12 @@ const WORLDS: usize = 100;
 
 #[test]
 fn decisions_are_those_of_the_commit_before() {
-    let told = std::env::var("NRH_GOLDEN").ok();
+    let mode = std::env::var("NRH_GOLDEN").ok();
     let batches: Vec<(u8, String)> = (0..BATCHES).map(|batch| (batch, decisions(batch))).collect();
     let lines = batches.iter().map(|(batch, text)| format!("{batch:02} {:016x}", fingerprint(text)));
     let found = lines.collect::<Vec<_>>().join("\n") + "\n";
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/golden.txt");
-    match told.as_deref() {
+    match mode.as_deref() {
         Some("write") => fs::write(&golden, &found).unwrap(),
         Some(folder) => {
             fs::create_dir_all(folder).unwrap();
