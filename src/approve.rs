@@ -15,7 +15,8 @@ use crate::api::{NodeRemediation, convert};
 use crate::caller::{client, whoami, within};
 use crate::cli::ApproveArgs;
 use crate::core::fault::Target;
-use crate::core::remediation::{Approval, Remediation, clock};
+use crate::core::moment::clock;
+use crate::core::remediation::{Approval, Remediation};
 use crate::core::text::bounded;
 use crate::terminal::print_as;
 

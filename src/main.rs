@@ -89,7 +89,7 @@ fn print_thresholds(args: &nrh::cli::ThresholdsArgs) -> anyhow::Result<()> {
     let thresholds = args.config.as_deref().map(nrh::node::config::read).transpose()?.unwrap_or_default();
     let seconds: std::collections::BTreeMap<_, _> = nrh::core::fault::FaultType::ALL
         .into_iter()
-        .map(|kind| (kind.as_str(), thresholds.usual_time_to_confirm(kind).as_secs()))
+        .map(|kind| (kind.as_str(), kind.usual_time_to_confirm(&thresholds).as_secs()))
         .collect();
     terminal::print_as(nrh::cli::OutputFormat::Json, &seconds, |_| String::new())
 }

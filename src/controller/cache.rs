@@ -31,9 +31,10 @@ use crate::core::flaps::Flaps;
 use crate::core::foreign::Foreign;
 use crate::core::hand_off::{HandOffView, TemplateRef};
 use crate::core::kubelet::unfinished;
-use crate::core::narrow::{asks_of_pods, pod_of};
+use crate::core::narrow::pod_of;
 use crate::core::notices::Notices;
 use crate::core::policy::Policy;
+use crate::core::policy::asks_of_pods;
 use crate::core::remediation::Remediation;
 use crate::core::snapshot::{Snapshot, SuspectPod, Tri};
 

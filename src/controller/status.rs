@@ -14,7 +14,7 @@ use crate::api::policy::PolicyLimitsStatus;
 use crate::api::{ConditionReason, ConditionType, RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
 use crate::core::flap::FlapRecord;
-use crate::core::plan::{Blocked, HOLDS_UP_PODS, MAX_SHOWN, NodeOutlook, Plan, PolicyOutlook, SelfHealing};
+use crate::core::plan::{Blocked, MAX_SHOWN, NodeOutlook, Plan, PolicyOutlook, SelfHealing};
 use crate::core::policy::Mode;
 use crate::core::remediation::Remediation;
 use crate::core::snapshot::{Snapshot, Tri};
@@ -137,7 +137,7 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         Tri::False => bad,
         Tri::Unknown => Why::NotYetChecked,
     };
-    let stuck = outlook.cluster_faults.iter().find(|fault| HOLDS_UP_PODS.contains(&fault.kind));
+    let stuck = outlook.cluster_faults.iter().find(|fault| fault.kind.spec().holds_up_pods);
     // The object is what it is to be while a probe reports into it, however sick its node is.
     let mut conditions: Vec<Condition> = [ConditionType::Ready, ConditionType::ProbeReporting]
         .map(|kind| {

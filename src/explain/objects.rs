@@ -25,9 +25,10 @@ use crate::controller::cache::{command, node, pods, report};
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
 use crate::core::flap::{Flap, FlapView};
 use crate::core::foreign::Noticed;
-use crate::core::narrow::{PodSeen, asked_keys, asks_of_pods, pod_of};
+use crate::core::narrow::{PodSeen, pod_of};
 use crate::core::notices::Notices;
 use crate::core::policy::Policy;
+use crate::core::policy::{asked_keys, asks_of_pods};
 use crate::core::snapshot::{CommandView, Ledger, Slot, Snapshot, Tri, UnreadableRemediation};
 use crate::core::text::bounded;
 

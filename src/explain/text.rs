@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::explanation::{ExplainedFault, Explanation};
 use super::report::{collectors, seen};
 use crate::core::fault::FaultState;
-use crate::core::remediation::clock;
+use crate::core::moment::clock;
 use crate::suspend::suspended_everywhere;
 
 /// The explanation for people. Writing to a string cannot fail, so its results are not looked at.

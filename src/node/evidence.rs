@@ -291,7 +291,7 @@ fn journal(fault: &Fault, daemon: Option<&ProcessEvidence>) -> Section {
 
 /// Nothing is sent to a runtime without an order, and there is no order that asks it for this: a person can.
 fn goroutines(fault: &Fault, daemon: Option<&ProcessEvidence>) -> Section {
-    let Some(daemon) = daemon.filter(|_| fault.kind.is_of_runtime()) else { return Section::default() };
+    let Some(daemon) = daemon.filter(|_| fault.kind.spec().runtime_unresponsive) else { return Section::default() };
     let pid = daemon.pid;
     match daemon.caught_signals.as_deref().and_then(|caught| u64::from_str_radix(caught, 16).ok()) {
         Some(caught) if caught & SIGUSR1 != 0 => {}

@@ -267,7 +267,8 @@ fn a_drain_that_slips_past_the_server_is_refused() {
     ];
     refused(&text, cases);
     // Nor does the sample empty nodes whose pods would never end.
-    let never = |kind: &nrh::core::fault::FaultType| kind.is_of_runtime() || kind.as_str().starts_with("Kubelet");
+    let never =
+        |kind: &nrh::core::fault::FaultType| kind.spec().runtime_unresponsive || kind.as_str().starts_with("Kubelet");
     assert!(!with.ignore_runtime_hang && !read.rules[0].faults.iter().any(never), "{:?}", read.rules[0].faults);
     let bare = serde_json::to_value(matching("{faults: [DiskFull]}")).unwrap();
     assert!(bare["spec"]["rules"][0]["steps"][0].get("drain").is_none());

@@ -44,7 +44,7 @@ fn each_group_of_faults_has_its_kinds() {
             cells.len() == 2 && cells[1].contains(&format!("`{kind}`"))
         });
         let groups: Vec<&str> = named.filter_map(|line| line.split('`').nth(1)).collect();
-        let group: Vec<&str> = kind.group().into_iter().map(FaultGroup::as_str).collect();
+        let group: Vec<&str> = kind.spec().group.into_iter().map(FaultGroup::as_str).collect();
         assert_eq!(groups, group, "{kind}");
     }
 }

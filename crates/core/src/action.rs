@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::drain::Drain;
+use super::fault::Daemon;
 use super::hand_off::HandOff;
 use super::order::{Restart, Signal};
 use super::reboot::{MarkForReboot, Reboot};
@@ -120,25 +121,6 @@ impl ActionType {
             Self::MarkForReboot => "MarkForReboot",
             Self::HandOff => "HandOff",
             Self::Notify => "Notify",
-        }
-    }
-}
-
-/// A daemon of the node that a step may have restarted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Daemon {
-    /// The kubelet.
-    Kubelet,
-    /// The container runtime.
-    Runtime,
-}
-
-impl Daemon {
-    /// Its name in a sentence.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Kubelet => "kubelet",
-            Self::Runtime => "runtime",
         }
     }
 }

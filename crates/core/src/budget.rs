@@ -8,8 +8,9 @@ use jiff::Timestamp;
 
 use super::blocked::BlockReason;
 use super::fault::FaultType;
+use super::moment::since;
 use super::policy::Mode;
-use super::remediation::{Remediation, not_ahead, since};
+use super::remediation::{Remediation, not_ahead};
 use super::snapshot::{Ledger, Slot, UnreadableRemediation};
 
 /// The kinds of fault that a remediation deals with, healed ones too: they may come back while it runs.

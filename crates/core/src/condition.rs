@@ -2,100 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::diagnose::{Findings, Verdict};
+pub use super::condition_type::ConditionType;
 use super::fault::{Fault, FaultState, FaultType};
+use super::finding::{Findings, Verdict};
 pub use super::reason::ConditionReason;
 use super::restart_safety::RestartSafety;
 use super::tri::Tri;
-
-/// The condition types we write. All are positive: False only on confirmed evidence, True only on a clean
-/// look, Unknown whenever nobody could look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ConditionType {
-    /// The probe keeps its promised heartbeats (written by the controller).
-    ProbeReporting,
-    /// The runtime can be reached and answers its lists.
-    RuntimeReady,
-    /// Every container that was asked answers.
-    ContainersResponsive,
-    /// Every container has its sandbox, and no shim and no container is left over.
-    SandboxesConsistent,
-    /// No CNI plugin process is older than its bound.
-    NetworkPluginResponsive,
-    /// The runtime says that it has a network for pods.
-    NetworkReady,
-    /// A kubelet has completed its start, and goes on running.
-    KubeletReady,
-    /// The kubelet's sync loop goes round.
-    SyncLoopRunning,
-    /// The kubelet is quick to look at its pods.
-    PlegHealthy,
-    /// The node's kernel gives its runtime and its kubelet what they need.
-    HostHealthy,
-    /// The file systems of runtime and kubelet have room and take writes.
-    StorageReady,
-    /// systemd answers over the node's system bus, or does not run the node.
-    SystemdResponsive,
-    /// The kubelet's client certificate is renewed in time.
-    ClientCertificateValid,
-    /// The node's clock is near the API server's.
-    ClockSynchronised,
-    /// Every collector of the probe can look.
-    ProbeCoverageComplete,
-    /// No DaemonSet pod of the node is stuck, and its kubelet gets on with its pods (controller).
-    PodsProgressing,
-    /// The node does not flap (controller).
-    NodeStable,
-    /// Kubelet and runtime can be restarted without harm.
-    RestartSafe,
-    /// The tool can heal what it found; False = a person is needed (controller).
-    SelfHealing,
-    /// The controller applies the object as it stands.
-    Ready,
-    /// The object cannot be applied, or has ended without success, until a person changes it (kstatus).
-    Stalled,
-    /// The controller is at work on the object (kstatus).
-    Reconciling,
-    /// New remediations may start under the policy.
-    RemediationAllowed,
-    /// The remediation is under way (medik8s contract).
-    Processing,
-    /// The remediation has ended with (True) or without (False) a cure (medik8s contract).
-    Succeeded,
-}
-
-impl ConditionType {
-    /// The type as it stands in the object.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ProbeReporting => "ProbeReporting",
-            Self::RuntimeReady => "RuntimeReady",
-            Self::ContainersResponsive => "ContainersResponsive",
-            Self::SandboxesConsistent => "SandboxesConsistent",
-            Self::NetworkPluginResponsive => "NetworkPluginResponsive",
-            Self::NetworkReady => "NetworkReady",
-            Self::KubeletReady => "KubeletReady",
-            Self::SyncLoopRunning => "SyncLoopRunning",
-            Self::PlegHealthy => "PlegHealthy",
-            Self::HostHealthy => "HostHealthy",
-            Self::StorageReady => "StorageReady",
-            Self::SystemdResponsive => "SystemdResponsive",
-            Self::ClientCertificateValid => "ClientCertificateValid",
-            Self::ClockSynchronised => "ClockSynchronised",
-            Self::ProbeCoverageComplete => "ProbeCoverageComplete",
-            Self::PodsProgressing => "PodsProgressing",
-            Self::NodeStable => "NodeStable",
-            Self::RestartSafe => "RestartSafe",
-            Self::SelfHealing => "SelfHealing",
-            Self::Ready => "Ready",
-            Self::Stalled => "Stalled",
-            Self::Reconciling => "Reconciling",
-            Self::RemediationAllowed => "RemediationAllowed",
-            Self::Processing => "Processing",
-            Self::Succeeded => "Succeeded",
-        }
-    }
-}
 
 /// One condition as judged, before it gets its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,91 +22,44 @@ pub struct Judged {
     pub message: String,
 }
 
-/// The conditions that are the probe's to judge by its looks.
+/// The conditions that are the probe's to judge by its checks.
 pub fn looked_at() -> impl Iterator<Item = ConditionType> {
-    OF_FAULTS.iter().map(|(kind, ..)| *kind)
+    OF_PROBE.iter().map(|(kind, _)| *kind)
 }
 
-/// The conditions that are the probe's to judge, each over these kinds of fault.
-const OF_FAULTS: [(ConditionType, &[FaultType], &str); 14] = [
-    (
-        ConditionType::RuntimeReady,
-        &[FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked],
-        "the runtime answers, and so do its lists",
-    ),
+/// The conditions that are the probe's to judge, and what is said where none of their faults is seen. Each is about the kinds of fault
+/// whose [`FaultSpec`](crate::faults::FaultSpec) names it: what cannot be checked for one condition is no gap of another.
+const OF_PROBE: [(ConditionType, &str); 14] = [
+    (ConditionType::RuntimeReady, "the runtime answers, and so do its lists"),
     (
         ConditionType::ContainersResponsive,
-        &[FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::LostTask],
         "every running container answers, what is listed as running runs, and no client of the runtime hangs",
     ),
     (
         ConditionType::SandboxesConsistent,
-        &[
-            FaultType::OrphanContainer,
-            FaultType::UnresponsiveShim,
-            FaultType::LeakedShim,
-            FaultType::DuplicateSandbox,
-            FaultType::GhostSandbox,
-            FaultType::ContainerStuck,
-            FaultType::ExitedContainerBacklog,
-        ],
         "every container has its sandbox and every sandbox is there, no pod has two, no shim is left over, \
          no container neither starts nor goes, and ended ones do not pile up",
     ),
-    (
-        ConditionType::NetworkPluginResponsive,
-        &[FaultType::NetworkPluginHung],
-        "no network plugin is older than its bound",
-    ),
-    (ConditionType::NetworkReady, &[FaultType::NetworkNotReady], "the runtime says that its network is ready"),
-    (
-        ConditionType::KubeletReady,
-        &[FaultType::KubeletDown, FaultType::KubeletCrashLoop],
-        "the kubelet has completed its start",
-    ),
-    // Each of these two needs a right of its own, and older kubelets tell only the second.
-    (
-        ConditionType::SyncLoopRunning,
-        &[FaultType::SyncLoopStalled],
-        "the kubelet's sync loop goes round, by its own check",
-    ),
-    (ConditionType::PlegHealthy, &[FaultType::PlegSlow], "the kubelet relists its pods quickly"),
+    (ConditionType::NetworkPluginResponsive, "no network plugin is older than its bound"),
+    (ConditionType::NetworkReady, "the runtime says that its network is ready"),
+    (ConditionType::KubeletReady, "the kubelet has completed its start"),
+    (ConditionType::SyncLoopRunning, "the kubelet's sync loop goes round, by its own check"),
+    (ConditionType::PlegHealthy, "the kubelet relists its pods quickly"),
     (
         ConditionType::HostHealthy,
-        &[
-            FaultType::PidExhaustion,
-            FaultType::FdExhaustion,
-            FaultType::UninterruptibleProcess,
-            FaultType::FrozenCgroup,
-            // Like the others here it hangs on looks through the kubelet's or the runtime's root.
-            FaultType::UntrackedPodProcess,
-        ],
         "there is room for processes and open files, nothing of runtime and kubelet hangs in the kernel, and the runtime \
          knows whose processes run in pods",
     ),
-    // What one of these cannot look at is no gap of the others.
-    (
-        ConditionType::StorageReady,
-        &[FaultType::ReadOnlyFilesystem, FaultType::DiskFull],
-        "the file systems of runtime and kubelet have room and take writes",
-    ),
-    (
-        ConditionType::SystemdResponsive,
-        &[FaultType::DbusUnresponsive],
-        "systemd answers over the system bus, or does not run this node",
-    ),
-    (
-        ConditionType::ClientCertificateValid,
-        &[FaultType::ClientCertificateExpiring],
-        "the kubelet's client certificate is renewed in time, or it has none",
-    ),
-    (ConditionType::ClockSynchronised, &[FaultType::ClockUnsynchronised], "the node's clock is near the API server's"),
-    (ConditionType::ProbeCoverageComplete, &[FaultType::ProbeDegraded], "every collector of the probe works"),
+    (ConditionType::StorageReady, "the file systems of runtime and kubelet have room and take writes"),
+    (ConditionType::SystemdResponsive, "systemd answers over the system bus, or does not run this node"),
+    (ConditionType::ClientCertificateValid, "the kubelet's client certificate is renewed in time, or it has none"),
+    (ConditionType::ClockSynchronised, "the node's clock is near the API server's"),
+    (ConditionType::ProbeCoverageComplete, "every collector of the probe works"),
 ];
 
 /// The kinds of fault that one of the probe's conditions is about; none for the others.
-pub fn faults_of(condition: ConditionType) -> &'static [FaultType] {
-    OF_FAULTS.iter().find(|(kind, ..)| *kind == condition).map_or(&[], |(_, of, _)| of)
+pub fn faults_of(condition: ConditionType) -> impl Iterator<Item = FaultType> {
+    FaultType::ALL.into_iter().filter(move |kind| kind.spec().condition == Some(condition))
 }
 
 /// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
@@ -207,14 +72,14 @@ pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(Tri, &'a str)>) 
         Some((Tri::True, _)) => false,
         None => true,
     };
-    OF_FAULTS.iter().filter(|(kind, ..)| has_gap(*kind)).flat_map(|(_, of, _)| of.iter().copied()).collect()
+    looked_at().filter(|kind| has_gap(*kind)).flat_map(faults_of).collect()
 }
 
 /// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could look,
 /// True on a clean look.
 pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -> Vec<Judged> {
     let mut judged: Vec<Judged> =
-        OF_FAULTS.iter().map(|(kind, of, clean)| of_faults(*kind, of, clean, faults, findings)).collect();
+        OF_PROBE.iter().map(|(kind, clean)| of_faults(*kind, clean, faults, findings)).collect();
     let (status, message) = (safety.both(), safety.message());
     let reason = match status {
         Tri::True => ConditionReason::NoFault,
@@ -229,7 +94,8 @@ pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -
     judged
 }
 
-fn of_faults(kind: ConditionType, of: &[FaultType], clean: &str, faults: &[Fault], findings: &Findings) -> Judged {
+fn of_faults(kind: ConditionType, clean: &str, faults: &[Fault], findings: &Findings) -> Judged {
+    let of: Vec<FaultType> = faults_of(kind).collect();
     let ours = || faults.iter().filter(|fault| of.contains(&fault.kind));
     let worst = ours().find(|fault| fault.state == FaultState::Confirmed).or_else(|| ours().next());
     // A fault of one kind hides no gap of another.
@@ -275,8 +141,9 @@ fn gap(kind: FaultType, findings: &Findings) -> Option<(ConditionReason, String)
 mod tests {
     use std::time::Duration;
 
-    use super::super::diagnose::{Known, diagnose};
+    use super::super::diagnose::diagnose;
     use super::super::examples::{Node, SANDBOX};
+    use super::super::finding::Known;
     use super::super::thresholds::Thresholds;
     use super::super::tracker::Tracker;
     use super::*;

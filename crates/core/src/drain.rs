@@ -10,7 +10,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fault::{Fault, FaultState, FaultType, PodRef};
+use super::fault::{Fault, FaultState, PodRef};
+use super::faults::Holds;
 use super::text;
 use super::tri::Tri;
 
@@ -132,18 +133,7 @@ pub fn cannot_end<'f>(
     kubelet_works: Tri,
     faults: impl IntoIterator<Item = &'f Fault>,
 ) -> Option<CannotEnd> {
-    let stops = |kind: FaultType| {
-        let of_kubelet = matches!(
-            kind,
-            FaultType::KubeletDown
-                | FaultType::KubeletStartBlocked
-                | FaultType::KubeletCrashLoop
-                | FaultType::PlegStalled
-                | FaultType::SyncLoopStalled
-        );
-        kind.is_of_runtime() || of_kubelet
-    };
-    let mut found: Vec<&Fault> = faults.into_iter().filter(|fault| stops(fault.kind)).collect();
+    let mut found: Vec<&Fault> = faults.into_iter().filter(|fault| fault.kind.spec().pods_cannot_end).collect();
     // The same in whatever order they are named.
     found.sort_by_key(|fault| (fault.state != FaultState::Confirmed, fault.kind, &fault.id));
     if let Some(fault) = found.first() {
@@ -164,17 +154,7 @@ pub fn cannot_end<'f>(
 /// Pods below which something hangs, by uid, with what it is: a deletion above it would hang as well, so that is to be released
 /// first. A suspicion is enough.
 pub fn hung<'f>(faults: impl IntoIterator<Item = &'f Fault>) -> BTreeMap<String, String> {
-    let hangs = |fault: &&Fault| {
-        matches!(
-            fault.kind,
-            FaultType::HungContainer
-                | FaultType::RuntimeClientHung
-                | FaultType::NetworkPluginHung
-                | FaultType::UninterruptibleProcess
-                | FaultType::FrozenCgroup
-        )
-    };
-    let of_pods = faults.into_iter().filter(hangs).flat_map(|fault| {
+    let of_pods = faults.into_iter().filter(|fault| fault.kind.spec().holds != Holds::Nothing).flat_map(|fault| {
         let pods = [&fault.subject.pod, &fault.target.pod].into_iter().flatten();
         pods.map(move |pod| (pod.uid.clone(), format!("{} below it is to be released first", fault.kind)))
     });
@@ -361,7 +341,7 @@ fn some_of(all: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use FaultType as F;
+    use crate::fault::FaultType as F;
 
     fn pod(name: &str) -> NodePod {
         NodePod {

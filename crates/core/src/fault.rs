@@ -9,11 +9,32 @@ use serde::{Deserialize, Serialize};
 
 mod subject;
 
-pub use subject::{ConditionStatus, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
+pub use subject::{ConditionStatus, Daemon, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
 
-/// The kinds of fault this version knows how to name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum FaultType {
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident,)+) => {
+        /// The kinds of fault that this version can name. Most urgent first among faults of equal severity.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        pub enum FaultType {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl FaultType {
+            /// All kinds, most urgent first.
+            pub const ALL: [Self; [$(stringify!($kind)),+].len()] = [$(Self::$kind),+];
+
+            /// The name as it stands in objects, events and metrics.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$kind => stringify!($kind),)+
+                }
+            }
+        }
+    };
+}
+
+// What is true of each kind stands in its file below `faults/`.
+kinds! {
     /// A container whose sandbox the runtime no longer knows, and that nothing else will remove.
     OrphanContainer,
     /// A shim process that belongs to no ready sandbox and no running container.
@@ -115,227 +136,6 @@ impl FaultGroup {
             Self::Node => "Node",
             Self::Pods => "Pods",
         }
-    }
-}
-
-impl FaultType {
-    /// The group that the kind belongs to.
-    pub const fn group(self) -> Option<FaultGroup> {
-        Some(match self {
-            Self::HungContainer
-            | Self::NetworkPluginHung
-            | Self::RuntimeClientHung
-            | Self::OrphanContainer
-            | Self::LeakedShim
-            | Self::LostTask
-            | Self::DuplicateSandbox
-            | Self::GhostSandbox
-            | Self::ContainerStuck
-            | Self::FrozenCgroup
-            | Self::StuckDaemonSetPod => FaultGroup::Pods,
-            Self::UnresponsiveShim
-            | Self::UntrackedPodProcess
-            | Self::RuntimeUpdateBlocked
-            | Self::RuntimeListHung
-            | Self::RuntimeUnreachable
-            | Self::NetworkNotReady
-            | Self::ExitedContainerBacklog => FaultGroup::Runtime,
-            Self::KubeletDown
-            | Self::KubeletStartBlocked
-            | Self::KubeletCrashLoop
-            | Self::PlegStalled
-            | Self::SyncLoopStalled
-            | Self::PlegSlow
-            | Self::ClientCertificateExpiring => FaultGroup::Kubelet,
-            Self::ReadOnlyFilesystem
-            | Self::DiskFull
-            | Self::PidExhaustion
-            | Self::FdExhaustion
-            | Self::DbusUnresponsive
-            | Self::UninterruptibleProcess
-            | Self::ClockUnsynchronised
-            | Self::NodeFlapping
-            | Self::ProbeDegraded
-            | Self::ProbeNotReporting => FaultGroup::Node,
-            Self::NodeCondition => return None,
-        })
-    }
-
-    /// All kinds, most urgent to look at first when severities are equal.
-    pub const ALL: [Self; 36] = [
-        Self::OrphanContainer,
-        Self::HungContainer,
-        Self::NetworkPluginHung,
-        Self::RuntimeClientHung,
-        Self::UnresponsiveShim,
-        Self::LeakedShim,
-        Self::LostTask,
-        Self::DuplicateSandbox,
-        Self::GhostSandbox,
-        Self::ContainerStuck,
-        Self::UntrackedPodProcess,
-        Self::RuntimeUpdateBlocked,
-        Self::RuntimeListHung,
-        Self::RuntimeUnreachable,
-        Self::NetworkNotReady,
-        Self::KubeletDown,
-        Self::KubeletStartBlocked,
-        Self::KubeletCrashLoop,
-        Self::PlegStalled,
-        Self::SyncLoopStalled,
-        Self::PlegSlow,
-        Self::ReadOnlyFilesystem,
-        Self::DiskFull,
-        Self::PidExhaustion,
-        Self::FdExhaustion,
-        Self::DbusUnresponsive,
-        Self::UninterruptibleProcess,
-        Self::FrozenCgroup,
-        Self::ExitedContainerBacklog,
-        Self::ClientCertificateExpiring,
-        Self::ClockUnsynchronised,
-        Self::StuckDaemonSetPod,
-        Self::NodeCondition,
-        Self::NodeFlapping,
-        Self::ProbeDegraded,
-        Self::ProbeNotReporting,
-    ];
-
-    /// The name as it stands in objects, events and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::OrphanContainer => "OrphanContainer",
-            Self::LeakedShim => "LeakedShim",
-            Self::HungContainer => "HungContainer",
-            Self::NetworkPluginHung => "NetworkPluginHung",
-            Self::RuntimeUnreachable => "RuntimeUnreachable",
-            Self::RuntimeListHung => "RuntimeListHung",
-            Self::RuntimeUpdateBlocked => "RuntimeUpdateBlocked",
-            Self::LostTask => "LostTask",
-            Self::DuplicateSandbox => "DuplicateSandbox",
-            Self::ContainerStuck => "ContainerStuck",
-            Self::KubeletDown => "KubeletDown",
-            Self::KubeletStartBlocked => "KubeletStartBlocked",
-            Self::KubeletCrashLoop => "KubeletCrashLoop",
-            Self::PlegStalled => "PlegStalled",
-            Self::PlegSlow => "PlegSlow",
-            Self::SyncLoopStalled => "SyncLoopStalled",
-            Self::ReadOnlyFilesystem => "ReadOnlyFilesystem",
-            Self::DiskFull => "DiskFull",
-            Self::PidExhaustion => "PidExhaustion",
-            Self::FdExhaustion => "FdExhaustion",
-            Self::DbusUnresponsive => "DbusUnresponsive",
-            Self::UninterruptibleProcess => "UninterruptibleProcess",
-            Self::FrozenCgroup => "FrozenCgroup",
-            Self::ExitedContainerBacklog => "ExitedContainerBacklog",
-            Self::ClientCertificateExpiring => "ClientCertificateExpiring",
-            Self::ClockUnsynchronised => "ClockUnsynchronised",
-            Self::StuckDaemonSetPod => "StuckDaemonSetPod",
-            Self::NodeCondition => "NodeCondition",
-            Self::NodeFlapping => "NodeFlapping",
-            Self::RuntimeClientHung => "RuntimeClientHung",
-            Self::NetworkNotReady => "NetworkNotReady",
-            Self::UnresponsiveShim => "UnresponsiveShim",
-            Self::GhostSandbox => "GhostSandbox",
-            Self::UntrackedPodProcess => "UntrackedPodProcess",
-            Self::ProbeDegraded => "ProbeDegraded",
-            Self::ProbeNotReporting => "ProbeNotReporting",
-        }
-    }
-
-    /// Whether the runtime as a whole does not answer: nobody can say then what else hangs in it.
-    pub const fn is_of_runtime(self) -> bool {
-        matches!(self, Self::RuntimeUnreachable | Self::RuntimeListHung | Self::RuntimeUpdateBlocked)
-    }
-
-    /// Whether it comes and goes slowly, or stands for days: nothing is looked at more often because of it.
-    pub const fn is_lasting(self) -> bool {
-        matches!(
-            self,
-            Self::GhostSandbox
-                | Self::UntrackedPodProcess
-                | Self::NetworkNotReady
-                | Self::SyncLoopStalled
-                | Self::PlegSlow
-                | Self::ProbeDegraded
-                | Self::ReadOnlyFilesystem
-                | Self::DiskFull
-                | Self::PidExhaustion
-                | Self::FdExhaustion
-                | Self::DbusUnresponsive
-                | Self::UninterruptibleProcess
-                | Self::FrozenCgroup
-                | Self::ExitedContainerBacklog
-                | Self::ClientCertificateExpiring
-                | Self::ClockUnsynchronised
-                | Self::NodeCondition
-                | Self::NodeFlapping
-        )
-    }
-
-    /// Whether such a fault can name a pod: it is about a pod, or about a container, sandbox, shim, plugin or client of one.
-    /// Of all others no pod is ever known.
-    pub const fn can_name_a_pod(self) -> bool {
-        matches!(self.group(), Some(FaultGroup::Pods))
-    }
-
-    /// Whether there always is a pod that such a fault is about: where it names none, nobody could tell which.
-    pub const fn is_of_a_pod(self) -> bool {
-        // The pod of a leaked shim may be gone without a trace.
-        self.can_name_a_pod() && !matches!(self, Self::LeakedShim)
-    }
-
-    /// The most harm that a fault of this kind does. A node may report less, never more.
-    pub const fn worst_severity(self) -> Severity {
-        match self {
-            Self::OrphanContainer
-            | Self::RuntimeUnreachable
-            | Self::KubeletDown
-            | Self::KubeletStartBlocked
-            | Self::ReadOnlyFilesystem => Severity::Critical,
-            Self::NetworkPluginHung
-            | Self::UnresponsiveShim
-            | Self::RuntimeUpdateBlocked
-            | Self::RuntimeListHung
-            | Self::NetworkNotReady
-            | Self::KubeletCrashLoop
-            | Self::PlegStalled
-            | Self::SyncLoopStalled
-            | Self::PlegSlow
-            | Self::DiskFull
-            | Self::PidExhaustion
-            | Self::FdExhaustion
-            | Self::DbusUnresponsive
-            | Self::ExitedContainerBacklog
-            | Self::ClientCertificateExpiring => Severity::High,
-            Self::HungContainer
-            | Self::RuntimeClientHung
-            | Self::LeakedShim
-            | Self::LostTask
-            | Self::DuplicateSandbox
-            | Self::UntrackedPodProcess
-            | Self::UninterruptibleProcess
-            | Self::FrozenCgroup
-            | Self::ClockUnsynchronised
-            | Self::StuckDaemonSetPod
-            | Self::NodeCondition
-            | Self::NodeFlapping
-            | Self::ProbeNotReporting => Severity::Medium,
-            Self::GhostSandbox | Self::ContainerStuck | Self::ProbeDegraded => Severity::Low,
-        }
-    }
-
-    /// Whether the controller finds it (from API state), not the probe.
-    pub const fn is_cluster_fault(self) -> bool {
-        matches!(
-            self,
-            Self::KubeletStartBlocked
-                | Self::PlegStalled
-                | Self::StuckDaemonSetPod
-                | Self::NodeCondition
-                | Self::NodeFlapping
-                | Self::ProbeNotReporting
-        )
     }
 }
 

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fault::FaultType;
 use super::text::is_subdomain;
 use super::tri::Tri;
 
@@ -175,21 +174,6 @@ pub struct HandOffView {
     pub node_goes: bool,
     /// Time since it was read.
     pub read: Duration,
-}
-
-/// Whether a reboot or another machine can do anything about such a fault and is not out of all proportion; if not, why.
-pub const fn helps(kind: FaultType) -> Result<(), &'static str> {
-    use FaultType as F;
-    match kind {
-        F::ExitedContainerBacklog
-        | F::ClientCertificateExpiring
-        | F::ClockUnsynchronised
-        | F::GhostSandbox
-        | F::ProbeDegraded
-        | F::UntrackedPodProcess => Err("it does not merit a reboot or another machine"),
-        F::ProbeNotReporting => Err("no action is executed on a node that nobody can check"),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, 
         return None;
     }
     let cause = cause(faults, |kind| match kind {
-        kind if kind.is_of_runtime() => Some(0),
+        kind if kind.spec().runtime_unresponsive => Some(0),
         FaultType::HungContainer => Some(1),
         FaultType::NetworkPluginHung => Some(2),
         _ => None,

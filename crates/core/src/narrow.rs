@@ -8,20 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fault::{Fault, FaultType, PodRef};
-use super::policy::{Policy, Requirement, Selector};
 use super::text::{self, bounded};
 use super::version::{LONGEST, Range, Version};
-
-mod about;
-
-pub use about::{Meant, why_none};
 
 /// The word that stands for no owner among the kinds of owners.
 pub const NO_OWNER: &str = "None";
 /// Most labels of pods that all policies together may ask for; of the others nobody knows anything.
-const MAX_KEYS: usize = 256;
+pub(crate) const MAX_KEYS: usize = 256;
 /// Longest key of a label, in bytes.
-const MAX_KEY: usize = 317;
+pub(crate) const MAX_KEY: usize = 317;
 /// Longest value of a label, and longest kind of an owner, in bytes.
 const MAX_VALUE: usize = 63;
 /// What was read of a pod counts for so long: its owner stays the same, and its labels hardly ever change.
@@ -61,7 +56,7 @@ impl PodTraits {
     }
 
     /// How what is said of it begins.
-    const fn was(&self) -> &'static str {
+    pub(crate) const fn was(&self) -> &'static str {
         if self.gone { "when it was last seen" } else { "as it was read" }
     }
 }
@@ -231,7 +226,7 @@ impl Narrow {
         if self.pods.is_some() { "podSelector" } else { "ownerKinds" }
     }
 
-    fn of_pod(&self, about: About<'_>, pods: Option<&BTreeMap<PodRef, PodSeen>>) -> Answer {
+    pub(crate) fn of_pod(&self, about: About<'_>, pods: Option<&BTreeMap<PodRef, PodSeen>>) -> Answer {
         if self.pods.is_none() && self.owner_kinds.is_empty() {
             return Answer::Yes;
         }
@@ -263,7 +258,7 @@ impl Narrow {
         }
     }
 
-    fn of_runtime(&self, told: Option<&str>) -> Answer {
+    pub(crate) fn of_runtime(&self, told: Option<&str>) -> Answer {
         if self.runtimes.is_empty() {
             return Answer::Yes;
         }
@@ -283,7 +278,7 @@ impl Narrow {
         }
     }
 
-    fn of_kubelet(&self, told: Option<&str>) -> Answer {
+    pub(crate) fn of_kubelet(&self, told: Option<&str>) -> Answer {
         if self.kubelets.is_empty() {
             return Answer::Yes;
         }
@@ -309,6 +304,42 @@ fn unnamed(field: &'static str) -> Answer {
     Answer::Unknown(Lack { field, what, passes: false })
 }
 
+/// One requirement on a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// The label has one of these values.
+    In(String, BTreeSet<String>),
+    /// The label is absent or has none of these values.
+    NotIn(String, BTreeSet<String>),
+    /// The label is there.
+    Exists(String),
+    /// The label is not there.
+    DoesNotExist(String),
+}
+
+impl Requirement {
+    /// Whether the label may have this value, or be absent.
+    pub fn is_met(&self, value: Option<&str>) -> bool {
+        match self {
+            Self::In(_, values) => value.is_some_and(|value| values.contains(value)),
+            Self::NotIn(_, values) => value.is_none_or(|value| !values.contains(value)),
+            Self::Exists(_) => value.is_some(),
+            Self::DoesNotExist(_) => value.is_none(),
+        }
+    }
+}
+
+/// Which nodes a policy is for. No requirement = all nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector(pub Vec<Requirement>);
+
+impl Selector {
+    /// Whether a node with these labels is selected.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|requirement| requirement.is_met(labels.get(requirement.key()).map(String::as_str)))
+    }
+}
+
 impl Requirement {
     /// The label that it is about.
     pub fn key(&self) -> &str {
@@ -318,7 +349,7 @@ impl Requirement {
     }
 
     /// Whether a pod meets it of which perhaps not all labels are known.
-    fn of_pod(&self, pod: &PodTraits) -> Answer {
+    pub(crate) fn of_pod(&self, pod: &PodTraits) -> Answer {
         let key = self.key();
         match pod.labels.get(key) {
             Some(value) => self.is_met(value.as_deref()).into(),
@@ -334,18 +365,6 @@ impl Requirement {
             }
         }
     }
-}
-
-/// The labels of pods that policies ask for, in order; no more than are ever read.
-pub fn asked_keys<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> BTreeSet<String> {
-    let rules = policies.into_iter().flat_map(|policy| &policy.rules);
-    let keys: BTreeSet<&str> = rules.flat_map(|rule| rule.narrow.keys()).filter(|key| key.len() <= MAX_KEY).collect();
-    keys.into_iter().take(MAX_KEYS).map(ToOwned::to_owned).collect()
-}
-
-/// Whether any of them asks something of pods.
-pub fn asks_of_pods<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> bool {
-    policies.into_iter().flat_map(|policy| &policy.rules).any(|rule| rule.narrow.asks_of_pods())
 }
 
 #[cfg(test)]

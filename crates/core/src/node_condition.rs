@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use super::condition::{ConditionReason, ConditionType, faults_of};
+use super::condition::{ConditionReason, ConditionType};
 use super::fault::{Fault, FaultState, FaultType};
 use super::tri::Tri;
 
@@ -98,7 +98,7 @@ impl NodeCondition {
     /// The condition that a fault of this type shows in; none for those that the controller finds, that the kubelet itself
     /// writes to its Node (a network that is not ready), that not every kubelet tells, or that are of the probe alone.
     pub fn showing(fault: FaultType) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| faults_of(kind.of()).contains(&fault))
+        Self::ALL.into_iter().find(|kind| fault.spec().condition == Some(kind.of()))
     }
 }
 

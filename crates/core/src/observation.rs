@@ -7,7 +7,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fault::PodRef;
-use super::thresholds::RUNTIME_REQUEST_TIMEOUT;
 
 mod host;
 mod port;
@@ -270,6 +269,9 @@ pub struct KubeletSeen {
     /// Number of the look, rising by one.
     pub round: u64,
 }
+
+/// The kubelet's own limit for one call to its runtime, where nothing else is set.
+pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The kubelet's settings on which thresholds depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -62,7 +62,6 @@ use super::window;
 pub use super::blocked::BlockReason;
 pub use decide::plan;
 pub use limits::{FaultRoom, LimitsOutlook, MAX_SHOWN, SpentNode, TopologyRoom};
-pub use outlook::HOLDS_UP_PODS;
 pub use storm::StormOutlook;
 
 use block::{Block, Wake};

@@ -1,6 +1,6 @@
 //! A remediation policy as the engine reads it: validated, with every default filled in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -11,8 +11,12 @@ use super::foreign::Asked;
 use super::narrow::{About, Answer, Around, Lack, Narrow};
 use super::window::Window;
 
-pub use super::action::{Action, ActionType, Daemon, Keep};
-pub use super::narrow::Namespaces;
+pub use super::action::{Action, ActionType, Keep};
+pub use super::fault::Daemon;
+pub use super::narrow::{Namespaces, Requirement, Selector};
+pub use applicability::{Applicability, asked_keys, asks_of_pods, why_none};
+
+mod applicability;
 
 /// Whether decisions are carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -256,42 +260,6 @@ pub struct History {
     pub limit: u32,
     /// Seconds after its end at which a remediation is removed.
     pub ttl: Duration,
-}
-
-/// One requirement on a label.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Requirement {
-    /// The label has one of these values.
-    In(String, BTreeSet<String>),
-    /// The label is absent or has none of these values.
-    NotIn(String, BTreeSet<String>),
-    /// The label is there.
-    Exists(String),
-    /// The label is not there.
-    DoesNotExist(String),
-}
-
-impl Requirement {
-    /// Whether the label may have this value, or be absent.
-    pub fn is_met(&self, value: Option<&str>) -> bool {
-        match self {
-            Self::In(_, values) => value.is_some_and(|value| values.contains(value)),
-            Self::NotIn(_, values) => value.is_none_or(|value| !values.contains(value)),
-            Self::Exists(_) => value.is_some(),
-            Self::DoesNotExist(_) => value.is_none(),
-        }
-    }
-}
-
-/// Which nodes a policy is for. No requirement = all nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selector(pub Vec<Requirement>);
-
-impl Selector {
-    /// Whether a node with these labels is selected.
-    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.0.iter().all(|requirement| requirement.is_met(labels.get(requirement.key()).map(String::as_str)))
-    }
 }
 
 /// The rule of a policy that a fault is for.

@@ -95,29 +95,13 @@ pub fn is_boot_id(id: &str) -> bool {
     (1..=MAX_BOOT_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// Whether a reboot can do anything about such a fault, is not out of all proportion, and the node itself can look once more whether
-/// it is still there; if not, why.
-pub const fn helps(kind: FaultType) -> Result<(), &'static str> {
-    use FaultType as F;
-    match kind {
-        F::RuntimeUnreachable
-        | F::RuntimeListHung
-        | F::KubeletDown
-        | F::HungContainer
-        | F::NetworkPluginHung
-        | F::RuntimeClientHung => Ok(()),
-        F::ProbeNotReporting => Err("no action is executed on a node that nobody can check"),
-        _ => Err("the node cannot check such a fault right before a reboot, so it is not rebooted for it"),
-    }
-}
-
-/// The same for a reboot by another tool, which drains the node first.
+/// Whether a reboot by another tool, which drains the node first, can do anything about such a fault; if not, why.
 pub const fn marking_helps(kind: FaultType) -> Result<(), &'static str> {
     match kind {
         FaultType::KubeletDown => {
             Err("who reboots a marked node drains it first, and no pod of it ends while its kubelet is down")
         }
-        other => helps(other),
+        other => other.spec().remedy.new_boot,
     }
 }
 
@@ -159,7 +143,7 @@ mod tests {
     #[test]
     fn nobody_is_marked_for_what_merits_no_reboot() {
         for kind in FaultType::ALL {
-            assert!(marking_helps(kind).is_err() || helps(kind).is_ok(), "{kind}");
+            assert!(marking_helps(kind).is_err() || kind.spec().remedy.new_boot.is_ok(), "{kind}");
         }
     }
 
@@ -176,7 +160,7 @@ mod tests {
     #[test]
     fn nobody_is_rebooted_for_what_merits_no_reboot_by_others_either() {
         for kind in FaultType::ALL {
-            assert!(helps(kind).is_err() || crate::hand_off::helps(kind).is_ok(), "{kind}");
+            assert!(kind.spec().remedy.new_boot.is_err() || kind.spec().remedy.other_machine.is_ok(), "{kind}");
         }
     }
 }

@@ -8,7 +8,6 @@ mod naming;
 mod step;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -45,16 +44,6 @@ pub struct Stopped {
     pub message: String,
     /// When, by the controller's clock.
     pub at: Timestamp,
-}
-
-/// Time from `then` to `now` by the wall clock; zero when the clock was set back.
-pub fn since(now: Timestamp, then: Timestamp) -> Duration {
-    now.duration_since(then).try_into().unwrap_or(Duration::ZERO)
-}
-
-/// A time for people, to the second.
-pub fn clock(at: Timestamp) -> String {
-    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
 
 /// Where a remediation stands.

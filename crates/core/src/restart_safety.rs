@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::diagnose::Findings;
-use super::fault::{Fault, FaultState, FaultType, Severity, SubjectKind};
+use super::fault::{Fault, FaultState, FaultType};
+use super::finding::Findings;
 use super::tri::Tri;
 
 /// Most reasons given; a person needs the first few.
@@ -72,62 +72,8 @@ impl RestartSafety {
 
 /// What a fault means for a restart.
 fn forbids(fault: &Fault) -> (bool, bool) {
-    match fault.kind {
-        // The kubelet asks every container at its start and waits for each deaf one; the runtime leaves the
-        // deaf shim behind, and a list or plugin that hangs is cut off half-way. And neither comes up where it cannot
-        // write or is refused threads half-way.
-        FaultType::HungContainer
-        | FaultType::RuntimeListHung
-        | FaultType::RuntimeUpdateBlocked
-        | FaultType::ReadOnlyFilesystem
-        | FaultType::PidExhaustion => (true, true),
-        // High is its severity where it gives no answer. An error does not keep root from another way.
-        FaultType::DbusUnresponsive => {
-            let silent = fault.severity >= Severity::High;
-            (silent, silent)
-        }
-        FaultType::RuntimeUnreachable => (true, false),
-        // On a full disk its databases break; and what waits in the kernel, or is frozen, outlives it as a deaf leftover.
-        FaultType::LeakedShim
-        | FaultType::UnresponsiveShim
-        | FaultType::NetworkPluginHung
-        | FaultType::RuntimeClientHung
-        | FaultType::DiskFull
-        | FaultType::FrozenCgroup => (false, true),
-        // A kubelet with such a thread does not end, and keeps its ports: the next one cannot have them.
-        FaultType::UninterruptibleProcess => (fault.subject.kind == SubjectKind::Kubelet, true),
-        // High is its severity only while the kubelet is down and none has completed a start since the orphan was
-        // first seen: it may be what keeps it from starting. A kubelet older than 1.24 surely dies on it (Critical).
-        FaultType::OrphanContainer => (fault.severity >= Severity::High, false),
-        // A daemon that leaks open files is freed of them by its restart; where the node has none left, it does not come up.
-        FaultType::FdExhaustion => {
-            let of_node = fault.subject.kind == SubjectKind::Host;
-            (of_node, of_node)
-        }
-        // High is its severity once the kubelet cannot read the list any more, or cannot prove who it is.
-        FaultType::ExitedContainerBacklog | FaultType::ClientCertificateExpiring => {
-            (fault.severity >= Severity::High, false)
-        }
-        FaultType::DuplicateSandbox
-        | FaultType::GhostSandbox
-        | FaultType::ContainerStuck
-        | FaultType::UntrackedPodProcess
-        | FaultType::NetworkNotReady
-        | FaultType::ClockUnsynchronised
-        | FaultType::LostTask
-        | FaultType::KubeletDown
-        | FaultType::KubeletCrashLoop
-        | FaultType::KubeletStartBlocked
-        | FaultType::PlegStalled
-        | FaultType::PlegSlow
-        | FaultType::SyncLoopStalled
-        | FaultType::StuckDaemonSetPod
-        // What another tool says of the node is no word on a restart.
-        | FaultType::NodeCondition
-        | FaultType::NodeFlapping
-        | FaultType::ProbeDegraded
-        | FaultType::ProbeNotReporting => (false, false),
-    }
+    let harms = (fault.kind.spec().restart_harms)(fault);
+    (harms.kubelet, harms.runtime)
 }
 
 /// What the confirmed ones of these faults alone say of a restart of kubelet and runtime: no gap is one that is known of.
@@ -184,7 +130,9 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         None => reasons.unknown.push(format!("{kind} was not checked")),
         Some(coverage) => reasons.unknown.extend(coverage.gap().map(|(_, detail)| detail.to_owned())),
     };
-    for kind in FaultType::ALL.into_iter().filter(|kind| *kind == FaultType::HungContainer || kind.is_of_runtime()) {
+    for kind in
+        FaultType::ALL.into_iter().filter(|kind| *kind == FaultType::HungContainer || kind.spec().runtime_unresponsive)
+    {
         gap(kind, &mut kubelet);
         if !runtime_gone {
             gap(kind, &mut runtime);
@@ -224,12 +172,14 @@ impl Reasons {
 
 #[cfg(test)]
 mod tests {
-    use super::super::diagnose::{Known, diagnose};
+    use super::super::diagnose::diagnose;
     use super::super::examples::{Node, SANDBOX};
+    use super::super::finding::Known;
     use super::super::observation::ContainerState;
     use super::super::thresholds::Thresholds;
     use super::super::tracker::Tracker;
     use super::*;
+    use crate::fault::{Severity, SubjectKind};
 
     fn judge(node: &Node) -> RestartSafety {
         let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());

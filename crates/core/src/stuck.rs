@@ -119,7 +119,7 @@ fn cause<'a>(pod: &SuspectPod, faults: &[&'a Fault]) -> Option<&'a Fault> {
             }
             FaultType::NetworkPluginHung | FaultType::NetworkNotReady if waits_for_the_network(pod) => Some(2),
             FaultType::SyncLoopStalled if waits_for_the_node(pod) => Some(2),
-            kind if kind.is_of_runtime() || kind == FaultType::KubeletDown => Some(3),
+            kind if kind.spec().runtime_unresponsive || kind == FaultType::KubeletDown => Some(3),
             _ => None,
         }
     };

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::fault::FaultType;
 use super::observation::RuntimeKind;
 
 /// What it takes to confirm one kind of fault.
@@ -19,6 +18,13 @@ pub struct Confirmation {
     pub interval: Duration,
     /// Least time since it was first seen: the grace in which Kubernetes heals it alone.
     pub grace_period: Duration,
+}
+
+impl Confirmation {
+    /// Usual time from the first check to `Confirmed`.
+    pub fn usual_time(&self) -> Duration {
+        self.grace_period.max(self.interval.saturating_mul(self.checks.saturating_sub(1)))
+    }
 }
 
 /// All thresholds of a probe and of the controller's own detectors.
@@ -233,8 +239,6 @@ pub fn task_max_age(tasks: usize, kind: RuntimeKind) -> Duration {
 /// How long a node that is short of a resource is given.
 const PATIENCE_UNDER_PRESSURE: Duration = Duration::from_mins(3);
 
-/// The kubelet's own limit for one call to its runtime, where nothing else is set.
-pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
 /// A longer limit counts as this: what waits for the kubelet must come to an end.
 const LONGEST_REQUEST_TIMEOUT: Duration = Duration::from_hours(1);
 /// What a kubelet may need beside the calls it waits for.
@@ -276,58 +280,6 @@ impl Thresholds {
             kubelet_down: longer(self.kubelet_down),
             dbus_unresponsive: longer(self.dbus_unresponsive),
             ..self.clone()
-        }
-    }
-
-    /// Usual time from the first sign to `Confirmed`, as a person would reckon it: printed by `nrh generate thresholds`, and what a timeline
-    /// takes for it. Looks that come late or fail make it longer.
-    pub fn usual_time_to_confirm(&self, kind: FaultType) -> Duration {
-        let of = |c: &Confirmation| c.grace_period.max(c.interval.saturating_mul(c.checks.saturating_sub(1)));
-        match kind {
-            FaultType::HungContainer => of(&self.hung_container),
-            FaultType::LeakedShim => of(&self.leaked_shim),
-            FaultType::OrphanContainer => {
-                self.usual_time_to_confirm(FaultType::KubeletDown).saturating_add(of(&self.orphan_kubelet_down))
-            }
-            FaultType::NetworkPluginHung => self.network_plugin_age.saturating_add(of(&self.network_plugin_hung)),
-            FaultType::RuntimeClientHung => self.runtime_client_still.saturating_add(of(&self.runtime_client_hung)),
-            FaultType::NetworkNotReady => of(&self.network_not_ready),
-            FaultType::UnresponsiveShim => of(&self.unresponsive_shim),
-            FaultType::GhostSandbox => of(&self.ghost_sandbox),
-            FaultType::UntrackedPodProcess => of(&self.untracked_pod_process),
-            FaultType::ProbeDegraded => of(&self.probe_degraded),
-            FaultType::RuntimeUnreachable => of(&self.runtime_unreachable),
-            FaultType::LostTask => of(&self.lost_task),
-            FaultType::DuplicateSandbox => of(&self.duplicate_sandbox),
-            // A failed removal; one that is not started is seen a minute later.
-            FaultType::ContainerStuck => of(&self.container_stuck),
-            FaultType::RuntimeListHung | FaultType::RuntimeUpdateBlocked => {
-                self.list_deadline.saturating_add(of(&self.runtime_list_hung))
-            }
-            FaultType::KubeletDown => of(&self.kubelet_down),
-            FaultType::KubeletCrashLoop => of(&self.kubelet_crash_loop),
-            FaultType::SyncLoopStalled => of(&self.sync_loop_stalled),
-            FaultType::PlegSlow => self.slow_relist.saturating_add(of(&self.pleg_slow)),
-            FaultType::KubeletStartBlocked => self.start_blocked_age,
-            FaultType::PidExhaustion => of(&self.pid_exhaustion),
-            FaultType::FdExhaustion => of(&self.fd_exhaustion),
-            FaultType::DbusUnresponsive => of(&self.dbus_unresponsive),
-            FaultType::DiskFull => of(&self.disk_full),
-            FaultType::ReadOnlyFilesystem => of(&self.read_only_filesystem),
-            FaultType::UninterruptibleProcess => {
-                self.uninterruptible_age.saturating_add(of(&self.uninterruptible_process))
-            }
-            FaultType::FrozenCgroup => self.frozen_init_age.saturating_add(of(&self.frozen_cgroup)),
-            FaultType::ExitedContainerBacklog => of(&self.exited_container_backlog),
-            FaultType::ClientCertificateExpiring => of(&self.client_certificate_expiring),
-            FaultType::ClockUnsynchronised => of(&self.clock_unsynchronised),
-            FaultType::StuckDaemonSetPod => self.stuck_back_off,
-            // The kubelet itself waits three minutes before it says so, other tools have their own time for what they say, and a
-            // node flaps by how often it changes.
-            FaultType::PlegStalled
-            | FaultType::NodeCondition
-            | FaultType::NodeFlapping
-            | FaultType::ProbeNotReporting => secs(0),
         }
     }
 }

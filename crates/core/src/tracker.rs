@@ -17,8 +17,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::diagnose::{Findings, Harm, Known, Sighting, Verdict};
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, Target};
+use super::finding::{Findings, Harm, Known, Sighting, Verdict};
 use super::thresholds::{Confirmation, Thresholds};
 use lives::Lives;
 
@@ -282,7 +282,7 @@ impl Entry {
     fn tell(&mut self, sighting: &Sighting, alone: bool) {
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         self.severity = other.map_or(sighting.severity, |other| other.severity);
-        debug_assert!(self.severity <= sighting.kind.worst_severity(), "{} is {:?}", sighting.kind, self.severity);
+        debug_assert!(self.severity <= sighting.kind.spec().worst_severity, "{} is {:?}", sighting.kind, self.severity);
         self.impact.clone_from(other.map_or(&sighting.impact, |other| &other.impact));
         self.subject = sighting.subject.clone();
         self.target = sighting.target.clone();

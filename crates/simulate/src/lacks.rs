@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::sickness::{has_pod, pod_like};
+use super::sickness::pod_like;
 use super::timeline::{FaultEvent, Timeline};
 use super::world::World;
 use nrh_core::narrow::Narrow;
@@ -73,7 +73,7 @@ fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<Str
 
 /// Of the pods that the faults are about.
 fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<String> {
-    let is_unknown = |one: &&&Coming<'_>| has_pod(one.fault.kind) && pod_like(one.fault).is_none();
+    let is_unknown = |one: &&&Coming<'_>| one.fault.kind.spec().subject.has_pod() && pod_like(one.fault).is_none();
     let mut unknown = coming.iter().filter(|_| rule.narrow.asks_of_pods()).filter(is_unknown);
     let (first, more) = (&unknown.next()?.place, unknown.count());
     let all = match more {

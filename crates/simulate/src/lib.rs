@@ -8,6 +8,7 @@
 //! Nothing in here reads a file or asks a cluster: policies and timelines are handed in.
 
 pub mod account;
+pub mod cleared_by;
 pub mod expect;
 mod lacks;
 pub mod play;

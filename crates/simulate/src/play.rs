@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::account::Account;
+use super::cleared_by::ClearedBy;
 use super::lacks;
 use super::remediator::Remediator;
 use super::sickness;
@@ -11,12 +12,13 @@ use super::timeline::{
     CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, ManualRequestEvent, Nodes, PolicyEvent,
     ProbeState, Timeline, own_labels,
 };
-use super::world::{Cure, Kured, World, WorldNode, marks};
+use super::world::{Kured, World, WorldNode, marks};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::manual::choices;
+use nrh_core::moment::since;
 use nrh_core::narrow::Around;
 use nrh_core::policy::{Mode, Policy};
-use nrh_core::remediation::{Approval, Phase, Remediation, since};
+use nrh_core::remediation::{Approval, Phase, Remediation};
 use nrh_core::snapshot::Tri;
 use nrh_core::stuck::LONGEST_BACK_OFF;
 
@@ -53,7 +55,7 @@ struct Play<'t> {
 
 struct Stuck<'t> {
     event: &'t FaultEvent,
-    cures: BTreeSet<Cure>,
+    cleared_by: BTreeSet<ClearedBy>,
     lives: usize,
     /// When it is well by itself.
     leaves_at: Option<Duration>,
@@ -316,7 +318,7 @@ impl<'t> Play<'t> {
             let sentence = format!("pod {} does not come up", pod.pod);
             node.pods.push(pod);
             let leaves_at = event.lasts.map(|lasts| self.elapsed + lasts.0);
-            let stuck = Stuck { event, cures: sickness::cures(event), lives: 0, leaves_at, back_at: None };
+            let stuck = Stuck { event, cleared_by: sickness::cleared_by(event), lives: 0, leaves_at, back_at: None };
             self.stuck.entry(name.to_owned()).or_default().push(stuck);
             return sentence;
         }
@@ -367,7 +369,7 @@ impl<'t> Play<'t> {
             for pod in std::mem::take(&mut node.deleted) {
                 let is_its = |stuck: &&mut Stuck<'_>| sickness::pod(stuck.event, name, stuck.lives) == pod.pod;
                 if let Some(stuck) = all.iter_mut().find(is_its) {
-                    stuck.back_at = (!stuck.cures.contains(&Cure::Delete)).then_some(at);
+                    stuck.back_at = (!stuck.cleared_by.contains(&ClearedBy::DeletePod)).then_some(at);
                 }
             }
         }
@@ -457,7 +459,7 @@ fn due(timeline: &Timeline) -> Vec<Due<'_>> {
 fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(change) = &event.condition {
-        let cures = change.cleared_by.iter().copied().map(sickness::cure).collect();
+        let cures = change.cleared_by.iter().copied().collect();
         node.set_curable_condition(&change.kind, change.condition(), cures);
         told.push(match change.status {
             None => format!("condition {} of the Node is taken away", change.kind),

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::sickness;
 use super::timeline::{
     ClearedBy, ConditionEvent, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline, own_labels,
 };
 use nrh_core::fault::{Fault, FaultState, FaultType, Severity, Subject};
 use nrh_core::foreign::Noticed;
+use nrh_core::moment::since;
 use nrh_core::narrow::{NO_OWNER, PodSeen};
 use nrh_core::order::Signal;
 use nrh_core::policy::ActionType;
-use nrh_core::remediation::{Remediation, RemediationFault, Resolution, StepState, since};
+use nrh_core::remediation::{Remediation, RemediationFault, Resolution, StepState};
 use nrh_core::snapshot::{NodeView, Snapshot, Tri, missed_after};
 use nrh_core::text::bounded;
 use nrh_core::thresholds::Thresholds;
@@ -133,7 +133,7 @@ fn cleared_by(remediation: &Remediation, fault: &RemediationFault) -> Option<Vec
 
 /// When a fault was confirmed that has been there since then: not when a policy let its healing begin.
 fn confirmed(since: Option<Timestamp>, kind: FaultType, latest: Timestamp) -> Timestamp {
-    let usual = Thresholds::default().usual_time_to_confirm(kind);
+    let usual = kind.usual_time_to_confirm(&Thresholds::default());
     since.and_then(|since| since.checked_add(usual).ok()).map_or(latest, |at| at.min(latest))
 }
 
@@ -233,7 +233,7 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
         _ => {}
     }
     let lasts = past.gone.map(|gone| Offset(offset(gone).0.saturating_sub(at.0)));
-    let pod = past.subject.pod.as_ref().filter(|_| sickness::has_pod(past.kind));
+    let pod = past.subject.pod.as_ref().filter(|_| past.kind.spec().subject.has_pod());
     let traits = pod.and_then(|pod| match snapshot.pods_seen.get(pod)? {
         PodSeen::Read(traits) => Some(traits),
         PodSeen::Gone => None,

@@ -6,10 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::world::{Cure, WorldNode};
+use super::cleared_by::ClearedBy;
+use super::world::WorldNode;
 use nrh_core::hand_off::{HandOff, HandOffView, HandedOff};
+use nrh_core::moment::since;
 use nrh_core::order::OutcomeReason;
-use nrh_core::remediation::{ActionResult, since};
+use nrh_core::remediation::ActionResult;
 use nrh_core::snapshot::Tri;
 
 /// How the remediator of a node behaves.
@@ -93,7 +95,7 @@ impl Remediators {
             let Some(node) = nodes.get_mut(&object.handed.name) else { continue };
             match node.remediator {
                 Remediator::Works => {
-                    node.end_all(Cure::HandOff);
+                    node.end_all(ClearedBy::HandOff);
                     // A node that was rebooted takes pods again, whoever had cordoned it.
                     node.view.unschedulable = false;
                     object.succeeded = Tri::True;

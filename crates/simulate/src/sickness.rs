@@ -5,148 +5,45 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::timeline::{ClearedBy, FaultEvent};
-use super::world::{Cure, PodLike, Sickness};
-use nrh_core::fault::{Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target};
-use nrh_core::hand_off;
+use super::cleared_by::ClearedBy;
+use super::timeline::FaultEvent;
+use super::timeline::pods::uid;
+use super::world::{PodLike, Sickness};
+use nrh_core::fault::{Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Subject, Target};
 use nrh_core::narrow::NO_OWNER;
 use nrh_core::snapshot::{SuspectPod, WaitingContainer};
 use nrh_core::stuck::LONGEST_BACK_OFF;
 use nrh_core::text::short_hash;
 use nrh_core::thresholds::Thresholds;
 
-/// The severity that probe and controller give such a fault as a rule.
-const fn usual_severity(kind: FaultType) -> Severity {
-    use FaultType as F;
-    match kind {
-        F::GhostSandbox | F::ContainerStuck | F::ProbeDegraded => Severity::Low,
-        F::RuntimeUnreachable | F::KubeletDown | F::KubeletStartBlocked | F::ReadOnlyFilesystem => Severity::Critical,
-        F::NetworkPluginHung
-        | F::NetworkNotReady
-        | F::UnresponsiveShim
-        | F::RuntimeUpdateBlocked
-        | F::RuntimeListHung
-        | F::KubeletCrashLoop
-        | F::SyncLoopStalled
-        | F::PlegSlow
-        | F::PlegStalled
-        | F::DiskFull
-        | F::PidExhaustion
-        | F::FdExhaustion
-        | F::DbusUnresponsive => Severity::High,
-        F::OrphanContainer
-        | F::LeakedShim
-        | F::HungContainer
-        | F::RuntimeClientHung
-        | F::LostTask
-        | F::DuplicateSandbox
-        | F::UntrackedPodProcess
-        | F::UninterruptibleProcess
-        | F::FrozenCgroup
-        | F::ExitedContainerBacklog
-        | F::ClientCertificateExpiring
-        | F::ClockUnsynchronised
-        | F::StuckDaemonSetPod
-        | F::NodeCondition
-        | F::NodeFlapping
-        | F::ProbeNotReporting => Severity::Medium,
-    }
-}
-
 /// What ends such a fault as a rule.
-const fn usual_cures(kind: FaultType) -> &'static [ClearedBy] {
-    match kind {
-        FaultType::HungContainer => &[ClearedBy::Cont, ClearedBy::Kill],
-        FaultType::NetworkPluginHung | FaultType::RuntimeClientHung => &[ClearedBy::Kill],
-        FaultType::OrphanContainer | FaultType::LeakedShim | FaultType::UnresponsiveShim => {
-            &[ClearedBy::CleanupOrphans]
-        }
-        FaultType::StuckDaemonSetPod => &[ClearedBy::DeletePod],
-        FaultType::KubeletDown => &[ClearedBy::RestartKubelet],
-        FaultType::RuntimeUnreachable | FaultType::RuntimeListHung => &[ClearedBy::RestartRuntime],
-        _ => &[],
-    }
-}
-
-/// What ends a fault, as the world knows it.
-pub(super) const fn cure(by: ClearedBy) -> Cure {
-    match by {
-        ClearedBy::Cont => Cure::Cont,
-        ClearedBy::Kill => Cure::Kill,
-        ClearedBy::CleanupOrphans => Cure::Cleanup,
-        ClearedBy::DeletePod => Cure::Delete,
-        ClearedBy::RestartKubelet => Cure::RestartKubelet,
-        ClearedBy::RestartRuntime => Cure::RestartRuntime,
-        ClearedBy::Reboot => Cure::Reboot,
-        ClearedBy::HandOff => Cure::HandOff,
-    }
+fn usually_cleared_by(kind: FaultType) -> Vec<ClearedBy> {
+    let spec = kind.spec();
+    let remedy = &spec.remedy;
+    let restart = (remedy.restart)(&Subject::of(spec.subject));
+    let cures = [
+        (remedy.hung_process == Ok(Role::Shim), ClearedBy::Cont),
+        (remedy.hung_process.is_ok(), ClearedBy::Kill),
+        (remedy.leftover.is_ok(), ClearedBy::CleanupOrphans),
+        (remedy.new_pod.is_ok(), ClearedBy::DeletePod),
+        (restart.kubelet.is_ok(), ClearedBy::RestartKubelet),
+        (restart.runtime.is_ok(), ClearedBy::RestartRuntime),
+    ];
+    cures.into_iter().filter_map(|(helps, by)| helps.then_some(by)).collect()
 }
 
 /// What ends this one.
-pub(super) fn cures(event: &FaultEvent) -> BTreeSet<Cure> {
-    let named = event.cleared_by.as_deref().unwrap_or_else(|| usual_cures(event.kind));
+pub(super) fn cleared_by(event: &FaultEvent) -> BTreeSet<ClearedBy> {
+    let named = event.cleared_by.clone().unwrap_or_else(|| usually_cleared_by(event.kind));
     // A reboot ends most of them.
-    let rebooted = event.cleared_by.is_none() && hand_off::helps(event.kind).is_ok();
-    named
-        .iter()
-        .copied()
-        .map(cure)
-        .chain(rebooted.then_some([Cure::Reboot, Cure::HandOff]).into_iter().flatten())
-        .collect()
-}
-
-const fn subject_kind(kind: FaultType) -> SubjectKind {
-    use FaultType as F;
-    match kind {
-        F::HungContainer
-        | F::OrphanContainer
-        | F::LostTask
-        | F::ContainerStuck
-        | F::FrozenCgroup
-        | F::RuntimeClientHung => SubjectKind::Container,
-        F::DuplicateSandbox | F::GhostSandbox => SubjectKind::Sandbox,
-        F::LeakedShim | F::UnresponsiveShim => SubjectKind::Shim,
-        F::NetworkPluginHung => SubjectKind::NetworkPlugin,
-        F::RuntimeUnreachable
-        | F::RuntimeListHung
-        | F::RuntimeUpdateBlocked
-        | F::NetworkNotReady
-        | F::ExitedContainerBacklog => SubjectKind::Runtime,
-        F::KubeletDown
-        | F::KubeletStartBlocked
-        | F::KubeletCrashLoop
-        | F::SyncLoopStalled
-        | F::PlegSlow
-        | F::PlegStalled
-        | F::ClientCertificateExpiring => SubjectKind::Kubelet,
-        F::StuckDaemonSetPod => SubjectKind::Pod,
-        F::NodeCondition => SubjectKind::Condition,
-        F::ProbeDegraded | F::ProbeNotReporting => SubjectKind::Probe,
-        F::DiskFull | F::ReadOnlyFilesystem => SubjectKind::Filesystem,
-        F::UninterruptibleProcess | F::UntrackedPodProcess => SubjectKind::Process,
-        F::PidExhaustion | F::FdExhaustion | F::DbusUnresponsive | F::ClockUnsynchronised | F::NodeFlapping => {
-            SubjectKind::Host
-        }
-    }
-}
-
-/// Whether such a fault is about a pod.
-pub(super) const fn has_pod(kind: FaultType) -> bool {
-    matches!(
-        subject_kind(kind),
-        SubjectKind::Container | SubjectKind::Sandbox | SubjectKind::NetworkPlugin | SubjectKind::Pod
-    )
+    let rebooted = event.cleared_by.is_none() && event.kind.spec().remedy.other_machine.is_ok();
+    named.into_iter().chain(rebooted.then_some([ClearedBy::Reboot, ClearedBy::HandOff]).into_iter().flatten()).collect()
 }
 
 /// The pod that an event names. `life` tells successors apart.
 pub(super) fn pod(event: &FaultEvent, node: &str, life: usize) -> PodRef {
     let (namespace, name) = event.pod.as_deref().and_then(|pod| pod.split_once('/')).unwrap_or(("default", "work"));
     PodRef { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid(node, namespace, name, life) }
-}
-
-/// Uid of a pod of the node.
-pub(super) fn uid(node: &str, namespace: &str, name: &str, life: usize) -> String {
-    format!("uid-{}", short_hash(&format!("{node}/{namespace}/{name}/{life}")))
 }
 
 /// What that pod is like, where the event says it.
@@ -163,15 +60,15 @@ pub(super) fn pod_like(event: &FaultEvent) -> Option<PodLike> {
 /// The fault as the probe of this node confirms it now.
 fn fault(event: &FaultEvent, node: &str, now: Timestamp) -> Fault {
     let kind = event.kind;
-    let lasted = Thresholds::default().usual_time_to_confirm(kind);
-    let pod = has_pod(kind).then(|| pod(event, node, 0));
+    let lasted = kind.usual_time_to_confirm(&Thresholds::default());
+    let pod = kind.spec().subject.has_pod().then(|| pod(event, node, 0));
     let name = event.name.clone().unwrap_or_else(|| "main".to_owned());
     let key = format!("{node}/{}/{name}", pod.as_ref().map_or("", |pod| pod.uid.as_str()));
-    let subject = Subject { name: Some(name), pod: pod.clone(), ..Subject::of(subject_kind(kind)) };
+    let subject = Subject { name: Some(name), pod: pod.clone(), ..Subject::of(kind.spec().subject) };
     Fault {
         id: Fault::identity(kind, &key),
         kind,
-        severity: event.severity.unwrap_or_else(|| usual_severity(kind)),
+        severity: event.severity.unwrap_or_else(|| kind.spec().severity),
         state: FaultState::Confirmed,
         target: target(kind, &key, pod),
         message: format!("{kind}: {subject}"),
@@ -213,7 +110,7 @@ fn target(kind: FaultType, key: &str, pod: Option<PodRef>) -> Target {
 
 /// What a timeline makes of one fault.
 pub(super) fn sickness(event: &FaultEvent, node: &str, now: Timestamp) -> Sickness {
-    Sickness { fault: fault(event, node, now), cures: cures(event) }
+    Sickness { fault: fault(event, node, now), cleared_by: cleared_by(event) }
 }
 
 /// A pod of a DaemonSet at the longest back-off: what the controller reads of it.

@@ -19,8 +19,9 @@ use nrh_core::text::is_like;
 mod by_hand;
 mod condition;
 mod flaps;
-mod pods;
+pub(crate) mod pods;
 
+pub use super::cleared_by::ClearedBy;
 pub use by_hand::{CancelEvent, ManualRequestEvent};
 pub use condition::ConditionEvent;
 pub use flaps::FlapsEvent;
@@ -246,27 +247,6 @@ pub enum Machine {
     Removed,
     /// A new machine with a new Node, which is well.
     Replaced,
-}
-
-/// What heals a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-pub enum ClearedBy {
-    /// The hung process is resumed (`ReleaseHungProcess` with `Cont`).
-    Cont,
-    /// The hung process is ended (`ReleaseHungProcess` with `Kill`).
-    Kill,
-    /// The leftover is removed.
-    CleanupOrphans,
-    /// The kubelet is restarted.
-    RestartKubelet,
-    /// The container runtime is restarted.
-    RestartRuntime,
-    /// The pod is deleted.
-    DeletePod,
-    /// The node is rebooted (`Reboot`, `MarkForReboot`).
-    Reboot,
-    /// A remediator reboots the node, or replaces it.
-    HandOff,
 }
 
 /// A fault that the probe confirms, or the controller finds.
@@ -500,7 +480,7 @@ impl Event {
         if let Some(instead) = instead {
             bail!("{} is found by the controller itself: expected {instead}", fault.kind);
         }
-        let has_pod = super::sickness::has_pod(fault.kind);
+        let has_pod = fault.kind.spec().subject.has_pod();
         ensure!(has_pod || fault.pod.is_none(), "pod: a {} is about none", fault.kind);
         ensure!(has_pod || !fault.terminating, "terminating: a {} is about no pod", fault.kind);
         let is_described = fault.pod_labels.is_some() || fault.pod_owner.is_some();

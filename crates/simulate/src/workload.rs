@@ -6,7 +6,8 @@ use jiff::Timestamp;
 
 use nrh_core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};
 use nrh_core::fault::{Fault, PodRef};
-use nrh_core::remediation::{ActionResult, since};
+use nrh_core::moment::since;
+use nrh_core::remediation::ActionResult;
 use nrh_core::tri::Tri;
 
 /// One pod.

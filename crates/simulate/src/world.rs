@@ -17,6 +17,7 @@ use jiff::Timestamp;
 
 use self::boot::Boots;
 pub use self::boot::Kured;
+use super::cleared_by::ClearedBy;
 use super::remediator::{Remediator, Remediators};
 use super::workload::{self, Workload};
 use nrh_core::drain::cannot_end;
@@ -24,12 +25,13 @@ use nrh_core::fault::{Fault, PodRef};
 use nrh_core::flaps::Flaps;
 use nrh_core::hand_off::{HandedOff, TemplateRef};
 use nrh_core::manual::OpenManualRequest;
-use nrh_core::narrow::{PodSeen, PodTraits, asked_keys};
+use nrh_core::moment::since;
+use nrh_core::narrow::{PodSeen, PodTraits};
 use nrh_core::notices::Notices;
 use nrh_core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::{Effect, Operation, Plan, PlanSettings, plan};
-use nrh_core::policy::Policy;
-use nrh_core::remediation::{ActionResult, Remediation, executed, since, taken_back, timed_out, uncordoned, untainted};
+use nrh_core::policy::{Policy, asked_keys};
+use nrh_core::remediation::{ActionResult, Remediation, executed, taken_back, timed_out, uncordoned, untainted};
 use nrh_core::snapshot::{CommandView, Heartbeat, JobView, Ledger, NodeView, ReportView, Snapshot, SuspectPod, Tri};
 
 /// Age of what a probe has seen when its report arrives.
@@ -37,36 +39,13 @@ const LOOKED: Duration = Duration::from_secs(1);
 /// The promise of a probe that has something to say.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// What ends a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cure {
-    /// The hung process is resumed.
-    Cont,
-    /// The hung process is ended.
-    Kill,
-    /// The leftover is removed.
-    Cleanup,
-    /// The pod is deleted.
-    Delete,
-    /// The kubelet is restarted.
-    RestartKubelet,
-    /// The container runtime is restarted.
-    RestartRuntime,
-    /// The node boots anew.
-    Reboot,
-    /// A remediator reboots the node, or replaces it.
-    HandOff,
-    /// Nothing that this engine can do.
-    Nothing,
-}
-
 /// A fault with its true cause.
 #[derive(Clone, Debug)]
 pub struct Sickness {
     /// As the probe reports it.
     pub fault: Fault,
     /// Each of these ends it.
-    pub cures: BTreeSet<Cure>,
+    pub cleared_by: BTreeSet<ClearedBy>,
 }
 
 /// What a pod is like.
@@ -578,11 +557,11 @@ impl WorldNode {
         };
         *acts.entry(order.operation_id.clone()).or_default() += 1;
         let cure = match order.action {
-            NodeAction::ReleaseCont => Cure::Cont,
-            NodeAction::ReleaseKill => Cure::Kill,
-            NodeAction::CleanupOrphans => Cure::Cleanup,
-            NodeAction::RestartKubelet => Cure::RestartKubelet,
-            NodeAction::RestartRuntime => Cure::RestartRuntime,
+            NodeAction::ReleaseCont => ClearedBy::Cont,
+            NodeAction::ReleaseKill => ClearedBy::Kill,
+            NodeAction::CleanupOrphans => ClearedBy::CleanupOrphans,
+            NodeAction::RestartKubelet => ClearedBy::RestartKubelet,
+            NodeAction::RestartRuntime => ClearedBy::RestartRuntime,
             NodeAction::Reboot => {
                 self.begin_boot();
                 return outcome(OutcomeState::Done, OutcomeReason::Executed);
@@ -592,7 +571,7 @@ impl WorldNode {
                 return outcome(OutcomeState::Done, OutcomeReason::Executed);
             }
         };
-        if self.sick.get(place).is_some_and(|sick| sick.cures.contains(&cure)) {
+        if self.sick.get(place).is_some_and(|sick| sick.cleared_by.contains(&cure)) {
             self.sick.remove(place);
         }
         outcome(OutcomeState::Done, OutcomeReason::Executed)

@@ -34,8 +34,8 @@ impl FaultSelector {
 
     fn selects(self, kind: FaultType) -> bool {
         match self {
-            Self::All => kind.group().is_some(),
-            Self::Group(group) => kind.group() == Some(group),
+            Self::All => kind.spec().group.is_some(),
+            Self::Group(group) => kind.spec().group == Some(group),
             Self::Kind(named) => kind == named,
         }
     }

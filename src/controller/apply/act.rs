@@ -296,7 +296,7 @@ fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<String> {
     let is_hung = |fault: &&Fault| {
         let is_its = hung([*fault]).contains_key(&pod.uid);
         // With a runtime that does not answer nobody can say what hangs; and it could not delete.
-        is_its || fault.kind.is_of_runtime()
+        is_its || fault.kind.spec().runtime_unresponsive
     };
     let fault = faults.iter().find(is_hung)?;
     Some(format!("{} ({}) below Pod {pod}: that is to be released first", fault.kind, fault.subject))

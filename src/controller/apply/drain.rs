@@ -20,8 +20,9 @@ use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded};
 use crate::core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};
 use crate::core::fault::MAX_LINE;
+use crate::core::moment::since;
 use crate::core::order::OutcomeReason;
-use crate::core::remediation::{ActionResult, since};
+use crate::core::remediation::ActionResult;
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded as cut;
 

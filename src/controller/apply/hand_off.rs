@@ -161,7 +161,7 @@ impl Applier {
     /// Whether the mark was put on the object; false where it is gone, or not the remediation's.
     async fn tell(&self, handed: &HandedOff, at: Timestamp) -> Result<bool, CallError> {
         let Some((api, standing)) = self.ours(handed).await? else { return Ok(false) };
-        let at = crate::core::remediation::clock(at);
+        let at = crate::core::moment::clock(at);
         // By a leader that died before it could write that down.
         if standing.annotations().get(TIMED_OUT_ANNOTATION) == Some(&at) {
             return Ok(true);

@@ -67,7 +67,7 @@ pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> 
         NodeAction::RestartKubelet => return restart(order, Daemon::Kubelet),
         NodeAction::RestartRuntime => return restart(order, Daemon::Runtime),
         NodeAction::Reboot => {
-            let (boot_id, process) = boot(order, reboot::helps(order.fault_type))?;
+            let (boot_id, process) = boot(order, order.fault_type.spec().remedy.new_boot)?;
             return Ok(Task::Reboot { boot_id, process });
         }
         NodeAction::MarkForReboot => return mark(order),

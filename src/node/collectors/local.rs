@@ -11,7 +11,7 @@ use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{CollectorSettings, Shared, lock};
-use crate::core::diagnose::clients;
+use crate::core::faults::runtime_client_hung;
 use crate::core::observation::{
     KubeletSeen, KubeletSettings, Part, ProcessSeen, ProcessTable, RuntimeKind, answers_nobody,
 };
@@ -78,7 +78,7 @@ struct ProcessLooker {
 /// Whether a process makes progress shows at the next look only, and most end before that.
 fn is_to_be_followed(process: &ProcessSeen) -> bool {
     let is_one = match &process.part {
-        Part::RuntimeClient { verb, .. } => clients::ENDING.contains(&verb.as_str()),
+        Part::RuntimeClient { verb, .. } => runtime_client_hung::ENDING.contains(&verb.as_str()),
         Part::NetworkPlugin { .. } => true,
         _ => false,
     };

@@ -5,8 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::api::duration::HumanDuration;
-use crate::core::diagnose::Findings;
 use crate::core::fault::MAX_FAULTS;
+use crate::core::finding::Findings;
 use crate::core::order::{NodeAction, Order, is_service};
 use crate::core::reboot::{MARK_STANDS, is_boot_id, sentinel_name};
 use crate::core::text::is_full_id;

@@ -45,7 +45,7 @@ impl Draft {
     /// Faults that are healed, or pass. Those of the node itself may stand for weeks on all nodes at once: for them the
     /// rhythm of rest will do.
     fn acute(&self) -> impl Iterator<Item = &Fault> {
-        self.status.faults.iter().filter(|fault| !fault.kind.is_lasting())
+        self.status.faults.iter().filter(|fault| !fault.kind.spec().lasting)
     }
 
     /// What the rhythm of reports depends on.

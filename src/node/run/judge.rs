@@ -12,8 +12,9 @@ use crate::api::NodeRuntimeHealthStatus;
 use crate::api::condition::condition;
 use crate::api::health::{KubeletStatus, RestartSafeStatus, RuntimeStatus};
 use crate::core::condition::of_probe;
-use crate::core::diagnose::{Findings, diagnose};
+use crate::core::diagnose::diagnose;
 use crate::core::fault::{Fault, FaultState, FaultType, SubjectKind};
+use crate::core::finding::Findings;
 use crate::core::observation::{ContainerState, KubeletSettings, Observations};
 use crate::core::restart_safety::{RestartSafety, restart_safety};
 use crate::core::thresholds::Thresholds;
@@ -88,7 +89,7 @@ impl Judge {
         self.learn_kubelet(seen, &findings, wall);
         Judged {
             suspects: suspects(&tracked.faults, seen, &findings),
-            urgent: tracked.faults.iter().any(|fault| !fault.kind.is_lasting()),
+            urgent: tracked.faults.iter().any(|fault| !fault.kind.spec().lasting),
             status: self.status(seen, about, tracked, &safety),
         }
     }
@@ -119,7 +120,7 @@ impl Judge {
         for fault in faults.iter().filter(|fault| !self.known.contains(&fault.id)) {
             tracing::warn!(fault = fault.id, state = ?fault.state, message = fault.message, "fault seen");
             // What stands for long may come on all nodes at once, as a wrong clock of the API server does.
-            if !fault.kind.is_lasting() {
+            if !fault.kind.spec().lasting {
                 self.suspected = Some(at);
             }
         }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use nrh::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, TAINT_ANNOTATION};
-use nrh::core::condition::{faults_of, looked_at};
+use nrh::core::condition::looked_at;
 use nrh::core::fault::FaultType;
 use nrh::core::order::Order;
 use nrh::core::remediation::Phase;
@@ -242,7 +242,7 @@ impl Fleet {
     async fn report(&self, node: &str, sequence: u64, sick: Option<Sickness>) -> Result<()> {
         let now = Timestamp::now();
         let judged = looked_at().map(|kind| {
-            let is_bad = sick.is_some_and(|sick| faults_of(kind).contains(&sick.fault));
+            let is_bad = sick.is_some_and(|sick| sick.fault.spec().condition == Some(kind));
             let (state, reason) = if is_bad { ("False", "FaultConfirmed") } else { ("True", "Clean") };
             let since = sick.map_or(now, |sick| sick.since);
             json!({"type": kind.as_str(), "status": state, "reason": reason, "message": "", "lastTransitionTime": since})

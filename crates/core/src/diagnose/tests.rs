@@ -32,12 +32,14 @@ use crate::examples::{
     Node, OTHER, OTHER_WORK, SANDBOX, SIDECAR, WORK, container, containerd, done, limit, plugin, pod, process, roomy,
     sandbox, sound,
 };
-use crate::fault::{MAX_EVIDENCE, PodRef, Role, SubjectKind};
+use crate::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, Role, Severity, SubjectKind, Target};
+use crate::finding::*;
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DisksSeen, HostSeen, KubeletSeen, KubeletSettings,
-    ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen, ProcessTable, RelistsSeen,
+    ListRound, Look, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen, ProcessTable, RelistsSeen,
     RuntimeKind, RuntimeSeen, SandboxSeen, Space, StatusSeen, TaskAnswer, Unproven, Usage,
 };
+use crate::reason::ConditionReason;
 
 impl Node {
     fn findings(&self) -> Findings {

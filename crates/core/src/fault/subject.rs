@@ -57,6 +57,32 @@ pub enum SubjectKind {
     Condition,
 }
 
+impl SubjectKind {
+    /// Whether there is a pod that it belongs to, or that it is.
+    pub const fn has_pod(self) -> bool {
+        matches!(self, Self::Container | Self::Sandbox | Self::NetworkPlugin | Self::Pod)
+    }
+}
+
+/// A daemon of the node that a step may have restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Daemon {
+    /// The kubelet.
+    Kubelet,
+    /// The container runtime.
+    Runtime,
+}
+
+impl Daemon {
+    /// Its name in a sentence.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Kubelet => "kubelet",
+            Self::Runtime => "runtime",
+        }
+    }
+}
+
 /// How a condition of a Node stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

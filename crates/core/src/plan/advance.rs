@@ -14,9 +14,10 @@ use super::{
 };
 use crate::budget::Slots;
 use crate::fault::{FaultState, FaultType};
+use crate::moment::since;
 use crate::policy::{Action, ActionType, Found, Mode, Policy, Rule, Step};
 use crate::remediation::{
-    Executor, MAX_REMEDIATION_FAULTS, MAX_STEPS, Remediation, RemediationFault, Resolution, StepState, since,
+    Executor, MAX_REMEDIATION_FAULTS, MAX_STEPS, Remediation, RemediationFault, Resolution, StepState,
 };
 
 /// Runs one reconcile of an open remediation.

@@ -14,8 +14,9 @@ use super::evidence::{NodeFacts, Seen};
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{Block, BlockReason, Ctx, Wake, attempt, executors};
+use crate::moment::{clock, since};
 use crate::policy::{Policy, Step};
-use crate::remediation::{Executor, RemediationFault, StepRecord, StepState, clock, since};
+use crate::remediation::{Executor, RemediationFault, StepRecord, StepState};
 
 /// Why an attempt ended that gave way to another fault, and is asked for again.
 pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";

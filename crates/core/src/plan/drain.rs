@@ -10,8 +10,9 @@ use super::turn::Turn;
 use super::{Block, BlockReason, Ctx, Wake, attempt, hand_off, ladder, readiness};
 use crate::drain::{CannotEnd, Drain, cannot_end};
 use crate::fault::{Fault, FaultState};
+use crate::moment::since;
 use crate::policy::{Action, ActionType, Found, OnFailure, Policy, Rule, Step};
-use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState, since};
+use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState};
 use crate::snapshot::Tri;
 
 /// How often a drain is broken off for the release of a hung process and begun anew, for one fault.

@@ -2,9 +2,10 @@
 
 use super::evidence::NodeFacts;
 use super::{Ctx, Effect, Wake, cause, going_down, hand_off, kept, readiness, taint};
-use crate::narrow::Meant;
+use crate::moment::since;
+use crate::policy::Applicability;
 use crate::policy::{ActionType, Mode, Policy};
-use crate::remediation::{Phase, Remediation, Resolution, STOPPED_BY_A_PERSON, StepState, since};
+use crate::remediation::{Phase, Remediation, Resolution, STOPPED_BY_A_PERSON, StepState};
 use crate::snapshot::NodeView;
 
 /// The policy in whose name a remediation acts, if it is still there.
@@ -123,16 +124,16 @@ pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Re
     for (fault, rule) in ruled {
         let (what, name) = (format!("{} ({})", fault.kind, fault.subject), &policy.name);
         match policy.still_means(rule, fault, &facts.around) {
-            Meant::Other(other) => {
+            Applicability::Other(other) => {
                 let (other, rule) = (&other.name, &rule.name);
                 return Some(format!(
                     "{what} is for rule {other} of policy {name} by now, which goes before rule {rule}"
                 ));
             }
-            Meant::No(why) => {
+            Applicability::No(why) => {
                 return Some(format!("rule {} of policy {name} is not for {what} any more: {why}", rule.name));
             }
-            Meant::Yes | Meant::Perhaps(..) => {}
+            Applicability::Yes | Applicability::Perhaps(..) => {}
         }
     }
     let lost = remediation.faults.iter().find(|fault| policy.rule(&fault.rule).is_none())?;

@@ -14,10 +14,11 @@ use crate::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, 
 use crate::flap::{FlapView, QUIET};
 use crate::foreign::Noticed;
 use crate::kubelet;
+use crate::moment::since;
 use crate::narrow::Around;
 use crate::order::Order;
 use crate::policy::{Found, Mode, Policy};
-use crate::remediation::{Remediation, RemediationFault, since};
+use crate::remediation::{Remediation, RemediationFault};
 use crate::snapshot::{
     CommandView, Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, Tri, missed_after,
 };
@@ -404,7 +405,7 @@ fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp, settings: &PlanSettings) -> V
 
 /// The fault as it counts: a node that says more than its kind can do gets no turn before others by that.
 fn believed(reported: &Fault) -> Cow<'_, Fault> {
-    let worst = reported.kind.worst_severity();
+    let worst = reported.kind.spec().worst_severity;
     if reported.severity <= worst {
         return Cow::Borrowed(reported);
     }

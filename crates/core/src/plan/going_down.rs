@@ -9,9 +9,10 @@ use jiff::Timestamp;
 use super::evidence::{NodeFacts, Probe};
 use super::turn::Turn;
 use super::{Block, BlockReason, Ctx, Wake, attempt, ending, mark};
+use crate::moment::{clock, since};
 use crate::order::OutcomeReason;
 use crate::policy::{ActionType, Step};
-use crate::remediation::{Remediation, StepRecord, StepState, clock, since};
+use crate::remediation::{Remediation, StepRecord, StepState};
 use crate::snapshot::Tri;
 
 /// How long after the order a machine may still go down: systemd's `reboot.target` has its job ended by force after 30 min

@@ -8,8 +8,9 @@ use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
 use super::{Block, BlockReason, Ctx, Effect, Wake, ending, readiness, steps};
 use crate::hand_off::{HandOff, HandOffView, HandedOff};
+use crate::moment::{clock, since};
 use crate::policy::{Action, ActionType, Policy, Step};
-use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState, clock, since};
+use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState};
 use crate::snapshot::Tri;
 use std::time::Duration;
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::evidence::Nodes;
 use super::reboot::{self, AFTER_ONE_IN_VAIN};
 use super::{Ctx, Effect, Wake};
+use crate::moment::since;
 use crate::policy::{Mode, Policy};
-use crate::remediation::{Remediation, since};
+use crate::remediation::Remediation;
 
 /// Most records of starts by hand that never began, for each policy.
 const NEVER_BEGAN: u32 = 20;

@@ -8,14 +8,15 @@ use jiff::Timestamp;
 
 use super::evidence::{Cure, NodeFacts};
 use super::turn::Turn;
-use super::{Ctx, Wake, ending, going_down, hand_off, ladder, readiness};
+use super::{Ctx, Wake, ending, going_down, hand_off, readiness};
+use crate::moment::{clock, since};
 use crate::policy::{Action, Keep, Mode, Policy};
-use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, STOPPED_BY_A_PERSON, clock, since};
+use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, STOPPED_BY_A_PERSON};
 use crate::snapshot::Tri;
 
 /// For how long the policy keeps the node cordoned for the sake of this fault, whose ladder is at its end.
 fn keep(policy: &Policy, fault: &RemediationFault) -> Option<Keep> {
-    ladder::cordon_helps_against(fault.kind).ok()?;
+    fault.kind.spec().remedy.fewer_pods.ok()?;
     let reached = usize::try_from(fault.step_index).unwrap_or(usize::MAX);
     let steps = policy.rule(&fault.rule)?.steps.iter().take(reached).filter(|step| step.mode == Mode::Enforce);
     let kept = steps.filter_map(|step| if let Action::Cordon(keep) = step.action { keep } else { None });

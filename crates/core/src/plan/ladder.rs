@@ -8,12 +8,12 @@ use super::{
     refused, relapse, restart, taint, unreadable,
 };
 use crate::fault::{Fault, FaultType, Target};
-use crate::hand_off as remediator;
-use crate::narrow::Meant;
+use crate::moment::{clock, since};
 use crate::order::{NodeAction, Order, Restart, Signal};
+use crate::policy::Applicability;
 use crate::policy::{Action, ActionType, Daemon, Found, Mode, OnFailure, Policy, Rule, Step};
 use crate::reboot as of_reboot;
-use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState, clock, since};
+use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState};
 use crate::window;
 
 /// How often a step is tried again for nothing when only its target had changed.
@@ -23,45 +23,26 @@ const FREE_WAIT: Duration = Duration::from_secs(10);
 
 /// Whether the action can do anything about the fault at all; if not, why.
 pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
-    use FaultType as F;
-    match (action, fault.kind) {
-        (Action::Notify { .. }, _)
-        | (Action::ReleaseHungProcess { .. }, F::HungContainer | F::NetworkPluginHung | F::RuntimeClientHung)
-        | (Action::CleanupOrphans, F::UnresponsiveShim | F::LeakedShim | F::OrphanContainer) => Ok(()),
-        (Action::Restart { daemon, .. }, kind) => restart::helps(*daemon, kind, &fault.subject),
-        (Action::Reboot(_), kind) => of_reboot::helps(kind),
-        (Action::MarkForReboot(_), kind) => of_reboot::marking_helps(kind),
-        (Action::HandOff(_), kind) => remediator::helps(kind),
-        (Action::Taint(effect), F::StuckDaemonSetPod) if effect.repels_daemon_sets() => Err(
+    let remedy = &fault.kind.spec().remedy;
+    match action {
+        Action::Notify { .. } => Ok(()),
+        Action::ReleaseHungProcess { .. } => remedy.hung_process.map(drop),
+        Action::CleanupOrphans => remedy.leftover,
+        Action::Restart { daemon, .. } => (remedy.restart)(&fault.subject).of(*daemon),
+        Action::Reboot(_) => remedy.new_boot,
+        Action::MarkForReboot(_) => of_reboot::marking_helps(fault.kind),
+        Action::HandOff(_) => remedy.other_machine,
+        Action::Taint(effect) if remedy.new_pod.is_ok() && effect.repels_daemon_sets() => Err(
             "with NoSchedule no successor of a DaemonSet's pod would come to the node, as one comes with PreferNoSchedule",
         ),
-        (Action::Cordon(_) | Action::Taint(_) | Action::Drain(_), kind) => cordon_helps_against(kind),
-        (_, F::ProbeNotReporting) => Err("no action is executed on a node that nobody can check"),
-        (Action::DeletePod, F::StuckDaemonSetPod) => {
+        Action::Cordon(_) | Action::Taint(_) | Action::Drain(_) => remedy.fewer_pods,
+        Action::DeletePod => {
+            remedy.new_pod?;
             if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
                 return Err("the pod is being deleted already");
             }
             Ok(())
         }
-        (Action::DeletePod, _) => Err("it is not about a DaemonSet's pod"),
-        (Action::ReleaseHungProcess { .. }, _) => Err("it names no hung process"),
-        (Action::CleanupOrphans, _) => Err("it is not about an orphan"),
-    }
-}
-
-/// Whether it is better for pods to stay away from a node with such a fault.
-pub(super) fn cordon_helps_against(kind: FaultType) -> Result<(), &'static str> {
-    use FaultType as F;
-    match kind {
-        F::ProbeNotReporting => Err("no action is executed on a node that nobody can check"),
-        F::FrozenCgroup
-        | F::ExitedContainerBacklog
-        | F::ClientCertificateExpiring
-        | F::ClockUnsynchronised
-        | F::GhostSandbox
-        | F::UntrackedPodProcess
-        | F::ProbeDegraded => Err("new pods do not make it worse"),
-        _ => Ok(()),
     }
 }
 
@@ -338,12 +319,12 @@ pub(super) fn still_asked_for(
         return Err(Block::new(BlockReason::NotConfirmed, &message));
     }
     match policy.still_means(rule, fault, &facts.around) {
-        Meant::No(why) => {
+        Applicability::No(why) => {
             let message =
                 format!("{} ({}): rule {} is not for it any more: {why}", fault.kind, fault.subject, rule.name);
             Err(Block::new(BlockReason::NotConfirmed, &message))
         }
-        Meant::Other(other) => {
+        Applicability::Other(other) => {
             let message = format!(
                 "{} ({}) is for rule {} of policy {} by now, which goes before rule {}",
                 fault.kind, fault.subject, other.name, policy.name, rule.name
@@ -351,8 +332,8 @@ pub(super) fn still_asked_for(
             Err(Block::new(BlockReason::NotConfirmed, &message))
         }
         _ if matches!(step.action, Action::Notify { .. }) => Ok(()),
-        Meant::Perhaps(other, lack) => Err(readiness::doubtful(policy, other, fault, &lack)),
-        Meant::Yes => {
+        Applicability::Perhaps(other, lack) => Err(readiness::doubtful(policy, other, fault, &lack)),
+        Applicability::Yes => {
             let Some(first) = facts.policy_for(fault) else { return Ok(()) };
             match facts.rule_of(first, fault) {
                 Found::Perhaps(other, lack) => Err(readiness::doubtful(first, other, fault, &lack)),

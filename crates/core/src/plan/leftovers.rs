@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use super::evidence::NodeFacts;
 use super::{Ctx, Effect, reboot};
 use crate::budget::Slots;
-use crate::remediation::{Executor, Remediation, StepRecord, StepState, remediation_of, since};
+use crate::moment::since;
+use crate::remediation::{Executor, Remediation, StepRecord, StepState, remediation_of};
 
 /// Remediations as they are after this pass.
 pub(super) type After<'e> = BTreeMap<&'e str, &'e Remediation>;

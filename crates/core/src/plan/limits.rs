@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use super::evidence::{NodeFacts, Nodes};
 use crate::budget::Slots;
 use crate::fault::FaultType;
+use crate::moment::since;
 use crate::policy::{Policy, Rule, Step, TopologyLimit};
-use crate::remediation::{Executor, StepRecord, StepState, since};
+use crate::remediation::{Executor, StepRecord, StepState};
 
 /// Most entries that are shown of each kind.
 pub const MAX_SHOWN: usize = 16;

@@ -17,8 +17,9 @@ use super::{Block, BlockReason, Blocked, Ctx, Effect, Wake, advance, ending, han
 use crate::budget::{Bounds, Slots};
 use crate::fault::{FaultState, FaultType, MAX_LINE};
 use crate::manual::{MARK, MAX_NAME, MAX_WAITING, OpenManualRequest, steps};
+use crate::moment::since;
 use crate::policy::{ActionType, Found, Mode, Policy, Rule};
-use crate::remediation::{RemediationFault, STOPPED_BY_A_PERSON, since};
+use crate::remediation::{RemediationFault, STOPPED_BY_A_PERSON};
 use crate::snapshot::Slot;
 use crate::text::bounded;
 

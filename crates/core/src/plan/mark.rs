@@ -13,10 +13,11 @@ use super::evidence::{Cure, NodeFacts, Probe};
 use super::turn::Turn;
 use super::{Ctx, Wake, attempt, ending, readiness, reboot};
 use crate::fault::{FaultState, FaultType};
+use crate::moment::since;
 use crate::order::{Order, OutcomeReason};
 use crate::policy::{ActionType, Policy, Step};
 use crate::reboot::{MARK_STANDS, MarkOrder};
-use crate::remediation::{StepRecord, StepState, since};
+use crate::remediation::{StepRecord, StepState};
 use crate::snapshot::{SHUTTING_DOWN, Tri};
 use crate::window;
 

@@ -13,9 +13,10 @@ use super::turn::Turn;
 use super::{Block, BlockReason, Blocked, Ctx, Wake, advance, readiness};
 use crate::budget::{Bounds, Kinds, Slots};
 use crate::fault::{FaultState, Severity};
+use crate::moment::since;
 use crate::policy::{Mode, Policy, Rule};
 use crate::remediation::{
-    Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, Resolution, StepState, remediation_name, since,
+    Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, Resolution, StepState, remediation_name,
 };
 use crate::snapshot::Slot;
 

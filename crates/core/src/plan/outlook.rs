@@ -8,8 +8,9 @@ use super::evidence::{NodeFacts, Probe, Seen};
 use super::turn::Turn;
 use super::{BlockReason, Blocked, Ctx, Health, NodeOutlook, Remedy, SelfHealing, going_down, readiness};
 use crate::fault::{Fault, FaultState, FaultType, Severity};
+use crate::moment::{clock, since};
 use crate::policy::{Found, Mode};
-use crate::remediation::{Phase, Remediation, StepRecord, StepState, clock, since};
+use crate::remediation::{Phase, Remediation, StepRecord, StepState};
 use crate::snapshot::Tri;
 use crate::text::bounded;
 
@@ -240,12 +241,8 @@ fn self_healing(facts: &NodeFacts<'_>, blocked: &[&Blocked]) -> SelfHealing {
     }
 }
 
-/// What keeps pods of a node from getting on, as the API shows it.
-pub const HOLDS_UP_PODS: [FaultType; 3] =
-    [FaultType::KubeletStartBlocked, FaultType::PlegStalled, FaultType::StuckDaemonSetPod];
-
 fn pods_progressing(facts: &NodeFacts<'_>) -> Tri {
-    let held_up = || facts.seen.iter().map(|seen| &seen.fault).filter(|fault| HOLDS_UP_PODS.contains(&fault.kind));
+    let held_up = || facts.seen.iter().map(|seen| &seen.fault).filter(|fault| fault.kind.spec().holds_up_pods);
     if held_up().any(|fault| fault.state == FaultState::Confirmed) {
         return Tri::False;
     }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::evidence::{NodeFacts, Seen};
 use super::{Block, BlockReason, Ctx};
-use crate::fault::{Fault, FaultState, FaultType, PodRef, Role};
+use crate::fault::{Fault, FaultState, PodRef, Role};
+use crate::faults::Holds;
+use crate::moment::{clock, since};
 use crate::order::Signal;
 use crate::policy::{ActionType, Rule, Step};
-use crate::remediation::{Remediation, clock, since};
+use crate::remediation::Remediation;
 use crate::snapshot::{NodeView, SuspectPod};
 use crate::stuck;
 
@@ -25,7 +27,7 @@ pub(super) fn is_terminating(ctx: Ctx<'_>, fault: &Fault) -> bool {
 /// Killing a shim ends every container of its pod: only under a pod that is being deleted, or where the policy
 /// allows it.
 pub(super) fn release(ctx: Ctx<'_>, fault: &Fault, signal: Signal, allow_running: bool) -> Result<(), Block> {
-    let is_kill = signal == Signal::Kill && fault.kind == FaultType::HungContainer;
+    let is_kill = signal == Signal::Kill && fault.kind.spec().remedy.hung_process == Ok(Role::Shim);
     let role = fault.target.process.as_ref().map(|process| process.role);
     // Of a `runc create`, no container depends yet.
     if !is_kill || role == Some(Role::RuntimeClient) || allow_running || is_terminating(ctx, fault) {
@@ -63,14 +65,12 @@ pub(super) fn hung_processes<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> imp
     facts.seen.iter().filter(move |seen| {
         let Some(uid) = &pod else { return false };
         let is_own = seen.fault.is_about_pod(uid);
-        match seen.fault.kind {
-            FaultType::HungContainer
-            | FaultType::RuntimeClientHung
-            | FaultType::UninterruptibleProcess
-            | FaultType::FrozenCgroup => is_own,
-            FaultType::NetworkPluginHung => is_own || waits,
+        let spec = seen.fault.kind.spec();
+        match spec.holds {
+            Holds::OwnPod => is_own,
+            Holds::OwnPodAndWaiters => is_own || waits,
             // With a runtime that does not answer, nobody can say what hangs; and it could not delete.
-            kind => kind.is_of_runtime(),
+            Holds::Nothing => spec.runtime_unresponsive,
         }
     })
 }

@@ -11,8 +11,9 @@ use super::evidence::NodeFacts;
 use super::turn::Turn;
 use super::{Block, BlockReason, Ctx, Wake, ending};
 use crate::flap::{FlapView, QUIET};
+use crate::moment::{clock, since};
 use crate::policy::Action;
-use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution, clock, since};
+use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution};
 
 /// Longest wait, in times of the quiet that is asked for.
 const LONGEST: u32 = 3;

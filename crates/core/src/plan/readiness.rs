@@ -5,9 +5,11 @@ use super::ladder::{Look, Relapse};
 use super::storm::{self, Storm};
 use super::{Block, BlockReason, Ctx, cause, conditions, drain, hand_off, ladder, scope, unreadable};
 use crate::fault::Fault;
-use crate::narrow::{Lack, why_none};
+use crate::moment::{clock, since};
+use crate::narrow::Lack;
+use crate::policy::why_none;
 use crate::policy::{Action, Found, Mode, Policy, Rule};
-use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped, clock, since};
+use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
 
 /// How often one fault may come back within the memory before a person has to look at it.
 const MAX_RECURRENCES: usize = 3;

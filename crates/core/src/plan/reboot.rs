@@ -15,10 +15,11 @@ use std::time::Duration;
 use super::evidence::NodeFacts;
 use super::turn::Turn;
 use super::{Block, BlockReason, Ctx, Wake, attempt, ending, mark};
+use crate::moment::{clock, since};
 use crate::order::{Order, OutcomeReason};
 use crate::policy::{Action, ActionType, Policy, Step};
 use crate::reboot::is_boot_id;
-use crate::remediation::{Remediation, StepRecord, StepState, clock, since};
+use crate::remediation::{Remediation, StepRecord, StepState};
 use crate::snapshot::Tri;
 
 /// Least time between two reboots of one node, in whatever remediation and by whatever policy.

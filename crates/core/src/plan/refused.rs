@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use super::evidence::NodeFacts;
 use super::{Block, BlockReason, Ctx};
+use crate::moment::{clock, since};
 use crate::policy::{ActionType, Rule, Step};
-use crate::remediation::{Remediation, RemediationFault, StepRecord, clock, since};
+use crate::remediation::{Remediation, RemediationFault, StepRecord};
 use crate::text::bounded;
 
 /// How often a step is tried that the API server refuses.

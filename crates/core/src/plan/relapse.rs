@@ -10,8 +10,9 @@ use jiff::Timestamp;
 
 use super::attempt;
 use super::evidence::NodeFacts;
+use crate::moment::since;
 use crate::policy::{Mode, OnFailure, Policy, Step};
-use crate::remediation::{Remediation, RemediationFault, StepRecord, since};
+use crate::remediation::{Remediation, RemediationFault, StepRecord};
 
 /// The remediations of this very node (`uid`) that really acted and ended within the memory of failures.
 pub(super) fn recent<'a>(

@@ -4,29 +4,10 @@ use std::time::Duration;
 
 use super::evidence::NodeFacts;
 use super::{Block, BlockReason};
-use crate::fault::{Fault, FaultType, Subject, SubjectKind};
+use crate::fault::{Fault, FaultType};
 use crate::order::Restart;
 use crate::policy::{Action, Daemon, Rule};
 use crate::snapshot::Tri;
-
-/// Whether a restart of this daemon can do anything about such a fault; if not, why.
-pub(super) fn helps(daemon: Daemon, kind: FaultType, subject: &Subject) -> Result<(), &'static str> {
-    use FaultType as F;
-    match (daemon, kind) {
-        (Daemon::Kubelet, F::KubeletDown) | (Daemon::Runtime, F::RuntimeUnreachable | F::RuntimeListHung) => Ok(()),
-        (Daemon::Kubelet, F::FdExhaustion) if subject.kind == SubjectKind::Kubelet => Ok(()),
-        (Daemon::Runtime, F::FdExhaustion) if subject.kind == SubjectKind::Runtime => Ok(()),
-        (Daemon::Kubelet, F::KubeletCrashLoop) => Err("it is restarted again and again already"),
-        (Daemon::Kubelet, F::KubeletStartBlocked) => Err("its start would wait anew for what it waits for now"),
-        (Daemon::Kubelet, F::PlegStalled | F::PlegSlow) => {
-            Err("it would wait for the same container at its start; release that one")
-        }
-        (Daemon::Kubelet, F::SyncLoopStalled) => Err("what its loop waits for outlives a restart"),
-        (Daemon::Runtime, F::RuntimeUpdateBlocked) => Err("a restart leaves the shim behind that blocks it"),
-        (Daemon::Kubelet, _) => Err("a restart of the kubelet does not end it"),
-        (Daemon::Runtime, _) => Err("a restart of the runtime does not end it"),
-    }
-}
 
 /// For how long a restart waits, from when its rule is to act and while it is not safe, until the next step takes its turn.
 const WAITS: Duration = Duration::from_mins(10);

@@ -282,5 +282,5 @@ fn is_sick(policy: &Policy, facts: &NodeFacts<'_>, is_asked: impl Fn(&Fault) -> 
 }
 
 fn counts(rule: &Rule, fault: &Fault) -> bool {
-    !fault.kind.is_lasting() || rule.acts()
+    !fault.kind.spec().lasting || rule.acts()
 }

@@ -8,9 +8,10 @@ use super::evidence::{Cure, NodeFacts};
 use super::payment::Payment;
 use super::turn::Turn;
 use super::{BlockReason, Ctx, Wake, approval, attempt, drain, executors, hand_off, mark, reboot};
+use crate::moment::since;
 use crate::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::policy::{ActionType, Policy, Step};
-use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState, since};
+use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState};
 use crate::snapshot::JobView;
 
 /// Moves the step under way on as far as the evidence allows.

@@ -10,8 +10,9 @@ use jiff::Timestamp;
 
 use super::evidence::{NodeFacts, Probe};
 use crate::fault::{Fault, FaultState, FaultType};
+use crate::moment::since;
 use crate::policy::{Policy, Rule};
-use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, since};
+use crate::remediation::{Phase, Remediation, RemediationFault, Resolution};
 use crate::snapshot::NodeView;
 
 mod shared;

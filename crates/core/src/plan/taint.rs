@@ -6,8 +6,9 @@
 
 use super::evidence::NodeFacts;
 use super::{Ctx, Effect};
+use crate::moment::since;
 use crate::policy::Step;
-use crate::remediation::{Remediation, since};
+use crate::remediation::Remediation;
 use crate::snapshot::NodeView;
 
 /// Takes the taint back, if one is owed. None where there is nothing of ours on the node.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnose::{KubeletStart, Kubelets};
+use crate::finding::{KubeletStart, Kubelets};
 
 /// The start of a process is reckoned back from two ages: so far apart it may seem to be.
 pub(super) const SAME_START: Duration = Duration::from_secs(2);

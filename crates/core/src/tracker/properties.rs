@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::condition::ConditionReason;
-use crate::diagnose::{Coverage, KubeletStart};
 use crate::fault::SubjectKind;
+use crate::finding::{Coverage, KubeletStart};
 
 /// What one look says of the one object that these histories are about.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
+use nrh_core::moment::since;
 use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::{BlockReason, Effect, SelfHealing, plan};
 use nrh_core::policy::Action;
-use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed, since};
+use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
-use crate::world::{Chaos, Cure, World, notification, reasons, secs};
+use crate::world::{Chaos, ClearedBy, World, notification, reasons, secs};
 
 #[test]
 fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.node("n1").job_starts = false;
     world.run(secs(300));
     assert_eq!(world.did(), ["job ReleaseCont", "command ReleaseCont"]);
@@ -29,7 +30,7 @@ fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() 
 /// A kubelet that shuts its node down, or has no room, fails the pod at once: nothing was touched, so nothing harsher follows on it.
 #[test]
 fn a_job_whose_pod_the_kubelet_refuses_makes_room_for_the_agent_at_once_and_with_the_same_operation() {
-    let mut world = World::sick(plugin(), Cure::Cont, &[cont(), kill(false)]);
+    let mut world = World::sick(plugin(), ClearedBy::Cont, &[cont(), kill(false)]);
     world.node("n1").job_starts = false;
     world.pass();
     for (_, job) in world.jobs.values_mut() {
@@ -52,7 +53,7 @@ fn a_job_whose_pod_the_kubelet_refuses_makes_room_for_the_agent_at_once_and_with
 
 #[test]
 fn a_job_that_ended_without_a_result_has_failed_where_nobody_knows_whether_it_began() {
-    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]);
     world.node("n1").job_starts = false;
     world.pass();
     for (_, job) in world.jobs.values_mut() {
@@ -68,7 +69,7 @@ fn a_job_that_ended_without_a_result_has_failed_where_nobody_knows_whether_it_be
 
 #[test]
 fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
-    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]);
     let node = world.node("n1");
     node.view.ready = Tri::False;
     node.probe_runs = false;
@@ -89,7 +90,7 @@ fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
 /// What comes back from an act, and how the record stands after it.
 #[test]
 fn the_result_of_an_act_is_written_into_its_step_alone() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     let (remediation, now) = (world.only_remediation().clone(), world.now);
     let id = remediation.steps[0].operation_id.clone();
@@ -119,7 +120,7 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
     for (cool_down, wait) in [(secs(0), 10), (secs(60), 60)] {
         let mut first = cont();
         first.cooldown = cool_down;
-        let mut world = World::sick(plugin(), Cure::Kill, &[first, kill(false), notify()]);
+        let mut world = World::sick(plugin(), ClearedBy::Kill, &[first, kill(false), notify()]);
         world.refuses = true;
         let begin = world.now;
         for _ in 0..50 {
@@ -159,7 +160,7 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
 
 #[test]
 fn the_end_of_the_ladder_does_not_come_sooner_than_a_refused_call_may_be_repeated() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.refuses = true;
     for _ in 0..100 {
         world.pass();
@@ -170,7 +171,7 @@ fn the_end_of_the_ladder_does_not_come_sooner_than_a_refused_call_may_be_repeate
     world.run(secs(300));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded, "one attempt was allowed, and refusals cost none");
 
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.refuses = true;
     world.run(secs(600));
     let remediation = world.only_remediation();
@@ -180,7 +181,7 @@ fn the_end_of_the_ladder_does_not_come_sooner_than_a_refused_call_may_be_repeate
 /// A node that tried and failed is no refusal: the object may have been touched.
 #[test]
 fn a_call_that_failed_on_the_node_costs_an_attempt() {
-    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false)]);
+    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]);
     world.node("n1").job_starts = false;
     world.pass();
     let id = world.only_remediation().steps[0].operation_id.clone();
@@ -200,7 +201,7 @@ fn a_call_that_failed_on_the_node_costs_an_attempt() {
 
 #[test]
 fn no_answer_ends_the_attempt() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.node("n1").job_starts = false;
     world.pass();
     // Switched off after the order was given: nobody takes it up.
@@ -214,7 +215,7 @@ fn no_answer_ends_the_attempt() {
 #[test]
 fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
     for reason in [OutcomeReason::TargetChanged, OutcomeReason::CheckFailed, OutcomeReason::KubeletBusy] {
-        let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
         world.node("n1").job_starts = false;
         for _ in 0..400 {
             world.pass();
@@ -242,7 +243,7 @@ fn a_changed_target_or_a_busy_node_costs_no_attempt_but_not_for_ever() {
 
 #[test]
 fn what_was_claimed_before_is_judged_by_its_effect() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
     let id = world.only_remediation().steps[0].operation_id.clone();
     world.node("n1").claimed.insert(id);
@@ -253,7 +254,7 @@ fn what_was_claimed_before_is_judged_by_its_effect() {
 
 #[test]
 fn of_two_answers_the_one_that_acted_counts() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
     let id = world.only_remediation().steps[0].operation_id.clone();
     let answer =
@@ -280,7 +281,7 @@ fn of_two_answers_the_one_that_acted_counts() {
 
 #[test]
 fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
     world.tick(secs(5));
     world.pass();
@@ -299,7 +300,7 @@ fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
     world.tick(secs(4));
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::Verifying, "4 s of the 5 s it must stay away");
-    world.infect("n1", hung("log"), Cure::Nothing);
+    world.infect("n1", hung("log"), None);
     world.pass();
     assert_eq!(world.only_remediation().steps[0].clear_since, None, "it came back");
     world.node("n1").sick.clear();
@@ -313,14 +314,14 @@ fn only_a_report_after_the_act_shows_its_effect_and_only_for_long_enough() {
 
 #[test]
 fn a_full_report_may_have_left_the_fault_out() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
     world.tick(secs(5));
     world.pass();
     for i in 0..MAX_FAULTS {
         let mut other = fault(FaultType::KubeletDown, &format!("x{i}"));
         other.state = FaultState::Suspected;
-        world.node("n1").sick.push(crate::world::sickness(other, Cure::Nothing));
+        world.node("n1").sick.push(crate::world::sickness(other, None));
     }
     for _ in 0..3 {
         world.tick(secs(20));
@@ -336,10 +337,10 @@ fn a_full_report_may_have_left_the_fault_out() {
 #[test]
 fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
     for severity in [Severity::Low, Severity::High, Severity::Critical] {
-        let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
         let mut doubt = hung("log");
         (doubt.state, doubt.severity) = (FaultState::Suspected, severity);
-        world.infect("n1", doubt, Cure::Cont);
+        world.infect("n1", doubt, ClearedBy::Cont);
         let first = world.plan();
         assert!(first.effects.is_empty(), "the doubt counts");
         world.node("n1").sick.reverse();
@@ -350,7 +351,7 @@ fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
 
 #[test]
 fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
     world.node("n1").job_starts = false;
     world.pass();
     world.pass();
@@ -381,7 +382,7 @@ fn people_are_told_without_a_fresh_look_after_a_while_and_not_before() {
     for looked in [secs(86_400), secs(60)] {
         let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.infect("n1", hung("log"), Cure::Nothing);
+        world.infect("n1", hung("log"), None);
         let pass = |world: &mut World| {
             world.pass();
             world.tick(secs(5));
@@ -404,7 +405,7 @@ fn people_are_told_without_a_fresh_look_after_a_while_and_not_before() {
 
 #[test]
 fn without_a_ledger_no_step_is_used_up() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(true), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
     let plan = world.plan();
     for effect in plan.effects.iter().filter(|effect| !matches!(effect, Effect::Act { .. })) {
         assert!(world.apply(effect, true));
@@ -431,7 +432,7 @@ fn people_are_told_when_the_probe_falls_silent_before_they_were() {
     for is_told_first in [false, true] {
         let rules = [rule("r", &[FaultType::HungContainer], &[cont(), notify()])];
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.infect("n1", hung("log"), Cure::Nothing);
+        world.infect("n1", hung("log"), None);
         world.pass();
         if is_told_first {
             world.run(secs(900));

@@ -6,7 +6,7 @@ use nrh_core::policy::{Action, ApprovalMode, Mode, Step};
 use nrh_core::remediation::{Approval, Phase, StepState};
 
 use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, step};
-use crate::world::{Cure, World, acts, reasons, secs};
+use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn asked(step: Step) -> Step {
     Step { approval: ApprovalMode::Manual, ..step }
@@ -22,7 +22,7 @@ fn approve(world: &mut World, by: &str) {
 
 #[test]
 fn nothing_is_done_before_a_person_says_yes_and_then_once() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), asked(cont()), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), asked(cont()), notify()]);
     world.pass();
     world.pass();
     for _ in 0..60 {
@@ -49,7 +49,7 @@ fn nothing_is_done_before_a_person_says_yes_and_then_once() {
 fn a_yes_is_to_one_operation_only() {
     let mut twice = asked(cont());
     twice.max_attempts = 2;
-    let mut world = World::sick(hung("log"), Cure::Kill, &[twice]);
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[twice]);
     world.pass();
     approve(&mut world, "ann");
     for _ in 0..120 {
@@ -62,7 +62,7 @@ fn a_yes_is_to_one_operation_only() {
 
 #[test]
 fn nobody_says_yes_and_nothing_harsher_follows() {
-    let mut world = World::sick(hung("log"), Cure::Kill, &[asked(cont()), kill(true), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[asked(cont()), kill(true), notify()]);
     for _ in 0..800 {
         world.pass();
         world.tick(secs(5));
@@ -76,7 +76,7 @@ fn nobody_says_yes_and_nothing_harsher_follows() {
 #[test]
 fn what_goes_or_changes_meanwhile_ends_the_asking() {
     for change in 0..5 {
-        let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
         world.pass();
         let first = world.only_remediation().current_step().unwrap().operation_id.clone();
         approve(&mut world, "ann");
@@ -100,18 +100,18 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
 
 #[test]
 fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
     world.pass();
     approve(&mut world, "ann");
     world.node("n1").probe_runs = false;
     world.tick(secs(40));
     assert_eq!((acts(&world.plan()), reasons(&world.plan())), (vec![], vec![BlockReason::ProbeNotReporting]));
-    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
     world.pass();
     world.policies[0].rules[0].steps[0].approval = ApprovalMode::Automatic;
     assert_eq!(acts(&world.plan()).len(), 1);
     // And the other way round: what is reserved and not known to be done asks now.
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     let plan = world.plan();
     for effect in plan.effects.iter().filter(|effect| !matches!(effect, nrh_core::plan::Effect::Act { .. })) {
         assert!(world.apply(effect, true));
@@ -128,7 +128,7 @@ fn asked_beside_another_rule() -> World {
         rule("maxActions", &[FaultType::NetworkPluginHung], &[kill(false)]),
     ];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.infect("n1", hung("log"), Cure::Cont);
+    world.infect("n1", hung("log"), ClearedBy::Cont);
     world.pass();
     world
 }
@@ -137,7 +137,7 @@ fn asked_beside_another_rule() -> World {
 fn what_waits_for_a_person_gives_way_to_what_does_not() {
     let mut world = asked_beside_another_rule();
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
-    world.infect("n1", plugin(), Cure::Kill);
+    world.infect("n1", plugin(), ClearedBy::Kill);
     for _ in 0..40 {
         world.tick(secs(5));
         world.pass();
@@ -155,14 +155,14 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
 fn what_is_approved_and_held_keeps_its_place() {
     let mut world = asked_beside_another_rule();
     approve(&mut world, "ann");
-    world.infect("n1", plugin(), Cure::Kill);
+    world.infect("n1", plugin(), ClearedBy::Kill);
     world.pass();
     assert_eq!(world.did(), ["job ReleaseCont"]);
 }
 
 #[test]
 fn what_changes_of_itself_is_no_other_object() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
     world.pass();
     let first = world.only_remediation().awaiting().unwrap().to_owned();
     for round in 0..20 {
@@ -181,7 +181,7 @@ fn what_changes_of_itself_is_no_other_object() {
 
 #[test]
 fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont()), kill(true)]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont()), kill(true)]);
     world.pass();
     approve(&mut world, "ann");
     // It is reserved, and the call does not arrive.
@@ -204,7 +204,7 @@ fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
 
 #[test]
 fn what_is_approved_and_held_until_its_time_is_over_says_so() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont()), kill(true), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont()), kill(true), notify()]);
     world.pass();
     approve(&mut world, "ann");
     world.node("n1").looked = secs(60);
@@ -223,7 +223,7 @@ fn a_dry_run_of_it_waits_for_nobody() {
     let mut dry = policy("p", &[rule("r", &[FaultType::HungContainer], &[asked(cont())])]);
     dry.mode = Mode::DryRun;
     let mut world = World::new(&[dry], &["n1"]);
-    world.infect("n1", hung("log"), Cure::Cont);
+    world.infect("n1", hung("log"), ClearedBy::Cont);
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::Simulated);
     assert_eq!(world.only_remediation().steps[0].state, StepState::Simulated);
@@ -232,7 +232,7 @@ fn a_dry_run_of_it_waits_for_nobody() {
 #[test]
 fn a_node_cannot_answer_for_the_person() {
     use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
-    let mut world = World::sick(hung("log"), Cure::Cont, &[asked(cont())]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
     world.pass();
     let (operation_id, at) = (world.only_remediation().current_step().unwrap().operation_id.clone(), world.now);
     world.node("n1").report.agent = Some(Outcome {

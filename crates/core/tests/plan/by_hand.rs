@@ -10,7 +10,7 @@ use nrh_core::snapshot::Tri;
 use nrh_core::window::WindowType;
 
 use crate::samples::{cont, fault, hung, kill, notify, policy, rule, step, today};
-use crate::world::{Chaos, Cure, World, acts, reasons, secs};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 const KIND: FaultType = FaultType::HungContainer;
 const RELEASE: ActionType = ActionType::ReleaseHungProcess;
@@ -37,8 +37,8 @@ fn asked(step: Step) -> Step {
 }
 
 /// A node with a hung container that the engine leaves alone for now: the fault has to last for an hour.
-fn left_alone(cure: Cure, steps: &[Step]) -> World {
-    let mut world = World::sick(hung("log"), cure, steps);
+fn left_alone(by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> World {
+    let mut world = World::sick(hung("log"), by, steps);
     world.policies[0].rules[0].min_duration = secs(3_600);
     world
 }
@@ -52,7 +52,7 @@ fn ended<'w>(world: &'w World, name: &str) -> &'w Remediation {
 
 #[test]
 fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont(), kill(true)]);
     world.pass();
     world.pass();
     let name = world.cancel("n1", &no(Some("I look at it myself"))).unwrap();
@@ -71,7 +71,7 @@ fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
 
 #[test]
 fn a_no_written_right_before_the_act_prevents_it() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     let decided = world.plan();
     for effect in decided.effects.iter().filter(|effect| !matches!(effect, Effect::Act { .. })) {
         assert!(world.apply(effect, true));
@@ -88,7 +88,7 @@ fn a_no_written_right_before_the_act_prevents_it() {
 #[test]
 fn a_person_ends_the_keeping_of_a_cordon() {
     let keep = Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) };
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(Some(keep))), cont(), notify()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Some(keep))), cont(), notify()]);
     world.run(secs(600));
     assert_eq!(world.only_remediation().phase, Phase::Quarantined);
     let name = world.cancel("n1", &no(None)).unwrap();
@@ -100,7 +100,7 @@ fn a_person_ends_the_keeping_of_a_cordon() {
 #[test]
 fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
     let steps = [step(Action::Cordon(None)), asked(Step { max_attempts: 2, ..cont() }), kill(true), notify()];
-    let mut world = left_alone(Cure::Nothing, &steps);
+    let mut world = left_alone(None, &steps);
     assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let begun = world.pass();
@@ -122,7 +122,7 @@ fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
 
 #[test]
 fn a_start_by_hand_goes_on_by_the_ladder_and_heals() {
-    let mut world = left_alone(Cure::Kill, &[step(Action::Cordon(None)), cont(), kill(true), notify()]);
+    let mut world = left_alone(ClearedBy::Kill, &[step(Action::Cordon(None)), cont(), kill(true), notify()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.run(secs(900));
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"], "the first such step, then what follows it");
@@ -132,7 +132,7 @@ fn a_start_by_hand_goes_on_by_the_ladder_and_heals() {
 
 #[test]
 fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
+    let mut world = World::sick(hung("log"), None, &[cont()]);
     world.run(secs(900));
     assert_eq!(
         (world.only_remediation().phase, reasons(&world.plan())),
@@ -219,7 +219,7 @@ fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
         ),
     ];
     for (number, (reason, block, lift)) in holds.into_iter().enumerate() {
-        let mut world = left_alone(Cure::Cont, &[cont()]);
+        let mut world = left_alone(ClearedBy::Cont, &[cont()]);
         block(&mut world);
         world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
         let blocked = world.pass();
@@ -283,7 +283,7 @@ fn what_can_never_begin_ends_with_the_reason() {
         }),
     ];
     for (why, change) in cases {
-        let mut world = left_alone(Cure::Cont, &[cont()]);
+        let mut world = left_alone(ClearedBy::Cont, &[cont()]);
         world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
         change(&mut world);
         let refuses = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_)));
@@ -315,7 +315,7 @@ fn what_can_never_begin_ends_with_the_reason() {
 
 #[test]
 fn what_was_wanted_an_evening_ago_is_not_done_in_the_morning() {
-    let mut world = left_alone(Cure::Cont, &[cont()]);
+    let mut world = left_alone(ClearedBy::Cont, &[cont()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.tick(secs(3_600));
     world.node("n1").send();
@@ -329,7 +329,7 @@ fn no_later_and_harsher_step_begins_in_the_place_of_the_first() {
         step(Action::Restart { daemon: Daemon::Runtime, with: Restart { skip_safety_check, ..Restart::default() } })
     };
     let down = fault(FaultType::RuntimeUnreachable, "it");
-    let mut world = World::sick(down, Cure::Nothing, &[restart(false), asked(restart(true)), notify()]);
+    let mut world = World::sick(down, None, &[restart(false), asked(restart(true)), notify()]);
     let node = world.node("n1");
     node.sick[0].fault.duration_seconds = 1_200;
     node.send();
@@ -346,7 +346,7 @@ fn no_later_and_harsher_step_begins_in_the_place_of_the_first() {
 #[test]
 fn what_a_person_has_not_seen_is_not_agreed_to() {
     for generation in [Some(1), Some(0), None] {
-        let mut world = left_alone(Cure::Cont, &[asked(cont())]);
+        let mut world = left_alone(ClearedBy::Cont, &[asked(cont())]);
         world.ask("by-hand", "n1", "p", ManualRequest { policy_generation: generation, ..manual(KIND, RELEASE) });
         let is_agreed = generation == Some(1);
         assert_eq!(acts(&world.pass()).len(), usize::from(is_agreed), "{generation:?}");
@@ -363,8 +363,8 @@ fn what_a_person_has_not_seen_is_not_agreed_to() {
 
 #[test]
 fn one_fault_of_several_is_named_by_its_id() {
-    let mut world = left_alone(Cure::Cont, &[cont()]);
-    world.infect("n1", hung("other"), Cure::Cont);
+    let mut world = left_alone(ClearedBy::Cont, &[cont()]);
+    world.infect("n1", hung("other"), ClearedBy::Cont);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let blocked = world.pass();
     assert!(
@@ -382,7 +382,7 @@ fn one_fault_of_several_is_named_by_its_id() {
 /// Told in openkruise/kruise #2474.
 #[test]
 fn it_waits_for_the_remediation_that_has_the_node_and_no_second_one_waits_with_it() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[cont(), kill(true)]);
     world.pass();
     world.ask("by-hand-first", "n1", "p", manual(KIND, RELEASE));
     world.ask("by-hand-second", "n1", "p", manual(KIND, RELEASE));
@@ -410,7 +410,7 @@ fn it_waits_for_the_remediation_that_has_the_node_and_no_second_one_waits_with_i
 
 #[test]
 fn nothing_begins_before_its_slot_is_stored() {
-    let mut world = left_alone(Cure::Cont, &[cont()]);
+    let mut world = left_alone(ClearedBy::Cont, &[cont()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     // The ledger cannot be written.
     world.disturbed_pass(&Chaos { failing: [0].into(), ..Chaos::default() });
@@ -424,7 +424,7 @@ fn nothing_begins_before_its_slot_is_stored() {
     assert_eq!(world.did(), ["job ReleaseCont"]);
     assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
     // Taken back instead, its slot is given back, after the time that a cache may be behind.
-    let mut world = left_alone(Cure::Cont, &[cont()]);
+    let mut world = left_alone(ClearedBy::Cont, &[cont()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.disturbed_pass(&Chaos { crash_after: Some(1), ..Chaos::default() });
     world.cancel("n1", &no(None)).unwrap();
@@ -436,7 +436,7 @@ fn nothing_begins_before_its_slot_is_stored() {
 
 #[test]
 fn an_old_cache_begins_nothing_twice() {
-    let mut world = left_alone(Cure::Nothing, &[cont()]);
+    let mut world = left_alone(None, &[cont()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let before = world.snapshot();
     world.pass();
@@ -456,7 +456,7 @@ fn a_storm_holds_the_engine_and_not_a_person() {
     let mut world = World::new(&[policy("p", &[rule("r", &[KIND], &[cont()])])], &names);
     world.policies[0].limits.max_unhealthy = Amount::Percent(100);
     for node in &names {
-        world.infect(node, hung(node), Cure::Cont);
+        world.infect(node, hung(node), ClearedBy::Cont);
     }
     assert!(reasons(&world.plan()).contains(&BlockReason::Storm));
     world.ask("by-hand", "w3", "p", manual(KIND, RELEASE));
@@ -484,7 +484,7 @@ fn there_is_a_bound_to_what_waits() {
 
 #[test]
 fn a_yes_to_another_operation_does_not_carry_the_first() {
-    let mut world = left_alone(Cure::Nothing, &[asked(cont())]);
+    let mut world = left_alone(None, &[asked(cont())]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.pass();
     let remediation = world.remediations.get_mut("by-hand").unwrap();
@@ -497,7 +497,7 @@ fn a_yes_to_another_operation_does_not_carry_the_first() {
 
 #[test]
 fn starts_that_never_began_are_few_and_take_no_place_from_what_was_done() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.policies[0].history.limit = 25;
     world.run(secs(60));
     let done = world.only_remediation().name.clone();
@@ -513,7 +513,7 @@ fn starts_that_never_began_are_few_and_take_no_place_from_what_was_done() {
 
 #[test]
 fn a_no_to_what_has_not_begun_holds_for_the_engine_too() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.policies[0].windows.push(today(WindowType::Deny));
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.pass();

@@ -6,7 +6,7 @@ use nrh_core::policy::{Action, Amount};
 use nrh_core::remediation::{Phase, Remediation};
 
 use crate::samples::{cont, hung, policy, rule, step};
-use crate::world::{Cure, World, acts, secs};
+use crate::world::{ClearedBy, World, acts, secs};
 
 /// Forty nodes under one policy without narrow budgets. The first is sick and cordoned; on it no Job starts, so there is much to
 /// take away.
@@ -26,7 +26,7 @@ fn begun() -> World {
 fn new_on(world: &mut World, node: &str) {
     let mut fault = hung("log");
     (fault.first_seen, fault.duration_seconds) = (world.now, 60);
-    world.infect(node, fault, Cure::Cont);
+    world.infect(node, fault, ClearedBy::Cont);
 }
 
 #[test]

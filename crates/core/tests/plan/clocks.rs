@@ -5,7 +5,7 @@ use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::{Ledger, Slot};
 
 use crate::samples::{cont, hung, kill, notify};
-use crate::world::{Cure, World, secs};
+use crate::world::{ClearedBy, World, secs};
 
 /// Two hours, and as far as a machine without a battery is off.
 const BACK: [SignedDuration; 2] = [SignedDuration::from_hours(2), SignedDuration::from_hours(24 * 365)];
@@ -13,7 +13,7 @@ const BACK: [SignedDuration; 2] = [SignedDuration::from_hours(2), SignedDuration
 #[test]
 fn what_was_done_tomorrow_is_verified_as_soon_as_what_was_done_now() {
     for back in BACK {
-        let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(false)]);
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
         world.pass();
         assert_eq!(world.did(), ["job ReleaseCont"]);
         world.now -= back;
@@ -32,7 +32,7 @@ fn what_was_done_tomorrow_is_verified_as_soon_as_what_was_done_now() {
 #[test]
 fn a_step_of_tomorrow_that_has_not_healed_is_followed_in_its_time() {
     for back in BACK {
-        let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), notify()]);
+        let mut world = World::sick(hung("log"), None, &[cont(), notify()]);
         world.run(secs(20));
         assert_eq!(world.only_remediation().steps[0].state, StepState::Verifying);
         world.now -= back;
@@ -44,7 +44,7 @@ fn a_step_of_tomorrow_that_has_not_healed_is_followed_in_its_time() {
 
 #[test]
 fn a_slot_of_tomorrow_that_nobody_uses_is_given_back() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.policies.clear();
     let taken_at = world.now + SignedDuration::from_hours(24);
     let slot = Slot { node: "n1".into(), policy: "p".into(), taken_at, kinds: None };

@@ -12,7 +12,7 @@ use nrh_core::snapshot::Tri;
 use nrh_testbed_matrix::{Seen, Way};
 
 use crate::samples::{cont, hung, mark_for_reboot, notify, policy, reboot, rule, secs, step};
-use crate::world::{Cure, World, acts, reasons};
+use crate::world::{ClearedBy, World, acts, reasons};
 
 const DEADLOCK: &str = "KernelDeadlock";
 
@@ -413,7 +413,7 @@ fn what_hangs_on_the_node_is_healed_beside_it() {
     let policies: Vec<Policy> =
         vec![policy("p", &[asks("r", &[], &[notify()]), rule("hung", &[FaultType::HungContainer], &[cont()])])];
     let mut world = World::new(&policies, &["n1"]);
-    world.infect("n1", hung("log"), Cure::Cont);
+    world.infect("n1", hung("log"), ClearedBy::Cont);
     write(&mut world, "n1", "True", "r");
     world.run(secs(120));
     assert!(world.did().contains(&"job ReleaseCont") && world.did().contains(&"notify"), "{:?}", world.did());

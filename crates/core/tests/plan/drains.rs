@@ -8,7 +8,7 @@ use nrh_core::remediation::{Approval, Phase, Resolution, StepState};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, drain, fault, hand_off, hung, kill, notify, plugin, secs, step, workload};
-use crate::world::{Chaos, Cure, World, acts, reasons};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons};
 
 fn cordon() -> Step {
     step(Action::Cordon(None))
@@ -16,7 +16,7 @@ fn cordon() -> Step {
 
 /// A node with these pods, whose fault nothing heals unless said.
 fn sick(ladder: &[Step], pods: usize) -> World {
-    let mut world = World::sick(hung("x"), Cure::Kill, ladder);
+    let mut world = World::sick(hung("x"), ClearedBy::Kill, ladder);
     world.node("n1").workloads = (0..pods).map(|i| workload(&format!("web-{i}"))).collect();
     world
 }
@@ -217,21 +217,20 @@ fn it_counts_as_an_act_on_the_node_and_goes_on_all_the_same() {
 #[test]
 fn what_no_step_can_heal_is_neither_cordoned_nor_drained_for() {
     // A kill does nothing about a disk that is full.
-    let mut world =
-        World::sick(fault(FaultType::DiskFull, "k"), Cure::Nothing, &[cordon(), drain(), kill(true), notify()]);
+    let mut world = World::sick(fault(FaultType::DiskFull, "k"), None, &[cordon(), drain(), kill(true), notify()]);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(60));
     assert_eq!(world.did(), ["notify"]);
     // Who keeps the cordon wants it for itself, and so the drain.
     let kept = step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
-    let mut world = World::sick(fault(FaultType::DiskFull, "k"), Cure::Nothing, &[kept, drain(), kill(true), notify()]);
+    let mut world = World::sick(fault(FaultType::DiskFull, "k"), None, &[kept, drain(), kill(true), notify()]);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(60));
     assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "notify"]);
     assert!(world.only_remediation().is_quarantined() && world.nodes["n1"].workloads.is_empty());
     // New pods do not make it worse, so the old ones may stay.
     let full = fault(FaultType::ExitedContainerBacklog, "c");
-    let mut world = World::sick(full, Cure::Nothing, &[cordon(), drain(), notify()]);
+    let mut world = World::sick(full, None, &[cordon(), drain(), notify()]);
     world.run(secs(60));
     assert_eq!(world.did(), ["notify"]);
 }
@@ -247,7 +246,7 @@ fn no_node_is_drained_for_a_cure_that_is_held() {
 #[test]
 fn a_node_is_drained_once_for_all_its_faults() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
-    world.infect("n1", plugin(), Cure::Kill);
+    world.infect("n1", plugin(), ClearedBy::Kill);
     world.run(secs(600));
     assert_eq!(world.did().iter().filter(|what| **what == "drain").count(), 3, "{:?}", world.did());
     assert!(world.only_remediation().faults.iter().all(|fault| fault.state == Resolution::Resolved));

@@ -6,12 +6,12 @@ use nrh_core::remediation::{Phase, Remediation, StepState};
 use nrh_core::snapshot::Slot;
 
 use crate::samples::{cont, hung, kill, step};
-use crate::world::{Cure, World, acts, reasons, secs};
+use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 /// Told in NVIDIA/NVSentinel #1424 and kubereboot/kured #63.
 #[test]
 fn someone_elses_cordon_is_not_adopted() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
     world.node("n1").view.unschedulable = true;
     world.run(secs(300));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
@@ -21,7 +21,7 @@ fn someone_elses_cordon_is_not_adopted() {
 
 #[test]
 fn a_persons_uncordon_cancels() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont(), kill(true)]);
     world.pass();
     world.pass();
     assert!(world.nodes["n1"].view.unschedulable);
@@ -37,7 +37,7 @@ fn a_persons_uncordon_cancels() {
 
 #[test]
 fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     let mut snapshot = world.snapshot();
     let view = snapshot.nodes.get_mut("n1").unwrap();
@@ -71,7 +71,7 @@ fn remediations_are_cancelled_and_put_back() {
         ),
     ];
     for (name, end, is_put_back) in ends {
-        let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+        let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
         world.pass();
         end(&mut world);
         for _ in 0..5 {
@@ -93,7 +93,7 @@ fn remediations_are_cancelled_and_put_back() {
 
 #[test]
 fn a_node_that_is_gone_ends_its_remediation() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.nodes.clear();
     world.pass();
@@ -105,7 +105,7 @@ fn a_node_that_is_gone_ends_its_remediation() {
 /// Told in openshift/enhancements #834.
 #[test]
 fn somebody_elses_mark_is_left_alone() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.node("n1").view.cordoned_by = Some("another-remediation".into());
     let mut snapshot = world.snapshot();
@@ -125,7 +125,7 @@ fn somebody_elses_mark_is_left_alone() {
 #[test]
 fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
     for is_over in [false, true] {
-        let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+        let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
         world.pass();
         let name = world.only_remediation().name.clone();
         let node = world.node("n1");
@@ -156,7 +156,7 @@ fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
 
 #[test]
 fn a_mark_left_by_a_removed_remediation_is_taken_off() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.remediations.clear();
     world.node("n1").sick.clear();
@@ -174,7 +174,7 @@ fn a_mark_left_by_a_removed_remediation_is_taken_off() {
 /// A remediation that is removed by force leaves its Job, and the next one on the node may have its name: it does not know that Job.
 #[test]
 fn the_job_of_a_removed_remediation_whose_name_another_has_is_not_left() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
+    let mut world = World::sick(hung("log"), None, &[cont()]);
     world.node("n1").job_starts = false;
     world.pass();
     let lost = world.remediations.pop_first().unwrap();
@@ -190,7 +190,7 @@ fn the_job_of_a_removed_remediation_whose_name_another_has_is_not_left() {
 
 #[test]
 fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
     world.pass();
     world.pass();
     let first = world.only_remediation().clone();
@@ -217,7 +217,7 @@ fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_ho
 
 #[test]
 fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
     while world.remediations.values().next().is_none_or(Remediation::has_work) {
         world.pass();
         world.tick(secs(5));
@@ -234,7 +234,7 @@ fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
 
 #[test]
 fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothing_new() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     let mut plans = 0;
     while world.remediations.values().next().is_none_or(Remediation::has_work) && plans < 50 {
         world.pass();
@@ -246,7 +246,7 @@ fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothin
     for remediation in snapshot.remediations.values_mut() {
         (remediation.phase, remediation.finished_at) = (Phase::Running, None);
     }
-    snapshot.reports = World::sick(hung("log"), Cure::Cont, &[cont()]).snapshot().reports;
+    snapshot.reports = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).snapshot().reports;
     snapshot.nodes.get_mut("n1").unwrap().vetoes.push("drain in progress".into());
     let decided = plan(&snapshot, &world.settings);
     assert_eq!(acts(&decided).len(), 0, "{:?}", decided.effects);
@@ -258,7 +258,7 @@ fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothin
 /// A slip of an editor ends nothing: what runs is seen through, what is open waits, and nothing is begun.
 #[test]
 fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont(), kill(true)]);
     let mut lower = world.policies[0].clone();
     (lower.name, lower.priority) = ("lower".into(), -1);
     world.policies.push(lower);
@@ -281,7 +281,7 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
     assert!(reasons(&world.plan()).contains(&BlockReason::Paused));
     // A second node: its fault is still this policy's, which begins nothing.
     world.nodes.insert("n2".into(), nrh_simulate::world::WorldNode::new("n2"));
-    world.infect("n2", hung("log"), Cure::Cont);
+    world.infect("n2", hung("log"), ClearedBy::Cont);
     assert_eq!(acts(&world.pass()), []);
     world.policies[0].is_broken = false;
     world.run(secs(600));
@@ -294,7 +294,7 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
 /// A new leader that cannot use the policy does not know what it says, nor that somebody has stopped it: what it has begun is put back.
 #[test]
 fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont(), kill(true)]);
     world.pass();
     world.pass();
     let mut snapshot = world.snapshot();
@@ -314,7 +314,7 @@ fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
 #[test]
 fn what_has_not_begun_is_set_aside_while_the_policy_is_unusable() {
     let asks = Step { approval: ApprovalMode::Manual, approval_timeout: secs(600), ..cont() };
-    let mut world = World::sick(hung("log"), Cure::Cont, &[asks, kill(true)]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asks, kill(true)]);
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
     world.policies[0].is_broken = true;
@@ -334,10 +334,10 @@ fn what_has_not_begun_is_set_aside_while_the_policy_is_unusable() {
 /// What joins an open remediation is new as well.
 #[test]
 fn nothing_joins_an_open_remediation_of_a_paused_policy() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[cont(), kill(true)]);
     world.pass();
     world.policies[0].pause_requests.push("roll-out".into());
-    world.infect("n1", hung("other"), Cure::Cont);
+    world.infect("n1", hung("other"), ClearedBy::Cont);
     for _ in 0..4 {
         world.pass();
         world.tick(secs(5));
@@ -352,10 +352,10 @@ fn nothing_joins_an_open_remediation_of_a_paused_policy() {
 /// Found by a random world: such a fault was noted in the remediation and in its slot, as long as no other policy had the node.
 #[test]
 fn nothing_joins_a_remediation_whose_policy_does_not_select_the_node_any_more() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
+    let mut world = World::sick(hung("log"), None, &[cont()]);
     world.pass();
     world.policies[0].selector = Selector(vec![Requirement::In("pool".into(), ["other".to_owned()].into())]);
-    world.infect("n1", hung("db"), Cure::Nothing);
+    world.infect("n1", hung("db"), None);
     let before = world.ledger.clone();
     let plan = world.pass();
     assert_eq!((world.only_remediation().faults.len(), &world.ledger), (1, &before));

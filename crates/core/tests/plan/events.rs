@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 use crate::by_hand::manual;
 use crate::samples::{backing_off, creating, failed, fault, overdue, pod, today, tomorrow, workload};
-use crate::world::{Cure, World, secs};
+use crate::world::{ClearedBy, World, secs};
 
 pub const NODES: [&str; 4] = ["a", "b", "c", "d"];
 pub const ZONE: &str = "zone";
@@ -35,7 +35,7 @@ pub const CONDITION: &str = "KernelDeadlock";
 #[derive(Clone, Debug)]
 pub enum Event {
     Nothing,
-    FallIll(usize, FaultType, Cure),
+    FallIll(usize, FaultType, Option<ClearedBy>),
     Recover(usize),
     Fade(usize, FaultState),
     StickPod(usize, u8),
@@ -118,14 +118,14 @@ pub fn falls_ill() -> impl Strategy<Value = Event> {
         FaultType::RuntimeUnreachable,
     ]);
     let cure = prop::sample::select(vec![
-        Cure::Cont,
-        Cure::Kill,
-        Cure::Cleanup,
-        Cure::RestartKubelet,
-        Cure::RestartRuntime,
-        Cure::Reboot,
-        Cure::HandOff,
-        Cure::Nothing,
+        Some(ClearedBy::Cont),
+        Some(ClearedBy::Kill),
+        Some(ClearedBy::CleanupOrphans),
+        Some(ClearedBy::RestartKubelet),
+        Some(ClearedBy::RestartRuntime),
+        Some(ClearedBy::Reboot),
+        Some(ClearedBy::HandOff),
+        None,
     ]);
     (0..NODES.len(), kind, cure).prop_map(|(n, kind, cure)| Event::FallIll(n, kind, cure))
 }

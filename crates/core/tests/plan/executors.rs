@@ -8,11 +8,11 @@ use nrh_core::remediation::{Executor, Phase, StepState};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, step};
-use crate::world::{Cure, World, secs};
+use crate::world::{ClearedBy, World, secs};
 
 /// A node whose probe was given an order and takes none; its kubelet works by now.
 fn ordered(fault: Fault, step: Step) -> World {
-    let mut world = World::sick(fault, Cure::Cont, &[step]);
+    let mut world = World::sick(fault, ClearedBy::Cont, &[step]);
     let node = world.node("n1");
     (node.view.ready, node.probe_runs) = (Tri::False, false);
     world.pass();

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use nrh_core::fault::FaultType;
+use nrh_core::moment::since;
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, Keep, Policy, Step};
-use nrh_core::remediation::{Phase, Remediation, Resolution, since};
+use nrh_core::remediation::{Phase, Remediation, Resolution};
 use nrh_core::snapshot::Tri;
 use nrh_core::taint::TaintEffect;
 use nrh_testbed_matrix::{Seen, Way};
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 
 use crate::random_worlds::try_few;
 use crate::samples::{cont, hung, notify, policy, rule, step};
-use crate::world::{Cure, World, acts, reasons, secs};
+use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn keeps(healthy_delay: Duration) -> Step {
     step(Action::Cordon(Some(Keep { quarantine_for: Duration::from_hours(12), healthy_delay })))
@@ -102,7 +103,7 @@ fn its_cordon_goes_when_it_was_stable_for_the_healthy_delay_and_not_before() {
 fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
     let kept = policy("p", &[rule("hung", &[FaultType::HungContainer], &[keeps(Duration::from_mins(5)), notify()])]);
     let mut world = World::new(&[kept], &["n1"]);
-    world.infect("n1", hung("log"), Cure::Nothing);
+    world.infect("n1", hung("log"), None);
     wait(&mut world, 60);
     assert!(is_cordoned(&world));
     flap(&mut world, 8, 20);
@@ -121,7 +122,7 @@ fn healed_while_it_flaps() -> World {
 
 /// The same under what this step does.
 fn healed_while_it_flaps_under(first: Step) -> World {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[first, cont(), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[first, cont(), notify()]);
     // The rule waits for so long, so that it flaps by then.
     let rule = &mut world.policies[0].rules[0];
     (rule.min_duration, rule.faults) = (secs(200), [FaultType::HungContainer].into());
@@ -179,7 +180,7 @@ fn the_wait_for_quiet_has_an_end_whatever_the_node_does() {
 fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
     let mut world = healed_while_it_flaps();
     wait(&mut world, 60);
-    world.infect("n1", hung("log"), Cure::Cont);
+    world.infect("n1", hung("log"), ClearedBy::Cont);
     wait(&mut world, 60);
     // The step did not help for long: the next one follows, and no other remediation begins.
     let remediation = world.only_remediation();
@@ -224,7 +225,7 @@ fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
         let before = world.did().len();
         change(&mut world);
         if is_back {
-            world.infect("n1", hung("log"), Cure::Cont);
+            world.infect("n1", hung("log"), ClearedBy::Cont);
         }
         wait(&mut world, 120);
         let remediation = world.only_remediation();
@@ -246,7 +247,7 @@ fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_remediation_befo
         if !is_mark_left {
             view.tainted_by = None;
         }
-        world.infect("n1", hung("log"), Cure::Cont);
+        world.infect("n1", hung("log"), ClearedBy::Cont);
         wait(&mut world, 60);
         let remediation = world.only_remediation();
         assert_eq!(remediation.phase, Phase::Cancelled, "{remediation:?}");
@@ -285,7 +286,7 @@ fn a_rule_that_asks_how_long_is_due_on_a_node_that_flaps_and_only_while_the_faul
         patient.min_duration = Duration::from_mins(10);
         let mut world = World::new(&[policy("p", &[patient])], &["n1"]);
         for turn in 0..turns {
-            world.infect("n1", hung("log"), Cure::Nothing);
+            world.infect("n1", hung("log"), None);
             wait(&mut world, there);
             if !world.did().is_empty() {
                 return Some(turn);

@@ -11,10 +11,10 @@ use nrh_core::snapshot::Tri;
 use nrh_simulate::remediator::Remediator;
 
 use crate::samples::{cont, fault, hand_off, hung, notify, secs, step};
-use crate::world::{Chaos, Cure, World, acts, reasons};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons};
 
 fn sick(ladder: &[Step]) -> World {
-    World::sick(hung("x"), Cure::HandOff, ladder)
+    World::sick(hung("x"), ClearedBy::HandOff, ladder)
 }
 
 /// The node is handed off, and its step is recorded as started.
@@ -83,7 +83,7 @@ fn a_remediator_is_told_that_its_time_is_over_before_anything_else_is_done() {
 
 #[test]
 fn a_reboot_that_does_not_help_is_over_after_the_same_time() {
-    let mut world = World::sick(hung("x"), Cure::Nothing, &[hand_off("Fix"), notify()]);
+    let mut world = World::sick(hung("x"), None, &[hand_off("Fix"), notify()]);
     world.run(secs(1700));
     assert_eq!(states(&world), [StepState::Verifying]);
     world.run(secs(200));
@@ -141,7 +141,7 @@ fn a_machine_that_is_made_anew_in_vain_is_not_made_anew_without_end() {
             let uid = format!("made-anew-{minute}");
             node.view.uid.clone_from(&uid);
             (node.report.node_uid, node.sick) = (Some(uid), Vec::new());
-            world.infect("n1", hung("x"), Cure::HandOff);
+            world.infect("n1", hung("x"), ClearedBy::HandOff);
         }
         for _ in 0..3 {
             world.pass();
@@ -203,7 +203,7 @@ fn what_does_not_merit_a_reboot_is_not_handed_off() {
         if kind.is_cluster_fault() {
             continue;
         }
-        let mut world = World::sick(fault(kind, "x"), Cure::Nothing, &[hand_off("Fix"), notify()]);
+        let mut world = World::sick(fault(kind, "x"), None, &[hand_off("Fix"), notify()]);
         world.pass();
         let expected = if is_left_out { "notify" } else { "hand off by Fix" };
         assert_eq!(world.did(), [expected], "{kind}");
@@ -227,7 +227,7 @@ fn a_crash_between_the_call_and_its_record_makes_nothing_twice() {
 #[test]
 fn another_fault_is_not_handed_to_the_same_remediator_again() {
     let mut world = handed(&[cont(), hand_off("Fix"), notify()], Remediator::Fails);
-    world.infect("n1", hung("y"), Cure::Nothing);
+    world.infect("n1", hung("y"), None);
     world.run(secs(3000));
     let made: Vec<&str> = world.did().into_iter().filter(|what| what.starts_with("hand off")).collect();
     assert_eq!(made, ["hand off by Fix"], "{:?}", world.did());
@@ -335,7 +335,7 @@ fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_aga
 fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
     let kept = Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) }));
     let steps = [step(Action::Cordon(None)), hand_off("Fix"), step(kept), notify()];
-    let mut world = World::sick(hung("log"), Cure::Nothing, &steps);
+    let mut world = World::sick(hung("log"), None, &steps);
     world.run(secs(2_400));
     let node = &world.nodes["n1"];
     assert!(world.only_remediation().is_quarantined() && node.view.unschedulable, "{:?}", world.log);

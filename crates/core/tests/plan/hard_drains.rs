@@ -10,7 +10,7 @@ use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepSta
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, drain, fault, hung, kill, notify, policy, rule, secs, step, workload};
-use crate::world::{Cure, World, acts, reasons};
+use crate::world::{ClearedBy, World, acts, reasons};
 
 fn cordon() -> Step {
     step(Action::Cordon(None))
@@ -35,8 +35,8 @@ fn with_pods(mut world: World, pods: usize) -> World {
     world
 }
 
-fn sick(fault: Fault, cure: Cure, ladder: &[Step], pods: usize) -> World {
-    with_pods(World::sick(fault, cure, ladder), pods)
+fn sick(fault: Fault, by: impl Into<Option<ClearedBy>>, ladder: &[Step], pods: usize) -> World {
+    with_pods(World::sick(fault, by, ladder), pods)
 }
 
 /// All records of drains.
@@ -65,7 +65,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         FaultType::SyncLoopStalled,
     ];
     for kind in stuck {
-        let mut world = sick(fault(kind, "x"), Cure::Nothing, &[kept(), drain(), notify()], 3);
+        let mut world = sick(fault(kind, "x"), None, &[kept(), drain(), notify()], 3);
         world.run(secs(60));
         assert_eq!(world.did(), ["cordon", "notify"], "{kind}");
         assert!(untouched(&world), "{kind}");
@@ -77,7 +77,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
             "{said}"
         );
         // Who says so has them evicted; they stay there, and nobody waits for them.
-        let mut world = sick(fault(kind, "x"), Cure::Nothing, &[kept(), all_the_same(), notify()], 3);
+        let mut world = sick(fault(kind, "x"), None, &[kept(), all_the_same(), notify()], 3);
         world.run(secs(300));
         assert!(world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_some()), "{kind}");
         let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
@@ -86,13 +86,13 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
     }
     // What heals it does not wait for that.
     let ladder = [cordon(), drain(), restart(true), notify()];
-    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), Cure::RestartRuntime, &ladder, 3);
+    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &ladder, 3);
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "command RestartRuntime", "uncordon"]);
     // Nor does anything harsher follow, where the policy says so.
     let stop = Step { on_failure: OnFailure::Stop, ..drain() };
     let ladder = [cordon(), stop, restart(true), notify()];
-    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), Cure::RestartRuntime, &ladder, 3);
+    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &ladder, 3);
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
 }
@@ -104,21 +104,21 @@ type Doubt = Box<dyn Fn(&mut World)>;
 fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
     let suspected = |state| Fault { state, ..fault(FaultType::RuntimeListHung, "x") };
     let doubts: [Doubt; 5] = [
-        Box::new(move |world| world.infect("n1", suspected(FaultState::Suspected), Cure::Nothing)),
-        Box::new(move |world| world.infect("n1", suspected(FaultState::Clearing), Cure::Nothing)),
+        Box::new(move |world| world.infect("n1", suspected(FaultState::Suspected), None)),
+        Box::new(move |world| world.infect("n1", suspected(FaultState::Clearing), None)),
         Box::new(|world| world.node("n1").view.ready = Tri::Unknown),
         Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = Tri::False),
         Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = Tri::Unknown),
     ];
     for (number, doubt) in doubts.iter().enumerate() {
-        let mut world = sick(fault(FaultType::DiskFull, "d"), Cure::Nothing, &[kept(), drain(), notify()], 40);
+        let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[kept(), drain(), notify()], 40);
         doubt(&mut world);
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{number}: {:?}", plan.effects);
         assert_eq!(reasons(&plan), [BlockReason::ActionsDisabled], "{number}");
         assert!(plan.blocked[0].message.contains("would not end there"), "{number}: {:?}", plan.blocked);
         // Nor does one go on.
-        let mut world = sick(fault(FaultType::DiskFull, "d"), Cure::Nothing, &[kept(), drain(), notify()], 40);
+        let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[kept(), drain(), notify()], 40);
         world.pass();
         world.pass();
         assert_eq!(world.did(), ["cordon", "drain"]);
@@ -132,10 +132,10 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
 
 #[test]
 fn a_drain_ends_at_once_when_the_runtime_begins_to_hang() {
-    let mut world = sick(fault(FaultType::DiskFull, "d"), Cure::Nothing, &[kept(), drain(), notify()], 40);
+    let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[kept(), drain(), notify()], 40);
     world.pass();
     world.pass();
-    world.infect("n1", fault(FaultType::RuntimeListHung, "x"), Cure::Nothing);
+    world.infect("n1", fault(FaultType::RuntimeListHung, "x"), None);
     world.tick(secs(10));
     world.pass();
     let record = drains(&world)[0].clone();
@@ -154,7 +154,7 @@ fn a_drain_ends_at_once_when_the_runtime_begins_to_hang() {
 /// Told in NVIDIA/NVSentinel #1857.
 #[test]
 fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
-    let mut world = sick(hung("x"), Cure::Kill, &[cordon(), drain(), kill(true), notify()], 0);
+    let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0);
     world.pass();
     world.pass();
     let first = drains(&world)[0].clone();
@@ -173,7 +173,7 @@ fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
 
 #[test]
 fn two_looks_at_one_moment_are_one() {
-    let mut world = sick(hung("x"), Cure::Kill, &[cordon(), drain(), kill(true), notify()], 0);
+    let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0);
     world.pass();
     world.pass();
     let remediation = world.only_remediation().clone();
@@ -201,14 +201,14 @@ fn two_rules(release: &[Step]) -> World {
     let disk = rule("disk", &[FaultType::DiskFull], &[kept(), drain(), notify()]);
     let hangs = rule("hangs", &[FaultType::HungContainer], release);
     let mut world = World::new(&[policy("p", &[disk, hangs])], &["n1"]);
-    world.infect("n1", fault(FaultType::DiskFull, "d"), Cure::Nothing);
+    world.infect("n1", fault(FaultType::DiskFull, "d"), None);
     with_pods(world, 3)
 }
 
 #[test]
 fn a_release_does_not_wait_for_a_drain() {
     let mut world = two_rules(&[cont(), notify()]);
-    world.infect("n1", hung("x"), Cure::Cont);
+    world.infect("n1", hung("x"), ClearedBy::Cont);
     let plan = world.pass();
     assert!(reasons(&plan).contains(&BlockReason::HungProcessFirst), "{:?}", plan.blocked);
     assert_eq!(world.did(), ["job ReleaseCont"]);
@@ -219,7 +219,7 @@ fn a_release_does_not_wait_for_a_drain() {
     world.node("n1").workloads.iter_mut().for_each(|one| one.takes = secs(100));
     world.pass();
     world.pass();
-    world.infect("n1", hung("x"), Cure::Cont);
+    world.infect("n1", hung("x"), ClearedBy::Cont);
     world.tick(secs(10));
     world.run(secs(30));
     let [first] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
@@ -235,7 +235,7 @@ fn a_release_does_not_wait_for_a_drain() {
 fn a_drain_does_not_wait_for_a_release_that_will_not_come() {
     // Its pod is not being deleted, so it is held; one that asks a person; and one that has been tried.
     let asks = Step { approval: nrh_core::policy::ApprovalMode::Manual, ..cont() };
-    for (release, cure) in [(kill(false), Cure::Kill), (asks, Cure::Cont), (cont(), Cure::Nothing)] {
+    for (release, cure) in [(kill(false), Some(ClearedBy::Kill)), (asks, Some(ClearedBy::Cont)), (cont(), None)] {
         let mut world = two_rules(&[release.clone(), notify()]);
         world.infect("n1", hung("x"), cure);
         world.run(secs(900));
@@ -250,7 +250,7 @@ fn a_hang_that_comes_and_goes_does_not_break_off_a_drain_for_ever() {
     for _ in 0..20 {
         world.run(secs(60));
         if world.nodes["n1"].sick.len() < 2 {
-            world.infect("n1", hung("x"), Cure::Cont);
+            world.infect("n1", hung("x"), ClearedBy::Cont);
         }
         world.tick(secs(10));
     }
@@ -263,12 +263,12 @@ fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
     // A runtime whose lists hang is not safe to restart, and was not for long enough that the restart is left out.
     let mut old = fault(FaultType::RuntimeListHung, "x");
     old.duration_seconds = 700;
-    let mut world = sick(old, Cure::RestartRuntime, &[cordon(), all_the_same(), restart(false), notify()], 3);
+    let mut world = sick(old, ClearedBy::RestartRuntime, &[cordon(), all_the_same(), restart(false), notify()], 3);
     // What keeps it from being safe.
     world.node("n1").sick[0].fault.state = FaultState::Confirmed;
     let mut leaked = hung("y");
     leaked.duration_seconds = 700;
-    world.infect("n1", leaked, Cure::Nothing);
+    world.infect("n1", leaked, None);
     world.policies[0].rules[0].faults = [FaultType::RuntimeListHung].into();
     world.run(secs(300));
     assert!(untouched(&world), "{:?}", world.did());
@@ -278,12 +278,12 @@ fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
 #[test]
 fn no_node_is_emptied_in_a_remediation_for_a_cure_that_is_held_by_then() {
     // The first step heals nothing, and the last one has to wait until its pod is being deleted.
-    let mut world = sick(hung("x"), Cure::Kill, &[cont(), cordon(), drain(), kill(false), notify()], 3);
+    let mut world = sick(hung("x"), ClearedBy::Kill, &[cont(), cordon(), drain(), kill(false), notify()], 3);
     world.run(secs(1_200));
     assert!(!world.did().contains(&"drain"), "{:?}", world.did());
     assert!(untouched(&world) && world.did().contains(&"notify"), "{:?}", world.did());
     // When it may be, so is the drain.
-    let mut world = sick(hung("x"), Cure::Kill, &[cont(), cordon(), drain(), kill(true), notify()], 3);
+    let mut world = sick(hung("x"), ClearedBy::Kill, &[cont(), cordon(), drain(), kill(true), notify()], 3);
     world.run(secs(1_200));
     assert!(world.did().contains(&"drain"), "{:?}", world.did());
 }
@@ -292,7 +292,7 @@ fn no_node_is_emptied_in_a_remediation_for_a_cure_that_is_held_by_then() {
 fn a_dry_run_says_that_it_would_be_left_out() {
     let shadow = Step { mode: Mode::DryRun, ..drain() };
     let ladder = [cordon(), shadow, restart(true), notify()];
-    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), Cure::RestartRuntime, &ladder, 3);
+    let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &ladder, 3);
     world.run(secs(120));
     let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
     assert_eq!(record.state, StepState::Simulated);
@@ -301,7 +301,7 @@ fn a_dry_run_says_that_it_would_be_left_out() {
 
 #[test]
 fn the_cordon_of_another_remediation_is_not_the_one_that_a_drain_needs() {
-    let mut world = sick(hung("x"), Cure::Kill, &[cordon(), drain(), kill(true), notify()], 40);
+    let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 40);
     world.pass();
     world.pass();
     let mut other = world.only_remediation().clone();

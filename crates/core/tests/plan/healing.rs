@@ -7,11 +7,11 @@ use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
-use crate::world::{Chaos, Cure, World, acts, reasons, secs};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 #[test]
 fn a_confirmed_fault_is_acted_on_in_one_pass() {
-    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     let plan = world.plan();
     let kinds: Vec<&str> = plan
         .effects
@@ -40,7 +40,7 @@ fn a_confirmed_fault_is_acted_on_in_one_pass() {
 
 #[test]
 fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(false)]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
     world.run(secs(300));
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
@@ -54,7 +54,7 @@ fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
 
 #[test]
 fn what_the_probe_has_lost_sight_of_is_not_healed() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     // As a probe says that has begun anew without its memory.
     world.node("n1").report.unlooked.insert(FaultType::HungContainer);
     world.run(secs(30));
@@ -67,14 +67,14 @@ fn what_the_probe_has_lost_sight_of_is_not_healed() {
 #[test]
 fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
     let release = [kill(false), notify()];
-    let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), Cure::Nothing, &release).plan();
+    let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), None, &release).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job ReleaseKill".to_owned())]);
     let clean_up = [step(Action::CleanupOrphans), notify()];
-    let plan = World::sick(fault(FaultType::UnresponsiveShim, "shim"), Cure::Nothing, &clean_up).plan();
+    let plan = World::sick(fault(FaultType::UnresponsiveShim, "shim"), None, &clean_up).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
     // With a runtime that does not answer no Job starts, whatever the node's Ready still says.
-    let mut world = World::sick(fault(FaultType::UnresponsiveShim, "shim"), Cure::Nothing, &clean_up);
-    world.infect("n1", fault(FaultType::RuntimeUnreachable, "runtime"), Cure::Nothing);
+    let mut world = World::sick(fault(FaultType::UnresponsiveShim, "shim"), None, &clean_up);
+    world.infect("n1", fault(FaultType::RuntimeUnreachable, "runtime"), None);
     let plan = world.plan();
     let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
     assert_eq!(did, ["command CleanupOrphans"]);
@@ -89,7 +89,7 @@ fn the_executor_follows_the_kubelet() {
         (Tri::Unknown, Tri::True, "command ReleaseCont"),
         (Tri::False, Tri::True, "command ReleaseCont"),
     ] {
-        let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
         let node = world.node("n1");
         node.view.ready = ready;
         node.report.heartbeat.as_mut().unwrap().kubelet_works = kubelet;
@@ -105,7 +105,7 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
             _ => None,
         })
     };
-    let mut world = World::sick(hung("log"), Cure::Kill, &[kill(false)]);
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[kill(false)]);
     assert!(order(&world).is_none());
     let mut other = pod("log");
     other.uid = "another".into();
@@ -114,15 +114,15 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
     world.terminating.insert(pod("log"));
     assert!(order(&world).unwrap().allow_running_pods);
 
-    let world = World::sick(hung("log"), Cure::Kill, &[kill(true)]);
+    let world = World::sick(hung("log"), ClearedBy::Kill, &[kill(true)]);
     assert!(order(&world).unwrap().allow_running_pods);
-    let world = World::sick(plugin(), Cure::Kill, &[kill(false)]);
+    let world = World::sick(plugin(), ClearedBy::Kill, &[kill(false)]);
     assert!(!order(&world).unwrap().allow_running_pods, "a plugin is no pod");
 }
 
 #[test]
 fn the_ladder_is_climbed_when_a_step_does_not_heal() {
-    let mut world = World::sick(plugin(), Cure::Kill, &[cont(), kill(false), notify()]);
+    let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
     world.run(secs(900));
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
     let remediation = world.only_remediation();
@@ -135,7 +135,7 @@ fn the_ladder_is_climbed_when_a_step_does_not_heal() {
 fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
     let mut twice = cont();
     twice.max_attempts = 2;
-    let mut world = World::sick(plugin(), Cure::Nothing, &[step(Action::Cordon(None)), twice, notify()]);
+    let mut world = World::sick(plugin(), None, &[step(Action::Cordon(None)), twice, notify()]);
     world.run(secs(1_200));
     assert_eq!(world.did(), ["cordon", "job ReleaseCont", "job ReleaseCont", "notify", "uncordon"]);
     let remediation = world.only_remediation();
@@ -158,18 +158,19 @@ fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
 #[test]
 fn steps_that_cannot_apply_are_left_out() {
     let ladder = [step(Action::DeletePod), step(Action::CleanupOrphans), cont()];
-    let plan = World::sick(hung("log"), Cure::Cont, &ladder).plan();
+    let plan = World::sick(hung("log"), ClearedBy::Cont, &ladder).plan();
     assert_eq!(acts(&plan)[0].1, "job ReleaseCont");
     for kind in [FaultType::LeakedShim, FaultType::OrphanContainer] {
-        let plan = World::sick(fault(kind, "x"), Cure::Cleanup, &[cont(), step(Action::CleanupOrphans)]).plan();
+        let plan =
+            World::sick(fault(kind, "x"), ClearedBy::CleanupOrphans, &[cont(), step(Action::CleanupOrphans)]).plan();
         assert_eq!(acts(&plan)[0].1, "job CleanupOrphans");
     }
 }
 
 #[test]
 fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
-    world.infect("n1", plugin(), Cure::Cont);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
+    world.infect("n1", plugin(), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan).len(), 1);
     assert_eq!(reasons(&plan), [BlockReason::LowerUrgency]);
@@ -183,9 +184,9 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
 
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b", "c"]);
     world.policies[0].limits.max_in_flight = Amount::Count(1);
-    world.infect("a", hung("x"), Cure::Cont);
-    world.infect("b", plugin(), Cure::Cont);
-    world.infect("c", plugin(), Cure::Cont);
+    world.infect("a", hung("x"), ClearedBy::Cont);
+    world.infect("b", plugin(), ClearedBy::Cont);
+    world.infect("c", plugin(), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].0, "b");
     assert_eq!(reasons(&plan), [BlockReason::MaxInFlightReached; 2]);
@@ -195,9 +196,9 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
 /// Told in NVIDIA/NVSentinel #1451.
 #[test]
 fn a_new_fault_joins_the_open_remediation() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.pass();
-    world.infect("n1", plugin(), Cure::Cont);
+    world.infect("n1", plugin(), ClearedBy::Cont);
     let plan = world.pass();
     assert_eq!(reasons(&plan), [BlockReason::InProgress]);
     assert_eq!(world.only_remediation().faults.len(), 2);
@@ -207,7 +208,7 @@ fn a_new_fault_joins_the_open_remediation() {
 
 #[test]
 fn a_fault_that_goes_by_itself_needs_no_act() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
     world.node("n1").sick.clear();
@@ -220,7 +221,7 @@ fn a_fault_that_goes_by_itself_needs_no_act() {
 
 #[test]
 fn a_veto_lets_the_step_under_way_finish_but_starts_no_other() {
-    let mut world = World::sick(plugin(), Cure::Nothing, &[cont(), kill(false)]);
+    let mut world = World::sick(plugin(), None, &[cont(), kill(false)]);
     world.pass();
     world.tick(secs(5));
     world.pass();
@@ -235,7 +236,7 @@ fn a_veto_lets_the_step_under_way_finish_but_starts_no_other() {
 
 #[test]
 fn the_outlook_says_what_is_done() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), kill(false)]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
     world.pass();
     world.tick(secs(5));
     let outlook = world.pass().nodes.remove("n1").unwrap();
@@ -246,7 +247,7 @@ fn the_outlook_says_what_is_done() {
         outlook.activity
     );
     assert_eq!(outlook.remediation.as_ref(), Some(&world.only_remediation().name));
-    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     let outlook = world.plan().nodes.remove("n1").unwrap();
     assert_eq!(outlook.top_fault, "HungContainer: container log of kube-system/log");
     assert_eq!(outlook.health, Health::Unhealthy);
@@ -256,15 +257,16 @@ fn the_outlook_says_what_is_done() {
 fn a_step_that_fails_for_good_may_end_the_ladder() {
     let mut first = cont();
     (first.max_attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
-    let mut world = World::sick(hung("log"), Cure::Kill, &[first, kill(true), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[first, kill(true), notify()]);
     world.run(secs(1200));
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseCont", "notify"], "nothing harsher, and people are told");
     assert_eq!(world.only_remediation().phase, Phase::Failed);
-    let mut world = World::sick(hung("log"), Cure::Cont, &[Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]);
+    let mut world =
+        World::sick(hung("log"), ClearedBy::Cont, &[Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]);
     world.run(secs(1200));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     let cordon = Step { on_failure: OnFailure::Stop, ..step(Action::Cordon(None)) };
-    let mut world = World::sick(hung("log"), Cure::Kill, &[cordon, kill(true)]);
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[cordon, kill(true)]);
     world.run(secs(1200));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded, "a cordon that was made has not failed");
 }
@@ -272,7 +274,7 @@ fn a_step_that_fails_for_good_may_end_the_ladder() {
 #[test]
 fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
     let shadow = |step: Step| Step { mode: Mode::DryRun, on_failure: OnFailure::Stop, ..step };
-    let mut world = World::sick(hung("log"), Cure::Cont, &[shadow(kill(true)), cont(), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[shadow(kill(true)), cont(), notify()]);
     world.run(secs(1200));
     assert_eq!(world.did(), ["job ReleaseCont"], "its failure is none, and nothing waits for it");
     let remediation = world.only_remediation();
@@ -284,7 +286,7 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
         remediation.steps[0].message
     );
     // It would be held: that is recorded, and holds nothing.
-    let mut world = World::sick(hung("log"), Cure::Cont, &[shadow(kill(false)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[shadow(kill(false)), cont()]);
     world.run(secs(1200));
     let remediation = world.only_remediation();
     assert!(remediation.steps[0].message.contains("would be blocked"), "{}", remediation.steps[0].message);
@@ -294,18 +296,18 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
 #[test]
 fn a_node_is_not_cordoned_for_a_step_that_is_a_dry_run() {
     let shadow = Step { mode: Mode::DryRun, ..cont() };
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), shadow.clone(), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), shadow.clone(), notify()]);
     world.run(secs(600));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"], "who writes a cordon alone wants it for itself");
     let mut world =
-        World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), shadow, step(Action::CleanupOrphans)]);
+        World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), shadow, step(Action::CleanupOrphans)]);
     world.run(secs(600));
     assert_eq!(world.did(), Vec::<&str>::new(), "the one step that is done cannot heal it");
 }
 
 #[test]
 fn a_reserved_step_that_is_made_a_dry_run_is_not_done() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont(), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), notify()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
     world.policies[0].rules[0].steps[0].mode = Mode::DryRun;

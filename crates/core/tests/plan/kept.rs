@@ -8,7 +8,7 @@ use nrh_core::policy::{Action, ActionType, Keep, Policy, Step};
 use nrh_core::remediation::{Phase, Remediation, Resolution};
 
 use crate::samples::{cont, hung, notify, plugin, step};
-use crate::world::{Cure, Sickness, World, reasons, secs};
+use crate::world::{ClearedBy, Sickness, World, reasons, secs};
 
 const HOURS_4: Duration = Duration::from_hours(4);
 
@@ -18,7 +18,7 @@ fn kept(quarantine_for: Duration) -> Step {
 
 /// One node with a hung container that nothing heals, until its ladder is at its end.
 fn contained(steps: &[Step]) -> World {
-    let mut world = World::sick(hung("log"), Cure::Nothing, steps);
+    let mut world = World::sick(hung("log"), None, steps);
     for _ in 0..400 {
         if world.remediations.values().any(Remediation::is_quarantined) {
             return world;
@@ -81,7 +81,7 @@ fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
     pass_time(&mut world, secs(200));
     assert!(is_cordoned(&world), "200 of 300 s");
     // It comes back, so the time begins anew.
-    world.node("n1").sick.push(Sickness { fault: hung("log"), cures: [Cure::Nothing].into() });
+    world.node("n1").sick.push(Sickness { fault: hung("log"), cleared_by: std::collections::BTreeSet::new() });
     world.node("n1").send();
     pass_time(&mut world, secs(15));
     mend(&mut world);
@@ -134,7 +134,7 @@ fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
 }
 
 /// The same node, with another fault for which another policy has this ladder.
-fn with_another(keep_first: Duration, steps: &[Step], cure: Cure) -> World {
+fn with_another(keep_first: Duration, steps: &[Step], by: impl Into<Option<ClearedBy>>) -> World {
     let mut world = contained(&[kept(keep_first), notify()]);
     let mut other: Policy = world.policies[0].clone();
     other.name = "other".into();
@@ -142,7 +142,7 @@ fn with_another(keep_first: Duration, steps: &[Step], cure: Cure) -> World {
     other.rules[0].steps = steps.to_vec();
     world.policies[0].rules[0].faults = [hung("log").kind].into();
     world.policies.push(other);
-    world.node("n1").sick.push(Sickness { fault: plugin(), cures: [cure].into() });
+    world.node("n1").sick.push(Sickness { fault: plugin(), cleared_by: by.into().into_iter().collect() });
     world.node("n1").send();
     world
 }
@@ -153,7 +153,7 @@ fn of<'w>(world: &'w World, policy: &str) -> &'w Remediation {
 
 #[test]
 fn another_policys_faults_are_healed_meanwhile_and_the_cordon_is_given_back() {
-    let mut world = with_another(HOURS_4, &[step(Action::Cordon(None)), crate::samples::kill(false)], Cure::Kill);
+    let mut world = with_another(HOURS_4, &[step(Action::Cordon(None)), crate::samples::kill(false)], ClearedBy::Kill);
     let first = of(&world, "p").name.clone();
     world.pass();
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(of(&world, "other").name.as_str()));
@@ -172,7 +172,7 @@ fn what_ends_first_takes_no_cordon_from_what_still_wants_it() {
     let long = Step { timeout: secs(3_000), ..crate::samples::kill(false) };
     // While the other's ladder is still under way, and when that keeps its node cordoned as well.
     for steps in [vec![step(Action::Cordon(None)), long], vec![kept(HOURS_4), notify()]] {
-        let mut world = with_another(Duration::from_mins(20), &steps, Cure::Nothing);
+        let mut world = with_another(Duration::from_mins(20), &steps, None);
         pass_time(&mut world, secs(1_500));
         assert_eq!(of(&world, "p").phase, Phase::Failed, "its 20 minutes are over: {}", of(&world, "p").message);
         assert!(of(&world, "other").is_live() && is_cordoned(&world) && uncordons(&world) == 0, "{:?}", world.log);
@@ -238,8 +238,8 @@ fn nodes_that_are_kept_are_unhealthy() {
 #[test]
 fn a_fault_that_new_pods_do_not_make_worse_keeps_no_node() {
     let expiring = crate::samples::fault(FaultType::ClientCertificateExpiring, "kubelet");
-    let mut world = World::sick(hung("log"), Cure::Cont, &[kept(HOURS_4), cont(), notify()]);
-    world.infect("n1", expiring, Cure::Nothing);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[kept(HOURS_4), cont(), notify()]);
+    world.infect("n1", expiring, None);
     pass_time(&mut world, secs(600));
     assert!(!is_cordoned(&world), "{:?}", world.only_remediation());
     assert_eq!(world.only_remediation().phase, Phase::Failed);
@@ -328,7 +328,7 @@ fn what_has_gone_by_itself_was_not_healed_by_its_ladder() {
             world.remediations
         );
         assert!(world.remediations.values().all(|remediation| remediation.faults[0].outlasted_its_ladder()));
-        world.infect("n1", hung("log"), Cure::Nothing);
+        world.infect("n1", hung("log"), None);
         pass_time(&mut world, Duration::from_mins(5));
         let tries = world.did().iter().filter(|did| **did == "job ReleaseCont").count();
         assert_eq!(tries, times + 1, "{:?}", world.did());

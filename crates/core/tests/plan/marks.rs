@@ -11,10 +11,10 @@ use nrh_core::window::{Window, WindowType};
 use nrh_simulate::world::Kured;
 
 use crate::samples::{fault, mark_for_reboot, notify, reboot, secs, silent, step};
-use crate::world::{Chaos, Cure, World, acts, reasons};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons};
 
 fn sick(ladder: &[Step]) -> World {
-    World::sick(silent(), Cure::Reboot, ladder)
+    World::sick(silent(), ClearedBy::Reboot, ladder)
 }
 
 fn record(world: &World) -> StepRecord {
@@ -228,7 +228,7 @@ fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
         assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::ActionsDisabled]));
     }
     for kind in FaultType::ALL {
-        let mut world = World::sick(fault(kind, "it"), Cure::Nothing, &[mark_for_reboot()]);
+        let mut world = World::sick(fault(kind, "it"), None, &[mark_for_reboot()]);
         world.run(secs(60));
         let marked = world.did().contains(&"command MarkForReboot");
         assert!(!marked || nrh_core::reboot::marking_helps(kind).is_ok(), "{kind}");
@@ -239,7 +239,7 @@ fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
 fn one_reboot_in_a_remediation_by_whatever_hand() {
     for (first, second) in [(mark_for_reboot(), reboot()), (reboot(), mark_for_reboot())] {
         let ladder = [step(Action::Cordon(None)), first, second, notify()];
-        let mut world = World::sick(silent(), Cure::Nothing, &ladder);
+        let mut world = World::sick(silent(), None, &ladder);
         world.run(secs(7200));
         let asked = world.did().iter().filter(|what| what.starts_with("command ")).count();
         assert_eq!((asked, world.nodes["n1"].boots.count), (1, 1), "{:?}", world.did());
@@ -256,7 +256,7 @@ fn the_hour_until_the_next_one_runs_from_the_boot_on() {
     world.tick(secs(1800));
     let again =
         Fault { id: Fault::identity(FaultType::RuntimeListHung, "x"), ..fault(FaultType::RuntimeListHung, "x") };
-    world.infect("n1", again, Cure::Reboot);
+    world.infect("n1", again, ClearedBy::Reboot);
     let plan = world.plan();
     assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
 }
@@ -275,7 +275,7 @@ fn a_mark_that_cannot_be_made_is_not_waited_for_as_long_as_one_may_stand() {
 
 #[test]
 fn a_boot_that_does_not_help_is_known_within_minutes_however_long_it_was_awaited() {
-    let mut world = World::sick(silent(), Cure::Nothing, &[mark_for_reboot(), notify()]);
+    let mut world = World::sick(silent(), None, &[mark_for_reboot(), notify()]);
     world.run(secs(1800));
     assert_eq!((record(&world).state, world.nodes["n1"].boots.count), (StepState::Failed, 1));
 }
@@ -304,7 +304,7 @@ fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_remediation() {
 fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
     let mut down = marked(&[mark_for_reboot(), notify()]);
     let kubelet = fault(FaultType::KubeletDown, "kubelet");
-    down.infect("n1", Fault { duration_seconds: 200, ..kubelet.clone() }, Cure::Nothing);
+    down.infect("n1", Fault { duration_seconds: 200, ..kubelet.clone() }, None);
     let mut unknown = marked(&[mark_for_reboot(), notify()]);
     unknown.node("n1").view.ready = Tri::Unknown;
     unknown.node("n1").view.ready_since = Some(unknown.now);
@@ -313,7 +313,7 @@ fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
         assert!(is_marked(world) && record(world).state == StepState::Started, "it may be going down just now");
     }
     down.node("n1").sick.retain(|sick| sick.fault.kind != FaultType::KubeletDown);
-    down.infect("n1", Fault { duration_seconds: 300, ..kubelet }, Cure::Nothing);
+    down.infect("n1", Fault { duration_seconds: 300, ..kubelet }, None);
     for (mut world, said) in [(down, "its kubelet is down"), (unknown, "whether it is Ready is Unknown")] {
         pass_for(&mut world, 300);
         let ended = record(&world);
@@ -444,7 +444,7 @@ fn a_boot_that_comes_after_the_mark_was_taken_back_is_remembered_for_a_day() {
     boot(&mut world);
     for world in [&mut world, &mut unbooted] {
         world.tick(secs(7200));
-        world.infect("n1", silent(), Cure::Nothing);
+        world.infect("n1", silent(), None);
     }
     assert_eq!(acts(&unbooted.plan()).len(), 1, "nobody came to it");
     let plan = world.plan();

@@ -12,7 +12,7 @@ use nrh_core::version::Range;
 use nrh_simulate::world::PodLike;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
-use crate::world::{Cure, World, acts, reasons, secs};
+use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn narrowed(name: &str, requirement: Requirement, steps: &[Step]) -> Rule {
     let narrow = Narrow { pods: Some(Selector(vec![requirement])), ..Narrow::default() };
@@ -39,7 +39,7 @@ fn labelled(world: &mut World, pod: PodRef, value: &str) {
 /// A hung container of pod `log` on one node.
 fn ill(policies: &[Policy]) -> World {
     let mut world = World::new(policies, &["n1"]);
-    world.infect("n1", hung("log"), Cure::Kill);
+    world.infect("n1", hung("log"), ClearedBy::Kill);
     world
 }
 
@@ -93,7 +93,7 @@ fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
 fn a_fault_about_no_pod_is_for_the_rule_that_asks_for_none() {
     let rules = [narrowed("pods", is_not("db"), &[notify()]), all_rules("others", &[step(Action::CleanupOrphans)])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.infect("n1", fault(FaultType::LeakedShim, "s"), Cure::Cleanup);
+    world.infect("n1", fault(FaultType::LeakedShim, "s"), ClearedBy::CleanupOrphans);
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
 }
 
@@ -102,7 +102,7 @@ fn a_dry_run_that_cannot_tell_keeps_no_fault_from_a_policy_that_acts() {
     let mut trial = policy("a", &[narrowed("r", is("db"), &[kill(true)])]);
     (trial.mode, trial.priority) = (Mode::DryRun, 10);
     let mut world = ill(&[trial, policy("b", &[all_rules("r", &[cont()])])]);
-    world.node("n1").sick[0].cures = [Cure::Cont].into();
+    world.node("n1").sick[0].cleared_by = [ClearedBy::Cont].into();
     world.run(secs(60));
     assert_eq!(world.did(), ["job ReleaseCont"]);
     assert_eq!(world.remediations.len(), 1, "nothing is recorded that would perhaps be done");
@@ -319,7 +319,7 @@ fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
         world.pass();
     }
     approve(&mut world);
-    world.node("n1").sick[0].cures = [Cure::Cont].into();
+    world.node("n1").sick[0].cleared_by = [ClearedBy::Cont].into();
     world.run(secs(120));
     assert_eq!(world.did(), ["job ReleaseCont"]);
 }
@@ -343,7 +343,7 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
         (narrowed("first", is_not("db"), &[notify()]), "match.podSelector"),
     ] {
         let mut world = World::new(&[policy("p", &[first, all_rules("later", &[kill(true)])])], &["n1"]);
-        world.infect("n1", unnamed(), Cure::Kill);
+        world.infect("n1", unnamed(), ClearedBy::Kill);
         let plan = world.plan();
         assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![BlockReason::RuleAmbiguous]), "{field}");
         let said = &plan.blocked[0].message;
@@ -353,7 +353,7 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
     let any = Narrow { pods: Some(Selector::default()), ..Narrow::default() };
     let rules = [Rule { narrow: any, ..all() }, all_rules("later", &[kill(true)])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-    world.infect("n1", unnamed(), Cure::Kill);
+    world.infect("n1", unnamed(), ClearedBy::Kill);
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "notify".to_owned())]);
 }
 

@@ -8,7 +8,7 @@ use nrh_core::policy::{Amount, FaultLimit, NodeLimit, TopologyLimit};
 use nrh_core::window::{Window, WindowType};
 
 use crate::samples::{cont, hung, policy, rule, today};
-use crate::world::{Cure, World, secs};
+use crate::world::{ClearedBy, World, secs};
 
 fn of(plan: &Plan) -> &PolicyOutlook {
     &plan.policies["p"]
@@ -41,8 +41,8 @@ fn what_limits_come_to_is_told_for_each_value_those_with_the_least_room_first() 
     assert_eq!(rooms(&told), [(None, 2, 0, 1), (b(), 1, 0, 1), (a(), 3, 0, 2)]);
     let faults = &of(&told).limits.faults;
     assert_eq!((faults.len(), faults[0].in_flight, faults[0].max_in_flight), (1, 0, 3), "half of six");
-    world.infect("b1", hung("log"), Cure::Nothing);
-    world.infect("a1", hung("log"), Cure::Nothing);
+    world.infect("b1", hung("log"), None);
+    world.infect("a1", hung("log"), None);
     let mut unseen = world.snapshot();
     world.pass();
     let told = world.plan();
@@ -64,7 +64,7 @@ fn of_many_values_those_with_the_least_room_are_told_and_the_rest_is_counted() {
     for (name, node) in &mut world.nodes {
         node.view.labels.insert("host".into(), name.clone());
     }
-    world.infect("n33", hung("log"), Cure::Nothing);
+    world.infect("n33", hung("log"), None);
     world.pass();
     let plan = world.plan();
     let limits = &of(&plan).limits;
@@ -79,10 +79,10 @@ fn a_node_that_was_acted_on_as_often_as_it_may_be_is_told_until_it_may_be_again(
     few.limits.per_node = NodeLimit { max_actions: 2, window: secs(3600) };
     let mut world = World::new(&[few], &["n1", "n2"]);
     let began = world.now;
-    world.infect("n1", hung("a"), Cure::Cont);
+    world.infect("n1", hung("a"), ClearedBy::Cont);
     world.run(secs(60));
     assert!(of(&world.plan()).limits.spent.is_empty(), "one of two");
-    world.infect("n1", hung("b"), Cure::Cont);
+    world.infect("n1", hung("b"), ClearedBy::Cont);
     world.run(secs(60));
     let plan = world.plan();
     let [spent] = of(&plan).limits.spent.as_slice() else { panic!("{:?}", of(&plan)) };
@@ -123,7 +123,7 @@ fn each_storm_is_told_with_its_evidence_also_where_something_else_is_in_the_way(
         for node in names {
             let mut fault = of();
             (fault.first_seen, fault.duration_seconds) = (world.now, 60);
-            world.infect(node, fault, Cure::Nothing);
+            world.infect(node, fault, None);
         }
     };
     infect(&mut world, &names[..12], || hung("log"));

@@ -10,7 +10,7 @@ use nrh_core::remediation::{ActionResult, Approval, Phase, Resolution, StepRecor
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{drain, fault, hand_off, hung, notify, plugin, reboot, secs, silent, step, workload};
-use crate::world::{Chaos, Cure, World, acts, reasons};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons};
 
 fn cordon() -> Step {
     step(Action::Cordon(None))
@@ -21,7 +21,7 @@ fn drained_first() -> Step {
 }
 
 fn sick(ladder: &[Step]) -> World {
-    World::sick(silent(), Cure::Reboot, ladder)
+    World::sick(silent(), ClearedBy::Reboot, ladder)
 }
 
 fn record(world: &World) -> StepRecord {
@@ -294,7 +294,7 @@ fn never_without_a_cordon_of_ours_nor_undrained_unless_the_policy_says_so() {
     // A drain that did not come to its end is none; what the node cannot end is not waited for.
     let all_the_same = Action::Drain(Drain { ignore_runtime_hang: true, ..Drain::default() });
     let ladder = [cordon(), Step { action: all_the_same, ..drain() }, drained_first(), notify()];
-    let hanging = |ladder: &[Step]| World::sick(plugin(), Cure::Reboot, ladder);
+    let hanging = |ladder: &[Step]| World::sick(plugin(), ClearedBy::Reboot, ladder);
     let mut world = sick(&ladder);
     world.node("n1").workloads = vec![workload("web")];
     world.node("n1").workloads[0].budget = Some("web".into());
@@ -364,7 +364,7 @@ fn not_twice_within_an_hour_whoever_asks() {
     assert_eq!(world.nodes["n1"].boots.count, 1);
     world.tick(secs(60));
     let again = Fault { id: Fault::identity(FaultType::KubeletDown, "x"), ..fault(FaultType::KubeletDown, "x") };
-    world.infect("n1", again, Cure::Reboot);
+    world.infect("n1", again, ClearedBy::Reboot);
     let plan = world.plan();
     assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
     assert!(
@@ -386,7 +386,7 @@ fn nodes_of_one_zone_are_rebooted_one_after_the_other() {
     world.policies[0].limits.max_unhealthy = Amount::Count(2);
     world.policies[0].limits.storm.min_nodes = Amount::Count(50);
     for name in ["a", "b"] {
-        world.infect(name, silent(), Cure::Reboot);
+        world.infect(name, silent(), ClearedBy::Reboot);
     }
     let mut most = 0;
     for _ in 0..120 {
@@ -401,15 +401,15 @@ fn nodes_of_one_zone_are_rebooted_one_after_the_other() {
 #[test]
 fn what_only_another_fault_of_the_node_needs_is_not_rebooted_for() {
     for kind in FaultType::ALL {
-        let mut world = World::sick(fault(kind, "it"), Cure::Nothing, &[cordon(), reboot()]);
+        let mut world = World::sick(fault(kind, "it"), None, &[cordon(), reboot()]);
         world.run(secs(60));
         let rebooted = world.did().contains(&"command Reboot");
-        assert!(!rebooted || nrh_core::reboot::helps(kind).is_ok(), "{kind}");
+        assert!(!rebooted || kind.spec().remedy.new_boot.is_ok(), "{kind}");
     }
     // A process that is hung has to be named.
     let mut unnamed = hung("x");
     unnamed.target.process = None;
-    let mut world = World::sick(unnamed, Cure::Nothing, &[cordon(), reboot()]);
+    let mut world = World::sick(unnamed, None, &[cordon(), reboot()]);
     world.run(secs(60));
     assert!(world.did().is_empty(), "{:?}", world.did());
 }
@@ -495,7 +495,7 @@ fn a_node_object_that_was_made_anew_does_not_forget_the_reboot() {
     let node = world.node("n1");
     node.view.uid = "made anew".into();
     node.report.node_uid = Some("made anew".into());
-    world.infect("n1", silent(), Cure::Reboot);
+    world.infect("n1", silent(), ClearedBy::Reboot);
     let plan = world.plan();
     assert_eq!((acts(&plan), reasons(&plan)), (Vec::new(), vec![BlockReason::NodeLimit]));
 }
@@ -503,7 +503,7 @@ fn a_node_object_that_was_made_anew_does_not_forget_the_reboot() {
 /// Told in NVIDIA/NVSentinel #1543.
 #[test]
 fn one_that_has_not_helped_is_not_repeated_before_a_day_is_over_however_short_the_history_is() {
-    let mut world = World::sick(silent(), Cure::Nothing, &[cordon(), reboot()]);
+    let mut world = World::sick(silent(), None, &[cordon(), reboot()]);
     world.policies[0].history = History { limit: 1, ttl: secs(60) };
     let mut ordered = Vec::new();
     for passed in 0..(26 * 60) {

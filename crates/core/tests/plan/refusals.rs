@@ -9,7 +9,7 @@ use nrh_core::snapshot::{Snapshot, Tri};
 use nrh_core::window::WindowType;
 
 use crate::samples::{cont, creating, fault, hung, kill, notify, pod, step, today, tomorrow};
-use crate::world::{Cure, World, acts, reasons, secs};
+use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 /// Everything that says no to a fault that is healed otherwise, and the reason it gives.
 /// Told in kubereboot/kured #976.
@@ -62,7 +62,7 @@ fn every_doubt_holds() {
             s.policies[0].rules[0].steps = vec![step(Action::Cordon(None))];
         }),
     ];
-    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     for (name, reason, spoil) in doubts {
         let mut snapshot = world.snapshot();
         spoil(&mut snapshot);
@@ -79,7 +79,7 @@ fn every_doubt_holds() {
 
 #[test]
 fn a_report_on_another_node_or_none_is_no_evidence() {
-    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     for uid in [None, Some("uid-old".to_owned())] {
         let mut snapshot = world.snapshot();
         snapshot.reports.get_mut("n1").unwrap().node_uid = uid;
@@ -100,7 +100,7 @@ fn suspected_and_clearing_faults_are_not_acted_on() {
     for state in [FaultState::Suspected, FaultState::Clearing] {
         let mut sick = hung("log");
         sick.state = state;
-        let plan = World::sick(sick, Cure::Cont, &[cont()]).plan();
+        let plan = World::sick(sick, ClearedBy::Cont, &[cont()]).plan();
         assert!(plan.effects.is_empty());
         assert_eq!(plan.nodes["n1"].health, Health::Degraded);
     }
@@ -110,14 +110,14 @@ fn suspected_and_clearing_faults_are_not_acted_on() {
 fn a_probe_has_no_say_in_what_only_the_controller_knows() {
     let mut forged = fault(FaultType::StuckDaemonSetPod, "victim");
     forged.target.pod = Some(pod("victim"));
-    let plan = World::sick(forged, Cure::Delete, &[step(Action::DeletePod), notify()]).plan();
+    let plan = World::sick(forged, ClearedBy::DeletePod, &[step(Action::DeletePod), notify()]).plan();
     assert!(plan.effects.is_empty(), "{:?}", plan.effects);
     assert!(plan.nodes["n1"].cluster_faults.is_empty());
 }
 
 #[test]
 fn evidence_of_exactly_the_longest_age_still_counts() {
-    let world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     let mut snapshot = world.snapshot();
     let report = snapshot.reports.get_mut("n1").unwrap();
     report.faults[0].looked = secs(45);
@@ -128,8 +128,11 @@ fn evidence_of_exactly_the_longest_age_still_counts() {
 /// Told in medik8s/self-node-remediation #110.
 #[test]
 fn a_silent_probe_is_told_of_and_nothing_else_is_done() {
-    let mut world =
-        World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont(), step(Action::DeletePod), notify()]);
+    let mut world = World::sick(
+        hung("log"),
+        ClearedBy::Cont,
+        &[step(Action::Cordon(None)), cont(), step(Action::DeletePod), notify()],
+    );
     world.node("n1").probe_runs = false;
     world.tick(secs(60));
     let plan = world.plan();
@@ -143,13 +146,13 @@ fn a_silent_probe_is_told_of_and_nothing_else_is_done() {
 
 #[test]
 fn a_fault_that_comes_back_again_and_again_is_left_to_a_person() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     for turn in 0..5 {
         world.run(secs(120));
         let mut again = hung("log");
         again.first_seen = world.now;
         if turn < 4 {
-            world.infect("n1", again, Cure::Cont);
+            world.infect("n1", again, ClearedBy::Cont);
         }
     }
     assert_eq!(world.did().len(), 3);
@@ -158,7 +161,7 @@ fn a_fault_that_comes_back_again_and_again_is_left_to_a_person() {
 
 #[test]
 fn texts_do_not_change_with_the_clock_alone() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[kill(false)]);
+    let mut world = World::sick(hung("log"), None, &[kill(false)]);
     world.node("n1").pods.push(creating("n1", "agent-1"));
     world.policies[0].mode = Mode::DryRun;
     world.pass();
@@ -176,7 +179,7 @@ fn texts_do_not_change_with_the_clock_alone() {
 #[test]
 fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
     // About a container, so that deleting a pod is no answer to it.
-    let ladder = |steps: &[_]| World::sick(hung("log"), Cure::Nothing, steps).plan();
+    let ladder = |steps: &[_]| World::sick(hung("log"), None, steps).plan();
     let did = |plan: &_| acts(plan).into_iter().map(|(_, act)| act).collect::<Vec<_>>();
     assert_eq!(did(&ladder(&[step(Action::Cordon(None)), step(Action::DeletePod), notify()])), ["notify"]);
     assert_eq!(did(&ladder(&[step(Action::Cordon(None)), cont(), notify()])), ["cordon"]);
@@ -186,8 +189,8 @@ fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
 #[test]
 fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
     let steps = [step(Action::Cordon(None)), notify()];
-    for kind in FaultType::ALL.into_iter().filter(|kind| kind.is_lasting() && !kind.is_cluster_fault()) {
-        let plan = World::sick(fault(kind, "key"), Cure::Nothing, &steps).plan();
+    for kind in FaultType::ALL.into_iter().filter(|kind| kind.spec().lasting && !kind.is_cluster_fault()) {
+        let plan = World::sick(fault(kind, "key"), None, &steps).plan();
         let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
         let is_told_only = matches!(
             kind,
@@ -206,7 +209,7 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
 #[test]
 fn where_the_probe_may_not_act_nobody_does() {
     for kubelet in [Tri::True, Tri::False] {
-        let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont(), notify()]);
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont(), notify()]);
         let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
         (heartbeat.kubelet_works, heartbeat.actions_enabled) = (kubelet, false);
         let plan = world.plan();

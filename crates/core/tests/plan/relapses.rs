@@ -6,7 +6,7 @@ use nrh_core::remediation::Phase;
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{cont, drain, hung, kill, notify, policy, rule, secs, step};
-use crate::world::{Cure, World};
+use crate::world::{ClearedBy, World};
 
 /// The actions of all steps that were done, in the order of the remediations.
 fn steps(world: &World) -> Vec<ActionType> {
@@ -26,16 +26,16 @@ fn signals(world: &World) -> Vec<String> {
 /// The same fault once more, five minutes later, which each of the two signals ends for a while.
 fn again(world: &mut World) {
     world.tick(secs(300));
-    world.infect("n1", hung("log"), Cure::Cont);
+    world.infect("n1", hung("log"), ClearedBy::Cont);
     if let Some(sick) = world.node("n1").sick.first_mut() {
-        sick.cures.insert(Cure::Kill);
+        sick.cleared_by.insert(ClearedBy::Kill);
     }
     world.node("n1").send();
     world.run(secs(120));
 }
 
 fn sick(steps: &[Step]) -> World {
-    let mut world = World::sick(hung("log"), Cure::Cont, steps);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, steps);
     world.run(secs(120));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     world
@@ -114,7 +114,7 @@ fn what_waits_for_a_person_is_no_next_step() {
 fn what_comes_behind_a_drain_that_cannot_be_is_no_next_step() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), drain(), kill(true)])])], &["n1"]);
     world.may_evict = Tri::False;
-    world.infect("n1", hung("log"), Cure::Cont);
+    world.infect("n1", hung("log"), ClearedBy::Cont);
     world.run(secs(120));
     again(&mut world);
     assert_eq!(signals(&world), ["SIGCONT", "SIGCONT"]);

@@ -9,7 +9,7 @@ use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::Tri;
 
 use crate::samples::{fault, notify, step};
-use crate::world::{Chaos, Cure, World, acts, reasons, secs};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 fn restart(daemon: Daemon, with: Restart) -> Step {
     step(Action::Restart { daemon, with })
@@ -36,7 +36,7 @@ fn order(world: &World) -> Option<Order> {
 
 #[test]
 fn a_kubelet_that_is_down_is_restarted_by_the_probe() {
-    let mut world = World::sick(down(FaultType::KubeletDown), Cure::RestartKubelet, &[kubelet(), notify()]);
+    let mut world = World::sick(down(FaultType::KubeletDown), ClearedBy::RestartKubelet, &[kubelet(), notify()]);
     world.run(secs(120));
     assert_eq!(world.did(), ["command RestartKubelet"]);
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
@@ -46,7 +46,7 @@ fn a_kubelet_that_is_down_is_restarted_by_the_probe() {
 fn never_by_a_job_even_where_one_could_start() {
     let with = Restart { unit: Some("crio.service".into()), skip_safety_check: true, start_if_stopped: false };
     let ladder = [restart(Daemon::Runtime, with.clone())];
-    let world = World::sick(down(FaultType::RuntimeListHung), Cure::RestartRuntime, &ladder);
+    let world = World::sick(down(FaultType::RuntimeListHung), ClearedBy::RestartRuntime, &ladder);
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].1, "command RestartRuntime");
     let order = order(&world).unwrap();
@@ -67,7 +67,7 @@ fn not_while_it_does_harm_or_nobody_knows_unless_the_policy_says_so() {
             [(Daemon::Kubelet, FaultType::KubeletDown), (Daemon::Runtime, FaultType::RuntimeUnreachable)]
         {
             let step = restart(daemon, Restart { skip_safety_check: careless, ..Restart::default() });
-            let mut world = World::sick(down(kind), Cure::Nothing, &[step]);
+            let mut world = World::sick(down(kind), None, &[step]);
             // What is said of the other is of no account.
             let other = if safe == Tri::True { Tri::False } else { Tri::True };
             let view = &mut world.node("n1").report.restart;
@@ -87,7 +87,7 @@ fn not_while_it_does_harm_or_nobody_knows_unless_the_policy_says_so() {
 #[test]
 fn people_are_told_of_what_is_not_safe_to_restart_for_long() {
     let world = |lasted: u64, unsafe_for: u64| {
-        let mut world = World::sick(down(FaultType::RuntimeUnreachable), Cure::Nothing, &[runtime(), notify()]);
+        let mut world = World::sick(down(FaultType::RuntimeUnreachable), None, &[runtime(), notify()]);
         world.policies[0].rules[0].min_duration = secs(900);
         let node = world.node("n1");
         node.sick[0].fault.duration_seconds = lasted;
@@ -101,8 +101,8 @@ fn people_are_told_of_what_is_not_safe_to_restart_for_long() {
     }
     assert_eq!(acts(&world(1500, 600).plan())[0].1, "notify");
     // A kubelet waits for its runtime, of which people are told by that one's ladder.
-    let mut both = World::sick(down(FaultType::KubeletDown), Cure::Nothing, &[kubelet(), notify()]);
-    both.infect("n1", down(FaultType::RuntimeUnreachable), Cure::Nothing);
+    let mut both = World::sick(down(FaultType::KubeletDown), None, &[kubelet(), notify()]);
+    both.infect("n1", down(FaultType::RuntimeUnreachable), None);
     let node = both.node("n1");
     node.sick[0].fault.duration_seconds = 5000;
     node.send();
@@ -114,7 +114,7 @@ fn people_are_told_of_what_is_not_safe_to_restart_for_long() {
 
 #[test]
 fn a_kubelet_whose_start_waits_is_not_restarted_into_the_same_wait() {
-    let mut world = World::sick(down(FaultType::KubeletDown), Cure::Nothing, &[kubelet()]);
+    let mut world = World::sick(down(FaultType::KubeletDown), None, &[kubelet()]);
     assert_eq!(acts(&world.plan()).len(), 1);
     crate::kubelet::block(&mut world, 600);
     let plan = world.plan();
@@ -133,13 +133,13 @@ fn of_both_the_runtime_comes_first() {
     for first in [FaultType::KubeletDown, FaultType::RuntimeUnreachable] {
         let mut world = World::sick(
             down(first),
-            if first == FaultType::KubeletDown { Cure::RestartKubelet } else { Cure::RestartRuntime },
+            if first == FaultType::KubeletDown { ClearedBy::RestartKubelet } else { ClearedBy::RestartRuntime },
             &ladder,
         );
         let (second, cure) = if first == FaultType::KubeletDown {
-            (FaultType::RuntimeUnreachable, Cure::RestartRuntime)
+            (FaultType::RuntimeUnreachable, ClearedBy::RestartRuntime)
         } else {
-            (FaultType::KubeletDown, Cure::RestartKubelet)
+            (FaultType::KubeletDown, ClearedBy::RestartKubelet)
         };
         world.infect("n1", down(second), cure);
         world.run(secs(900));
@@ -156,7 +156,7 @@ fn what_a_restart_does_not_end_is_not_restarted_for() {
             if kind == FaultType::FdExhaustion {
                 sick.subject.kind = SubjectKind::Host;
             }
-            let mut world = World::sick(sick, Cure::Nothing, &[restart(daemon, Restart::default())]);
+            let mut world = World::sick(sick, None, &[restart(daemon, Restart::default())]);
             let view = &mut world.node("n1").report.restart;
             (view.kubelet, view.runtime) = (Tri::True, Tri::True);
             let heals = match daemon {
@@ -170,7 +170,7 @@ fn what_a_restart_does_not_end_is_not_restarted_for() {
         for asked in [Daemon::Kubelet, Daemon::Runtime] {
             let mut sick = down(FaultType::FdExhaustion);
             sick.subject.kind = of;
-            let world = World::sick(sick, Cure::Nothing, &[restart(asked, Restart::default())]);
+            let world = World::sick(sick, None, &[restart(asked, Restart::default())]);
             assert_eq!(acts(&world.plan()).len(), usize::from(asked == daemon), "{of:?} {asked:?}");
         }
     }
@@ -178,7 +178,7 @@ fn what_a_restart_does_not_end_is_not_restarted_for() {
 
 #[test]
 fn another_unit_in_the_policy_is_another_step() {
-    let mut world = World::sick(down(FaultType::KubeletDown), Cure::Nothing, &[kubelet()]);
+    let mut world = World::sick(down(FaultType::KubeletDown), None, &[kubelet()]);
     // Scheduled, and not yet done.
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use nrh_core::fault::FaultType;
+use nrh_core::moment::since;
 use nrh_core::plan::{Effect, Operation, Plan};
 use nrh_core::policy::{ActionType, Mode, Policy};
-use nrh_core::remediation::{Remediation, StepRecord, StepState, since};
+use nrh_core::remediation::{Remediation, StepRecord, StepState};
 use nrh_core::snapshot::Tri;
 use proptest::prelude::*;
 
@@ -16,7 +17,7 @@ use crate::invariants::{check_plan, check_world};
 use crate::random_worlds::{any_worlds, try_few};
 use crate::samples::{backing_off, fault};
 use crate::told::Told;
-use crate::world::{Chaos, Cure, World, secs};
+use crate::world::{Chaos, ClearedBy, World, secs};
 
 /// For how long: longer than failures are remembered, so that everything has its turn more than once.
 const LASTS: Duration = Duration::from_hours(3);
@@ -31,7 +32,7 @@ const SLACK: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug)]
 struct Plague {
     kind: FaultType,
-    cure: Cure,
+    cure: Option<ClearedBy>,
     /// The fault is back so long after it was healed.
     back_after: Duration,
     /// So often it changes whether the node is Ready.
@@ -48,7 +49,13 @@ fn plague() -> impl Strategy<Value = Plague> {
         FaultType::RuntimeListHung,
         FaultType::KubeletDown,
     ]);
-    let cure = prop::sample::select(vec![Cure::Cont, Cure::Kill, Cure::Cleanup, Cure::RestartKubelet, Cure::Nothing]);
+    let cure = prop::sample::select(vec![
+        Some(ClearedBy::Cont),
+        Some(ClearedBy::Kill),
+        Some(ClearedBy::CleanupOrphans),
+        Some(ClearedBy::RestartKubelet),
+        None,
+    ]);
     let every = |times: &[u64]| prop::sample::select(times.iter().copied().map(secs).collect::<Vec<_>>());
     let flaps = prop::option::of(every(&[60, 240, 900]));
     let sticks = prop::option::of(every(&[300, 1_200]));

@@ -35,8 +35,8 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
         FaultType::NetworkPluginHung => SubjectKind::NetworkPlugin,
         FaultType::LeakedShim | FaultType::UnresponsiveShim => SubjectKind::Shim,
         FaultType::KubeletDown | FaultType::KubeletCrashLoop => SubjectKind::Kubelet,
-        kind if kind.is_of_runtime() => SubjectKind::Runtime,
-        kind if kind.is_lasting() => SubjectKind::Host,
+        kind if kind.spec().runtime_unresponsive => SubjectKind::Runtime,
+        kind if kind.spec().lasting => SubjectKind::Host,
         _ => SubjectKind::Container,
     };
     let has_pod = matches!(kind, FaultType::HungContainer | FaultType::OrphanContainer);
@@ -56,7 +56,7 @@ pub fn fault(kind: FaultType, key: &str) -> Fault {
     Fault {
         id: Fault::identity(kind, key),
         kind,
-        severity: Severity::High.min(kind.worst_severity()),
+        severity: Severity::High.min(kind.spec().worst_severity),
         state: FaultState::Confirmed,
         subject: Subject { name: Some(key.into()), pod: has_pod.then(|| pod(key)), ..Subject::of(subject_kind) },
         target: Target {

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{Amount, Mode, Policy, Requirement, Selector, Step};
 use nrh_core::snapshot::Slot;
-use nrh_simulate::world::Cure;
 use proptest::prelude::*;
 
 use crate::events::{NODES, event_of_several, happen, with_losses};
@@ -70,7 +69,7 @@ proptest! {
             policy.rules.iter_mut().for_each(|rule| rule.faults.retain(|kind| *kind != ITS_OWN));
         }
         for node in NODES {
-            world.infect(node, fault(ITS_OWN, "disk"), Cure::Nothing);
+            world.infect(node, fault(ITS_OWN, "disk"), None);
         }
         let mut beside = world.clone();
         beside.policies.push(disabled(how, priority, &ladder));

@@ -8,7 +8,7 @@ use nrh_core::snapshot::NodeView;
 use nrh_core::taint::{KeyedTaint, TaintEffect, TaintMark};
 
 use crate::samples::{backing_off, cont, hung, kill, notify, plugin, policy, rule, step};
-use crate::world::{Cure, World, acts, reasons, secs};
+use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 const HARD: TaintEffect = TaintEffect::NoSchedule;
 const SOFT: TaintEffect = TaintEffect::PreferNoSchedule;
@@ -32,7 +32,7 @@ fn somebodys() -> KeyedTaint {
 
 #[test]
 fn it_lasts_as_long_as_the_remediation() {
-    let mut world = World::sick(hung("log"), Cure::Kill, &[taint(), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[taint(), cont(), kill(true)]);
     world.pass();
     let mark = TaintMark::new(&world.only_remediation().name, HARD);
     let node = view(&world);
@@ -48,7 +48,7 @@ fn it_lasts_as_long_as_the_remediation() {
 #[test]
 fn somebody_elses_taint_with_our_key_is_not_adopted() {
     for theirs in [KeyedTaint::plain(HARD), KeyedTaint::plain(SOFT), somebodys()] {
-        let mut world = World::sick(hung("log"), Cure::Cont, &[taint(), cont()]);
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[taint(), cont()]);
         world.node("n1").view.taints.insert(theirs.clone());
         world.run(secs(300));
         let remediation = world.only_remediation();
@@ -60,7 +60,7 @@ fn somebody_elses_taint_with_our_key_is_not_adopted() {
 
 #[test]
 fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_ours() {
-    let mut world = World::sick(hung("log"), Cure::Kill, &[taint(), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[taint(), cont(), kill(true)]);
     world.pass();
     world.node("n1").view.taints.insert(somebodys());
     world.run(secs(900));
@@ -69,7 +69,7 @@ fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_our
 
     // A person takes off ours alone, or makes it theirs by a value: that is a no all the same.
     for theirs in [somebodys(), KeyedTaint { value: "mine".into(), ..KeyedTaint::plain(HARD) }] {
-        let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont(), kill(true)]);
+        let mut world = World::sick(hung("log"), None, &[taint(), cont(), kill(true)]);
         world.pass();
         world.pass();
         world.node("n1").view.taints = [theirs.clone()].into();
@@ -83,7 +83,7 @@ fn another_taint_with_our_key_beside_ours_is_neither_taken_off_nor_taken_for_our
 #[test]
 fn a_person_who_takes_it_off_ends_the_remediation() {
     for mark_goes in [false, true] {
-        let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont(), kill(true)]);
+        let mut world = World::sick(hung("log"), None, &[taint(), cont(), kill(true)]);
         world.pass();
         world.pass();
         let view = &mut world.node("n1").view;
@@ -103,7 +103,7 @@ fn a_person_who_takes_it_off_ends_the_remediation() {
 
 #[test]
 fn a_stale_view_of_our_own_taint_is_no_persons_no() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
+    let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
     world.pass();
     let mut snapshot = world.snapshot();
     let view = snapshot.nodes.get_mut("n1").unwrap();
@@ -138,7 +138,7 @@ fn it_comes_off_however_the_remediation_ends() {
         ("healed", |w| w.node("n1").sick.clear(), Phase::Succeeded, "a check no longer finds"),
     ];
     for (what, end, phase, message) in ends {
-        let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
+        let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
         world.pass();
         assert!(view(&world).carries(HARD), "{what}");
         let name = world.only_remediation().name.clone();
@@ -162,7 +162,7 @@ fn it_comes_off_however_the_remediation_ends() {
 #[test]
 fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
     for is_known in [true, false] {
-        let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
+        let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
         world.pass();
         let first = world.only_remediation().name.clone();
         let node = world.node("n1");
@@ -179,7 +179,7 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
         if !is_known {
             world.remediations.clear();
         }
-        world.infect("n1", hung("other"), Cure::Cont);
+        world.infect("n1", hung("other"), ClearedBy::Cont);
         world.run(secs(120));
         let did: Vec<&str> = world.did().into_iter().filter(|what| *what != "untaint").collect();
         assert_eq!(did, ["taint", "taint", "job ReleaseCont"], "known: {is_known}");
@@ -189,7 +189,7 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
 
 #[test]
 fn another_name_over_the_mark_of_a_remediation_at_work_takes_nothing_off() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
+    let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
     world.pass();
     world.pass();
     world.node("n1").view.tainted_by = Some(TaintMark::new("x", HARD));
@@ -208,7 +208,7 @@ fn another_name_over_the_mark_of_a_remediation_at_work_takes_nothing_off() {
 
 #[test]
 fn a_mark_without_an_effect_takes_nobodys_taint_off() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[cont()]);
+    let mut world = World::sick(hung("log"), None, &[cont()]);
     let node = &mut world.node("n1").view;
     node.taints.insert(KeyedTaint::plain(HARD));
     node.tainted_by = Some(TaintMark::read("somebody"));
@@ -222,7 +222,7 @@ fn a_mark_without_an_effect_takes_nobodys_taint_off() {
 fn what_we_have_taken_off_ourselves_is_no_persons_no() {
     for (first, undone) in [(taint(), "untaint"), (step(Action::Cordon(None)), "uncordon")] {
         for early in [false, true] {
-            let mut world = World::sick(hung("log"), Cure::Cont, &[first.clone(), cont(), kill(true), notify()]);
+            let mut world = World::sick(hung("log"), ClearedBy::Cont, &[first.clone(), cont(), kill(true), notify()]);
             if early {
                 // Healed so soon that a cache might show the node as it was before.
                 world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.stable_for = secs(1));
@@ -241,7 +241,7 @@ fn what_we_have_taken_off_ourselves_is_no_persons_no() {
                 left -= 1;
                 assert!(left > 0, "{:#?}", world.remediations);
             }
-            world.infect("n1", hung("next"), Cure::Kill);
+            world.infect("n1", hung("next"), ClearedBy::Kill);
             let mut phases = Vec::new();
             for _ in 0..60 {
                 world.pass();
@@ -275,9 +275,9 @@ fn a_stricter_taint_than_the_one_that_is_on_is_recorded_as_not_put_there() {
         let mut rules = [ours.clone(), theirs.clone()];
         (rules[0].steps[0], rules[1].steps[0]) = (first, second);
         let mut world = World::new(&[policy("p", &rules)], &["n1"]);
-        world.infect("n1", hung("log"), Cure::Nothing);
+        world.infect("n1", hung("log"), None);
         world.pass();
-        world.infect("n1", plugin(), Cure::Kill);
+        world.infect("n1", plugin(), ClearedBy::Kill);
         world.run(secs(1_500));
         let remediation = world.only_remediation();
         let taints: Vec<_> = remediation.steps.iter().filter(|step| step.action == ActionType::Taint).collect();
@@ -295,7 +295,7 @@ fn a_stricter_taint_than_the_one_that_is_on_is_recorded_as_not_put_there() {
 /// Another effect of its own, from a write that was never recorded: the policy was changed in between.
 #[test]
 fn a_taint_of_its_own_with_another_effect_is_not_taken_for_the_one_that_is_wanted() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[soft(), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[soft(), cont()]);
     let plan = world.plan();
     for effect in &plan.effects {
         world.apply(effect, !matches!(effect, Effect::Act { .. }));
@@ -313,7 +313,7 @@ fn a_taint_of_its_own_with_another_effect_is_not_taken_for_the_one_that_is_wante
 /// The write landed, its record did not, and a person takes the taint off in between.
 #[test]
 fn what_a_person_took_off_before_it_was_recorded_is_not_put_back() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
+    let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
     let plan = world.plan();
     for effect in &plan.effects {
         world.apply(effect, !matches!(effect, Effect::Act { .. }));
@@ -328,7 +328,7 @@ fn what_a_person_took_off_before_it_was_recorded_is_not_put_back() {
 #[test]
 fn a_late_write_does_not_outlast_a_remediation_that_keeps_its_cordon() {
     let kept = step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), kept, cont(), notify()]);
+    let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Quarantined, "{}", remediation.message);
@@ -381,7 +381,7 @@ fn it_is_left_out_for_the_pod_of_a_daemon_set_unless_it_lets_a_successor_come() 
 /// Told in kubernetes-sigs/node-readiness-controller #382.
 #[test]
 fn what_a_lost_remediation_has_left_is_taken_off() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont()]);
+    let mut world = World::sick(hung("log"), None, &[taint(), cont()]);
     world.pass();
     world.remediations.clear();
     world.policies.clear();
@@ -397,7 +397,7 @@ fn what_a_lost_remediation_has_left_is_taken_off() {
 #[test]
 fn it_goes_where_a_cordon_stays() {
     let kept = step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), kept, cont(), notify()]);
+    let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Quarantined, "{}", remediation.message);
@@ -409,11 +409,11 @@ fn it_goes_where_a_cordon_stays() {
 #[test]
 fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
     let twice = Step { max_attempts: 3, ..taint() };
-    let mut world = World::sick(hung("log"), Cure::Kill, &[twice, cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), ClearedBy::Kill, &[twice, cont(), kill(true)]);
     world.run(secs(900));
     let taints = world.log.iter().filter(|(_, what)| what == "taint").count();
     assert_eq!(taints, 1);
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[taint(), cont(), notify()]);
+    let mut world = World::sick(hung("log"), None, &[taint(), cont(), notify()]);
     world.refuses = true;
     world.run(secs(3_000));
     let remediation = world.only_remediation();

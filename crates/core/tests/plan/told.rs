@@ -88,9 +88,9 @@ fn amount(amount: Amount) -> String {
 fn a_broken_rule_is_told_with_what_led_to_it() {
     use crate::samples::{cont, fault};
     use nrh_core::fault::FaultType;
-    use nrh_simulate::world::Cure;
+    use nrh_simulate::cleared_by::ClearedBy;
 
-    let mut world = World::sick(fault(FaultType::HungContainer, "x"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(fault(FaultType::HungContainer, "x"), ClearedBy::Cont, &[cont()]);
     let said = Told::or_timeline(&mut world, |world, told| {
         told.happens(Duration::from_secs(5), "the fault is there");
         let plan = world.pass();

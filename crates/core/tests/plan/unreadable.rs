@@ -5,7 +5,7 @@ use nrh_core::policy::Action;
 use nrh_core::snapshot::{CommandView, Ledger, Slot, Snapshot, UnreadableRemediation};
 
 use crate::samples::{cont, hung, policy, rule, step};
-use crate::world::{Cure, World, acts};
+use crate::world::{ClearedBy, World, acts};
 
 const NAME: &str = "n1-of-later";
 
@@ -14,7 +14,7 @@ fn two(is_open: bool) -> (World, Snapshot) {
     let mut world =
         World::new(&[policy("p", &[rule("r", &nrh_core::fault::FaultType::ALL, &[cont()])])], &["n1", "n2"]);
     for node in ["n1", "n2"] {
-        world.infect(node, hung("log"), Cure::Cont);
+        world.infect(node, hung("log"), ClearedBy::Cont);
     }
     let mut snapshot = world.snapshot();
     let (node, policy) = (Some("n1".to_owned()), Some("p".to_owned()));
@@ -126,7 +126,7 @@ fn on_a_node_that_cannot_be_read_nothing_is_begun_and_others_are_healed() {
 
 #[test]
 fn on_a_node_that_cannot_be_read_what_is_open_waits_whatever_its_last_view_says() {
-    let mut world = World::sick(hung("log"), Cure::Nothing, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
     for _ in 0..3 {
         world.pass();
     }

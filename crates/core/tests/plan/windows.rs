@@ -9,7 +9,7 @@ use nrh_core::remediation::{Phase, StepState};
 use nrh_core::window::{Window, WindowType};
 
 use crate::samples::{cont, hung, kill, notify, policy, rule, step, today, tomorrow};
-use crate::world::{Chaos, Cure, World, acts, reasons, secs};
+use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 /// These worlds begin at one o'clock.
 fn from_two(kind: WindowType, actions: &[ActionType]) -> Window {
@@ -18,7 +18,7 @@ fn from_two(kind: WindowType, actions: &[ActionType]) -> Window {
 
 #[test]
 fn the_first_step_waits_for_its_window_and_is_taken_as_it_opens() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];
     let plan = world.pass();
     assert_eq!(reasons(&plan), [BlockReason::OutsideWindow]);
@@ -35,7 +35,7 @@ fn the_first_step_waits_for_its_window_and_is_taken_as_it_opens() {
 
 #[test]
 fn what_is_under_way_when_a_window_shuts_is_finished_and_put_back() {
-    let mut world = World::sick(hung("log"), Cure::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
     world.run(secs(5));
     assert!(world.nodes["n1"].view.unschedulable && world.only_remediation().current_step().is_some());
     world.policies[0].windows = vec![today(WindowType::Deny)];
@@ -49,12 +49,12 @@ fn a_harsher_step_may_have_a_window_of_its_own() {
     let steps = [cont(), kill(true), notify()];
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[ActionType::DeletePod])];
-    world.infect("n1", hung("log"), Cure::Kill);
+    world.infect("n1", hung("log"), ClearedBy::Kill);
     world.run(secs(600));
     assert_eq!(world.did().len(), 2, "neither of the two is a DeletePod: {:?}", world.did());
 
     world.policies[0].windows = vec![from_two(WindowType::Deny, &[ActionType::ReleaseHungProcess])];
-    world.infect("n1", hung("other"), Cure::Cont);
+    world.infect("n1", hung("other"), ClearedBy::Cont);
     assert_eq!(acts(&world.plan()).len(), 1);
     world.tick(secs(3600));
     assert_eq!(reasons(&world.plan()), [BlockReason::OutsideWindow]);
@@ -66,8 +66,8 @@ fn one_policy_outside_of_its_windows_keeps_no_other_from_the_node() {
     let mut others = policy("net", &[rule("r", &[FaultType::NetworkPluginHung], &[cont()])]);
     others.windows = vec![tomorrow(WindowType::Allow)];
     let mut world = World::new(&[hung_only, others], &["n1"]);
-    world.infect("n1", crate::samples::plugin(), Cure::Cont);
-    world.infect("n1", hung("log"), Cure::Cont);
+    world.infect("n1", crate::samples::plugin(), ClearedBy::Cont);
+    world.infect("n1", hung("log"), ClearedBy::Cont);
     let plan = world.plan();
     assert_eq!((acts(&plan).len(), reasons(&plan)), (1, vec![BlockReason::OutsideWindow]));
 }
@@ -76,7 +76,7 @@ fn one_policy_outside_of_its_windows_keeps_no_other_from_the_node() {
 fn people_are_told_at_any_time() {
     let heals = rule("heals", &[FaultType::LeakedShim], &[step(Action::CleanupOrphans)]);
     let mut world = World::new(&[policy("p", &[heals, rule("tells", &FaultType::ALL, &[notify()])])], &["n1"]);
-    world.infect("n1", hung("log"), Cure::Nothing);
+    world.infect("n1", hung("log"), None);
     world.policies[0].windows = vec![today(WindowType::Deny)];
     assert_eq!(acts(&world.pass()), [("n1".to_owned(), "notify".to_owned())]);
 }
@@ -88,7 +88,7 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     let steps = [step(Action::Cordon(None)), first, kill(true), step(Action::DeletePod), notify()];
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
     world.policies[0].windows = vec![from_two(WindowType::Deny, &[ActionType::ReleaseHungProcess])];
-    world.infect("n1", hung("log"), Cure::Nothing);
+    world.infect("n1", hung("log"), None);
     world.tick(secs(3570));
     world.run(secs(1800));
     let did = world.did();
@@ -104,7 +104,7 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
 fn what_was_reserved_when_its_window_shut_was_not_tried() {
     let steps = [cont(), kill(true), notify()];
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
-    world.infect("n1", hung("log"), Cure::Cont);
+    world.infect("n1", hung("log"), ClearedBy::Cont);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     assert_eq!((world.did().len(), world.only_remediation().steps.len()), (0, 1), "reserved, and not done");
     world.policies[0].windows = vec![from_two(WindowType::Allow, &[])];

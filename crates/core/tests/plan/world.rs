@@ -16,7 +16,8 @@ use crate::samples::{policy, rule};
 use crate::told;
 
 pub use crate::samples::secs;
-pub use nrh_simulate::world::{Cure, Sickness, WorldNode};
+pub use nrh_simulate::cleared_by::ClearedBy;
+pub use nrh_simulate::world::{Sickness, WorldNode};
 
 /// How one pass of the controller is disturbed.
 #[derive(Clone, Debug, Default)]
@@ -65,10 +66,10 @@ impl World {
     }
 
     /// One node, one fault, one rule for all kinds of fault.
-    pub fn sick(fault: Fault, cure: Cure, steps: &[Step]) -> Self {
+    pub fn sick(fault: Fault, by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> Self {
         let kinds = FaultType::ALL;
         let mut world = Self::new(&[policy("p", &[rule("r", &kinds, steps)])], &["n1"]);
-        world.infect("n1", fault, cure);
+        world.infect("n1", fault, by);
         world
     }
 
@@ -76,9 +77,9 @@ impl World {
         self.nodes.get_mut(name).unwrap()
     }
 
-    pub fn infect(&mut self, node: &str, fault: Fault, cure: Cure) {
+    pub fn infect(&mut self, node: &str, fault: Fault, by: impl Into<Option<ClearedBy>>) {
         let node = self.node(node);
-        node.sick.push(sickness(fault, cure));
+        node.sick.push(sickness(fault, by));
         node.send();
     }
 
@@ -166,8 +167,8 @@ impl World {
 }
 
 /// A fault that one thing ends.
-pub fn sickness(fault: Fault, cure: Cure) -> Sickness {
-    Sickness { fault, cures: [cure].into() }
+pub fn sickness(fault: Fault, by: impl Into<Option<ClearedBy>>) -> Sickness {
+    Sickness { fault, cleared_by: by.into().into_iter().collect() }
 }
 
 /// Acts of a plan, as `(node, operation)`.

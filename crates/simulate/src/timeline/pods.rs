@@ -6,11 +6,11 @@ use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
 use super::Offset;
-use crate::sickness;
 use crate::workload::Workload;
 use nrh_core::drain::{Owner, PodState};
 use nrh_core::fault::PodRef;
 use nrh_core::text::bounded;
+use nrh_core::text::short_hash;
 
 /// Most pods of one event on one node.
 const MAX_PODS: u32 = 500;
@@ -63,7 +63,7 @@ impl PodsEvent {
         };
         let takes = self.takes.map_or(Duration::from_secs(30), |takes| takes.0);
         let pod = |name: &String| {
-            let uid = sickness::uid(node, namespace, name, 0);
+            let uid = uid(node, namespace, name, 0);
             let pod = PodRef { namespace: namespace.to_owned(), name: name.clone(), uid };
             let mut workload = Workload::new(pod, takes);
             workload.pod.has_empty_dir = self.empty_dir;
@@ -93,4 +93,9 @@ impl PodsEvent {
             .map_or_else(String::new, |budget| format!(", and PodDisruptionBudget {budget} lets none go"));
         format!("{count} pod(s) {} run on the node{budget}", self.name)
     }
+}
+
+/// Uid of a pod of the node.
+pub(crate) fn uid(node: &str, namespace: &str, name: &str, life: usize) -> String {
+    format!("uid-{}", short_hash(&format!("{node}/{namespace}/{name}/{life}")))
 }

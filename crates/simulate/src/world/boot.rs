@@ -5,9 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Cure, WorldNode};
+use super::WorldNode;
+use crate::cleared_by::ClearedBy;
+use nrh_core::moment::since;
 use nrh_core::order::Order;
-use nrh_core::remediation::since;
 use nrh_core::snapshot::Tri;
 
 /// Ticks that a machine takes to boot.
@@ -102,7 +103,7 @@ impl WorldNode {
         self.boots.count += 1;
         self.claimed.clear();
         self.report.agent = None;
-        self.end_all(Cure::Reboot);
+        self.end_all(ClearedBy::Reboot);
         self.view.ready = Tri::True;
         if std::mem::take(&mut self.boots.is_cordoned) {
             self.view.unschedulable = false;

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{Cure, WorldNode};
+use super::WorldNode;
+use crate::cleared_by::ClearedBy;
 use nrh_core::foreign::{self, Foreign};
 
 /// A condition that an act ends: its tool writes then what it wrote before.
 #[derive(Clone, Debug)]
 pub struct Curable {
     kind: String,
-    cures: BTreeSet<Cure>,
+    cleared_by: BTreeSet<ClearedBy>,
     /// As it stood before; `None` = the Node had none of this type.
     before: Option<Foreign>,
 }
@@ -23,20 +24,20 @@ impl WorldNode {
     }
 
     /// The same of one that each of these ends. Where one of them stands already, what was before that comes back.
-    pub fn set_curable_condition(&mut self, kind: &str, condition: Option<Foreign>, cures: BTreeSet<Cure>) {
+    pub fn set_curable_condition(&mut self, kind: &str, condition: Option<Foreign>, cleared_by: BTreeSet<ClearedBy>) {
         let known = self.curable.iter().find(|curable| curable.kind == kind).map(|curable| curable.before.clone());
         let stands = || self.view.conditions.iter().find(|other| other.kind == kind).cloned();
         let before = known.unwrap_or_else(stands);
         self.set_condition(kind, condition);
-        if !cures.is_empty() {
-            self.curable.push(Curable { kind: kind.to_owned(), cures, before });
+        if !cleared_by.is_empty() {
+            self.curable.push(Curable { kind: kind.to_owned(), cleared_by, before });
         }
     }
 
     /// Everything goes that this ends: faults, and conditions of the Node.
-    pub(crate) fn end_all(&mut self, cure: Cure) {
-        self.sick.retain(|sick| !sick.cures.contains(&cure));
-        let ended: Vec<Curable> = self.curable.extract_if(.., |curable| curable.cures.contains(&cure)).collect();
+    pub(crate) fn end_all(&mut self, by: ClearedBy) {
+        self.sick.retain(|sick| !sick.cleared_by.contains(&by));
+        let ended: Vec<Curable> = self.curable.extract_if(.., |curable| curable.cleared_by.contains(&by)).collect();
         for Curable { kind, before, .. } in ended {
             self.set_condition(&kind, before);
         }

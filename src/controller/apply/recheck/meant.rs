@@ -10,8 +10,9 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::api::NodeRuntimeHealth;
 use crate::controller::cache::pods;
 use crate::core::fault::{Fault, FaultState, FaultType, PodRef, Severity};
-use crate::core::narrow::{Around, Lack, Meant, PodSeen, asked_keys, pod_of};
+use crate::core::narrow::{Around, Lack, PodSeen, pod_of};
 use crate::core::policy::{ActionType, Found, Mode, Policy, Rule};
+use crate::core::policy::{Applicability, asked_keys};
 use crate::core::remediation::{RemediationFault, StepRecord};
 use crate::core::snapshot::NodeView;
 
@@ -90,12 +91,12 @@ pub(super) fn still_meant(of: &Question<'_>, pod: Option<LivePod>) -> Result<(),
         }
     }
     match of.policy.still_means(rule, &fault, &around) {
-        Meant::Yes => Ok(()),
-        Meant::Other(now) => {
+        Applicability::Yes => Ok(()),
+        Applicability::Other(now) => {
             Err(format!("{what}: it is for rule {} by now, which goes before rule {}", now.name, rule.name))
         }
-        Meant::No(why) => Err(format!("{what}: rule {} is not for it any more: {why}", rule.name)),
-        Meant::Perhaps(now, lack) => doubt(of.policy, now, lack),
+        Applicability::No(why) => Err(format!("{what}: rule {} is not for it any more: {why}", rule.name)),
+        Applicability::Perhaps(now, lack) => doubt(of.policy, now, lack),
     }
 }
 

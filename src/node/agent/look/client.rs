@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Looker;
-use crate::core::diagnose::clients::MAX_WRAPPERS;
 use crate::core::fault::Target;
+use crate::core::faults::runtime_client_hung::MAX_WRAPPERS;
 use crate::core::order::OutcomeReason;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;

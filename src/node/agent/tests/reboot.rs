@@ -79,7 +79,7 @@ async fn what_has_recovered_or_cannot_be_looked_at_is_not_rebooted_for() {
     let outcome = daemons.execute(&reboot_for(FaultType::RuntimeUnreachable)).await;
     daemons.left_alone(&outcome, OutcomeReason::Recovered, "answers a version call");
     for kind in FaultType::ALL {
-        if crate::core::reboot::helps(kind).is_err() {
+        if kind.spec().remedy.new_boot.is_err() {
             let outcome = daemons.execute(&reboot_for(kind)).await;
             daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "no second check");
         }

@@ -11,9 +11,9 @@ use rustix::fs::{Dir, OFlags};
 use serde::Deserialize;
 
 use crate::core::go_duration;
+use crate::core::observation::RUNTIME_REQUEST_TIMEOUT;
 use crate::core::observation::{KubeletSettings, SettingsSource};
 use crate::core::text::bounded;
-use crate::core::thresholds::RUNTIME_REQUEST_TIMEOUT;
 use crate::node::proc::rooted;
 use crate::node::yaml;
 

@@ -10,7 +10,8 @@ use k8s_cri::v1;
 use serde_json::json;
 
 use super::*;
-use crate::core::diagnose::{Known, diagnose};
+use crate::core::diagnose::diagnose;
+use crate::core::finding::Known;
 use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
 use crate::node::docker::fake::{Fake as Docker, Say as Said, listed};

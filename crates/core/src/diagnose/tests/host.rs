@@ -237,7 +237,7 @@ fn host_faults_are_confirmed_and_cleared_by_looks_only() {
         };
         let mut at = 1000;
         assert_eq!(look(at, true, false), Some(FaultState::Suspected), "{kind}");
-        let end = at + thresholds.usual_time_to_confirm(kind).as_secs();
+        let end = at + kind.usual_time_to_confirm(&thresholds).as_secs();
         while at < end {
             at += 50;
             look(at, true, false);

@@ -632,7 +632,7 @@ fn what_stays_is_confirmed() {
             _ => "containerd",
         };
         Seen { confirmed, ..Seen::of(kind.as_str(), runtime, Way::MadeUp) }.record();
-        let usual = thresholds.usual_time_to_confirm(kind).as_secs();
+        let usual = kind.usual_time_to_confirm(&thresholds).as_secs();
         assert!(confirmed.is_some_and(|at| at >= usual), "{kind}: confirmed {confirmed:?}, usual {usual} s");
     }
 }

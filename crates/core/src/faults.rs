@@ -1,0 +1,142 @@
+//! The registry of faults: one file says all that is true of one kind, or of a family of kinds.
+
+mod client_certificate_expiring;
+mod clock_unsynchronised;
+mod container_stuck;
+mod dbus_unresponsive;
+pub mod exhaustion;
+mod exited_container_backlog;
+mod filesystems;
+mod frozen_cgroup;
+mod hung_container;
+mod kubelet;
+mod kubelet_port;
+mod kubelet_start_blocked;
+mod leaked_shim;
+mod lost_task;
+mod network_not_ready;
+mod network_plugin_hung;
+mod node_condition;
+mod node_flapping;
+mod orphan_container;
+mod pleg_stalled;
+mod probe_degraded;
+mod probe_not_reporting;
+mod runtime;
+pub mod runtime_client_hung;
+mod sandboxes;
+mod spec;
+mod stuck_daemon_set_pod;
+mod uninterruptible_process;
+mod unresponsive_shim;
+mod untracked_pod_process;
+
+use std::time::Duration;
+
+pub use spec::{ByDaemon, FaultSpec, Helps, Holds, PodScope, Remedy, Reporter};
+
+use crate::fault::FaultType;
+use crate::finding::{Check, Findings};
+use crate::thresholds::Thresholds;
+
+impl FaultType {
+    /// All that is said of the kind in general.
+    pub const fn spec(self) -> &'static FaultSpec {
+        match self {
+            Self::OrphanContainer => &orphan_container::SPEC,
+            Self::LeakedShim => &leaked_shim::SPEC,
+            Self::UnresponsiveShim => &unresponsive_shim::SPEC,
+            Self::HungContainer => &hung_container::SPEC,
+            Self::NetworkPluginHung => &network_plugin_hung::SPEC,
+            Self::RuntimeClientHung => &runtime_client_hung::SPEC,
+            Self::NetworkNotReady => &network_not_ready::SPEC,
+            Self::RuntimeUnreachable => &runtime::UNREACHABLE,
+            Self::RuntimeListHung => &runtime::LIST_HUNG,
+            Self::RuntimeUpdateBlocked => &runtime::UPDATE_BLOCKED,
+            Self::LostTask => &lost_task::SPEC,
+            Self::DuplicateSandbox => &sandboxes::DUPLICATE,
+            Self::GhostSandbox => &sandboxes::GHOST,
+            Self::ContainerStuck => &container_stuck::SPEC,
+            Self::UntrackedPodProcess => &untracked_pod_process::SPEC,
+            Self::KubeletDown => &kubelet::DOWN,
+            Self::KubeletStartBlocked => &kubelet_start_blocked::SPEC,
+            Self::KubeletCrashLoop => &kubelet::CRASH_LOOP,
+            Self::PlegStalled => &pleg_stalled::SPEC,
+            Self::PlegSlow => &kubelet_port::PLEG,
+            Self::SyncLoopStalled => &kubelet_port::SYNC_LOOP,
+            Self::ReadOnlyFilesystem => &filesystems::READ_ONLY,
+            Self::DiskFull => &filesystems::FULL,
+            Self::PidExhaustion => &exhaustion::PIDS,
+            Self::FdExhaustion => &exhaustion::FILES,
+            Self::DbusUnresponsive => &dbus_unresponsive::SPEC,
+            Self::UninterruptibleProcess => &uninterruptible_process::SPEC,
+            Self::FrozenCgroup => &frozen_cgroup::SPEC,
+            Self::ExitedContainerBacklog => &exited_container_backlog::SPEC,
+            Self::ClientCertificateExpiring => &client_certificate_expiring::SPEC,
+            Self::ClockUnsynchronised => &clock_unsynchronised::SPEC,
+            Self::StuckDaemonSetPod => &stuck_daemon_set_pod::SPEC,
+            Self::NodeCondition => &node_condition::SPEC,
+            Self::NodeFlapping => &node_flapping::SPEC,
+            Self::ProbeDegraded => &probe_degraded::SPEC,
+            Self::ProbeNotReporting => &probe_not_reporting::SPEC,
+        }
+    }
+
+    /// Whether the controller finds it (from API state), not the probe.
+    pub fn is_cluster_fault(self) -> bool {
+        self.spec().reporter == Reporter::Controller
+    }
+
+    /// Whether such a fault can name a pod.
+    pub fn can_name_a_pod(self) -> bool {
+        self.spec().pod() != PodScope::Never
+    }
+
+    /// Whether there always is a pod that such a fault is about: where it names none, nobody could tell which.
+    pub fn is_of_a_pod(self) -> bool {
+        self.spec().pod() == PodScope::Always
+    }
+
+    /// Usual time from the first sign to `Confirmed`: what `nrh generate thresholds` prints, and a timeline takes for it.
+    pub fn usual_time_to_confirm(self, thresholds: &Thresholds) -> Duration {
+        (self.spec().time_to_confirm)(thresholds)
+    }
+}
+
+/// Looks for one kind of fault, or a family.
+pub(crate) type Detector = fn(&Check<'_>, &mut Findings);
+
+/// All detectors. What an earlier one wants asked is asked first.
+pub(crate) static DETECTORS: [Detector; 31] = [
+    runtime::gone,
+    runtime::unreachable,
+    runtime::list_hung,
+    kubelet::down,
+    kubelet::crash_loop,
+    runtime::in_flight,
+    hung_container::detect,
+    orphan_container::detect,
+    leaked_shim::detect,
+    unresponsive_shim::detect,
+    network_plugin_hung::detect,
+    runtime_client_hung::detect,
+    network_not_ready::detect,
+    lost_task::detect,
+    sandboxes::duplicates,
+    sandboxes::ghosts,
+    exited_container_backlog::detect,
+    exhaustion::pids,
+    exhaustion::files,
+    dbus_unresponsive::detect,
+    filesystems::full,
+    filesystems::read_only,
+    uninterruptible_process::detect,
+    frozen_cgroup::detect,
+    client_certificate_expiring::detect,
+    clock_unsynchronised::detect,
+    untracked_pod_process::detect,
+    container_stuck::detect,
+    kubelet_port::sync_loop,
+    kubelet_port::pleg,
+    probe_degraded::detect,
+];

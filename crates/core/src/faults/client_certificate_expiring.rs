@@ -1,0 +1,81 @@
+//! `ClientCertificateExpiring`: the kubelet's proof of who it is comes to its end, and nobody has renewed it.
+
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Findings, STALE, Verdict, answer};
+use crate::observation::Credential;
+use crate::reason::ConditionReason;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    worst_severity: Severity::High,
+    condition: Some(ConditionType::ClientCertificateValid),
+    lasting: true,
+    time_to_confirm: |of| of.client_certificate_expiring.usual_time(),
+    // High once the kubelet cannot prove who it is.
+    restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
+    remedy: Remedy::NONE,
+    ..FaultSpec::new(FaultGroup::Kubelet, Severity::Medium, SubjectKind::Kubelet)
+};
+
+/// Share of its life, in percent, from which on a certificate is overdue. Kubelets renew theirs when 10 to 30 % are left.
+const OVERDUE: u32 = 5;
+/// Longest such time. One that nobody renews lives for years, and is due some day by hand.
+const LONGEST: Duration = Duration::from_hours(14 * 24);
+/// There is one on a node.
+const KEY: &str = "kubelet";
+
+/// Whether the certificate is overdue. What counts here is the wall clock, for us as for the kubelet and the API server.
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::ClientCertificateExpiring;
+    let (disks, looked) = match answer(&seen.disks, seen.now, "the kubelet's certificate", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let (place, lifetime, left) = match &disks.credential {
+        Credential::Certificate { place, lifetime, left } => (place, *lifetime, *left),
+        Credential::Other => return findings.blind(kind, Verdict::Clean { looked }),
+        Credential::Unknown(why) => {
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why));
+        }
+    };
+    if left > (lifetime.saturating_mul(OVERDUE) / 100).min(LONGEST) {
+        return findings.blind(kind, Verdict::Clean { looked });
+    }
+    let is_over = left.is_zero();
+    let (severity, message, impact) = if is_over {
+        (
+            Severity::High,
+            format!("the kubelet's client certificate has expired ({place})"),
+            "the API server takes nothing from this kubelet: the node turns NotReady, and its pods are given up, although \
+             they run",
+        )
+    } else {
+        (
+            Severity::Medium,
+            format!("the kubelet's client certificate expires soon and was not renewed ({place})"),
+            "once it has expired, the API server rejects this kubelet; find the signing request that nobody approves",
+        )
+    };
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KEY,
+            subject: Subject::named(SubjectKind::Kubelet, KEY),
+            severity,
+            message,
+            impact,
+            evidence: vec![format!(
+                "{} h of {} h are left, by the node's own clock",
+                left.as_secs() / 3600,
+                lifetime.as_secs() / 3600
+            )],
+            looked,
+            confirm: thresholds.client_certificate_expiring,
+        }
+        .into(),
+    );
+    findings.undecided(kind, KEY, looked, "it is overdue");
+}

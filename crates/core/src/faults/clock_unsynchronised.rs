@@ -1,0 +1,63 @@
+//! `ClockUnsynchronised`: the node's clock and the API server's are far apart.
+
+use super::spec::{FaultSpec, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{CLOCK_STALE, Check, Component, Findings, Verdict, answer};
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::ClockSynchronised),
+    lasting: true,
+    time_to_confirm: |of| of.clock_unsynchronised.usual_time(),
+    remedy: Remedy::NONE,
+    ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Host)
+};
+
+/// There is one on a node.
+const KEY: &str = "clock";
+
+/// What counts as far apart is certain, whatever the answer took; what counts as near is so even at the worst. Between
+/// the two a fault that stands is kept, and none begins.
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::ClockUnsynchronised;
+    // One comes with each report, so at rest every five minutes.
+    let (clock, looked) = match answer(&seen.clock, seen.now, "the API server's clock", CLOCK_STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let (certain, how, side) = if clock.ahead >= clock.behind {
+        (clock.ahead, "ahead of", "ahead")
+    } else {
+        (clock.behind, "behind", "behind")
+    };
+    if certain <= thresholds.clock_skew {
+        if clock.most < thresholds.clock_skew / 2 {
+            return findings.blind(kind, Verdict::Clean { looked });
+        }
+        return findings.undecided(
+            kind,
+            KEY,
+            looked,
+            "the API server's answer was slow, or its clock is a little apart",
+        );
+    }
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KEY,
+            subject: Subject::named(SubjectKind::Host, KEY),
+            severity: Severity::Medium,
+            message: format!(
+                "the node's clock is {how} the API server's by more than {} s",
+                thresholds.clock_skew.as_secs()
+            ),
+            impact: "certificates and tokens count as expired or as not valid yet, and times that the kubelet writes are read \
+                     wrongly; where all nodes say so, it is the API server's clock",
+            evidence: vec![format!("{side} by {} s at least, by the date of an answer of the API server", certain.as_secs())],
+            looked,
+            confirm: thresholds.clock_unsynchronised,
+        }
+        .into(),
+    );
+    findings.undecided(kind, KEY, looked, "the clocks are apart");
+}

@@ -1,0 +1,136 @@
+//! `ContainerStuck`: a container that neither starts nor goes: its removal has failed, or its start came to no end.
+
+use std::time::Duration;
+
+use super::spec::FaultSpec;
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
+use crate::finding::{
+    Check, Coverage, Findings, Harm, Sighting, Verdict, container_of, evidence, lists, of_pod, short,
+};
+use crate::observation::{ContainerSeen, ContainerState, ListRound, RemovalSaid, RemovalSeen, RuntimeKind};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::SandboxesConsistent),
+    time_to_confirm: |of| of.container_stuck.usual_time(),
+    ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Container)
+};
+
+/// A container is made and started within seconds: one that is caught in between is nothing.
+const IN_BETWEEN: Duration = Duration::from_mins(1);
+
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::ContainerStuck;
+    let (lists, looked) = match lists(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let removals = match (&lists.removals, seen.kind) {
+        (Some(removals), _) => removals.as_slice(),
+        (None, RuntimeKind::Containerd | RuntimeKind::CriO | RuntimeKind::Other) => &[],
+        (None, RuntimeKind::Unknown) => return findings.blind(kind, crate::finding::kind_not_known()),
+        (None, RuntimeKind::Docker) => {
+            let detail = "Docker itself could not be asked which containers it is removing";
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
+        }
+    };
+    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    let mut found = |container: &ContainerSeen, impact: &str, (message, lines): (String, Vec<String>)| {
+        let (subject, target) = container_of(container);
+        findings.sightings.push(Sighting {
+            kind,
+            key: container.id.clone(),
+            certain: true,
+            harm: Harm::Always,
+            severity: Severity::Low,
+            subject,
+            target,
+            message: bounded(&message, MAX_LINE),
+            impact: impact.to_owned(),
+            evidence: evidence(lines),
+            looked,
+            since: looked,
+            confirm: thresholds.container_stuck,
+            without_kubelet: None,
+        });
+    };
+    for removal in removals {
+        let key = removal.container.id.clone();
+        match &removal.said {
+            Some(RemovalSaid::Failed(cause)) => {
+                let impact = "its files and its name stay, and the kubelet tries to remove it again and again";
+                found(&removal.container, impact, failed(removal, cause));
+            }
+            Some(RemovalSaid::NotFailed | RemovalSaid::Gone) => {
+                coverage.named.insert(key, Verdict::Clean { looked });
+            }
+            None => {
+                let detail = format!("Docker did not say how the removal of {} stands", short(&key));
+                coverage.named.insert(key, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+            }
+        }
+    }
+    let is_removed = |id: &str| removals.iter().any(|removal| removal.container.id == id);
+    for container in lists.containers.iter().filter(|container| !is_removed(&container.id)) {
+        if let Some(how) = unfinished(container, lists) {
+            let impact = if is_newest(container, lists) {
+                "its pod gets no further as long as it is so"
+            } else {
+                "its files and its name stay, and the kubelet tries to stop it again and again"
+            };
+            found(container, impact, in_between(container, how));
+        } else if lists.unfinished.get(&container.id).is_some_and(|since| *since < IN_BETWEEN) {
+            // A probe that has just begun does not know for how long. One that was given up is clean.
+            coverage.named.insert(container.id.clone(), Verdict::undecided("it may be on its way"));
+        }
+    }
+    findings.cover(kind, coverage);
+}
+
+/// What keeps a container that neither runs nor has ended, and that its kubelet would not leave so. A created one that is
+/// not the newest of its name was given up, and is kept as the last dead instance; one without a ready sandbox is on its
+/// way out, or an orphan.
+fn unfinished(container: &ContainerSeen, lists: &ListRound) -> Option<&'static str> {
+    container.pod.as_ref()?;
+    lists.unfinished.get(&container.id).filter(|since| **since >= IN_BETWEEN)?;
+    match container.state {
+        ContainerState::Created => {
+            let ready = lists.sandboxes.iter().any(|sandbox| sandbox.ready && sandbox.id == container.sandbox_id);
+            (ready && is_newest(container, lists)).then_some("created and not started")
+        }
+        ContainerState::Unknown => Some("in a state that the runtime does not know"),
+        ContainerState::Running | ContainerState::Exited => None,
+    }
+}
+
+/// Whether its kubelet has made no other one of its name since.
+fn is_newest(container: &ContainerSeen, lists: &ListRound) -> bool {
+    !lists.containers.iter().any(|other| {
+        other.name == container.name && other.attempt > container.attempt && pod_uid(other) == pod_uid(container)
+    })
+}
+
+fn pod_uid(container: &ContainerSeen) -> Option<&str> {
+    container.pod.as_ref().map(|pod| pod.uid.as_str())
+}
+
+fn in_between(container: &ContainerSeen, how: &str) -> (String, Vec<String>) {
+    let who = format!("container {}{}", bounded(&container.name, 63), of_pod(container.pod.as_ref()));
+    let line = format!("container {} is {how}, attempt {}", short(&container.id), container.attempt);
+    (format!("{who} stays {how}"), vec![line])
+}
+
+/// Docker goes on calling a removal that has failed `removing` in its list; asked by id it says `dead`, and the cause. Only
+/// both together are a sign: a large container may well take long to remove.
+fn failed(removal: &RemovalSeen, cause: &str) -> (String, Vec<String>) {
+    let container = &removal.container;
+    let who = format!("container {}{}", bounded(&container.name, 63), of_pod(container.pod.as_ref()));
+    let cause = bounded(cause, 256);
+    let lines = vec![
+        format!("Docker lists {} as being removed", short(&container.id)),
+        format!("asked by id, Docker calls it dead: {cause}"),
+    ];
+    (format!("Docker cannot remove {who}: {cause}"), lines)
+}

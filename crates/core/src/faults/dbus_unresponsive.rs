@@ -1,0 +1,69 @@
+//! `DbusUnresponsive`: systemd gives no answer over the node's system bus.
+
+use super::spec::{ByDaemon, FaultSpec};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Findings, STALE, Verdict, answer};
+use crate::observation::{BusSeen, BusStep};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::SystemdResponsive),
+    lasting: true,
+    time_to_confirm: |of| of.dbus_unresponsive.usual_time(),
+    restart_harms: |fault| {
+        // High where it gives no answer. An error does not keep root from another way.
+        let silent = fault.severity >= Severity::High;
+        ByDaemon { kubelet: silent, runtime: silent }
+    },
+    ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Host)
+};
+
+/// There is one on a node.
+const KEY: &str = "systemd";
+
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::DbusUnresponsive;
+    let (bus, looked) = match answer(&seen.bus, seen.now, "the system bus", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let (step, how, hangs) = match bus {
+        BusSeen::Answered | BusSeen::NoBus => return findings.blind(kind, Verdict::Clean { looked }),
+        BusSeen::NotOnIt => {
+            let detail = "the system bus says that systemd is not on it";
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
+        }
+        BusSeen::Silent { step, how } => (*step, how, true),
+        BusSeen::Refused { step, how } => (*step, how, false),
+    };
+    let message = match step {
+        _ if !hangs => "the system bus takes nobody: nobody reaches systemd over it",
+        BusStep::Ping => "the system bus answers, but systemd does not answer over it",
+        BusStep::Connect | BusStep::Login | BusStep::Hello => {
+            "the system bus does not answer: nobody reaches systemd over it"
+        }
+    };
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KEY,
+            subject: Subject::named(SubjectKind::Process, KEY),
+            severity: if hangs { Severity::High } else { Severity::Medium },
+            message: message.to_owned(),
+            // runc and systemctl, as root, go to systemd itself where the bus gives an error; they wait where it gives nothing.
+            impact: if hangs {
+                "a kubelet or runtime that has systemd make its control groups (cgroupDriver: systemd) starts and ends no \
+                 container, and a restart of either would wait"
+            } else {
+                "what reaches systemd over the bus alone is refused; runc and systemctl, as root, have another way"
+            },
+            evidence: vec![format!("{step}: {}", bounded(how, 256))],
+            looked,
+            confirm: thresholds.dbus_unresponsive,
+        }
+        .into(),
+    );
+    findings.undecided(kind, KEY, looked, "it did not answer");
+}

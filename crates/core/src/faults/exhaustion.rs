@@ -1,0 +1,128 @@
+//! `PidExhaustion` and `FdExhaustion`: what the kernel gives in numbers, and is about to give no more of.
+
+use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer};
+use crate::observation::{HostSeen, LimitSeen, Observations, Owner, Usage};
+use crate::reason::ConditionReason;
+use crate::thresholds::Confirmation;
+
+pub(super) const PIDS: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::HostHealthy),
+    lasting: true,
+    time_to_confirm: |of| of.pid_exhaustion.usual_time(),
+    // Neither comes up where it is refused threads half-way.
+    restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
+    ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Host)
+};
+
+/// Of `FdExhaustion`. A daemon that leaks open files is freed of them by its restart; where the node has none left, it does not come up.
+pub(super) const FILES: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::HostHealthy),
+    lasting: true,
+    time_to_confirm: |of| of.fd_exhaustion.usual_time(),
+    restart_harms: |fault| {
+        let of_node = matches!(fault.subject.kind, SubjectKind::Host);
+        ByDaemon { kubelet: of_node, runtime: of_node }
+    },
+    remedy: Remedy {
+        restart: |subject| match subject.kind {
+            SubjectKind::Kubelet => ByDaemon { kubelet: Ok(()), ..NO_RESTART },
+            SubjectKind::Runtime => ByDaemon { runtime: Ok(()), ..NO_RESTART },
+            _ => NO_RESTART,
+        },
+        ..Remedy::USUAL
+    },
+    ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Host)
+};
+
+/// Share of a limit, in percent, from which it is about to run out. What needs a few at a time is refused some by then, and
+/// starts of containers come in dozens of threads each.
+pub const SICK: u8 = 90;
+/// Share below which it is well. In between nothing is said, so that a number at the edge is not told again and again.
+const WELL: u8 = 80;
+
+/// Processes and threads: all count alike.
+pub(super) fn pids(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let subject = Limit {
+        kind: FaultType::PidExhaustion,
+        what: "processes and threads",
+        impact: "no container starts, no probe of a pod is run and no runtime comes back once a thread is refused; a Go \
+                 program that is refused one ends at once",
+        of: |host| &host.pids,
+        confirm: thresholds.pid_exhaustion,
+    };
+    limit(&subject, seen, findings);
+}
+
+/// Open files.
+pub(super) fn files(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let subject = Limit {
+        kind: FaultType::FdExhaustion,
+        what: "open files",
+        impact: "once a file is refused no container starts or ends there, connections are dropped, and logs stop",
+        of: |host| &host.files,
+        confirm: thresholds.fd_exhaustion,
+    };
+    limit(&subject, seen, findings);
+}
+
+struct Limit {
+    kind: FaultType,
+    what: &'static str,
+    impact: &'static str,
+    of: fn(&HostSeen) -> &[LimitSeen],
+    confirm: Confirmation,
+}
+
+fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) {
+    let (host, looked) = match answer(&seen.host, seen.now, "the kernel's limits", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(limit.kind, verdict),
+    };
+    let clean = Verdict::Clean { looked };
+    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref(), looked));
+    for LimitSeen { owner, usage } in (limit.of)(host) {
+        let verdict = match usage {
+            Ok(usage) if usage.is_at_least(SICK) => {
+                findings.sightings.push(tell(limit, owner, *usage, looked).into());
+                Verdict::undecided("it is about to run out")
+            }
+            Ok(usage) if usage.is_at_least(WELL) => {
+                Verdict::undecided(&format!("{} of {owner} are between plenty and scarce", limit.what))
+            }
+            Ok(_) => clean.clone(),
+            Err(why) => {
+                let detail = format!("the {} of {owner} are not known: {why}", limit.what);
+                Verdict::unknown(ConditionReason::CheckFailed, &detail)
+            }
+        };
+        // Two daemons may have one name: the better verdict hides nothing of the other.
+        let is_clean = matches!(verdict, Verdict::Clean { .. });
+        if !is_clean || !coverage.named.contains_key(owner.key()) {
+            coverage.named.insert(owner.key().to_owned(), verdict);
+        }
+    }
+    findings.cover(limit.kind, coverage);
+}
+
+fn tell<'a>(limit: &Limit, owner: &'a Owner, usage: Usage, looked: std::time::Duration) -> Component<'a> {
+    let of = match owner {
+        Owner::Node | Owner::Pods => SubjectKind::Host,
+        Owner::Kubelet => SubjectKind::Kubelet,
+        Owner::Runtime(_) => SubjectKind::Runtime,
+    };
+    let name = (*owner != Owner::Node).then(|| owner.key().to_owned());
+    Component {
+        kind: limit.kind,
+        key: owner.key(),
+        subject: Subject { name, ..Subject::of(of) },
+        severity: Severity::High,
+        message: format!("more than {SICK}% of the {} that {owner} may have are in use", limit.what),
+        impact: limit.impact,
+        evidence: vec![format!("{owner}: {} of {} in use, {} at most", usage.used, limit.what, usage.limit)],
+        looked,
+        confirm: limit.confirm,
+    }
+}

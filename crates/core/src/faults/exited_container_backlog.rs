@@ -1,0 +1,77 @@
+//! `ExitedContainerBacklog`: ended containers that nobody removes, until nobody can list them any more.
+
+use super::spec::{ByDaemon, FaultSpec, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Findings, STALE, Verdict, lists};
+use crate::observation::{ContainerState, ListRound, Look};
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    worst_severity: Severity::High,
+    condition: Some(ConditionType::SandboxesConsistent),
+    lasting: true,
+    time_to_confirm: |of| of.exited_container_backlog.usual_time(),
+    // High once the kubelet cannot read the list any more.
+    restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
+    remedy: Remedy::NONE,
+    ..FaultSpec::new(FaultGroup::Runtime, Severity::Medium, SubjectKind::Runtime)
+};
+
+/// Size of an answer, in bytes, from which it is on its way to the wall: half of what the kubelet and the runtimes let pass.
+/// A container takes some 900 bytes: a healthy node is far below a tenth of this.
+const LARGE: usize = 8 << 20;
+/// It is well again below this; in between nothing is said.
+const WELL: usize = 6 << 20;
+/// The lists are one.
+const KEY: &str = "lists";
+
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::ExitedContainerBacklog;
+    let (severity, message, impact, line, looked) = match (&seen.lists, lists(seen)) {
+        (Look::Failed { age, error }, _) if seen.list_too_large && *age <= STALE => (
+            Severity::High,
+            "the runtime's list of sandboxes or containers is too large to be read",
+            "nothing that needs this list is judged; beyond 16 MiB the kubelet sees none of its pods either, and cannot remove \
+             what has ended, since that needs the list too; ended containers have to be removed by id",
+            error.clone(),
+            seen.now.saturating_sub(*age),
+        ),
+        (_, Err(verdict)) => return findings.blind(kind, verdict),
+        (_, Ok((round, looked))) if round.answer_bytes < WELL || !is_mostly_ended(round) => {
+            return findings.blind(kind, Verdict::Clean { looked });
+        }
+        (_, Ok((round, looked))) if round.answer_bytes < LARGE => {
+            return findings.undecided(kind, KEY, looked, "the runtime's lists are between small and large");
+        }
+        (_, Ok((round, looked))) => (
+            Severity::Medium,
+            "ended containers pile up: the runtime's list of them is more than half as large as the kubelet can read",
+            "at 16 MiB the kubelet loses sight of its pods, and cannot remove what has ended any more",
+            format!("{} containers and {} sandboxes are listed", round.containers.len(), round.sandboxes.len()),
+            looked,
+        ),
+    };
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KEY,
+            subject: Subject::named(SubjectKind::Runtime, KEY),
+            severity,
+            message: message.to_owned(),
+            impact,
+            evidence: vec![line],
+            looked,
+            confirm: thresholds.exited_container_backlog,
+        }
+        .into(),
+    );
+    findings.undecided(kind, KEY, looked, "the runtime's lists are large");
+}
+
+/// A list may be large by what runs, too: pods may have long annotations.
+fn is_mostly_ended(round: &ListRound) -> bool {
+    let containers = round.containers.iter().filter(|container| container.state == ContainerState::Exited).count();
+    let sandboxes = round.sandboxes.iter().filter(|sandbox| !sandbox.ready).count();
+    let all = round.containers.len().saturating_add(round.sandboxes.len());
+    containers.saturating_add(sandboxes).saturating_mul(2) >= all
+}

@@ -1,0 +1,135 @@
+//! `DiskFull` and `ReadOnlyFilesystem`: the file systems in which the kubelet and the runtime keep what they need.
+
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer};
+use crate::observation::{DisksSeen, FilesystemSeen, Space};
+use crate::text::bounded;
+use crate::thresholds::Thresholds;
+
+pub(super) const READ_ONLY: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::StorageReady),
+    lasting: true,
+    time_to_confirm: |of| of.read_only_filesystem.usual_time(),
+    // Neither comes up where it cannot write.
+    restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
+    ..FaultSpec::new(FaultGroup::Node, Severity::Critical, SubjectKind::Filesystem)
+};
+
+pub(super) const FULL: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::StorageReady),
+    lasting: true,
+    time_to_confirm: |of| of.disk_full.usual_time(),
+    // The runtime's databases break on a full disk.
+    restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
+    ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Filesystem)
+};
+
+/// What is left of a full one is less than a hundredth, and less than this. The kubelet evicts pods from a tenth on: where it
+/// could free anything, it never comes to this.
+const FULL_BYTES: u64 = 256 << 20;
+/// The same of inodes.
+const FULL_INODES: u64 = 1000;
+/// A full one is well again when this many times as much is left; in between nothing is said.
+const WELL: u64 = 2;
+
+/// File systems with next to nothing left. One that takes no writes anyway is another fault.
+pub(super) fn full(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::DiskFull;
+    let (disks, looked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let mut coverage = Coverage::new(others(disks, looked));
+    for filesystem in &disks.filesystems {
+        let is_less = |space: Space, bound: u64, times: u64| {
+            space.total > 0 && space.left < (space.total / 100).min(bound).saturating_mul(times)
+        };
+        let is_short = |times| {
+            let bytes = is_less(filesystem.bytes, FULL_BYTES, times);
+            (bytes, is_less(filesystem.inodes, FULL_INODES, times))
+        };
+        let verdict = match (is_short(1), is_short(WELL)) {
+            _ if filesystem.read_only.is_some() => Verdict::undecided("it takes no writes, whatever room it has"),
+            ((false, false), (false, false)) => Verdict::Clean { looked },
+            ((false, false), _) => Verdict::undecided("it is nearly full"),
+            ((bytes, _), _) => {
+                let what = if bytes { "bytes" } else { "inodes" };
+                findings.sightings.push(is_full(filesystem, what, looked, thresholds).into());
+                Verdict::undecided("it is full")
+            }
+        };
+        coverage.named.insert(filesystem.device.clone(), verdict);
+    }
+    findings.cover(kind, coverage);
+}
+
+fn is_full<'a>(filesystem: &'a FilesystemSeen, what: &str, looked: Duration, thresholds: &Thresholds) -> Component<'a> {
+    let FilesystemSeen { bytes, inodes, device, .. } = filesystem;
+    Component {
+        kind: FaultType::DiskFull,
+        key: device,
+        subject: subject(filesystem),
+        severity: Severity::High,
+        message: format!(
+            "the file system of {} has next to no {what} left, and the kubelet does not get it free",
+            names(filesystem)
+        ),
+        impact: "containers cannot be started, and not even ended: the runtime writes down each change; logs and images \
+                 are lost",
+        evidence: vec![
+            format!("device {device}: {} MiB of {} MiB are left", bytes.left >> 20, bytes.total >> 20),
+            format!("{} of {} inodes are left", inodes.left, inodes.total),
+        ],
+        looked,
+        confirm: thresholds.disk_full,
+    }
+}
+
+/// File systems that take no writes, by the word of the kernel. Nothing is written to try.
+pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::ReadOnlyFilesystem;
+    let (disks, looked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let mut coverage = Coverage::new(others(disks, looked));
+    for filesystem in &disks.filesystems {
+        let Some(how) = &filesystem.read_only else {
+            coverage.named.insert(filesystem.device.clone(), Verdict::Clean { looked });
+            continue;
+        };
+        findings.sightings.push(
+            Component {
+                kind,
+                key: &filesystem.device,
+                subject: subject(filesystem),
+                severity: Severity::Critical,
+                message: format!("the file system of {} takes no writes: {how}", names(filesystem)),
+                impact: "no container can be started or ended, no pod is taken on; the kernel does this after errors of \
+                         the disk",
+                evidence: vec![format!("device {}: {how}", filesystem.device)],
+                looked,
+                confirm: thresholds.read_only_filesystem,
+            }
+            .into(),
+        );
+    }
+    findings.cover(kind, coverage);
+}
+
+/// What is not in sight any more is clean only where everything was in sight.
+fn others(disks: &DisksSeen, looked: Duration) -> Verdict {
+    Verdict::clean_unless(disks.unseen.as_deref(), looked)
+}
+
+fn subject(filesystem: &FilesystemSeen) -> Subject {
+    Subject::named(SubjectKind::Filesystem, names(filesystem))
+}
+
+fn names(filesystem: &FilesystemSeen) -> String {
+    bounded(&filesystem.folders.join(", "), 253)
+}

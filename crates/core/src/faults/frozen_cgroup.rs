@@ -1,0 +1,71 @@
+//! `FrozenCgroup`: a container that is being made, and is frozen in the middle of it.
+
+use std::collections::BTreeSet;
+
+use super::spec::{ByDaemon, FaultSpec, Holds, NOT_WORSE, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer, of_pod, pod_of, short};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::HostHealthy),
+    lasting: true,
+    time_to_confirm: |of| of.frozen_init_age.saturating_add(of.frozen_cgroup.usual_time()),
+    // It outlives the runtime as a leftover that does not answer.
+    restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
+    holds: Holds::OwnPod,
+    remedy: Remedy { fewer_pods: NOT_WORSE, ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
+};
+
+/// Containers whose first process is still the runtime's own (`runc init`), and whose control group is frozen. Of a container
+/// that runs, a freeze may be a person's pause; one that does not run yet is paused by nobody, and the call that makes it
+/// waits for ever.
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::FrozenCgroup;
+    let (host, looked) = match answer(&seen.host, seen.now, "control groups", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let frozen = match &host.frozen {
+        Ok(frozen) => frozen,
+        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
+    };
+    let left_out = seen.processes.value().and_then(|table| table.left_out.inits.as_deref());
+    let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref().or(left_out), looked));
+    let mut told = BTreeSet::new();
+    for one in frozen {
+        coverage.named.insert(one.sandbox_id.clone(), Verdict::undecided("a container in it is frozen"));
+        if one.age < thresholds.frozen_init_age || !told.insert(one.sandbox_id.as_str()) {
+            continue;
+        }
+        let pod = pod_of(&one.sandbox_id, seen);
+        findings.sightings.push(
+            Component {
+                kind,
+                key: &one.sandbox_id,
+                severity: Severity::Medium,
+                message: format!(
+                    "a container{} in sandbox {} is frozen while it is being made",
+                    of_pod(pod.as_ref()),
+                    short(&one.sandbox_id)
+                ),
+                subject: Subject {
+                    sandbox_id: Some(bounded(&one.sandbox_id, 128)),
+                    id: Some(bounded(&one.sandbox_id, 128)),
+                    pod,
+                    ..Subject::of(SubjectKind::Sandbox)
+                },
+                impact: "the call that makes it does not come back, and the pod stays in ContainerCreating; it goes on \
+                         once the control group is thawed",
+                evidence: vec![format!("process {} (runc init) is in the frozen group {}", one.pid, one.group)],
+                looked,
+                confirm: thresholds.frozen_cgroup,
+            }
+            .into(),
+        );
+    }
+    findings.cover(kind, coverage);
+}

@@ -1,0 +1,362 @@
+//! `HungContainer`: the runtime and its lists answer, the task of a container does not.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
+use crate::finding::{
+    Check, Confirm, Coverage, Findings, Harm, STALE, Sighting, Verdict, answer, asks_single, bounded_pod, describe,
+    evidence, lists, of_pod, process_ref, short,
+};
+use crate::observation::{
+    ContainerSeen, ContainerState, ListRound, Look, Observations, Part, ProcessSeen, RuntimeKind, TaskAnswer,
+    answers_nobody,
+};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::ContainersResponsive),
+    time_to_confirm: |of| of.hung_container.usual_time(),
+    // The kubelet asks every container at its start and waits for each that does not answer; the runtime leaves the shim behind.
+    restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
+    holds: Holds::OwnPod,
+    remedy: Remedy { hung_process: Ok(Role::Shim), new_boot: Ok(()), ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
+};
+
+/// Everything that stands behind one shim: on containerd one shim carries a whole pod, so one deaf shim is
+/// one fault, however many containers it has. With Docker each container and each sandbox stands alone, with CRI-O each
+/// container; its sandboxes answer to another question.
+struct Group<'a> {
+    /// The id that the shim serves.
+    id: &'a str,
+    sandbox_id: &'a str,
+    pod: Option<&'a PodRef>,
+    /// Whether the sandbox itself is ready, so that its own task must answer too.
+    ready: bool,
+    running: Vec<&'a ContainerSeen>,
+}
+
+pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
+    let &Check { seen, known, .. } = check;
+    let confirm = check.confirm(|of| of.hung_container);
+    let (lists, listed) = match lists(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(FaultType::HungContainer, verdict),
+    };
+    if let Err(verdict) = asks_single(seen.kind) {
+        return findings.blind(FaultType::HungContainer, verdict);
+    }
+    let groups = groups(lists, seen.kind);
+    // An object that is in no list, or has ended, hangs no more.
+    let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
+    for group in groups.values() {
+        judge(group, seen, confirm, findings, &mut coverage);
+    }
+    if seen.kind == RuntimeKind::CriO {
+        // Since 1.18 it answers for a running container without a look at what holds that one. What stands in no list any
+        // more, or answers after it has hung, is clean all the same.
+        let detail = "CRI-O answers from its memory, whatever blocks a container";
+        coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CheckFailed, detail));
+    }
+    if findings.unasked > 0 && (seen.tasks.is_empty() || !known.tasks) {
+        let detail = "not every running container has been asked once since the probe began";
+        coverage.others = Verdict::unknown(ConditionReason::NotYetChecked, detail);
+    }
+    findings.cover(FaultType::HungContainer, coverage);
+}
+
+fn groups(lists: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, Group<'_>> {
+    let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
+    for sandbox in lists.sandboxes.iter().filter(|sandbox| sandbox.ready && kind != RuntimeKind::CriO) {
+        let id = sandbox.id.as_str();
+        groups.insert(id, Group { id, sandbox_id: id, pod: Some(&sandbox.pod), ready: true, running: Vec::new() });
+    }
+    let running = |container: &&ContainerSeen| container.state == ContainerState::Running && container.pod.is_some();
+    for container in lists.containers.iter().filter(running) {
+        let alone = kind.answers_itself();
+        let id = if alone { container.id.as_str() } else { container.sandbox_id.as_str() };
+        let new = || Group {
+            id,
+            sandbox_id: &container.sandbox_id,
+            pod: container.pod.as_ref(),
+            ready: false,
+            running: Vec::new(),
+        };
+        groups.entry(id).or_insert_with(new).running.push(container);
+    }
+    groups
+}
+
+/// What the tasks of one group said.
+#[derive(Default)]
+struct Answers<'a> {
+    /// Age up to which an answer counts.
+    max_age: Duration,
+    /// Silent tasks, with the moment of the look; `None` = the call is still out.
+    silent: Vec<(&'a str, Option<Duration>)>,
+    /// From when on the newest silent look shows the silence.
+    silent_since: Option<Duration>,
+    /// The oldest of the good answers.
+    answered: Option<Duration>,
+    /// The newest answer of the shim itself.
+    newest: Option<Duration>,
+    /// Docker has answered, which says nothing of the shim.
+    by_daemon: bool,
+    unasked: usize,
+    /// Why a task could not be asked.
+    gap: Option<Verdict>,
+}
+
+impl<'a> Answers<'a> {
+    fn of(group: &Group<'a>, seen: &Observations, max_age: Duration) -> Self {
+        let mut answers = Self { max_age, ..Self::default() };
+        for id in group.running.iter().map(|container| container.id.as_str()) {
+            answers.take(id, seen.tasks.get(id), seen.now, true);
+        }
+        if group.ready {
+            // The sandbox's own task is asked only where something points at it.
+            answers.take(group.sandbox_id, seen.tasks.get(group.sandbox_id), seen.now, group.running.is_empty());
+        }
+        answers
+    }
+
+    fn take(&mut self, id: &'a str, look: Option<&Look<TaskAnswer>>, now: Duration, needed: bool) {
+        let Some(look) = look else {
+            self.unasked += usize::from(needed);
+            return;
+        };
+        let mut silence = |since: Duration, looked| {
+            self.silent.push((id, looked));
+            self.silent_since = self.silent_since.max(Some(since));
+        };
+        match look {
+            // The daemon itself may have been stuck for a part of the time.
+            Look::Hung { .. } => silence(now, None),
+            Look::Done { value: TaskAnswer::NoAnswer, age, took } if *age <= self.max_age => {
+                let looked = now.saturating_sub(*age);
+                silence(looked.saturating_sub(*took), Some(looked));
+            }
+            look => match answer(look, now, "its task", self.max_age) {
+                Ok((said, looked)) => {
+                    self.answered = Some(self.answered.map_or(looked, |known| known.min(looked)));
+                    if matches!(said, TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone) {
+                        self.by_daemon = true;
+                    } else {
+                        self.newest = self.newest.max(Some(looked));
+                    }
+                }
+                Err(Verdict::Unknown { reason: ConditionReason::NotYetChecked | ConditionReason::Stale, .. }) => {
+                    self.unasked += usize::from(needed);
+                }
+                Err(verdict) if needed => self.gap = Some(verdict),
+                Err(_) => {}
+            },
+        }
+    }
+
+    /// The newest look at a silent task.
+    fn newest_silence(&self) -> Option<Duration> {
+        self.silent.iter().filter_map(|(_, looked)| *looked).max()
+    }
+}
+
+fn judge(group: &Group<'_>, seen: &Observations, confirm: Confirm, findings: &mut Findings, coverage: &mut Coverage) {
+    let key = key(group);
+    let answers = Answers::of(group, seen, findings.task_max_age);
+    let shim = shim_of(group, &answers, seen);
+    // A shim that has answered after it was seen stopped is stopped no more.
+    let stopped = shim.filter(|(process, looked)| process.state == 'T' && answers.newest < Some(*looked));
+    findings.unasked += answers.unasked;
+    if answers.silent.is_empty() && stopped.is_none() {
+        let verdict = if let Some(gap) = answers.gap {
+            gap
+        } else if answers.unasked > 0 {
+            let detail = format!(
+                "{} of the running containers have not answered within {} s",
+                answers.unasked,
+                answers.max_age.as_secs()
+            );
+            Verdict::unknown(ConditionReason::Stale, &detail)
+        } else {
+            // A ready sandbox with nothing in it has no task that anyone waits for.
+            answers.answered.map_or_else(|| coverage.others.clone(), |looked| Verdict::Clean { looked })
+        };
+        for container in group.running.iter().filter(|container| !seen.tasks.contains_key(&container.id)) {
+            findings.ask(&container.id);
+        }
+        coverage.named.insert(key, verdict);
+        return;
+    }
+    let resumed = shim.is_some_and(|(process, looked)| process.state != 'T' && Some(looked) > answers.newest_silence());
+    if resumed || answers.silent.is_empty() {
+        for container in &group.running {
+            findings.ask(&container.id);
+        }
+        if group.running.is_empty() {
+            findings.ask(group.sandbox_id);
+        }
+    }
+    let looked = look_time(&answers, shim.map(|(_, looked)| looked), stopped.is_some(), seen.now);
+    let shim = shim.map(|(process, _)| process);
+    let sighting = tell(group, key, &answers, shim, looked, seen.kind, confirm);
+    findings.sightings.push(beside_monitor(sighting, group, seen));
+}
+
+/// The moment of the look behind a sighting. A stopped process cannot answer, and a call that is still out
+/// is still unanswered: for both, host evidence read now is a look of now. A silent answer is as old as it is.
+fn look_time(answers: &Answers<'_>, processes: Option<Duration>, stopped: bool, now: Duration) -> Duration {
+    let out = answers.silent.iter().any(|(_, looked)| looked.is_none());
+    let host = processes.filter(|_| stopped || out);
+    answers.newest_silence().max(host).unwrap_or(now)
+}
+
+fn key(group: &Group<'_>) -> String {
+    let uid = group.pod.map_or("", |pod| pod.uid.as_str());
+    format!("{uid}/{}", group.id)
+}
+
+/// The shim behind a group: as a rule it serves the sandbox's id with containerd, one container's with Docker.
+fn shim_of<'a>(
+    group: &Group<'_>,
+    answers: &Answers<'_>,
+    seen: &'a Observations,
+) -> Option<(&'a ProcessSeen, Duration)> {
+    let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE).ok()?;
+    // Of two that serve one id the stopped one is what holds it up, in whatever order they were read.
+    let serves = |wanted: &str| {
+        let shims =
+            table.processes.iter().filter(|process| matches!(&process.part, Part::Shim { id, .. } if id == wanted));
+        shims.min_by_key(|process| (process.state != 'T', process.pid, process.start_ticks))
+    };
+    let by_container = || {
+        let silent = answers.silent.iter().map(|(id, _)| *id);
+        silent.chain(group.running.iter().map(|container| container.id.as_str())).find_map(serves)
+    };
+    serves(group.id).or_else(by_container).map(|process| (process, looked))
+}
+
+/// With CRI-O: as its process beside the container is seen. It is named, and nothing ends it: what would is not known well
+/// enough.
+fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations) -> Sighting {
+    let table = answer(&seen.processes, seen.now, "processes", STALE).ok().filter(|_| seen.kind == RuntimeKind::CriO);
+    let mut processes = table.iter().flat_map(|(table, _)| &table.processes);
+    let is_its = |process: &&ProcessSeen| matches!(&process.part, Part::Monitor { id } if id == group.id);
+    let Some(monitor) = processes.find(is_its) else { return sighting };
+    if answers_nobody(monitor.state) {
+        sighting.message = bounded(&format!("{}; blocked by {}", sighting.message, describe(monitor)), MAX_LINE);
+    }
+    sighting.evidence.push(format!("monitor of container {}: {}", short(group.id), describe(monitor)));
+    Sighting { evidence: evidence(sighting.evidence), ..sighting }
+}
+
+/// A debugger or a signal holds it, not a lack of time.
+const fn is_stopped(state: char) -> bool {
+    matches!(state, 'T' | 't')
+}
+
+fn tell(
+    group: &Group<'_>,
+    key: String,
+    answers: &Answers<'_>,
+    shim: Option<&ProcessSeen>,
+    looked: Duration,
+    kind: RuntimeKind,
+    confirm: Confirm,
+) -> Sighting {
+    let certain = !answers.silent.is_empty();
+    let silent: Vec<&ContainerSeen> = group
+        .running
+        .iter()
+        .filter(|container| answers.silent.iter().any(|(id, _)| *id == container.id))
+        .copied()
+        .collect();
+    let shown = if silent.is_empty() { &group.running } else { &silent };
+    let who = match shown.as_slice() {
+        [] => format!("sandbox {}", short(group.sandbox_id)),
+        [one] => format!("container {}", bounded(&one.name, 63)),
+        many => {
+            let listed: Vec<String> = many.iter().take(5).map(|container| bounded(&container.name, 63)).collect();
+            let more = if many.len() > 5 { ", …" } else { "" };
+            format!("containers {}{more}", listed.join(", "))
+        }
+    };
+    let pod = of_pod(group.pod);
+    let because = shim.map_or_else(
+        || match kind {
+            RuntimeKind::CriO => String::new(),
+            _ => "; its shim was not found among the processes".to_owned(),
+        },
+        |process| match (kind, process.state) {
+            // What holds a lock in Docker may be its shim, a mount, or Docker itself.
+            (RuntimeKind::Docker, state) if state != 'T' => format!("; its shim is {}", describe(process)),
+            _ => format!("; blocked by {}", describe(process)),
+        },
+    );
+    let message = if certain {
+        format!("{who}{pod} does not answer while the runtime does{because}")
+    } else if answers.by_daemon {
+        format!("the shim of {who}{pod} is stopped; Docker still answers for it, as nothing waits for it yet{because}")
+    } else {
+        format!("the shim of {who}{pod} is stopped; its task is being asked{because}")
+    };
+    let question = |answered: bool| match kind {
+        // What Docker does not answer stays out; the containerd behind it gives up after 2 s.
+        RuntimeKind::Docker if !answered => "inspect",
+        RuntimeKind::CriO => "ContainerStatus",
+        _ => "Tasks/Get",
+    };
+    let impact = match kind {
+        RuntimeKind::CriO => {
+            "the container cannot be stopped or replaced, and a kubelet asks it too, at its start and after each event of its pod"
+        }
+        _ => {
+            "the pod cannot be stopped or replaced, and a restart of the kubelet or the runtime waits for every container behind this shim"
+        }
+    };
+    let mut lines: Vec<String> = answers
+        .silent
+        .iter()
+        .map(|(id, looked)| {
+            let how = if looked.is_some() { "gave no answer" } else { "is out past its deadline" };
+            format!("{} of {} {how}", question(looked.is_some()), short(id))
+        })
+        .take(4)
+        .collect();
+    let whose = if group.id == group.sandbox_id { "sandbox" } else { "container" };
+    lines.extend(shim.map(|process| format!("shim of {whose} {}: {}", short(group.id), describe(process))));
+    lines.push("the runtime answers its list calls".to_owned());
+    let subject = Subject {
+        id: shown.first().map(|container| bounded(&container.id, 128)),
+        name: shown.first().map(|container| bounded(&container.name, 253)),
+        pod: group.pod.map(bounded_pod),
+        sandbox_id: Some(bounded(group.sandbox_id, 128)),
+        ..Subject::of(if shown.is_empty() { SubjectKind::Sandbox } else { SubjectKind::Container })
+    };
+    let target = Target {
+        process: shim.map(|process| process_ref(process, Role::Shim)),
+        container_id: subject.id.clone(),
+        sandbox_id: subject.sandbox_id.clone(),
+        pod: subject.pod.clone(),
+        lock: None,
+    };
+    Sighting {
+        kind: FaultType::HungContainer,
+        key,
+        certain,
+        harm: Harm::Always,
+        severity: Severity::Medium,
+        subject,
+        target,
+        message: bounded(&message, MAX_LINE),
+        impact: impact.to_owned(),
+        evidence: evidence(lines),
+        looked,
+        since: answers.silent_since.map_or(looked, |since| since.min(looked)),
+        confirm: if shim.is_some_and(|process| is_stopped(process.state)) { confirm.stuck } else { confirm.slow },
+        without_kubelet: None,
+    }
+}

@@ -1,0 +1,171 @@
+//! `KubeletDown` and `KubeletCrashLoop`: whether a kubelet works on this node, and goes on working.
+
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Findings, Known, KubeletStart, STALE, Verdict, answer, lists, processes};
+use crate::observation::{KubeletSeen, Observations, Part};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+use crate::thresholds::{Confirmation, Thresholds};
+
+pub(super) const DOWN: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::KubeletReady),
+    time_to_confirm: |of| of.kubelet_down.usual_time(),
+    pods_cannot_end: true,
+    remedy: Remedy { restart: |_| ByDaemon { kubelet: Ok(()), ..NO_RESTART }, new_boot: Ok(()), ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Kubelet, Severity::Critical, SubjectKind::Kubelet)
+};
+
+pub(super) const CRASH_LOOP: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::KubeletReady),
+    time_to_confirm: |of| of.kubelet_crash_loop.usual_time(),
+    pods_cannot_end: true,
+    remedy: Remedy {
+        restart: |_| ByDaemon { kubelet: Err("it is restarted again and again already"), ..NO_RESTART },
+        ..Remedy::USUAL
+    },
+    ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
+};
+
+/// There is one on a node.
+pub(super) const KUBELET: &str = "kubelet";
+/// A shim begins so many ticks (1/100 s) after the kubelet, at least, if that has asked for it: what the one before has
+/// asked for may still come.
+const ASKED_BY_IT: u64 = 200;
+
+pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::KubeletDown;
+    let (kubelet, looked) = match look(seen, known) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    findings.kubelet = KubeletStart {
+        looked: Some(looked),
+        began: kubelet.process.map(|(_, _, age)| looked.saturating_sub(age)),
+        creates_pods: creates_pods(kubelet, seen),
+        ..KubeletStart::default()
+    };
+    let confirm = thresholds.kubelet_down;
+    let (message, confirm) = match (kubelet.process, kubelet.healthz) {
+        (None, _) => ("no kubelet process runs".to_owned(), confirm),
+        (Some((_, _, age)), _) if age < thresholds.kubelet_start_age => {
+            // It may be on its way up, or one of many that die at start: it takes twice the grace, in which
+            // none completes its start, to tell.
+            let grace = confirm.grace_period.saturating_mul(2);
+            (
+                "a kubelet process has begun, but none has completed its start".to_owned(),
+                Confirmation { grace_period: grace, ..confirm },
+            )
+        }
+        (Some(_), Some(true)) => {
+            findings.kubelet.started = Some(true);
+            findings.kubelet.completed = findings.kubelet.began;
+            return findings.blind(kind, Verdict::Clean { looked });
+        }
+        (Some(_), Some(false)) => ("the kubelet runs, but its health check fails".to_owned(), confirm),
+        (Some(_), None) => {
+            let note = kubelet.note.as_deref().unwrap_or("its health check could not be asked");
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, note));
+        }
+    };
+    findings.kubelet.started = started(kubelet, thresholds);
+    let mut evidence = vec![match kubelet.process {
+        None => "no process of a kubelet is among the node's processes".to_owned(),
+        Some((pid, ..)) => format!("the kubelet is process {pid}"),
+    }];
+    evidence.extend(kubelet.note.iter().map(|note| bounded(note, MAX_LINE)));
+    if known.kubelets.begun > 1 {
+        evidence.push(format!(
+            "{} kubelet processes were seen within {} min; but for the newest, none lived longer than about {} s",
+            known.kubelets.begun,
+            thresholds.crash_loop_window.as_secs() / 60,
+            known.kubelets.longest.as_secs()
+        ));
+    }
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KUBELET,
+            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
+            severity: Severity::Critical,
+            message,
+            impact: "no pod of this node is started, stopped or watched",
+            evidence,
+            looked,
+            confirm,
+        }
+        .into(),
+    );
+    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has completed its start"));
+}
+
+/// Kubelets that come up, each of them, and do not stay. One that never comes up is down.
+pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::KubeletCrashLoop;
+    let (kubelet, looked) = match look(seen, known) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let stays = kubelet.process.is_some_and(|(_, _, age)| age >= thresholds.crash_loop_over);
+    if stays || known.kubelets.completed < thresholds.crash_loop_starts {
+        return findings.blind(kind, Verdict::Clean { looked });
+    }
+    let minutes = thresholds.crash_loop_window.as_secs() / 60;
+    let evidence = vec![
+        format!("{} kubelets have completed their start within {minutes} min", known.kubelets.completed),
+        format!("but for the newest, none lived longer than about {} s", known.kubelets.longest.as_secs()),
+    ];
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KUBELET,
+            subject: Subject::named(SubjectKind::Kubelet, KUBELET),
+            severity: Severity::High,
+            message: format!(
+                "the kubelet completes its start and ends, again and again: {} times or more within {minutes} min",
+                thresholds.crash_loop_starts
+            ),
+            impact: "pods of this node are started and stopped late; each start asks every container anew",
+            evidence,
+            looked,
+            confirm: thresholds.kubelet_crash_loop,
+        }
+        .into(),
+    );
+    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has stayed for long"));
+}
+
+/// The last look at the kubelet. None in a table that may not be the node's means nothing.
+fn look(seen: &Observations, known: Known) -> Result<(&KubeletSeen, Duration), Verdict> {
+    let (kubelet, looked) = answer(&seen.kubelet, seen.now, "the kubelet", STALE)?;
+    if kubelet.process.is_none() {
+        processes(seen)?;
+        if !known.host_processes {
+            let detail = "no process of the node has ever been seen here";
+            return Err(Verdict::unknown(ConditionReason::CheckFailed, detail));
+        }
+    }
+    Ok((kubelet, looked))
+}
+
+fn started(kubelet: &KubeletSeen, thresholds: &Thresholds) -> Option<bool> {
+    match kubelet.process {
+        Some((_, _, age)) if age < thresholds.kubelet_start_age => None,
+        _ => Some(false),
+    }
+}
+
+/// Whether the shim of a pod's sandbox is younger than the kubelet: then that has come to the end of its start.
+fn creates_pods(kubelet: &KubeletSeen, seen: &Observations) -> bool {
+    let (Some((_, began, _)), Ok((table, _)), Ok((lists, _))) = (kubelet.process, processes(seen), lists(seen)) else {
+        return false;
+    };
+    table.processes.iter().any(|process| {
+        let Part::Shim { id, .. } = &process.part else { return false };
+        process.start_ticks >= began.saturating_add(ASKED_BY_IT)
+            && lists.sandboxes.iter().any(|sandbox| sandbox.id == *id)
+    })
+}

@@ -1,0 +1,211 @@
+//! `SyncLoopStalled` and `PlegSlow`: a kubelet that runs, is called Ready, and does not get on with its pods. Both show at
+//! its own port only.
+//!
+//! ```text
+//! runtime fails ──► relists fail or hang ──► "PLEG is not healthy" ──► the sync loop waits: its check fails, 5 min later
+//! ```
+//! So each of the two is a fault of its own only where nothing to its left explains it. What is explained by something else
+//! is held: neither suspected nor clean.
+
+use std::time::Duration;
+
+use super::kubelet::KUBELET;
+use super::spec::{ByDaemon, FaultSpec, Helps, NO_RESTART, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::Component;
+use crate::finding::{Check, Findings, PORT_STALE, STALE, Verdict, answer, lists};
+use crate::observation::{Observations, PortSeen};
+use crate::reason::ConditionReason;
+use crate::thresholds::{Confirmation, Thresholds};
+
+pub(super) const SYNC_LOOP: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::SyncLoopRunning),
+    lasting: true,
+    time_to_confirm: |of| of.sync_loop_stalled.usual_time(),
+    pods_cannot_end: true,
+    remedy: Remedy {
+        restart: |_| ByDaemon { kubelet: Err("what its loop waits for outlives a restart"), ..NO_RESTART },
+        ..Remedy::USUAL
+    },
+    ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
+};
+
+/// The kubelet checks its pods again at each start.
+pub(super) const SAME_CONTAINER: fn(&Subject) -> ByDaemon<Helps> =
+    |_| ByDaemon { kubelet: Err("it would wait for the same container at its start; release that one"), ..NO_RESTART };
+
+pub(super) const PLEG: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::PlegHealthy),
+    lasting: true,
+    time_to_confirm: |of| of.slow_relist.saturating_add(of.pleg_slow.usual_time()),
+    remedy: Remedy { restart: SAME_CONTAINER, ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
+};
+
+/// How the kubelet's looks at its pods go.
+enum Relists {
+    Fine,
+    /// In words.
+    Slow(Vec<String>),
+    /// Neither slow nor fine, or not known.
+    Undecided(Verdict),
+}
+
+/// The newest look at the port, if it is no older than this.
+fn asked(seen: &Observations, stale: Duration) -> Result<(&PortSeen, Duration), Verdict> {
+    answer(&seen.port, seen.now, "the kubelet's own port", stale)
+}
+
+/// What both faults have in common.
+fn of_the_kubelet(kind: FaultType, looked: Duration, confirm: Confirmation) -> Component<'static> {
+    Component {
+        kind,
+        key: KUBELET,
+        subject: Subject::named(SubjectKind::Kubelet, KUBELET),
+        severity: Severity::High,
+        message: String::new(),
+        impact: "",
+        evidence: Vec::new(),
+        looked,
+        confirm,
+    }
+}
+
+pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::SyncLoopStalled;
+    let (port, looked) = match asked(seen, PORT_STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    match &port.sync_loop {
+        // Its check passes also while the loop has not begun: relists begin with it.
+        Ok(true) if port.relists.as_ref().is_ok_and(|relists| relists.begun) => {
+            return findings.blind(kind, Verdict::Clean { looked });
+        }
+        Ok(true) => {
+            let detail =
+                "it is not known whether the kubelet's sync loop has started: no relist of its pods has ended yet";
+            return findings.blind(kind, Verdict::undecided(detail));
+        }
+        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
+        Ok(false) => {}
+    }
+    // What is sick is looked at again within a minute: an old word on it says nothing of the runtime beside it now.
+    if let Err(verdict) = asked(seen, STALE) {
+        return findings.blind(kind, verdict);
+    }
+    let held = |why: &str| {
+        let detail = format!("the kubelet's sync loop stands still, and {why}: that may be why");
+        Verdict::unknown(ConditionReason::CheckFailed, &detail)
+    };
+    if let Some(why) = of_the_runtime(seen).or_else(|| no_network(seen)) {
+        return findings.blind(kind, held(why));
+    }
+    match relists(seen, port, thresholds) {
+        Relists::Fine => {}
+        Relists::Slow(_) => return findings.blind(kind, held("it relists its pods slowly")),
+        Relists::Undecided(_) => return findings.blind(kind, held("it is not known how fast it relists its pods")),
+    }
+    findings.sightings.push(
+        Component {
+            message: "the kubelet's sync loop stands still, by its own check, although the runtime answers".to_owned(),
+            impact: "no pod of this node is started, stopped or changed, although the node is Ready. Seen to do this: a \
+                     mount that does not answer, left below the folder of a pod that is gone",
+            evidence: vec![
+                "/healthz/syncloop: its sync loop took longer than expected, which it says after 5 min".to_owned(),
+                "it goes on relisting its pods, and the runtime answers".to_owned(),
+            ],
+            ..of_the_kubelet(kind, looked, thresholds.sync_loop_stalled)
+        }
+        .into(),
+    );
+    findings.undecided(kind, KUBELET, looked, "the sync loop stands still");
+}
+
+pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::PlegSlow;
+    let (port, looked) = match asked(seen, PORT_STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let evidence = match relists(seen, port, thresholds) {
+        Relists::Fine => return findings.blind(kind, Verdict::Clean { looked }),
+        Relists::Undecided(verdict) => return findings.blind(kind, verdict),
+        Relists::Slow(evidence) => evidence,
+    };
+    if let Err(verdict) = asked(seen, STALE) {
+        return findings.blind(kind, verdict);
+    }
+    if let Some(why) = of_the_runtime(seen) {
+        let detail = format!("the kubelet relists its pods slowly, and {why}: that may be the cause");
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+    }
+    findings.sightings.push(
+        Component {
+            message: format!(
+                "the kubelet takes {} s or more for each relist of its pods, and the runtime answers",
+                thresholds.slow_relist.as_secs()
+            ),
+            impact: "what becomes of the pods of this node is noticed late, although the node is Ready: the kubelet waits for \
+                     single objects one after another, and up to its limit for each",
+            evidence,
+            ..of_the_kubelet(kind, looked, thresholds.pleg_slow)
+        }
+        .into(),
+    );
+    findings.undecided(kind, KUBELET, looked, "it relists its pods slowly");
+}
+
+fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Relists {
+    let relists = match &port.relists {
+        Ok(relists) => relists,
+        Err(why) => return Relists::Undecided(Verdict::unknown(ConditionReason::CheckFailed, why)),
+    };
+    // With events it looks every five minutes only, and sets the moment of its last list to now whenever it is asked.
+    let evented =
+        seen.kubelet.value().and_then(|kubelet| kubelet.settings).is_some_and(|settings| settings.evented_pleg);
+    let slow = thresholds.slow_relist;
+    let mut evidence = Vec::new();
+    if let Some(mean) = relists.mean.filter(|mean| *mean >= slow) {
+        evidence.push(format!("those that have ended lately took more than {} s", steps(mean, slow)));
+    }
+    if !evented && relists.idle >= slow {
+        evidence.push(format!("none has ended for more than {} s", steps(relists.idle, slow)));
+    }
+    // That moment is told by the sync loop itself: one that stands still leaves it as it is.
+    let unmoved = relists.unmoved.filter(|unmoved| *unmoved >= slow && port.sync_loop == Ok(true) && !evented);
+    if let Some(unmoved) = unmoved {
+        evidence.push(format!("its last good list was begun more than {} s ago", steps(unmoved, slow)));
+    }
+    match relists.mean {
+        _ if !evidence.is_empty() => Relists::Slow(evidence),
+        Some(mean) if mean < slow / 2 => Relists::Fine,
+        Some(_) => Relists::Undecided(Verdict::undecided("the kubelet relists its pods neither slowly nor quickly")),
+        None => Relists::Undecided(Verdict::undecided("no relist of the kubelet's pods has ended yet")),
+    }
+}
+
+/// In whole steps, so that a report does not change with each look.
+fn steps(time: Duration, step: Duration) -> u64 {
+    let step = step.as_secs().max(1);
+    time.as_secs() / step * step
+}
+
+/// What of the runtime explains it, if anything may.
+fn of_the_runtime(seen: &Observations) -> Option<&'static str> {
+    if answer(&seen.runtime, seen.now, "the runtime", STALE).is_err() {
+        return Some("the runtime does not answer, or nobody could ask it");
+    }
+    lists(seen).is_err().then_some("the runtime's lists do not come back, or nobody could ask for them")
+}
+
+fn no_network(seen: &Observations) -> Option<&'static str> {
+    match answer(&seen.status, seen.now, "the runtime's status", STALE) {
+        Err(_) => Some("what the runtime says of itself is not known"),
+        Ok((status, _)) if status.network.as_ref().is_some_and(|network| !network.ready) => {
+            Some("the runtime says that its network is not ready")
+        }
+        Ok(_) => None,
+    }
+}

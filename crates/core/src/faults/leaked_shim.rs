@@ -1,0 +1,247 @@
+//! `LeakedShim`: a shim that is left over when its sandbox is gone.
+
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
+use crate::finding::{
+    Check, Coverage, Findings, Harm, STALE, Sighting, Verdict, absent, answer, bounded_pod, describe, evidence,
+    kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
+};
+use crate::observation::{
+    ContainerState, ListRound, MayBe, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, TaskAnswer,
+};
+use crate::reason::ConditionReason;
+use crate::text::{bounded, is_full_id};
+use crate::thresholds::Thresholds;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::SandboxesConsistent),
+    time_to_confirm: |of| of.leaked_shim.usual_time(),
+    restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
+    remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Shim)
+};
+
+/// Shims that nothing needs. With Docker only one whose container or sandbox is listed counts, and only while it is
+/// stopped: the lists hold the kubelet's containers alone, and people who start their own on that node have shims too.
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::LeakedShim;
+    let lists = lists(seen);
+    let table = processes(seen);
+    let ((lists, listed), (table, looked_at)) = match (lists, table) {
+        (Ok(lists), Ok(table)) => (lists, table),
+        (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
+    };
+    match seen.kind {
+        RuntimeKind::Containerd | RuntimeKind::Docker => {}
+        RuntimeKind::Unknown => return findings.blind(kind, kind_not_known()),
+        RuntimeKind::CriO => return leaked_monitors(table, lists, listed.min(looked_at), thresholds, findings),
+        RuntimeKind::Other => {
+            let detail = "the processes that this runtime keeps beside its containers are not known to the probe yet";
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
+        }
+    }
+    let both = listed.min(looked_at);
+    // A shim that is no process any more is leaked no more, whatever the lists say.
+    let mut coverage = Coverage::new(absent(table, looked_at));
+    if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
+        coverage.others = unproven(process);
+    }
+    for process in &table.processes {
+        let Part::Shim { id, living_children } = &process.part else { continue };
+        match standing(id, lists) {
+            Standing::Needed => {
+                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+            }
+            Standing::Unclear => {
+                let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
+                coverage.named.insert(id.clone(), Verdict::unknown(ConditionReason::CheckFailed, &detail));
+            }
+            // The kubelet's have full ids; a shim of `ctr run` with a name of its own is nobody's leftover.
+            Standing::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
+                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+            }
+            Standing::Left if table.left_out.processes.is_some() => {
+                coverage.named.insert(id.clone(), absent(table, both));
+            }
+            Standing::Left if seen.kind == RuntimeKind::Docker => match docker_proof(process, id, lists, both) {
+                Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
+                Err(verdict) => {
+                    coverage.named.insert(id.clone(), verdict);
+                }
+            },
+            Standing::Left => match proof(process, id, seen, both, thresholds, findings) {
+                Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
+                Err(verdict) => {
+                    coverage.named.insert(id.clone(), verdict);
+                }
+            },
+        }
+    }
+    findings.cover(kind, coverage);
+}
+
+/// CRI-O's processes beside containers that are gone. Only a stopped one is sure to be left over: one that runs ends by itself.
+/// It is named, and nothing ends it.
+fn leaked_monitors(
+    table: &ProcessTable,
+    lists: &ListRound,
+    looked: Duration,
+    thresholds: &Thresholds,
+    findings: &mut Findings,
+) {
+    let mut coverage = Coverage::new(absent(table, looked));
+    let detail = "whether a conmon that runs still has something to do is not known";
+    coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CheckFailed, detail));
+    for process in table.processes.iter().filter(|process| process.state == 'T') {
+        let Part::Monitor { id } = &process.part else { continue };
+        let is_left = matches!(standing(id, lists), Standing::Left);
+        if is_left && process.parent == 1 && table.left_out.processes.is_none() {
+            let proof = Proof { line: "it is stopped, and no container with its id runs", looked };
+            let mut sighting = leaked(process, id, lists, &proof, thresholds);
+            sighting.target.process = None;
+            findings.sightings.push(sighting);
+        } else {
+            coverage.named.insert(id.clone(), Verdict::undecided("its container may be at work"));
+        }
+    }
+    findings.cover(FaultType::LeakedShim, coverage);
+}
+
+/// How a shim's id stands in the lists.
+enum Standing {
+    /// A ready sandbox or a running container is behind it.
+    Needed,
+    /// A container that is created, or of unknown state, is behind it: it may be at work.
+    Unclear,
+    /// Nothing alive is behind it.
+    Left,
+}
+
+fn standing(id: &str, lists: &ListRound) -> Standing {
+    let ready = lists.sandboxes.iter().any(|sandbox| sandbox.ready && sandbox.id == id);
+    // Known only to the second list: it has just come, and its state is not known yet.
+    let new = lists.sandboxes_again.iter().any(|known| known == id)
+        && !lists.sandboxes.iter().any(|sandbox| sandbox.id == id);
+    let mut unclear = new;
+    for container in lists.containers.iter().filter(|container| container.id == id || container.sandbox_id == id) {
+        match container.state {
+            ContainerState::Running => return Standing::Needed,
+            ContainerState::Created | ContainerState::Unknown => unclear = true,
+            ContainerState::Exited => {}
+        }
+    }
+    match (ready, unclear) {
+        (true, _) => Standing::Needed,
+        (false, true) => Standing::Unclear,
+        (false, false) => Standing::Left,
+    }
+}
+
+/// What tells a shim without use from one whose sandbox is just being made, or that somebody runs by hand.
+struct Proof {
+    line: &'static str,
+    looked: Duration,
+}
+
+/// Of a shim that runs, Docker cannot tell whether it still does something; and one whose id is in no list of the
+/// kubelet's containers may serve somebody else's, under a Docker of their own.
+fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Duration) -> Result<Proof, Verdict> {
+    let listed = lists.sandboxes.iter().any(|sandbox| sandbox.id == id)
+        || lists.containers.iter().any(|container| container.id == id && container.pod.is_some());
+    match (process.state, listed) {
+        ('T', true) => Ok(Proof { line: "it is stopped, and what it served has ended", looked: both }),
+        ('T', false) => {
+            let detail = format!("shim {} is stopped and in no list: whose it is is not known", short(id));
+            Err(Verdict::unknown(ConditionReason::CheckFailed, &detail))
+        }
+        _ => {
+            let detail = format!("whether shim {} still has something to do is not known", short(id));
+            Err(Verdict::unknown(ConditionReason::NotYetChecked, &detail))
+        }
+    }
+}
+
+/// A stopped shim serves nobody. One that runs must be older than any start, and its task unknown to containerd.
+fn proof(
+    process: &ProcessSeen,
+    id: &str,
+    seen: &Observations,
+    both: Duration,
+    thresholds: &Thresholds,
+    findings: &mut Findings,
+) -> Result<Proof, Verdict> {
+    if process.state == 'T' {
+        return Ok(Proof { line: "it is stopped, so no start of a sandbox is under way in it", looked: both });
+    }
+    let waits = |detail: String| Verdict::unknown(ConditionReason::NotYetChecked, &detail);
+    if process.age < thresholds.leaked_shim_age {
+        return Err(waits(format!("shim {} is young: its sandbox may just be being made", short(id))));
+    }
+    findings.ask(id);
+    let Some(look) = seen.tasks.get(id) else {
+        return Err(waits(format!("containerd has not been asked yet for the task of shim {}", short(id))));
+    };
+    match answer(look, seen.now, "the task of a shim", STALE)? {
+        (TaskAnswer::NotFound, looked) => {
+            Ok(Proof { line: "containerd knows no task with its id", looked: both.min(looked) })
+        }
+        (TaskAnswer::NoAnswer, _) => {
+            let detail = format!("containerd knows a task of shim {}, which does not answer", short(id));
+            Err(Verdict::unknown(ConditionReason::CheckFailed, &detail))
+        }
+        (TaskAnswer::Answered | TaskAnswer::Ended | TaskAnswer::DaemonAnswered | TaskAnswer::ProcessGone, looked) => {
+            Err(Verdict::Clean { looked: both.min(looked) })
+        }
+    }
+}
+
+fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thresholds: &Thresholds) -> Sighting {
+    let sandbox = lists.sandboxes.iter().find(|sandbox| sandbox.id == id);
+    let container = lists.containers.iter().find(|container| container.sandbox_id == id || container.id == id);
+    let pod = sandbox.map(|sandbox| &sandbox.pod).or_else(|| container.and_then(|container| container.pod.as_ref()));
+    let listed = match (sandbox, container) {
+        (Some(_), _) => "only a sandbox that is not ready",
+        (None, Some(container)) if container.id == id => "only a container that has ended",
+        (None, _) => "no sandbox at all",
+    };
+    let what = if matches!(process.part, Part::Monitor { .. }) { "conmon" } else { "shim" };
+    let message =
+        format!("{what} {}{} serves nothing any more and does not end: {}", short(id), of_pod(pod), describe(process));
+    let subject = Subject {
+        id: Some(bounded(id, 128)),
+        pod: pod.map(bounded_pod),
+        sandbox_id: Some(bounded(id, 128)),
+        ..Subject::of(SubjectKind::Shim)
+    };
+    let target = Target {
+        process: Some(process_ref(process, Role::Shim)),
+        container_id: None,
+        sandbox_id: subject.sandbox_id.clone(),
+        pod: subject.pod.clone(),
+        lock: None,
+    };
+    Sighting {
+        kind: FaultType::LeakedShim,
+        key: id.to_owned(),
+        certain: true,
+        harm: Harm::Always,
+        severity: Severity::Medium,
+        subject,
+        target,
+        message: bounded(&message, MAX_LINE),
+        impact: "nothing in Kubernetes shows it; it can keep the next start of the runtime from finishing".to_owned(),
+        evidence: evidence(vec![
+            format!("its id is on {listed} and on no running container"),
+            "it has no living child, and its parent is process 1".to_owned(),
+            proof.line.to_owned(),
+            describe(process),
+        ]),
+        looked: proof.looked,
+        since: proof.looked,
+        confirm: thresholds.leaked_shim,
+        without_kubelet: None,
+    }
+}

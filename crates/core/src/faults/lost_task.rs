@@ -1,0 +1,102 @@
+//! `LostTask`: listed as running, and nothing runs.
+
+use super::spec::FaultSpec;
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
+use crate::finding::{
+    Check, Coverage, Findings, Harm, Sighting, Verdict, answer, asks_single, container_of, evidence, lists, of_pod,
+    processes, short,
+};
+use crate::observation::{ContainerState, RuntimeKind, TaskAnswer};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::ContainersResponsive),
+    time_to_confirm: |of| of.lost_task.usual_time(),
+    ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
+};
+
+/// Containers that are listed as running, and whose task has ended or is not there. The runtime has missed its end; the
+/// kubelet believes the list and does not start another.
+///
+/// Only a list that was asked for after the task's answer counts: a container that has just ended leaves the list a moment
+/// later.
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::LostTask;
+    let (lists, listed) = match lists(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    if let Err(verdict) = asks_single(seen.kind) {
+        return findings.blind(kind, verdict);
+    }
+    if seen.kind == RuntimeKind::CriO {
+        let detail = "CRI-O answers with the state that it lists: it does not report that nothing runs";
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
+    }
+    let who = if seen.kind == RuntimeKind::Docker { "Docker, asked by id" } else { "containerd" };
+    // That a process is not there means something in the node's own process table only.
+    let table = processes(seen).map(|_| ());
+    let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
+    let max_age = findings.task_max_age;
+    for container in &lists.containers {
+        let Some(pod) = container.pod.as_ref().filter(|_| container.state == ContainerState::Running) else { continue };
+        let later = |detail: &str| {
+            let detail = format!("task {}: {detail}", short(&container.id));
+            Verdict::unknown(ConditionReason::NotYetChecked, &detail)
+        };
+        let look = seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", max_age));
+        let (what, asked) = match look {
+            Some(Ok((TaskAnswer::Ended, asked))) => ("has ended", asked),
+            Some(Ok((TaskAnswer::NotFound, asked))) => ("is not there", asked),
+            Some(Ok((TaskAnswer::ProcessGone, asked))) => match &table {
+                Ok(()) => ("has lost its process", asked),
+                Err(verdict) => {
+                    coverage.named.insert(container.id.clone(), verdict.clone());
+                    continue;
+                }
+            },
+            other => {
+                let verdict = match other {
+                    Some(Ok((TaskAnswer::Answered | TaskAnswer::DaemonAnswered, asked))) => {
+                        Verdict::Clean { looked: asked }
+                    }
+                    // Each has its turn to be asked, and its silence is another fault: no gap of this one.
+                    _ => later("it has not answered yet"),
+                };
+                coverage.named.insert(container.id.clone(), verdict);
+                continue;
+            }
+        };
+        findings.ask(&container.id);
+        if listed.saturating_sub(lists.containers_before) <= asked {
+            coverage.named.insert(container.id.clone(), later("the list of containers is older than its answer"));
+            continue;
+        }
+        let name = bounded(&container.name, 63);
+        let message = format!("container {name}{} is listed as running, but its task {what}", of_pod(Some(pod)));
+        let (subject, target) = container_of(container);
+        findings.sightings.push(Sighting {
+            kind,
+            key: container.id.clone(),
+            certain: true,
+            harm: Harm::Always,
+            severity: Severity::Medium,
+            subject,
+            target,
+            message: bounded(&message, MAX_LINE),
+            impact: "nothing of the container runs, and the kubelet does not start it again: it believes the list"
+                .to_owned(),
+            evidence: evidence(vec![
+                format!("a list that was asked for after the task's answer has {} as running", short(&container.id)),
+                format!("{who}: task {} {what}", short(&container.id)),
+            ]),
+            looked: asked,
+            since: asked,
+            confirm: thresholds.lost_task,
+            without_kubelet: None,
+        });
+    }
+    findings.cover(kind, coverage);
+}

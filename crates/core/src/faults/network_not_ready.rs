@@ -1,0 +1,54 @@
+//! `NetworkNotReady`: the runtime says that it has no network for pods.
+
+use super::spec::FaultSpec;
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Findings, STALE, Verdict, answer};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::NetworkReady),
+    lasting: true,
+    time_to_confirm: |of| of.network_not_ready.usual_time(),
+    ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Runtime)
+};
+
+/// There is one network of pods on a node, as far as the runtime knows.
+const KEY: &str = "network";
+
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::NetworkNotReady;
+    let (status, looked) = match answer(&seen.status, seen.now, "the runtime's status", STALE) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let network = match &status.network {
+        Some(network) if network.ready => return findings.blind(kind, Verdict::Clean { looked }),
+        Some(network) => network,
+        None => {
+            let detail = "this runtime does not say whether its network is ready";
+            return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
+        }
+    };
+    let reason = match network.reason.as_str() {
+        "" => "without a reason".to_owned(),
+        reason => bounded(reason, 64),
+    };
+    findings.sightings.push(
+        Component {
+            kind,
+            key: KEY,
+            subject: Subject::named(SubjectKind::Runtime, KEY),
+            severity: Severity::High,
+            message: format!("the runtime says that its network is not ready ({reason})"),
+            impact: "no pod that needs a network of its own is started on this node; a restart of runtime or kubelet \
+                     changes nothing: check the pod that installs the network plugin",
+            evidence: vec![format!("NetworkReady is false: {}", bounded(&network.message, 256))],
+            looked,
+            confirm: thresholds.network_not_ready,
+        }
+        .into(),
+    );
+    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "the network is not ready"));
+}

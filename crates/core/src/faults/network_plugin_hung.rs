@@ -1,0 +1,173 @@
+//! `NetworkPluginHung`: the one CNI plugin process that the others wait for.
+
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
+use crate::finding::{
+    Check, Confirm, Coverage, Findings, Harm, Sighting, Verdict, absent, describe, evidence, of_pod, pod_of,
+    process_ref, processes, short, unproven,
+};
+use crate::observation::{MayBe, Observations, Part, ProcessSeen, Unproven};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+use crate::thresholds::Thresholds;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::NetworkPluginResponsive),
+    time_to_confirm: |of| of.network_plugin_age.saturating_add(of.network_plugin_hung.usual_time()),
+    // It is cut off half-way.
+    restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
+    holds: Holds::OwnPodAndWaiters,
+    remedy: Remedy { hung_process: Ok(Role::NetworkPlugin), new_boot: Ok(()), ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Pods, Severity::High, SubjectKind::NetworkPlugin)
+};
+
+/// A plugin process that is older than its bound.
+#[derive(Clone, Copy)]
+struct Old<'a> {
+    process: &'a ProcessSeen,
+    plugin: &'a str,
+    sandbox_id: Option<&'a str>,
+    pod_uid: Option<&'a str>,
+    holds: &'a [String],
+    waits: bool,
+    waiters: u32,
+}
+
+pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
+    let &Check { seen, thresholds, .. } = check;
+    let confirm = check.confirm(|of| of.network_plugin_hung);
+    let kind = FaultType::NetworkPluginHung;
+    let (table, looked) = match processes(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let mut old: Vec<Old> =
+        table.processes.iter().filter_map(|p| old_plugin(p, thresholds.network_plugin_age)).collect();
+    old.sort_by_key(|plugin| (plugin.process.start_ticks, plugin.process.pid));
+    let mut coverage = Coverage::new(absent(table, looked));
+    let may_be_old =
+        |process: &&Unproven| process.may_be == MayBe::NetworkPlugin && process.age >= thresholds.network_plugin_age;
+    if let Some(process) = table.unproven.iter().find(may_be_old) {
+        coverage.others = unproven(process);
+    }
+    // Blame may pass from one to another while the same processes hang: none of them is clean before it has ended.
+    for plugin in &old {
+        let detail = format!("{} is old too; another one is blamed", describe(plugin.process));
+        for name in plugin.names() {
+            coverage.named.insert(name, Verdict::unknown(ConditionReason::FaultSuspected, &detail));
+        }
+    }
+    for culprit in culprits(&old) {
+        findings.sightings.push(tell(&culprit, &old, seen, looked, thresholds, confirm));
+    }
+    findings.cover(kind, coverage);
+}
+
+impl Old<'_> {
+    /// What the fault goes by: the pod it was called for, whose next sandbox meets the same fault, else the sandbox.
+    /// A lock is known only while others wait for it, and names the fault only where nothing else does.
+    fn key(&self) -> String {
+        let lock = || self.holds.first().map(|path| bounded(path, MAX_LINE));
+        let of = self.pod_uid.or(self.sandbox_id).map(str::to_owned);
+        of.or_else(lock).unwrap_or_else(|| bounded(self.plugin, 64))
+    }
+
+    /// Every name by which a look with more or less in sight may have known it.
+    fn names(&self) -> impl Iterator<Item = String> + '_ {
+        let ids = [self.pod_uid, self.sandbox_id].into_iter().flatten().map(str::to_owned);
+        let locks = self.holds.iter().map(|path| bounded(path, MAX_LINE));
+        ids.chain(locks).chain([bounded(self.plugin, 64)])
+    }
+}
+
+fn old_plugin(process: &ProcessSeen, bound: Duration) -> Option<Old<'_>> {
+    match &process.part {
+        Part::NetworkPlugin { plugin, sandbox_id, pod_uid, holds, waits, waiters } if process.age >= bound => {
+            let (sandbox_id, pod_uid) = (sandbox_id.as_deref(), pod_uid.as_deref());
+            Some(Old { process, plugin, sandbox_id, pod_uid, holds, waits: *waits, waiters: *waiters })
+        }
+        _ => None,
+    }
+}
+
+/// Who holds everything up: those that hold a lock and wait for none; else the oldest that waits for none;
+/// else the oldest of all. A plugin that waits for a child of its own is not the one to touch. `old` is
+/// sorted, oldest first.
+fn culprits<'a>(old: &[Old<'a>]) -> Vec<Old<'a>> {
+    let holders: Vec<Old> = old.iter().filter(|plugin| !plugin.waits && !plugin.holds.is_empty()).copied().collect();
+    if !holders.is_empty() {
+        return holders;
+    }
+    let is_parent = |plugin: &Old| old.iter().any(|other| other.process.parent == plugin.process.pid);
+    old.iter()
+        .find(|plugin| !plugin.waits && !is_parent(plugin))
+        .or_else(|| old.iter().find(|plugin| !plugin.holds.is_empty()))
+        .or_else(|| old.first())
+        .map(|plugin| vec![*plugin])
+        .unwrap_or_default()
+}
+
+fn tell(
+    culprit: &Old<'_>,
+    all: &[Old<'_>],
+    seen: &Observations,
+    looked: Duration,
+    thresholds: &Thresholds,
+    confirm: Confirm,
+) -> Sighting {
+    let lock = culprit.holds.first().map(|path| bounded(path, MAX_LINE));
+    let plugin = bounded(culprit.plugin, 64);
+    let pod = culprit.sandbox_id.and_then(|id| pod_of(id, seen));
+    let key = culprit.key();
+    let victim = culprit.waits && culprit.holds.is_empty();
+    let blame = match &lock {
+        Some(lock) => format!(" and holds the lock of {lock}, for which others wait"),
+        None if victim => " and waits for a lock whose holder was not found".to_owned(),
+        None => String::new(),
+    };
+    let message = format!(
+        "network plugin {plugin}{} has been at work for more than {} s{blame}: {}",
+        of_pod(pod.as_ref()),
+        thresholds.network_plugin_age.as_secs(),
+        describe(culprit.process)
+    );
+    let mut lines = vec![format!("{} is {} s old", describe(culprit.process), culprit.process.age.as_secs())];
+    lines.extend(culprit.sandbox_id.map(|id| format!("called for sandbox {}", short(id))));
+    lines.extend(seen.processes.value().and_then(|table| table.left_out.locks.clone()));
+    if culprit.waiters > 0 {
+        lines.push(format!("{} processes wait for a lock it holds", culprit.waiters));
+    }
+    for other in all.iter().filter(|other| other.process.pid != culprit.process.pid) {
+        let how = if other.waits { "waits for a lock" } else { "is old too" };
+        lines.push(format!("{}: {how}, {} s old", describe(other.process), other.process.age.as_secs()));
+    }
+    // The one that only waits is not to be touched: ending it frees nobody.
+    let process = (!victim).then(|| process_ref(culprit.process, Role::NetworkPlugin));
+    let sandbox_id = culprit.sandbox_id.map(|id| bounded(id, 128));
+    Sighting {
+        kind: FaultType::NetworkPluginHung,
+        key,
+        certain: true,
+        harm: Harm::Always,
+        severity: Severity::High,
+        subject: Subject {
+            name: Some(plugin),
+            pod: pod.clone(),
+            sandbox_id: sandbox_id.clone(),
+            lock: lock.clone(),
+            ..Subject::of(SubjectKind::NetworkPlugin)
+        },
+        target: Target { process, container_id: None, sandbox_id, pod, lock },
+        message: bounded(&message, MAX_LINE),
+        impact: "pods that need this network wait in ContainerCreating or Terminating, without an event for minutes"
+            .to_owned(),
+        evidence: evidence(lines),
+        looked,
+        since: looked,
+        confirm: confirm.of(culprit.process, thresholds),
+        without_kubelet: None,
+    }
+}

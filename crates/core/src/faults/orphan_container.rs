@@ -1,0 +1,139 @@
+//! `OrphanContainer`: a container that is left over when its sandbox is gone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, SubjectKind};
+use crate::finding::{
+    Check, Coverage, Findings, Harm, Sighting, Verdict, WithoutKubelet, container_of, evidence, lists, of_pod, short,
+};
+use crate::observation::{ContainerSeen, ContainerState, ListRound, Observations, OrphanRecheck};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+use crate::thresholds::Thresholds;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    worst_severity: Severity::Critical,
+    condition: Some(ConditionType::SandboxesConsistent),
+    time_to_confirm: |of| of.kubelet_down.usual_time().saturating_add(of.orphan_kubelet_down.usual_time()),
+    // High only while the kubelet is down and none has completed a start since the orphan was first seen: it may be what keeps it
+    // from starting. A kubelet older than 1.24 surely dies on it (Critical).
+    restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
+    remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
+};
+
+/// More candidates than this at once, and more than `MANY_PERCENT` of all containers: the list of sandboxes
+/// is incomplete, and no container of it is an orphan.
+const MANY: usize = 3;
+const MANY_PERCENT: usize = 30;
+
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::OrphanContainer;
+    let (lists, looked) = match lists(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let candidates = candidates(lists);
+    if candidates.len() > MANY && candidates.len() * 100 > MANY_PERCENT * lists.containers.len() {
+        let detail = format!(
+            "{} of {} containers have no sandbox in the list: the list is taken to be incomplete",
+            candidates.len(),
+            lists.containers.len()
+        );
+        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+    }
+    let before_1_24 = kubelet_before_1_24(seen);
+    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    for container in candidates {
+        let key = container.id.clone();
+        match lists.rechecks.get(&container.id) {
+            Some(OrphanRecheck::Confirmed) => {
+                findings.sightings.push(orphan(container, key, looked, before_1_24, thresholds));
+            }
+            Some(OrphanRecheck::Refuted) => {
+                coverage.named.insert(key, Verdict::Clean { looked });
+            }
+            Some(OrphanRecheck::NoAnswer) | None => {
+                let detail = format!("the runtime did not say whether the sandbox of {} exists", short(&key));
+                coverage.named.insert(key, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+            }
+        }
+    }
+    findings.cover(kind, coverage);
+}
+
+/// Containers of pods whose sandbox is in neither list. Containers without the kubelet's labels belong to
+/// other users of the runtime.
+fn candidates(lists: &ListRound) -> Vec<&ContainerSeen> {
+    let known: BTreeSet<&str> = lists
+        .sandboxes
+        .iter()
+        .map(|sandbox| sandbox.id.as_str())
+        .chain(lists.sandboxes_again.iter().map(String::as_str))
+        .collect();
+    lists
+        .containers
+        .iter()
+        .filter(|container| container.pod.as_ref().is_some_and(|pod| !pod.uid.is_empty()))
+        .filter(|container| !known.contains(container.sandbox_id.as_str()))
+        .collect()
+}
+
+/// Whether the kubelet is known to be one that dies at start on any orphan.
+fn kubelet_before_1_24(seen: &Observations) -> bool {
+    let version = seen.kubelet.value().and_then(|kubelet| kubelet.version.as_deref()).unwrap_or_default();
+    let mut parts = version.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next(), parts.next().and_then(|minor| minor.parse::<u32>().ok()));
+    major == Some("1") && minor.is_some_and(|minor| minor < 24)
+}
+
+fn orphan(
+    container: &ContainerSeen,
+    key: String,
+    looked: Duration,
+    before_1_24: bool,
+    thresholds: &Thresholds,
+) -> Sighting {
+    let state = match container.state {
+        ContainerState::Created => "created",
+        ContainerState::Running => "running",
+        ContainerState::Exited => "exited",
+        ContainerState::Unknown => "in an unknown state",
+    };
+    let running = container.state == ContainerState::Running;
+    let name = bounded(&container.name, 63);
+    let pod = of_pod(container.pod.as_ref());
+    let message = format!(
+        "container {name}{pod} is {state}, but its sandbox {} is not known to the runtime",
+        short(&container.sandbox_id)
+    );
+    let (subject, target) = container_of(container);
+    let without_kubelet = WithoutKubelet {
+        confirm: thresholds.orphan_kubelet_down,
+        severity: if before_1_24 { Severity::Critical } else { Severity::High },
+        impact: "the kubelet is down and nothing else removes this container; a kubelet up to 1.23 cannot start while it is there".to_owned(),
+    };
+    Sighting {
+        kind: FaultType::OrphanContainer,
+        key,
+        certain: true,
+        harm: if running { Harm::Always } else { Harm::WithoutKubelet },
+        severity: Severity::Medium,
+        subject,
+        target,
+        message: bounded(&message, MAX_LINE),
+        impact: "it runs beside its pod's new containers and outside of every pod's limits; the kubelet should have removed it within seconds".to_owned(),
+        evidence: evidence(vec![
+            format!("sandbox {} is missing from two lists around the list of containers", short(&container.sandbox_id)),
+            "asked by id: the container is there, its sandbox is not found".to_owned(),
+            format!("container {} is {state}, attempt {}", short(&container.id), container.attempt),
+        ]),
+        looked,
+        since: looked,
+        confirm: thresholds.orphan_kubelet_up,
+        without_kubelet: Some(without_kubelet),
+    }
+}

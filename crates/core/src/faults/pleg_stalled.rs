@@ -1,0 +1,13 @@
+//! `PlegStalled`: the kubelet says that it cannot check its pods. The controller finds it.
+
+use super::spec::{FaultSpec, Remedy, Reporter};
+use crate::fault::{FaultGroup, Severity, SubjectKind};
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    reporter: Reporter::Controller,
+    // The kubelet itself waits three minutes before it says so.
+    pods_cannot_end: true,
+    holds_up_pods: true,
+    remedy: Remedy { restart: super::kubelet_port::SAME_CONTAINER, ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
+};

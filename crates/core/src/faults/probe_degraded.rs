@@ -1,0 +1,92 @@
+//! `ProbeDegraded`: a collector of the probe itself that cannot look. Nothing is said of the node then, and that has to be said.
+
+use std::time::Duration;
+
+use super::spec::{FaultSpec, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Coverage, Findings, PORT_STALE, STALE, Verdict};
+use crate::observation::Look;
+use crate::reason::ConditionReason;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::ProbeCoverageComplete),
+    lasting: true,
+    time_to_confirm: |of| of.probe_degraded.usual_time(),
+    remedy: Remedy::NONE,
+    ..FaultSpec::new(FaultGroup::Node, Severity::Low, SubjectKind::Probe)
+};
+
+/// How a collector stands, whatever it looks at.
+enum Sight {
+    /// It could look, at this moment.
+    Looked(Duration),
+    /// It has not looked yet, or not for long.
+    Never,
+    /// It cannot look, for this reason.
+    Blind(String),
+}
+
+/// Calls to the runtime: their errors and their silence are signs of the runtime's faults, and so is a look had.
+fn of_call<T>(look: &Look<T>, now: Duration, stale: Duration) -> Sight {
+    match look {
+        Look::Done { age, .. } | Look::Failed { age, .. } if *age <= stale => Sight::Looked(now.saturating_sub(*age)),
+        Look::Hung { .. } => Sight::Looked(now),
+        Look::Blind { reason } => Sight::Blind(reason.clone()),
+        Look::Never | Look::Done { .. } | Look::Failed { .. } => Sight::Never,
+    }
+}
+
+/// Looks at the node itself, each on a thread of its own: nobody else tells why one of them gives nothing.
+fn of_thread<T>(look: &Look<T>, now: Duration, stale: Duration) -> Sight {
+    match look {
+        Look::Hung { .. } => Sight::Blind("the check does not return".to_owned()),
+        Look::Failed { error, age } if *age <= stale => Sight::Blind(error.clone()),
+        look => of_call(look, now, stale),
+    }
+}
+
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let (kind, now) = (FaultType::ProbeDegraded, seen.now);
+    let collectors = [
+        ("runtime", of_call(&seen.runtime, now, STALE)),
+        ("lists", of_call(&seen.lists, now, STALE)),
+        ("status", of_call(&seen.status, now, STALE)),
+        ("processes", of_thread(&seen.processes, now, STALE)),
+        ("kubelet", of_thread(&seen.kubelet, now, STALE)),
+        ("host", of_thread(&seen.host, now, STALE)),
+        ("disks", of_thread(&seen.disks, now, STALE)),
+        ("port", of_thread(&seen.port, now, PORT_STALE)),
+        ("bus", of_call(&seen.bus, now, STALE)),
+    ];
+    let mut coverage = Coverage::new(Verdict::Clean { looked: now });
+    for (collector, sight) in collectors {
+        let verdict = match sight {
+            Sight::Looked(looked) => Verdict::Clean { looked },
+            Sight::Never => {
+                coverage.others =
+                    Verdict::unknown(ConditionReason::NotYetChecked, "not every collector has checked lately");
+                Verdict::undecided("the collector has not checked lately")
+            }
+            Sight::Blind(why) => {
+                findings.sightings.push(
+                    Component {
+                        kind,
+                        key: collector,
+                        subject: Subject::named(SubjectKind::Probe, collector),
+                        severity: Severity::Low,
+                        message: format!("the probe's collector {collector} cannot check this node"),
+                        impact: "what this collector would see on the node is not seen; conditions that need it are Unknown",
+                        evidence: vec![why],
+                        looked: now,
+                        confirm: thresholds.probe_degraded,
+                    }
+                    .into(),
+                );
+                Verdict::unknown(ConditionReason::CheckFailed, &format!("the collector {collector} cannot check"))
+            }
+        };
+        coverage.named.insert(collector.to_owned(), verdict);
+    }
+    findings.cover(kind, coverage);
+}

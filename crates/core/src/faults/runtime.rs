@@ -1,0 +1,179 @@
+//! `RuntimeUnreachable`, `RuntimeListHung` and `RuntimeUpdateBlocked`: the runtime as a whole.
+
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Findings, STALE, Verdict, answer, describe, evidence, lists, processes};
+use crate::observation::{Look, MayBe, Observations, Part};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+
+pub(super) const UNREACHABLE: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::RuntimeReady),
+    time_to_confirm: |of| of.runtime_unreachable.usual_time(),
+    restart_harms: |_| ByDaemon { kubelet: true, runtime: false },
+    runtime_unresponsive: true,
+    pods_cannot_end: true,
+    remedy: Remedy { restart: |_| ByDaemon { runtime: Ok(()), ..NO_RESTART }, new_boot: Ok(()), ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Runtime, Severity::Critical, SubjectKind::Runtime)
+};
+
+pub(super) const LIST_HUNG: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::RuntimeReady),
+    time_to_confirm: |of| of.list_deadline.saturating_add(of.runtime_list_hung.usual_time()),
+    restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
+    runtime_unresponsive: true,
+    pods_cannot_end: true,
+    remedy: Remedy { restart: |_| ByDaemon { runtime: Ok(()), ..NO_RESTART }, new_boot: Ok(()), ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Runtime)
+};
+
+pub(super) const UPDATE_BLOCKED: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::RuntimeReady),
+    time_to_confirm: |of| of.list_deadline.saturating_add(of.runtime_list_hung.usual_time()),
+    restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
+    runtime_unresponsive: true,
+    pods_cannot_end: true,
+    remedy: Remedy {
+        restart: |_| ByDaemon { runtime: Err("a restart leaves the shim behind that blocks it"), ..NO_RESTART },
+        ..Remedy::USUAL
+    },
+    ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Runtime)
+};
+
+/// A child of the runtime at work for longer than this is no passing moment.
+const IN_FLIGHT: Duration = Duration::from_secs(30);
+
+/// Keys of the components: there is one of each on a node.
+const RUNTIME: &str = "runtime";
+const LISTS: &str = "lists";
+
+/// Says whether no daemon of a runtime is among the node's processes. One that could not be proven may be it.
+pub(super) fn gone(check: &Check<'_>, findings: &mut Findings) {
+    findings.runtime_gone = check.known.host_processes && is_gone(check.seen);
+}
+
+fn is_gone(seen: &Observations) -> bool {
+    processes(seen).is_ok_and(|(table, _)| {
+        table.processes.iter().all(|process| process.part != Part::Runtime)
+            && table.unproven.iter().all(|process| process.may_be != MayBe::Other)
+            && table.left_out.processes.is_none()
+    })
+}
+
+pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::RuntimeUnreachable;
+    let (how, detail, looked) = match &seen.runtime {
+        Look::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
+        // A failure of long ago says nothing about now, as an answer would not.
+        Look::Failed { error, age } if *age <= STALE => {
+            ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age))
+        }
+        look => {
+            return findings.blind(kind, Verdict::clean_at(answer(look, seen.now, "the runtime", STALE)));
+        }
+    };
+    let process = match seen.processes.value() {
+        None => "whether its process runs is not known".to_owned(),
+        Some(table) => table.processes.iter().find(|process| process.part == Part::Runtime).map_or_else(
+            || match &table.left_out.processes {
+                None => "no process of it was found".to_owned(),
+                Some(why) => format!("no process of it was found among those that were read: {why}"),
+            },
+            |process| format!("its process runs: {}", describe(process)),
+        ),
+    };
+    let because = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+    findings.sightings.push(
+        Component {
+            kind,
+            key: RUNTIME,
+            subject: Subject::of(SubjectKind::Runtime),
+            severity: Severity::Critical,
+            message: format!("the container runtime {how} on a fresh connection{because}"),
+            impact: "no container of this node can be started, stopped or asked about",
+            evidence: vec![process],
+            looked,
+            confirm: thresholds.runtime_unreachable,
+        }
+        .into(),
+    );
+    let detail = format!("the runtime {how}");
+    findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
+}
+
+/// Which list is out tells what is stuck: the runtime as a whole, or one update of one container. containerd holds the
+/// status of a container while it updates it, and its list of containers reads the status of each (its list of sandboxes
+/// does not).
+pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kinds = [FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked];
+    let blind = |findings: &mut Findings, verdict: &Verdict| {
+        for kind in kinds {
+            findings.blind(kind, verdict.clone());
+        }
+    };
+    let Look::Hung { out } = &seen.lists else {
+        return blind(findings, &Verdict::clean_at(lists(seen)));
+    };
+    if let Err(verdict) = answer(&seen.runtime, seen.now, "the runtime", STALE) {
+        // Without a version answer it is the runtime as a whole that is in question.
+        return blind(findings, &verdict);
+    }
+    let limit = thresholds.list_deadline.as_secs();
+    if *out < thresholds.list_deadline {
+        let detail = format!("a list has been out for less than {limit} s");
+        return blind(findings, &Verdict::unknown(ConditionReason::CheckFailed, &detail));
+    }
+    let (kind, list, message, impact) = if seen.sandbox_list_hung {
+        (
+            FaultType::RuntimeListHung,
+            "ListPodSandbox",
+            "the runtime answers a version call, but its list of sandboxes does not come back: the runtime as a whole is stuck",
+            "the kubelet cannot see its pods; the node turns NotReady after three minutes",
+        )
+    } else {
+        (
+            FaultType::RuntimeUpdateBlocked,
+            "ListContainers",
+            "the runtime lists its sandboxes, but not its containers: one blocked update of one container blocks the whole list; find a shim that does not answer, and a container that is being resized",
+            "the kubelet cannot see its containers; the node turns NotReady after three minutes",
+        )
+    };
+    let mut lines = vec![format!("{list} has been out for more than {limit} s")];
+    if let Some(table) = seen.processes.value() {
+        let stopped = table.processes.iter().filter(|p| p.state == 'T' && matches!(p.part, Part::Shim { .. }));
+        lines.extend(stopped.map(|process| format!("a stopped shim: {}", describe(process))));
+    }
+    findings.sightings.push(
+        Component {
+            kind,
+            key: LISTS,
+            subject: Subject::named(SubjectKind::Runtime, list),
+            severity: Severity::High,
+            message: message.to_owned(),
+            impact,
+            evidence: lines,
+            looked: seen.now,
+            confirm: thresholds.runtime_list_hung,
+        }
+        .into(),
+    );
+    blind(findings, &Verdict::unknown(ConditionReason::CheckFailed, "a list does not come back"));
+}
+
+/// Starts and stops that have been under way for so long that a restart of the runtime would cut them off.
+pub(super) fn in_flight(&Check { seen, .. }: &Check<'_>, findings: &mut Findings) {
+    let Some(table) = seen.processes.value() else { return };
+    let long = table.processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(|process| {
+        let Part::RuntimeClient { verb, .. } = &process.part else { return None };
+        Some(format!(
+            "`{}` has been at work for more than {} s: {}",
+            bounded(verb, 32),
+            IN_FLIGHT.as_secs(),
+            describe(process)
+        ))
+    });
+    findings.in_flight = evidence(long.collect());
+}

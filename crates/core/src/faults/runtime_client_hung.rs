@@ -1,0 +1,231 @@
+//! `RuntimeClientHung`: `runc create` or its kin that makes no progress, or is at work for longer than anybody waits for it.
+
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
+use crate::finding::{
+    Check, Confirm, Coverage, Findings, Harm, Sighting, Verdict, absent, container_of, describe, evidence, is_still,
+    lists, of_pod, pod_of, process_ref, processes, short, unproven,
+};
+use crate::observation::{ContainerSeen, MayBe, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, Unproven};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+use crate::thresholds::Thresholds;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::ContainersResponsive),
+    time_to_confirm: |of| of.runtime_client_still.saturating_add(of.runtime_client_hung.usual_time()),
+    // It is cut off half-way.
+    restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
+    holds: Holds::OwnPod,
+    remedy: Remedy { hung_process: Ok(Role::RuntimeClient), new_boot: Ok(()), ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
+};
+
+/// Verbs that do one thing to a container and end, and that may be cut off. Others run as long as somebody wants them to
+/// (`run`, `exec`, `events`), are the container's own first step (`init`), or may leave it frozen when they are cut off
+/// (`pause`, `resume`, and `update`, for which older ones freeze it).
+pub const ENDING: [&str; 4] = ["create", "start", "kill", "delete"];
+
+/// Most wrappers around one OCI runtime.
+pub const MAX_WRAPPERS: usize = 3;
+
+/// A client of a container of the kubelet that is older than its bound.
+struct Old<'a> {
+    process: &'a ProcessSeen,
+    verb: &'a str,
+    /// The container or sandbox it works on.
+    id: &'a str,
+    /// The sandbox, where its shim or the lists tell.
+    sandbox_id: Option<&'a str>,
+    container: Option<&'a ContainerSeen>,
+    pod: Option<PodRef>,
+    frozen: bool,
+}
+
+pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
+    let &Check { seen, thresholds, .. } = check;
+    let confirm = check.confirm(|of| of.runtime_client_hung);
+    let kind = FaultType::RuntimeClientHung;
+    let (table, looked) = match processes(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let age = thresholds.runtime_client_age;
+    let mut coverage = Coverage::new(absent(table, looked));
+    let may_be_old = |process: &&Unproven| process.may_be == MayBe::RuntimeClient && process.age >= age;
+    if let Some(process) = table.unproven.iter().find(may_be_old) {
+        coverage.others = unproven(process);
+    }
+    let mut old = Vec::new();
+    let is_old = |process: &&ProcessSeen| process.age >= age || is_still(process, thresholds);
+    for process in table.processes.iter().filter(is_old) {
+        let Part::RuntimeClient { verb, container_id } = &process.part else { continue };
+        if !ENDING.contains(&verb.as_str()) {
+            continue;
+        }
+        match container_id.as_deref().map(|id| whose(process, verb, id, table, seen)) {
+            Some(Whose::Ours(client)) => old.push(client),
+            Some(Whose::Others) => {}
+            Some(Whose::NotKnown) | None => {
+                let detail =
+                    format!("whose container `{}` works on is not known: {}", bounded(verb, 16), describe(process));
+                coverage.others = Verdict::unknown(ConditionReason::CheckFailed, &detail);
+            }
+        }
+    }
+    old.sort_by_key(|client| (client.process.start_ticks, client.process.pid));
+    // Without lists it is not known of which pods they are, and by those they may stand.
+    if let (Err(verdict), false) = (lists(seen), old.is_empty()) {
+        coverage.others = verdict;
+    }
+    for client in &old {
+        let detail = format!("{} is old too; another one is reported instead", describe(client.process));
+        for name in client.names() {
+            coverage.named.insert(name, Verdict::unknown(ConditionReason::FaultSuspected, &detail));
+        }
+    }
+    let mut told: Vec<String> = Vec::new();
+    for client in &old {
+        // Of one pod the oldest is told: the others wait for it. A wrapper waits for the client that it has called.
+        if !told.contains(&client.key()) && !client.waits_for_another(table) {
+            told.push(client.key());
+            findings.sightings.push(tell(client, looked, thresholds, confirm));
+        }
+    }
+    findings.cover(kind, coverage);
+}
+
+impl Old<'_> {
+    /// Whether it has a child at the same work.
+    fn waits_for_another(&self, table: &ProcessTable) -> bool {
+        table.processes.iter().any(|child| match &child.part {
+            Part::RuntimeClient { container_id, .. } => {
+                child.parent == self.process.pid && container_id.as_deref() == Some(self.id)
+            }
+            _ => false,
+        })
+    }
+
+    /// What the fault goes by: the pod, whose next container meets the same fault, else the container.
+    fn key(&self) -> String {
+        self.pod.as_ref().map_or_else(|| bounded(self.id, 128), |pod| pod.uid.clone())
+    }
+
+    /// Every name by which a look with more or less in sight may have known it.
+    fn names(&self) -> impl Iterator<Item = String> + '_ {
+        [Some(bounded(self.id, 128)), self.pod.as_ref().map(|pod| pod.uid.clone())].into_iter().flatten()
+    }
+}
+
+/// To whom a client belongs.
+enum Whose<'a> {
+    Ours(Old<'a>),
+    Others,
+    NotKnown,
+}
+
+/// A client is the kubelet's where its container is in the kubelet's lists, or its parent is a shim of containerd's for the
+/// kubelet (Docker's shims, and `runc` without a shim, may be anybody's).
+fn whose<'a>(
+    process: &'a ProcessSeen,
+    verb: &'a str,
+    id: &'a str,
+    table: &'a ProcessTable,
+    seen: &'a Observations,
+) -> Whose<'a> {
+    let shim = shim_above(process, table);
+    let listed = lists(seen).ok().map(|(lists, _)| lists);
+    let container = listed.and_then(|lists| lists.containers.iter().find(|one| one.id == id && one.pod.is_some()));
+    let sandbox = listed.and_then(|lists| lists.sandboxes.iter().find(|one| one.id == id));
+    let of_shim = shim.filter(|_| seen.kind == RuntimeKind::Containerd);
+    if container.is_none() && sandbox.is_none() && of_shim.is_none() {
+        return match (listed, seen.kind) {
+            (None, _) | (_, RuntimeKind::Unknown) => Whose::NotKnown,
+            _ => Whose::Others,
+        };
+    }
+    let sandbox_id = container.map(|one| one.sandbox_id.as_str()).or(sandbox.map(|one| one.id.as_str())).or(of_shim);
+    let pod = sandbox_id.and_then(|id| pod_of(id, seen));
+    let pod = pod.or_else(|| container.and_then(|one| one.pod.as_ref()).map(crate::finding::bounded_pod));
+    let frozen = seen.host.value().and_then(|host| host.frozen.as_ref().ok());
+    let frozen = frozen.is_some_and(|all| all.iter().any(|one| sandbox_id == Some(one.sandbox_id.as_str())));
+    Whose::Ours(Old { process, verb, id, sandbox_id, container, pod, frozen })
+}
+
+/// The id of the shim that has called a client, by a wrapper or without one.
+fn shim_above<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a str> {
+    let parent_of = |child: &ProcessSeen| table.processes.iter().find(|parent| parent.pid == child.parent);
+    let mut parent = parent_of(process)?;
+    for _ in 0..MAX_WRAPPERS {
+        match &parent.part {
+            Part::RuntimeClient { .. } => parent = parent_of(parent)?,
+            _ => break,
+        }
+    }
+    match &parent.part {
+        Part::Shim { id, .. } => Some(id),
+        _ => None,
+    }
+}
+
+fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: Confirm) -> Sighting {
+    let verb = bounded(client.verb, 16);
+    let what = client.container.map_or_else(
+        || format!("container {}", short(client.id)),
+        |container| format!("container {}", bounded(&container.name, 63)),
+    );
+    let because = if client.frozen { "; the container's control group is frozen, and it waits for that" } else { "" };
+    let (age, still) = (thresholds.runtime_client_age, thresholds.runtime_client_still);
+    let how = if client.process.age >= age {
+        format!("has been at work for more than {} s", age.as_secs())
+    } else {
+        format!("has made no progress for {} s", still.as_secs())
+    };
+    let message =
+        format!("`{verb}` of {what}{} {how}{because}: {}", of_pod(client.pod.as_ref()), describe(client.process));
+    let sandbox_id = client.sandbox_id.map(|id| bounded(id, 128));
+    let id = Some(bounded(client.id, 128));
+    let subject = match client.container {
+        Some(container) => container_of(container).0,
+        None => Subject {
+            id: id.clone(),
+            pod: client.pod.clone(),
+            sandbox_id: sandbox_id.clone(),
+            ..Subject::of(SubjectKind::Container)
+        },
+    };
+    // Where the container itself is frozen, the next client would wait as this one does.
+    let process = (!client.frozen).then(|| process_ref(client.process, Role::RuntimeClient));
+    Sighting {
+        kind: FaultType::RuntimeClientHung,
+        key: client.key(),
+        certain: true,
+        harm: Harm::Always,
+        severity: Severity::Medium,
+        subject,
+        target: Target { process, container_id: id, sandbox_id, pod: client.pod.clone(), lock: None },
+        message: bounded(&message, MAX_LINE),
+        impact:
+            "the pod gets no further, and what asks the runtime for this container may wait as well; with two such \
+                 pods the kubelet needs minutes for one relist of its pods"
+                .to_owned(),
+        evidence: evidence(
+            [
+                format!("{} is {} s old", describe(client.process), client.process.age.as_secs()),
+                format!("its arguments name container {}", short(client.id)),
+            ]
+            .into_iter()
+            .chain(client.process.still.map(|still| {
+                format!("neither it nor what it has called has used a processor for {} s", still.as_secs())
+            }))
+            .collect(),
+        ),
+        looked,
+        since: looked,
+        confirm: confirm.of(client.process, thresholds),
+        without_kubelet: None,
+    }
+}

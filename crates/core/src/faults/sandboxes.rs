@@ -1,0 +1,145 @@
+//! `DuplicateSandbox` and `GhostSandbox`: two copies of one pod, and a sandbox that is only listed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::spec::{FaultSpec, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use crate::finding::{
+    Check, Coverage, Findings, Harm, Sighting, Verdict, bounded_pod, evidence, kind_not_known, lists, of_pod, short,
+};
+use crate::observation::{ContainerSeen, ContainerState, ListRound, RuntimeKind, SandboxSeen};
+use crate::text::bounded;
+
+pub(super) const DUPLICATE: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::SandboxesConsistent),
+    time_to_confirm: |of| of.duplicate_sandbox.usual_time(),
+    ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Sandbox)
+};
+
+pub(super) const GHOST: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::SandboxesConsistent),
+    lasting: true,
+    time_to_confirm: |of| of.ghost_sandbox.usual_time(),
+    remedy: Remedy::NONE,
+    ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Sandbox)
+};
+
+/// Pods with more than one sandbox that is ready. Only sandboxes in both lists of a round count: one that is being made
+/// or removed just now is in one of them.
+pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::DuplicateSandbox;
+    let (lists, looked) = match lists(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let stayed: BTreeSet<&str> = lists.sandboxes_again.iter().map(String::as_str).collect();
+    let mut by_pod: BTreeMap<&str, Vec<&SandboxSeen>> = BTreeMap::new();
+    let ready = |sandbox: &&SandboxSeen| sandbox.ready && stayed.contains(sandbox.id.as_str());
+    for sandbox in lists.sandboxes.iter().filter(ready).filter(|sandbox| !sandbox.pod.uid.is_empty()) {
+        by_pod.entry(&sandbox.pod.uid).or_default().push(sandbox);
+    }
+    for (uid, mut sandboxes) in by_pod.into_iter().filter(|(_, sandboxes)| sandboxes.len() > 1) {
+        // The newest is the one that the kubelet works with.
+        sandboxes.sort_by(|a, b| b.attempt.cmp(&a.attempt).then_with(|| a.id.cmp(&b.id)));
+        let lines = sandboxes.iter().map(|sandbox| describe(sandbox, lists)).collect();
+        let Some((newest, [older, ..])) = sandboxes.split_first() else { continue };
+        let pod = bounded_pod(&newest.pod);
+        let message = format!(
+            "{} sandboxes{} are ready at once; the newest is {}",
+            sandboxes.len(),
+            of_pod(Some(&newest.pod)),
+            short(&newest.id)
+        );
+        findings.sightings.push(Sighting {
+            kind,
+            key: uid.to_owned(),
+            certain: true,
+            harm: Harm::Always,
+            severity: Severity::Medium,
+            subject: Subject {
+                id: Some(bounded(&older.id, 128)),
+                pod: Some(pod.clone()),
+                ..Subject::of(SubjectKind::Sandbox)
+            },
+            target: Target { sandbox_id: Some(bounded(&older.id, 128)), pod: Some(pod), ..Target::default() },
+            message: bounded(&message, MAX_LINE),
+            impact: "two copies of the pod run side by side, and write to the same volumes".to_owned(),
+            evidence: evidence(lines),
+            looked,
+            since: looked,
+            confirm: thresholds.duplicate_sandbox,
+            without_kubelet: None,
+        });
+    }
+    findings.cover(kind, Coverage::new(Verdict::Clean { looked }));
+}
+
+/// Sandboxes that are listed as not ready and that the runtime does not know when asked by id. cri-dockerd lists what it has
+/// kept a note of, also when the container behind it is gone; other runtimes list what they have.
+pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::GhostSandbox;
+    let (lists, looked) = match lists(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    if seen.kind == RuntimeKind::Unknown {
+        return findings.blind(kind, kind_not_known());
+    }
+    let mut coverage = Coverage::new(Verdict::Clean { looked });
+    for sandbox in lists.sandboxes.iter().filter(|sandbox| !sandbox.ready && seen.kind == RuntimeKind::Docker) {
+        let key = sandbox.id.clone();
+        let detail = format!("the runtime has not said lately whether sandbox {} exists", short(&key));
+        match lists.asked_sandboxes.get(&key) {
+            Some(Some(false)) => {}
+            Some(Some(true)) => {
+                coverage.named.insert(key, Verdict::Clean { looked });
+                continue;
+            }
+            // They are asked for in turn.
+            Some(None) | None => {
+                coverage.named.insert(key, Verdict::undecided(&detail));
+                continue;
+            }
+        }
+        let pod = bounded_pod(&sandbox.pod);
+        let message = format!(
+            "sandbox {}{} is listed, and the runtime does not know it when asked for it",
+            short(&key),
+            of_pod(Some(&sandbox.pod))
+        );
+        findings.sightings.push(Sighting {
+            kind,
+            certain: true,
+            harm: Harm::Always,
+            severity: Severity::Low,
+            subject: Subject {
+                id: Some(bounded(&key, 128)),
+                pod: Some(pod.clone()),
+                ..Subject::of(SubjectKind::Sandbox)
+            },
+            target: Target { sandbox_id: Some(bounded(&key, 128)), pod: Some(pod), ..Target::default() },
+            message: bounded(&message, MAX_LINE),
+            impact: "a note that the runtime keeps of it stays; kubelets up to 1.35 try to remove it again and again, \
+                     later ones never do"
+                .to_owned(),
+            evidence: evidence(vec![
+                format!("listed as not ready, attempt {}", sandbox.attempt),
+                "asked by id: no such sandbox".to_owned(),
+            ]),
+            key,
+            looked,
+            since: looked,
+            confirm: thresholds.ghost_sandbox,
+            without_kubelet: None,
+        });
+    }
+    findings.cover(kind, coverage);
+}
+
+fn describe(sandbox: &SandboxSeen, lists: &ListRound) -> String {
+    let runs =
+        |container: &&ContainerSeen| container.sandbox_id == sandbox.id && container.state == ContainerState::Running;
+    let running = lists.containers.iter().filter(runs).count();
+    format!("sandbox {}, attempt {}, is ready with {running} running containers", short(&sandbox.id), sandbox.attempt)
+}

@@ -1,0 +1,197 @@
+//! `UninterruptibleProcess`: a process of the runtime or the kubelet waits in the kernel and cannot be ended.
+
+use std::time::Duration;
+
+use super::spec::{ByDaemon, FaultSpec, Holds};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, absent, answer, pod_of, processes};
+use crate::observation::{MayBe, Observations, Owner, Part, ProcessSeen, ProcessTable, Unproven};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+use crate::thresholds::Thresholds;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::HostHealthy),
+    lasting: true,
+    time_to_confirm: |of| of.uninterruptible_age.saturating_add(of.uninterruptible_process.usual_time()),
+    // A kubelet with such a thread does not end, and keeps its ports: the next one cannot have them. A process of the runtime outlives
+    // it as a leftover that does not answer.
+    restart_harms: |fault| ByDaemon { kubelet: matches!(fault.subject.kind, SubjectKind::Kubelet), runtime: true },
+    holds: Holds::OwnPod,
+    ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Process)
+};
+
+/// Most of them in one report: behind one dead disk there may be hundreds, and all say the same.
+const MAX_TOLD: usize = 16;
+
+/// A process, or a thread of a daemon, that waits.
+struct Waiting {
+    /// Process id and start: an id of a shim cannot be read any more once it waits.
+    key: String,
+    /// What it is, as people know it.
+    role: String,
+    /// What a fault about it is about.
+    kind: SubjectKind,
+    command: String,
+    pid: i32,
+    /// The thread of it that waits, where it is not known to be the process itself.
+    thread: Option<i32>,
+    wchan: Option<String>,
+    waited: Duration,
+    sandbox_id: Option<String>,
+    looked: Duration,
+}
+
+/// Processes that have waited uninterruptibly for long, and have not run in between: not at all, by the kernel's count. On
+/// a slow disk a process that reads waits long too, but runs between one request and the next; one that flushes may wait
+/// for minutes, which is why the fault is confirmed late.
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::UninterruptibleProcess;
+    let (table, looked) = match processes(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let mut coverage = Coverage::new(absent(table, looked));
+    let mut found = of_table(table, looked);
+    match answer(&seen.host, seen.now, "the threads of kubelet and runtime", STALE) {
+        Err(verdict) => coverage.others = verdict,
+        Ok((host, looked)) => {
+            if let Some(why) = &host.unseen {
+                coverage.others = Verdict::unknown(ConditionReason::CheckFailed, why);
+            }
+            for daemon in &host.daemons {
+                let key = key_of(daemon.pid, daemon.start_ticks);
+                let verdict = match &daemon.waiting {
+                    Ok(None) => Verdict::Clean { looked },
+                    Ok(Some(thread)) => {
+                        found.push(Waiting {
+                            key: key.clone(),
+                            role: daemon.owner.to_string(),
+                            kind: if daemon.owner == Owner::Kubelet {
+                                SubjectKind::Kubelet
+                            } else {
+                                SubjectKind::Process
+                            },
+                            command: daemon.owner.key().to_owned(),
+                            pid: daemon.pid,
+                            thread: Some(thread.thread),
+                            wchan: thread.wchan.clone(),
+                            waited: thread.waited,
+                            sandbox_id: None,
+                            looked,
+                        });
+                        Verdict::undecided("a thread of it waits")
+                    }
+                    Err(why) => {
+                        let detail = format!("the threads of {} are not known: {why}", daemon.owner);
+                        Verdict::unknown(ConditionReason::CheckFailed, &detail)
+                    }
+                };
+                coverage.named.insert(key, verdict);
+            }
+        }
+    }
+    // Who has waited for the longest is nearest to the cause.
+    found.sort_by(|a, b| b.waited.cmp(&a.waited).then_with(|| a.key.cmp(&b.key)));
+    let mut told = 0_usize;
+    for one in &found {
+        let verdict = Verdict::undecided("it waits, or another one is reported instead");
+        coverage.named.insert(one.key.clone(), verdict);
+        if one.waited < thresholds.uninterruptible_age || told >= MAX_TOLD {
+            continue;
+        }
+        told += 1;
+        findings.sightings.push(tell(one, seen, thresholds).into());
+    }
+    findings.cover(kind, coverage);
+}
+
+fn key_of(pid: i32, start_ticks: u64) -> String {
+    format!("{pid}.{start_ticks}")
+}
+
+/// The waiting ones of the process table. Kubelet and runtime are looked at thread by thread, elsewhere.
+fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
+    let proven = table.processes.iter().filter_map(|process| {
+        let ProcessSeen { pid, start_ticks, command, wchan, waited, .. } = process;
+        let (role, sandbox_id) = match &process.part {
+            Part::Shim { id, .. } => ("shim".to_owned(), Some(id.clone())),
+            Part::NetworkPlugin { sandbox_id, .. } => ("network plugin".to_owned(), sandbox_id.clone()),
+            Part::RuntimeClient { verb, .. } => (format!("runtime client at `{}`", bounded(verb, 16)), None),
+            Part::Monitor { .. } => ("monitor of a container".to_owned(), None),
+            Part::Runtime | Part::Kubelet => return None,
+        };
+        let key = key_of(*pid, *start_ticks);
+        let (command, wchan) = (command.clone(), wchan.clone());
+        let kind = SubjectKind::Process;
+        Some(Waiting {
+            key,
+            role,
+            kind,
+            command,
+            pid: *pid,
+            thread: None,
+            wchan,
+            waited: (*waited)?,
+            sandbox_id,
+            looked,
+        })
+    });
+    let unproven = table.unproven.iter().filter_map(|process| {
+        let Unproven { pid, start_ticks, command, waited, may_be, .. } = process;
+        let role = match may_be {
+            MayBe::Shim => "shim by its name",
+            MayBe::NetworkPlugin => "child of the runtime",
+            MayBe::RuntimeClient => "runtime client by its name or its caller",
+            MayBe::Other => "part of the runtime by its name",
+        };
+        Some(Waiting {
+            key: key_of(*pid, *start_ticks),
+            role: role.to_owned(),
+            kind: SubjectKind::Process,
+            command: command.clone(),
+            pid: *pid,
+            thread: None,
+            wchan: None,
+            waited: (*waited)?,
+            sandbox_id: None,
+            looked,
+        })
+    });
+    proven.chain(unproven).collect()
+}
+
+fn tell<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) -> Component<'a> {
+    let command = bounded(&one.command, 64);
+    let pod = one.sandbox_id.as_deref().and_then(|id| pod_of(id, seen));
+    let what = match one.thread.filter(|thread| *thread != one.pid) {
+        Some(_) => "a thread of process",
+        None => "process",
+    };
+    let wchan = one.wchan.as_deref().map_or_else(String::new, |wchan| format!(", in {}", bounded(wchan, 64)));
+    let mut evidence = vec![format!("state D for {} s without having run{wchan}", one.waited.as_secs())];
+    evidence.extend(one.thread.map(|thread| format!("thread {thread}")));
+    Component {
+        kind: FaultType::UninterruptibleProcess,
+        key: &one.key,
+        severity: Severity::Medium,
+        message: format!(
+            "{what} {} ({command}, {}) waits uninterruptibly and has not run for more than {} s",
+            one.pid,
+            one.role,
+            thresholds.uninterruptible_age.as_secs()
+        ),
+        subject: Subject {
+            name: Some(bounded(&format!("{} ({command}, {})", one.pid, one.role), 253)),
+            sandbox_id: one.sandbox_id.as_deref().map(|id| bounded(id, 128)),
+            pod,
+            ..Subject::of(one.kind)
+        },
+        impact: "no signal ends it: it goes on when the disk, the server or the driver behind it answers, or with a reboot; \
+                 what waits for it waits as well",
+        evidence,
+        looked: one.looked,
+        confirm: thresholds.uninterruptible_process,
+    }
+}

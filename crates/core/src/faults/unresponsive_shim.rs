@@ -1,0 +1,103 @@
+//! `UnresponsiveShim`: what may keep the runtime from coming up.
+//!
+//! At its start containerd asks each shim that it finds, and some versions wait for each without end. Nothing answers then
+//! but the process table: a shim counts that is stopped and has nothing alive below it.
+
+use super::spec::{ByDaemon, FaultSpec, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
+use crate::finding::{
+    Check, Coverage, Findings, Harm, STALE, Sighting, Verdict, absent, answer, describe, evidence, kind_not_known,
+    process_ref, processes, short, unproven,
+};
+use crate::observation::{Look, MayBe, Part, ProcessSeen, RuntimeKind};
+use crate::text::{bounded, is_full_id};
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::SandboxesConsistent),
+    time_to_confirm: |of| of.unresponsive_shim.usual_time(),
+    restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
+    remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
+    ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Shim)
+};
+
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::UnresponsiveShim;
+    let silent = match &seen.runtime {
+        Look::Hung { .. } => true,
+        Look::Failed { age, .. } => *age <= STALE,
+        _ => false,
+    };
+    // Another daemon beside it, somebody's own Docker, says nothing of containerd.
+    let is_containerd =
+        |process: &ProcessSeen| process.part == Part::Runtime && process.command.starts_with("containerd");
+    let runs = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(is_containerd));
+    match (seen.kind, silent) {
+        // A probe that begins while containerd is stuck has not been told yet what it is.
+        (RuntimeKind::Containerd, true) => {}
+        (RuntimeKind::Unknown, true) if runs => {}
+        (RuntimeKind::Unknown, _) => return findings.blind(kind, kind_not_known()),
+        // It answers, so nothing keeps it (what is left over beside it is a LeakedShim); or it is one that waits for no
+        // shim at its start.
+        _ => {
+            return findings.blind(kind, Verdict::clean_at(answer(&seen.runtime, seen.now, "the runtime", STALE)));
+        }
+    }
+    let (table, looked) = match processes(seen) {
+        Ok(found) => found,
+        Err(verdict) => return findings.blind(kind, verdict),
+    };
+    let mut coverage = Coverage::new(absent(table, looked));
+    if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
+        coverage.others = unproven(process);
+    }
+    for process in &table.processes {
+        let Part::Shim { id, living_children: 0 } = &process.part else { continue };
+        if process.parent != 1 || process.state != 'T' || !is_full_id(id) {
+            continue;
+        }
+        if table.left_out.processes.is_some() {
+            // It may have children among those that are missing.
+            coverage.named.insert(id.clone(), absent(table, looked));
+            continue;
+        }
+        if !runs {
+            // Between two starts of the runtime: nothing waits for the shim at this moment.
+            coverage.named.insert(id.clone(), Verdict::undecided("the runtime does not run"));
+            continue;
+        }
+        let message = format!(
+            "shim {} is stopped with nothing alive below it, while the runtime runs and does not answer: {}",
+            short(id),
+            describe(process)
+        );
+        let sandbox_id = Some(bounded(id, 128));
+        findings.sightings.push(Sighting {
+            kind,
+            key: id.clone(),
+            certain: true,
+            harm: Harm::Always,
+            severity: Severity::High,
+            subject: Subject {
+                id: sandbox_id.clone(),
+                sandbox_id: sandbox_id.clone(),
+                ..Subject::of(SubjectKind::Shim)
+            },
+            target: Target { process: Some(process_ref(process, Role::Shim)), sandbox_id, ..Target::default() },
+            message: bounded(&message, MAX_LINE),
+            impact: "containerd asks every shim at its start, and some versions wait for this one without end: no \
+                     restart of the runtime helps"
+                .to_owned(),
+            evidence: evidence(vec![
+                "the runtime's process runs, and its socket gives no answer".to_owned(),
+                "it has no living child, and its parent is process 1".to_owned(),
+                describe(process),
+            ]),
+            looked,
+            since: looked,
+            confirm: thresholds.unresponsive_shim,
+            without_kubelet: None,
+        });
+    }
+    findings.cover(kind, coverage);
+}

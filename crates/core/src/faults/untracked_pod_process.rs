@@ -1,0 +1,62 @@
+//! `UntrackedPodProcess`: processes in a pod's control group of which the runtime knows nothing.
+
+use super::spec::{FaultSpec, Remedy};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer, lists, short};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    condition: Some(ConditionType::HostHealthy),
+    lasting: true,
+    time_to_confirm: |of| of.untracked_pod_process.usual_time(),
+    remedy: Remedy::NONE,
+    ..FaultSpec::new(FaultGroup::Runtime, Severity::Medium, SubjectKind::Process)
+};
+
+/// Control groups of containers that neither the lists of then nor those of now have. A runtime that was killed several times
+/// may have lost a container whose processes run on: nothing that asks the runtime ever sees them.
+pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::UntrackedPodProcess;
+    let host = answer(&seen.host, seen.now, "control groups", STALE);
+    let ((host, looked), (lists, listed)) = match (host, lists(seen)) {
+        (Ok(host), Ok(lists)) => (host, lists),
+        (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
+    };
+    let untracked = match &host.untracked {
+        Ok(untracked) => untracked,
+        Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
+    };
+    let looked = looked.min(listed);
+    for one in untracked.iter().filter(|one| !lists.ids().any(|id| id == one.id)) {
+        let id = bounded(&one.id, 128);
+        findings.sightings.push(
+            Component {
+                kind,
+                key: &one.id,
+                severity: Severity::Medium,
+                message: format!(
+                    "processes run in the control group of container {} of pod {}, which the runtime does not know",
+                    short(&id),
+                    bounded(&one.pod_uid, 64)
+                ),
+                subject: Subject { id: Some(id), ..Subject::of(SubjectKind::Container) },
+                impact: "they run beside every account of the node: no list shows them, and no deletion of a pod ends them",
+                evidence: vec![
+                    format!("control group {}", bounded(&one.group, 256)),
+                    format!("processes in it: {:?}", one.pids),
+                    "no list of the runtime has a container or a sandbox with its id".to_owned(),
+                ],
+                looked,
+                confirm: thresholds.untracked_pod_process,
+            }
+            .into(),
+        );
+    }
+    let more = host.untracked_left_out;
+    let left_out = (more > 0).then(|| {
+        format!("{more} more control groups are in no list, besides the {} that are reported", untracked.len())
+    });
+    findings.cover(kind, Coverage::new(Verdict::clean_unless(left_out.as_deref(), looked)));
+}

@@ -1,0 +1,42 @@
+//! A fault of something of which there is one on a node, or few: nothing in it is the one target of an act.
+
+use std::time::Duration;
+
+use super::{Harm, Sighting, evidence};
+use crate::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
+use crate::text::bounded;
+use crate::thresholds::Confirmation;
+
+/// A fault of a component as a whole: nothing on the node is its one target.
+pub(crate) struct Component<'a> {
+    pub kind: FaultType,
+    pub key: &'a str,
+    pub subject: Subject,
+    pub severity: Severity,
+    pub message: String,
+    pub impact: &'a str,
+    pub evidence: Vec<String>,
+    pub looked: Duration,
+    pub confirm: Confirmation,
+}
+
+impl From<Component<'_>> for Sighting {
+    fn from(component: Component<'_>) -> Self {
+        Self {
+            kind: component.kind,
+            key: component.key.to_owned(),
+            certain: true,
+            harm: Harm::Always,
+            severity: component.severity,
+            subject: component.subject,
+            target: Target::default(),
+            message: bounded(&component.message, MAX_LINE),
+            impact: component.impact.to_owned(),
+            evidence: evidence(component.evidence),
+            looked: component.looked,
+            since: component.looked,
+            confirm: component.confirm,
+            without_kubelet: None,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! How objects are called in faults: every name is bounded, since names come from the runtime and from processes and may
+//! be anything.
+
+use super::Verdict;
+use crate::fault::{MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
+use crate::observation::{ContainerSeen, Observations, ProcessSeen, Unproven};
+use crate::reason::ConditionReason;
+use crate::text::bounded;
+
+/// The process as a fault names it.
+pub(crate) fn process_ref(process: &ProcessSeen, role: Role) -> ProcessRef {
+    ProcessRef {
+        role,
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+        state: process.state.to_string(),
+        wchan: process.wchan.as_deref().map(|text| bounded(text, 64)),
+        command: bounded(&process.command, 64),
+    }
+}
+
+/// `process 4711 (containerd-shim), state T, waits in do_signal_stop`.
+pub(crate) fn describe(process: &ProcessSeen) -> String {
+    let wchan = process.wchan.as_deref().filter(|text| !text.is_empty() && *text != "0");
+    let waits = wchan.map_or_else(String::new, |text| format!(", waits in {}", bounded(text, 64)));
+    format!("process {} ({}), state {}{waits}", process.pid, bounded(&process.command, 64), process.state)
+}
+
+/// Where a process may be what is looked for, nobody knows whether there is one.
+pub(crate) fn unproven(process: &Unproven) -> Verdict {
+    let (pid, state, command) = (process.pid, process.state, bounded(&process.command, 64));
+    let detail = format!("what process {pid} ({command}, state {state}) is could not be proven");
+    Verdict::unknown(ConditionReason::CheckFailed, &detail)
+}
+
+pub(crate) fn evidence(lines: Vec<String>) -> Vec<String> {
+    lines.into_iter().take(MAX_EVIDENCE).map(|line| bounded(&line, MAX_LINE)).collect()
+}
+
+pub(crate) fn short(id: &str) -> String {
+    bounded(id, 12)
+}
+
+pub(crate) fn of_pod(pod: Option<&PodRef>) -> String {
+    pod.map_or_else(String::new, |pod| format!(" of {}/{}", bounded(&pod.namespace, 63), bounded(&pod.name, 253)))
+}
+
+/// A container as a fault names it, and as an act would touch it. Every text is bounded.
+pub(crate) fn container_of(container: &ContainerSeen) -> (Subject, Target) {
+    let subject = Subject {
+        id: Some(bounded(&container.id, 128)),
+        name: Some(bounded(&container.name, 253)),
+        pod: container.pod.as_ref().map(bounded_pod),
+        sandbox_id: Some(bounded(&container.sandbox_id, 128)),
+        ..Subject::of(SubjectKind::Container)
+    };
+    let target = Target {
+        container_id: subject.id.clone(),
+        sandbox_id: subject.sandbox_id.clone(),
+        pod: subject.pod.clone(),
+        ..Target::default()
+    };
+    (subject, target)
+}
+
+/// A pod with every text bounded.
+pub(crate) fn bounded_pod(pod: &PodRef) -> PodRef {
+    PodRef { namespace: bounded(&pod.namespace, 63), name: bounded(&pod.name, 253), uid: bounded(&pod.uid, 64) }
+}
+
+/// The pod of the sandbox with this id, where the newest list has it.
+pub(crate) fn pod_of(sandbox_id: &str, seen: &Observations) -> Option<PodRef> {
+    let sandboxes = &seen.lists.value()?.sandboxes;
+    sandboxes.iter().find(|sandbox| sandbox.id == sandbox_id).map(|sandbox| bounded_pod(&sandbox.pod))
+}

@@ -1,0 +1,15 @@
+//! Moments by the wall clock of whoever hands them in.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// Time from `then` to `now` by the wall clock; zero when the clock was set back.
+pub fn since(now: Timestamp, then: Timestamp) -> Duration {
+    now.duration_since(then).try_into().unwrap_or(Duration::ZERO)
+}
+
+/// A time for people, to the second.
+pub fn clock(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
