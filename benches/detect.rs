@@ -258,7 +258,7 @@ fn measured(
         standing = still;
         std::thread::sleep(Duration::from_millis(500));
     }
-    let least = Thresholds::default().hung_container.grace_period;
+    let least = nrh::core::faults::hung_container::CONFIRM.shipped.grace_period;
     let mut lines = shares(&format!("{name}, suspected"), suspected, least);
     lines.extend(shares(&format!("{name}, confirmed"), confirmed, least));
     Ok(lines)

@@ -167,7 +167,6 @@ impl Controller {
         let (c, k, l) = (calls.clone(), cache.clone(), leadership.clone());
         let events = applier.events.clone();
         let admission = admission::run(c, k, l, events.clone());
-        let thresholds = settings.thresholds.clone();
         let decider = Decider::new(applier, settings, ceiling, outlook);
         let (c, k) = (calls.clone(), cache.clone());
         let mirror = Mirror::new(c, k, clock.clone(), leadership.clone(), node_conditions, seen.clone());
@@ -185,7 +184,7 @@ impl Controller {
             () = hand_offs::rights::run(calls.clone(), cache.clone()) => return Err(Ended::Part("the asking for rights")),
             () = admission => return Err(Ended::Part("the check of the admission policies")),
             () = evictions::run(calls.clone(), cache.clone()) => return Err(Ended::Part("the asking for the right to evict")),
-            () = suspects::run(calls.clone(), cache, clock, leadership, thresholds) => {
+            () = suspects::run(calls.clone(), cache, clock, leadership) => {
                 return Err(Ended::Part("the reader of suspects' pods"));
             }
             () = sender.run(calls.raw_acts(), identity) => return Err(Ended::Part("the sender of events")),

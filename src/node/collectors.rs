@@ -25,7 +25,6 @@ use crate::core::observation::{
     RuntimeKind, RuntimeSeen, StatusSeen, answers_nobody,
 };
 use crate::core::text::is_full_id;
-use crate::core::thresholds::Thresholds;
 use crate::node::collect::kubelet::server::Served;
 use crate::node::collect::lists::ListCall;
 use crate::node::collect::{HostPaths, pressure};
@@ -374,7 +373,7 @@ fn lonely_shim(process: &crate::core::observation::ProcessSeen) -> Option<String
         Part::Shim { id, living_children: 0 }
             if process.parent == 1
                 && process.state != 'T'
-                && process.age >= Thresholds::default().leaked_shim_age
+                && process.age >= crate::core::faults::leaked_shim::AGE.shipped
                 && is_full_id(id) =>
         {
             Some(id.clone())

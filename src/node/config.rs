@@ -3,16 +3,20 @@
 //! What is not named keeps its shipped value. A key that is not known, or a value outside its range, is refused with its
 //! name, and the probe does not start: a roll-out of a wrong file stops at its first nodes.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::api::duration::HumanDuration;
-use crate::core::thresholds::{Confirmation, Thresholds};
+use crate::core::faults;
+use crate::core::thresholds::{Bound, Thresholds, TimeRange};
 use crate::node::proc::bounded;
 use crate::node::yaml;
 
@@ -24,14 +28,7 @@ const CHECKS: RangeInclusive<u32> = 3..=20;
 const CLEAR_CHECKS: RangeInclusive<u32> = 2..=20;
 /// How much shorter (as a divisor) and how much longer than shipped a time may be. A grace that Kubernetes needs to heal by
 /// itself must stay one, and one without end would only hide faults.
-const USUAL: (u64, u64) = (2, 20);
-/// The executor in a Job knows the shipped ages only: what is younger it would refuse to touch. And what waits for less
-/// than a minute waits for a disk.
-const NOT_SHORTER: (u64, u64) = (1, 20);
-/// Well before a look at the lists is stale, and before a list that is out is given up and asked for again.
-const LIST: (u64, u64) = (2, 2);
-/// A date has whole seconds, and an answer may take some; a lease of 40 s is misread long before five minutes.
-const SKEW: (u64, u64) = (3, 10);
+const USUAL: TimeRange = (2, 20);
 /// Longest time from the first clean look to the one that clears: steps wait for it, some of them for a minute.
 const CLEARS: Duration = Duration::from_secs(20);
 
@@ -65,51 +62,54 @@ pub enum ConfigError {
     },
 }
 
-/// What the file may say. Meaning, unit and reason of each key stand in `config/probe/probe.yaml`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+/// What the file says. Meaning, unit and reason of each key stand in `config/probe/probe.yaml`.
+#[derive(Default)]
 struct Said {
-    hung_container: Option<ConfirmationFile>,
-    leaked_shim: Option<ConfirmationFile>,
-    leaked_shim_age: Option<HumanDuration>,
-    orphan_kubelet_up: Option<ConfirmationFile>,
-    orphan_kubelet_down: Option<ConfirmationFile>,
-    network_plugin_hung: Option<ConfirmationFile>,
-    network_plugin_age: Option<HumanDuration>,
-    runtime_client_hung: Option<ConfirmationFile>,
-    runtime_client_age: Option<HumanDuration>,
-    runtime_client_still: Option<HumanDuration>,
-    network_not_ready: Option<ConfirmationFile>,
-    unresponsive_shim: Option<ConfirmationFile>,
-    ghost_sandbox: Option<ConfirmationFile>,
-    untracked_pod_process: Option<ConfirmationFile>,
-    probe_degraded: Option<ConfirmationFile>,
-    runtime_unreachable: Option<ConfirmationFile>,
-    runtime_list_hung: Option<ConfirmationFile>,
-    list_deadline: Option<HumanDuration>,
-    lost_task: Option<ConfirmationFile>,
-    duplicate_sandbox: Option<ConfirmationFile>,
-    container_stuck: Option<ConfirmationFile>,
-    kubelet_down: Option<ConfirmationFile>,
-    kubelet_crash_loop: Option<ConfirmationFile>,
-    sync_loop_stalled: Option<ConfirmationFile>,
-    pleg_slow: Option<ConfirmationFile>,
-    slow_relist: Option<HumanDuration>,
-    pid_exhaustion: Option<ConfirmationFile>,
-    fd_exhaustion: Option<ConfirmationFile>,
-    dbus_unresponsive: Option<ConfirmationFile>,
-    disk_full: Option<ConfirmationFile>,
-    read_only_filesystem: Option<ConfirmationFile>,
-    uninterruptible_process: Option<ConfirmationFile>,
-    uninterruptible_age: Option<HumanDuration>,
-    frozen_cgroup: Option<ConfirmationFile>,
-    frozen_init_age: Option<HumanDuration>,
-    exited_container_backlog: Option<ConfirmationFile>,
-    client_certificate_expiring: Option<ConfirmationFile>,
-    clock_unsynchronised: Option<ConfirmationFile>,
-    clock_skew: Option<HumanDuration>,
+    confirmations: BTreeMap<&'static str, ConfirmationFile>,
+    bounds: BTreeMap<&'static str, HumanDuration>,
     clear_checks: Option<u32>,
     clear_interval: Option<HumanDuration>,
+}
+
+impl<'de> Deserialize<'de> for Said {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+struct Keys;
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = Said;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("thresholds by their keys")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Said, A::Error> {
+        let mut said = Said::default();
+        while let Some(key) = map.next_key::<String>()? {
+            let is_new = if let Some(of) = faults::confirmations().find(|of| of.key == key) {
+                said.confirmations.insert(of.key, map.next_value()?).is_none()
+            } else if let Some(of) = configurable().find(|of| of.key == key) {
+                said.bounds.insert(of.key, map.next_value()?).is_none()
+            } else if key == "clearChecks" {
+                said.clear_checks.replace(map.next_value()?).is_none()
+            } else if key == "clearInterval" {
+                said.clear_interval.replace(map.next_value()?).is_none()
+            } else {
+                return Err(de::Error::custom(format!("unknown key {key:?}")));
+            };
+            if !is_new {
+                return Err(de::Error::custom(format!("{key} stands there twice")));
+            }
+        }
+        Ok(said)
+    }
+}
+
+fn configurable() -> impl Iterator<Item = &'static Bound> {
+    faults::bounds().filter(|bound| bound.range.is_some())
 }
 
 /// What confirms one kind of fault.
@@ -152,52 +152,19 @@ pub(in crate::node) fn parse(text: &str, path: &str) -> Result<Thresholds, Confi
 /// The shipped thresholds with what the file says in place of them, and what of it is refused.
 fn check(file: &Said) -> (Thresholds, Vec<String>) {
     let (mut to, mut refused) = (Thresholds::default(), Vec::new());
-    let mut confirmation = |key: &str, said: &Option<ConfirmationFile>, to: &mut Confirmation| {
-        let Some(said) = said else { return };
-        let name = |part: &str| format!("{key}.{part}");
-        number(&name("checks"), said.checks, &CHECKS, &mut to.checks, &mut refused);
-        time(&name("interval"), said.interval, USUAL, &mut to.interval, &mut refused);
-        time(&name("gracePeriod"), said.grace_period, USUAL, &mut to.grace_period, &mut refused);
-    };
-    confirmation("hungContainer", &file.hung_container, &mut to.hung_container);
-    confirmation("leakedShim", &file.leaked_shim, &mut to.leaked_shim);
-    confirmation("orphanKubeletUp", &file.orphan_kubelet_up, &mut to.orphan_kubelet_up);
-    confirmation("orphanKubeletDown", &file.orphan_kubelet_down, &mut to.orphan_kubelet_down);
-    confirmation("networkPluginHung", &file.network_plugin_hung, &mut to.network_plugin_hung);
-    confirmation("runtimeClientHung", &file.runtime_client_hung, &mut to.runtime_client_hung);
-    confirmation("networkNotReady", &file.network_not_ready, &mut to.network_not_ready);
-    confirmation("unresponsiveShim", &file.unresponsive_shim, &mut to.unresponsive_shim);
-    confirmation("ghostSandbox", &file.ghost_sandbox, &mut to.ghost_sandbox);
-    confirmation("untrackedPodProcess", &file.untracked_pod_process, &mut to.untracked_pod_process);
-    confirmation("probeDegraded", &file.probe_degraded, &mut to.probe_degraded);
-    confirmation("runtimeUnreachable", &file.runtime_unreachable, &mut to.runtime_unreachable);
-    confirmation("runtimeListHung", &file.runtime_list_hung, &mut to.runtime_list_hung);
-    confirmation("lostTask", &file.lost_task, &mut to.lost_task);
-    confirmation("duplicateSandbox", &file.duplicate_sandbox, &mut to.duplicate_sandbox);
-    confirmation("containerStuck", &file.container_stuck, &mut to.container_stuck);
-    confirmation("kubeletDown", &file.kubelet_down, &mut to.kubelet_down);
-    confirmation("kubeletCrashLoop", &file.kubelet_crash_loop, &mut to.kubelet_crash_loop);
-    confirmation("syncLoopStalled", &file.sync_loop_stalled, &mut to.sync_loop_stalled);
-    confirmation("plegSlow", &file.pleg_slow, &mut to.pleg_slow);
-    confirmation("pidExhaustion", &file.pid_exhaustion, &mut to.pid_exhaustion);
-    confirmation("fdExhaustion", &file.fd_exhaustion, &mut to.fd_exhaustion);
-    confirmation("dbusUnresponsive", &file.dbus_unresponsive, &mut to.dbus_unresponsive);
-    confirmation("diskFull", &file.disk_full, &mut to.disk_full);
-    confirmation("readOnlyFilesystem", &file.read_only_filesystem, &mut to.read_only_filesystem);
-    confirmation("uninterruptibleProcess", &file.uninterruptible_process, &mut to.uninterruptible_process);
-    confirmation("frozenCgroup", &file.frozen_cgroup, &mut to.frozen_cgroup);
-    confirmation("exitedContainerBacklog", &file.exited_container_backlog, &mut to.exited_container_backlog);
-    confirmation("clientCertificateExpiring", &file.client_certificate_expiring, &mut to.client_certificate_expiring);
-    confirmation("clockUnsynchronised", &file.clock_unsynchronised, &mut to.clock_unsynchronised);
-    time("leakedShimAge", file.leaked_shim_age, NOT_SHORTER, &mut to.leaked_shim_age, &mut refused);
-    time("networkPluginAge", file.network_plugin_age, NOT_SHORTER, &mut to.network_plugin_age, &mut refused);
-    time("runtimeClientStill", file.runtime_client_still, NOT_SHORTER, &mut to.runtime_client_still, &mut refused);
-    time("runtimeClientAge", file.runtime_client_age, NOT_SHORTER, &mut to.runtime_client_age, &mut refused);
-    time("uninterruptibleAge", file.uninterruptible_age, NOT_SHORTER, &mut to.uninterruptible_age, &mut refused);
-    time("frozenInitAge", file.frozen_init_age, NOT_SHORTER, &mut to.frozen_init_age, &mut refused);
-    time("slowRelist", file.slow_relist, NOT_SHORTER, &mut to.slow_relist, &mut refused);
-    time("listDeadline", file.list_deadline, LIST, &mut to.list_deadline, &mut refused);
-    time("clockSkew", file.clock_skew, SKEW, &mut to.clock_skew, &mut refused);
+    for of in faults::confirmations() {
+        let Some(said) = file.confirmations.get(of.key) else { continue };
+        let (name, mut confirmation) = (|part: &str| format!("{}.{part}", of.key), of.shipped);
+        number(&name("checks"), said.checks, &CHECKS, &mut confirmation.checks, &mut refused);
+        time(&name("interval"), said.interval, USUAL, &mut confirmation.interval, &mut refused);
+        time(&name("gracePeriod"), said.grace_period, USUAL, &mut confirmation.grace_period, &mut refused);
+        to.set_confirm(of, confirmation);
+    }
+    for of in configurable() {
+        let (Some(range), Some(said), mut bound) = (of.range, file.bounds.get(of.key), of.shipped) else { continue };
+        time(of.key, Some(*said), range, &mut bound, &mut refused);
+        to.set_bound(of, bound);
+    }
     time("clearInterval", file.clear_interval, USUAL, &mut to.clear_interval, &mut refused);
     number("clearChecks", file.clear_checks, &CLEAR_CHECKS, &mut to.clear_checks, &mut refused);
     let clears = to.clear_interval.saturating_mul(to.clear_checks.saturating_sub(1));
@@ -231,7 +198,7 @@ fn number(key: &str, said: Option<u32>, range: &RangeInclusive<u32>, to: &mut u3
 fn time(
     key: &str,
     said: Option<HumanDuration>,
-    (shorter, longer): (u64, u64),
+    (shorter, longer): TimeRange,
     to: &mut Duration,
     refused: &mut Vec<String>,
 ) {
@@ -248,6 +215,9 @@ fn time(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::faults::{hung_container, leaked_shim};
+    use crate::core::thresholds::Confirmation;
+    use std::collections::BTreeSet;
 
     const SHIPPED: &str = include_str!("../../config/probe/probe.yaml");
 
@@ -262,7 +232,12 @@ mod tests {
         let named = shipped.as_object().unwrap();
         let confirmations = named.values().filter_map(serde_json::Value::as_object);
         assert!(confirmations.clone().all(|one| one.len() == 3), "looks, apart and grace, each");
-        assert_eq!((named.len(), confirmations.count()), (41, 30), "a key of `Said` is not in the file");
+        let keys: BTreeSet<&str> = faults::confirmations().map(|of| of.key).collect();
+        let bounds: BTreeSet<&str> = configurable().map(|of| of.key).collect();
+        let others = ["clearChecks", "clearInterval"];
+        let all: BTreeSet<&str> = keys.iter().chain(&bounds).copied().chain(others).collect();
+        assert_eq!(named.keys().map(String::as_str).collect::<BTreeSet<_>>(), all);
+        assert_eq!(confirmations.count(), keys.len());
     }
 
     #[test]
@@ -271,10 +246,12 @@ mod tests {
             assert_eq!(parse(nothing, "f").unwrap(), Thresholds::default(), "{nothing:?}");
         }
         let one = parse("hungContainer: {gracePeriod: 2m}\nleakedShimAge: 10m\nclearChecks: 3", "f").unwrap();
-        let shipped = Thresholds::default();
-        let hung_container = Confirmation { grace_period: Duration::from_mins(2), ..shipped.hung_container };
-        let leaked_shim_age = Duration::from_mins(10);
-        assert_eq!(one, Thresholds { hung_container, leaked_shim_age, clear_checks: 3, ..shipped });
+        let mut expected = parse("clearChecks: 3", "f").unwrap();
+        assert_eq!(expected.clear_checks, 3);
+        let hung = Confirmation { grace_period: Duration::from_mins(2), ..hung_container::CONFIRM.shipped };
+        expected.set_confirm(&hung_container::CONFIRM, hung);
+        expected.set_bound(&leaked_shim::AGE, Duration::from_mins(10));
+        assert_eq!(one, expected);
     }
 
     #[test]

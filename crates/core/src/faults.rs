@@ -8,14 +8,14 @@ pub mod exhaustion;
 mod exited_container_backlog;
 mod filesystems;
 mod frozen_cgroup;
-mod hung_container;
-mod kubelet;
+pub mod hung_container;
+pub mod kubelet;
 mod kubelet_port;
-mod kubelet_start_blocked;
-mod leaked_shim;
+pub mod kubelet_start_blocked;
+pub mod leaked_shim;
 mod lost_task;
 mod network_not_ready;
-mod network_plugin_hung;
+pub mod network_plugin_hung;
 mod node_condition;
 mod node_flapping;
 mod orphan_container;
@@ -26,7 +26,7 @@ mod runtime;
 pub mod runtime_client_hung;
 mod sandboxes;
 mod spec;
-mod stuck_daemon_set_pod;
+pub mod stuck_daemon_set_pod;
 mod uninterruptible_process;
 mod unresponsive_shim;
 mod untracked_pod_process;
@@ -37,7 +37,7 @@ pub use spec::{ByDaemon, FaultSpec, Helps, Holds, PodScope, Remedy, Reporter};
 
 use crate::fault::FaultType;
 use crate::finding::{Check, Findings};
-use crate::thresholds::Thresholds;
+use crate::thresholds::{Bound, Confirm, Thresholds};
 
 impl FaultType {
     /// All that is said of the kind in general.
@@ -101,6 +101,16 @@ impl FaultType {
     pub fn usual_time_to_confirm(self, thresholds: &Thresholds) -> Duration {
         (self.spec().time_to_confirm)(thresholds)
     }
+}
+
+/// What confirms faults, as `probe.yaml` can change it.
+pub fn confirmations() -> impl Iterator<Item = &'static Confirm> {
+    FaultType::ALL.into_iter().flat_map(|kind| kind.spec().confirm.iter().copied())
+}
+
+/// The times from which something counts, as `probe.yaml` can change them.
+pub fn bounds() -> impl Iterator<Item = &'static Bound> {
+    FaultType::ALL.into_iter().flat_map(|kind| kind.spec().bounds.iter().copied())
 }
 
 /// Looks for one kind of fault, or a family.

@@ -11,7 +11,7 @@ use crate::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
 use crate::observation::{ListRound, Look, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::{Confirmation, Thresholds};
+use crate::thresholds::{Confirm, Confirmation, STILL, Thresholds};
 
 pub(crate) use component::Component;
 pub(crate) use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, process_ref, short, unproven};
@@ -187,7 +187,7 @@ pub struct Known {
 
 /// What confirms that something hangs, on a node that may be short of something.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Confirm {
+pub(crate) struct HangConfirmation {
     /// Of what may only be slow.
     pub slow: Confirmation,
     /// Of what is stopped, or has made no progress for long: that is no slowness, whatever the node is short of.
@@ -209,12 +209,12 @@ pub(crate) struct Check<'a> {
 
 impl Check<'_> {
     /// What confirms that something hangs.
-    pub fn confirm(&self, of: fn(&Thresholds) -> Confirmation) -> Confirm {
-        Confirm { slow: of(self.thresholds), stuck: of(self.configured) }
+    pub fn hangs(&self, of: &Confirm) -> HangConfirmation {
+        HangConfirmation { slow: self.thresholds.confirm(of), stuck: self.configured.confirm(of) }
     }
 }
 
-impl Confirm {
+impl HangConfirmation {
     /// Of a process whose progress is followed.
     pub(crate) fn of(self, process: &ProcessSeen, thresholds: &Thresholds) -> Confirmation {
         if is_still(process, thresholds) { self.stuck } else { self.slow }
@@ -223,7 +223,7 @@ impl Confirm {
 
 /// Whether a process has been seen to make no progress for long.
 pub(crate) fn is_still(process: &ProcessSeen, thresholds: &Thresholds) -> bool {
-    process.still.is_some_and(|still| still >= thresholds.runtime_client_still)
+    process.still.is_some_and(|still| still >= thresholds.bound(&STILL))
 }
 
 /// Everything one pass has to say.

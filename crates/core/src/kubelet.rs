@@ -14,9 +14,9 @@ use jiff::Timestamp;
 pub use complaint::{Complaint, complaint};
 
 use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::faults::kubelet_start_blocked;
 use super::snapshot::{KubeletView, NodeView};
 use super::text::bounded;
-use super::thresholds::Thresholds;
 use super::tri::Tri;
 
 pub mod complaint;
@@ -51,15 +51,9 @@ pub fn unfinished(view: &NodeView, kubelet: &KubeletView) -> Option<Unfinished> 
 }
 
 /// The start of a node's kubelet that is blocked, if it is. `faults` are what the probe reports, in whatever state.
-pub fn start_blocked(
-    node: &str,
-    view: &NodeView,
-    kubelet: &KubeletView,
-    faults: &[&Fault],
-    thresholds: &Thresholds,
-) -> Option<Fault> {
+pub fn start_blocked(node: &str, view: &NodeView, kubelet: &KubeletView, faults: &[&Fault]) -> Option<Fault> {
     let (began, how) = (kubelet.began?, unfinished(view, kubelet)?);
-    if kubelet.age < thresholds.start_blocked_age || kubelet.unfinished? < thresholds.start_blocked_seen {
+    if kubelet.age < kubelet_start_blocked::AGE || kubelet.unfinished? < kubelet_start_blocked::SEEN {
         return None;
     }
     let (shows, ready) = match how {

@@ -56,7 +56,6 @@ use super::policy::History;
 use super::remediation::{Remediation, Stopped};
 use super::snapshot::{Ledger, Tri};
 use super::taint::TaintEffect;
-use super::thresholds::Thresholds;
 use super::window;
 
 pub use super::blocked::BlockReason;
@@ -347,8 +346,6 @@ pub const EVIDENCE_MAX_AGE: Duration = Duration::from_secs(45);
 /// Bounds of the engine that no policy changes.
 #[derive(Clone, Debug)]
 pub struct PlanSettings {
-    /// Thresholds of the controller's own detectors.
-    pub thresholds: Thresholds,
     /// No act on evidence older than this.
     pub evidence_max_age: Duration,
     /// For how long a fault that failed to heal is not tried again.
@@ -378,7 +375,6 @@ pub struct PlanSettings {
 impl Default for PlanSettings {
     fn default() -> Self {
         Self {
-            thresholds: Thresholds::default(),
             evidence_max_age: EVIDENCE_MAX_AGE,
             failed_memory: Duration::from_hours(1),
             job_start: Duration::from_secs(45),

@@ -5,9 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::fault::{Fault, FaultState, FaultType, MAX_EVIDENCE, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use super::faults::stuck_daemon_set_pod;
 use super::snapshot::{FailedContainer, SuspectPod};
 use super::text::bounded;
-use super::thresholds::Thresholds;
 
 /// The kubelet's longest back-off between two starts of a container.
 pub const LONGEST_BACK_OFF: Duration = Duration::from_mins(5);
@@ -34,15 +34,15 @@ pub enum Pattern {
 }
 
 /// In what the pod was stuck when it was read and for how long, if it was.
-pub fn pattern(pod: &SuspectPod, thresholds: &Thresholds) -> Option<(Pattern, Duration)> {
+pub fn pattern(pod: &SuspectPod) -> Option<(Pattern, Duration)> {
     if let Some(overdue) = pod.overdue {
-        return (overdue >= thresholds.stuck_terminating).then_some((Pattern::Terminating, overdue));
+        return (overdue >= stuck_daemon_set_pod::TERMINATING).then_some((Pattern::Terminating, overdue));
     }
     if pod.ready {
         return None;
     }
     let creating = pod.waiting.iter().any(|c| is_creating(&c.reason));
-    if let Some(without) = pod.without_sandbox.filter(|lasted| creating && *lasted >= thresholds.stuck_creating) {
+    if let Some(without) = pod.without_sandbox.filter(|lasted| creating && *lasted >= stuck_daemon_set_pod::CREATING) {
         return Some((Pattern::Creating, without));
     }
     let named = pod
@@ -53,7 +53,7 @@ pub fn pattern(pod: &SuspectPod, thresholds: &Thresholds) -> Option<(Pattern, Du
     let unnamed = pod.failed.iter().filter(|c| waits_longest(c)).map(|c| c.ended);
     named
         .chain(unnamed)
-        .filter(|ended| *ended >= thresholds.stuck_back_off)
+        .filter(|ended| *ended >= stuck_daemon_set_pod::BACK_OFF)
         .max()
         .map(|ended| (Pattern::BackOff, ended))
 }
@@ -90,12 +90,12 @@ fn is_creating(reason: &str) -> bool {
 
 /// The stuck ones among the pods of one node, most urgent first; `faults` are what its probe reports, in
 /// whatever state.
-pub fn stuck_pods(now: Timestamp, pods: &[&SuspectPod], faults: &[&Fault], thresholds: &Thresholds) -> Vec<Fault> {
+pub fn stuck_pods(now: Timestamp, pods: &[&SuspectPod], faults: &[&Fault]) -> Vec<Fault> {
     let mut found: Vec<Fault> = pods
         .iter()
         .filter_map(|pod| {
             let daemon_set = pod.daemon_set.as_deref()?;
-            let (pattern, at_read) = pattern(pod, thresholds)?;
+            let (pattern, at_read) = pattern(pod)?;
             let lasted = at_read.saturating_add(pod.read);
             Some(fault(now, pod, daemon_set, pattern, lasted, cause(pod, faults)))
         })

@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, Target};
+use super::faults::kubelet;
 use super::finding::{Findings, Harm, Known, Sighting, Verdict};
 use super::thresholds::{Confirmation, Thresholds};
 use lives::Lives;
@@ -127,7 +128,7 @@ impl Tracker {
         {
             self.kubelet_completed = Some(completed);
         }
-        self.kubelets.note(&findings.kubelet, thresholds.crash_loop_window);
+        self.kubelets.note(&findings.kubelet, kubelet::CRASH_LOOP_WINDOW);
         let is_clean = |kind: FaultType| {
             matches!(findings.coverage.get(&kind).map(|coverage| &coverage.others), Some(Verdict::Clean { .. }))
         };

@@ -10,6 +10,7 @@ use super::timeline::FaultEvent;
 use super::timeline::pods::uid;
 use super::world::{PodLike, Sickness};
 use nrh_core::fault::{Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Subject, Target};
+use nrh_core::faults::stuck_daemon_set_pod;
 use nrh_core::narrow::NO_OWNER;
 use nrh_core::snapshot::{SuspectPod, WaitingContainer};
 use nrh_core::stuck::LONGEST_BACK_OFF;
@@ -115,7 +116,7 @@ pub(super) fn sickness(event: &FaultEvent, node: &str, now: Timestamp) -> Sickne
 
 /// A pod of a DaemonSet at the longest back-off: what the controller reads of it.
 pub(super) fn stuck_pod(event: &FaultEvent, node: &str, life: usize) -> SuspectPod {
-    let ended = Thresholds::default().stuck_back_off;
+    let ended = stuck_daemon_set_pod::BACK_OFF;
     let container = WaitingContainer {
         name: "main".to_owned(),
         reason: "CrashLoopBackOff".to_owned(),
@@ -131,7 +132,7 @@ pub(super) fn stuck_pod(event: &FaultEvent, node: &str, life: usize) -> SuspectP
         ready: false,
         age: ended + Duration::from_hours(1),
         without_sandbox: None,
-        overdue: event.terminating.then_some(Thresholds::default().stuck_terminating),
+        overdue: event.terminating.then_some(stuck_daemon_set_pod::TERMINATING),
         waiting: if event.terminating { Vec::new() } else { vec![container] },
         failed: Vec::new(),
         read: Duration::from_secs(1),

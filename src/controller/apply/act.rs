@@ -22,7 +22,6 @@ use crate::core::plan::Operation;
 use crate::core::remediation::{self, ActionResult, Remediation, StepRecord, StepState};
 use crate::core::snapshot::Tri;
 use crate::core::stuck;
-use crate::core::thresholds::Thresholds;
 
 pub(super) mod cleanup;
 
@@ -275,7 +274,7 @@ fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option
         return Some((OutcomeReason::Recovered, format!("Pod {pod} is Ready")));
     }
     // A container that has started since the decision, or a deletion that goes on: it helps itself.
-    let is_stuck = stuck::pattern(&seen, &Thresholds::default()).is_some();
+    let is_stuck = stuck::pattern(&seen).is_some();
     (!is_stuck).then(|| (OutcomeReason::Recovered, format!("Pod {pod} is not stuck any more")))
 }
 

@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use crate::core::fault::PodRef;
 use crate::core::snapshot::SuspectPod;
 use crate::core::stuck;
-use crate::core::thresholds::Thresholds;
 
 /// One pod, as it was read at that time.
 #[derive(Clone, Debug)]
@@ -100,11 +99,11 @@ impl PodReads {
     }
 
     /// Pods that are not well, when each was read, and whether it is stuck by now if it has not changed since.
-    pub fn to_read(&self, thresholds: &Thresholds, now: Instant) -> Vec<(&PodRef, Instant, bool)> {
+    pub fn to_read(&self, now: Instant) -> Vec<(&PodRef, Instant, bool)> {
         let unwell = self.pods.values().filter(|read| !read.pod.is_well());
         let is_stuck = |read: &Read| {
-            stuck::pattern(&read.pod, thresholds).is_some()
-                || stuck::pattern(&aged(&read.pod, now.saturating_duration_since(read.at)), thresholds).is_some()
+            stuck::pattern(&read.pod).is_some()
+                || stuck::pattern(&aged(&read.pod, now.saturating_duration_since(read.at))).is_some()
         };
         unwell.map(|read| (&read.pod.pod, read.at, is_stuck(read))).collect()
     }

@@ -22,7 +22,6 @@ use crate::core::narrow::pod_of;
 use crate::core::policy::{asked_keys, asks_of_pods};
 use crate::core::snapshot::{SuspectPod, Tri};
 use crate::core::stuck;
-use crate::core::thresholds::Thresholds;
 
 /// Least time between two reads of one node's pods.
 const NODE_EVERY: Duration = Duration::from_secs(5);
@@ -63,12 +62,12 @@ impl Subject {
 }
 
 /// Reads pods of suspects while this process leads, for as long as it runs.
-pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Leadership, thresholds: Thresholds) {
+pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Leadership) {
     let (mut tried, mut told) = (BTreeMap::new(), BTreeSet::new());
     loop {
         let now = Instant::now();
         let leads = leadership.term(now).is_some();
-        let due = if leads { due(&cache.lock(), &thresholds, &tried, now) } else { Due::default() };
+        let due = if leads { due(&cache.lock(), &tried, now) } else { Due::default() };
         let Some(subject) = due.first else {
             let wait = due.next.unwrap_or(NODE_EVERY).max(Duration::from_millis(50));
             tokio::select! {
@@ -83,7 +82,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Lead
         match read(&calls, &subject, asked).await {
             Ok(found) => {
                 tell(&mut told, &found.lost);
-                if found.is_of_use(&subject) && take(&mut cache.lock(), &subject, &found, asked, &thresholds) {
+                if found.is_of_use(&subject) && take(&mut cache.lock(), &subject, &found, asked) {
                     cache.wake();
                 }
             }
@@ -106,14 +105,14 @@ struct Due {
     next: Option<Duration>,
 }
 
-fn due(state: &State, thresholds: &Thresholds, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
+fn due(state: &State, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
     let mut result = Due::default();
     let nodes = state.nodes_of_interest();
     let nodes = nodes.into_iter().map(|node| (Subject::Node(node), NODE_EVERY, None));
     let sets = sets(state).map(|(set, every)| (set, every, None));
     let of_pods_last = tried.iter().filter(|(subject, _)| subject.is_pod()).map(|(_, at)| *at).max();
     let mut oldest = None;
-    for (subject, every, read) in nodes.chain(sets).chain(of_pods(state, thresholds, now)) {
+    for (subject, every, read) in nodes.chain(sets).chain(of_pods(state, now)) {
         let last = tried.get(&subject).copied().max(read);
         let left = |last: Option<Instant>, every: Duration| {
             last.map_or(Duration::ZERO, |at| every.saturating_sub(now.saturating_duration_since(at)))
@@ -132,9 +131,9 @@ fn due(state: &State, thresholds: &Thresholds, tried: &BTreeMap<Subject, Instant
 
 /// Pods that are not well, one by one, how often each is read, and when it was: those that are stuck, or are by now if nothing has
 /// changed; and what nothing else reads.
-fn of_pods(state: &State, thresholds: &Thresholds, now: Instant) -> Vec<(Subject, Duration, Option<Instant>)> {
+fn of_pods(state: &State, now: Instant) -> Vec<(Subject, Duration, Option<Instant>)> {
     let every = |is_stuck| if is_stuck { STUCK_EVERY } else { UNREAD_FOR };
-    let unwell = state.pod_reads.to_read(thresholds, now).into_iter();
+    let unwell = state.pod_reads.to_read(now).into_iter();
     unwell.map(|(pod, read, is_stuck)| (Subject::Pod(pod.clone()), every(is_stuck), Some(read))).collect()
 }
 
@@ -247,7 +246,7 @@ fn is_suspect(pod: &Pod, now: Timestamp) -> bool {
 }
 
 /// Takes a read over; whether the decider should know.
-fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked, thresholds: &Thresholds) -> bool {
+fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked) -> bool {
     let Asked { at, wall } = asked;
     let pods = &found.pods;
     let of_sets = pods.iter().filter(|pod| state.is_of_daemon_set(pod) == Tri::True);
@@ -271,9 +270,8 @@ fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked, thres
             true
         }
         Subject::Pod(pod) => {
-            let stands = |pod: Option<&SuspectPod>| {
-                pod.map(|pod| (pod.is_well(), stuck::pattern(pod, thresholds).map(|stuck| stuck.0)))
-            };
+            let stands =
+                |pod: Option<&SuspectPod>| pod.map(|pod| (pod.is_well(), stuck::pattern(pod).map(|stuck| stuck.0)));
             let before = stands(state.pod_reads.get(pod));
             state.pod_reads.note_pod(pod, all.into_iter().next(), at);
             before != stands(state.pod_reads.get(pod))

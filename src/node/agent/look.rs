@@ -13,9 +13,10 @@ use super::reader::Reader;
 use super::target::Held;
 use super::verdict::Refusal;
 use crate::core::fault::{ProcessRef, Target};
+use crate::core::faults::{kubelet, network_plugin_hung};
 use crate::core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
 use crate::core::order::{Order, OutcomeReason, Signal};
-use crate::core::thresholds::Thresholds;
+use crate::core::thresholds::{TASK_DEADLINE, Thresholds};
 use crate::node::collect::{self, kubelet::Finder};
 use crate::node::cri::endpoint::{Api, Endpoint};
 use crate::node::cri::tasks::Tasks;
@@ -68,7 +69,7 @@ impl Default for Bounds {
         Self {
             look: Duration::from_mins(1),
             call: Duration::from_secs(15),
-            task: Thresholds::default().task_deadline,
+            task: TASK_DEADLINE,
             inspect: Duration::from_secs(5),
             processes: Duration::from_secs(5),
             stop_grace: Duration::from_secs(10),
@@ -211,7 +212,7 @@ impl Looker {
 
     /// It is as old as a hung one, and still holds the lock that others wait for, where one was named.
     async fn plugin_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
-        self.as_old_as(held, self.thresholds.network_plugin_age).await?;
+        self.as_old_as(held, self.thresholds.bound(&network_plugin_hung::AGE)).await?;
         let (lock, plugin, pid) = (target.lock.clone(), Arc::clone(held), held.process.pid);
         let read = move || lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
         let holds = self.reader.run(self.bounds.processes, read).await?;
@@ -274,7 +275,7 @@ impl Looker {
         let mut finder = Finder::new(self.prover.root());
         let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
         let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
-        Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.kubelet_start_age))
+        Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.bound(&kubelet::START_AGE)))
     }
 
     /// It is at least so old.

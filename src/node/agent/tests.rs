@@ -48,10 +48,10 @@ impl Node {
         settings.bounds.inspect = Duration::from_millis(700);
         settings.bounds.remove = Duration::from_millis(700);
         settings.bounds.stop_grace = Duration::from_secs(1);
-        settings.thresholds.network_plugin_age = Duration::ZERO;
-        settings.thresholds.runtime_client_age = Duration::ZERO;
+        settings.thresholds.set_bound(&crate::core::faults::network_plugin_hung::AGE, Duration::ZERO);
+        settings.thresholds.set_bound(&crate::core::faults::runtime_client_hung::AGE, Duration::ZERO);
         // This machine may run a kubelet of its own; tests that want one at work say so.
-        settings.thresholds.kubelet_start_age = Duration::MAX;
+        settings.thresholds.set_bound(&crate::core::faults::kubelet::START_AGE, Duration::MAX);
         settings
     }
 

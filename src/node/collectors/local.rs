@@ -11,12 +11,11 @@ use super::pace::{Looker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{CollectorSettings, Shared, lock};
-use crate::core::faults::runtime_client_hung;
+use crate::core::faults::{kubelet, runtime_client_hung};
 use crate::core::observation::{
     KubeletSeen, KubeletSettings, Part, ProcessSeen, ProcessTable, RuntimeKind, answers_nobody,
 };
 use crate::core::text::bounded;
-use crate::core::thresholds::Thresholds;
 use crate::node::collect::HostPaths;
 use crate::node::collect::kubelet::server::Served;
 use crate::node::collect::kubelet::{Finder, Found, healthz, healthz_address};
@@ -82,7 +81,7 @@ fn is_to_be_followed(process: &ProcessSeen) -> bool {
         Part::NetworkPlugin { .. } => true,
         _ => false,
     };
-    is_one && (Duration::from_secs(5)..Thresholds::default().runtime_client_age).contains(&process.age)
+    is_one && (Duration::from_secs(5)..runtime_client_hung::AGE.shipped).contains(&process.age)
 }
 
 impl Looker for ProcessLooker {
@@ -165,7 +164,7 @@ impl Looker for KubeletLooker {
 
     fn stands_out(seen: &KubeletSeen) -> bool {
         // One that dies at its start may answer for a moment each time.
-        let is_young = |(_, _, age): (i32, u64, Duration)| age < Thresholds::default().kubelet_start_age * 2;
+        let is_young = |(_, _, age): (i32, u64, Duration)| age < kubelet::START_AGE.shipped * 2;
         seen.process.is_none_or(is_young) || seen.healthz != Some(true)
     }
 
@@ -201,7 +200,7 @@ impl Looker for KubeletLooker {
 /// Whether this kubelet may be asked at its own port: one that does not answer, or has hardly begun, has enough to do.
 fn served(found: &Found, seen: &KubeletSeen) -> Result<Served, String> {
     let settings = found.settings.as_ref().map_err(Clone::clone)?;
-    if seen.healthz == Some(false) || found.age < Thresholds::default().kubelet_start_age {
+    if seen.healthz == Some(false) || found.age < kubelet::START_AGE.shipped {
         return Err("no kubelet has completed its start".to_owned());
     }
     if !settings.same_network {

@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Failure, Slot};
 use super::{Shared, Tempo, lock};
-use crate::core::thresholds::{TASK_ROUND, Thresholds};
+use crate::core::faults::hung_container;
+use crate::core::thresholds::{LIST_DEADLINE, TASK_DEADLINE, TASK_ROUND, Thresholds};
 
 /// Waits after a call was given up, longer each time: what it left behind in the server should drain first.
 const BACK_OFF: [Duration; 4] =
@@ -76,18 +77,18 @@ const fn secs(seconds: u64) -> Duration {
 
 impl Paces {
     /// The rhythm that goes with these thresholds.
-    pub const fn of(thresholds: &Thresholds) -> Self {
+    pub fn of(thresholds: &Thresholds) -> Self {
         let slow = Pace { rest: secs(30), urgent: secs(10), deadline: secs(5), bound: secs(120) };
         let quick = Pace { rest: secs(15), urgent: secs(5), deadline: secs(10), bound: secs(600) };
         let seldom = Pace { rest: secs(60), urgent: secs(45), deadline: secs(15), bound: secs(600) };
         Self {
             version: slow,
             // Kubelets hold a list for minutes behind one blocked update, and it comes back by itself.
-            lists: Pace { deadline: thresholds.list_deadline, bound: secs(600), ..slow },
+            lists: Pace { deadline: thresholds.bound(&LIST_DEADLINE), bound: secs(600), ..slow },
             status: seldom,
-            tasks: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: thresholds.task_deadline, bound: secs(180) },
+            tasks: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: TASK_DEADLINE, bound: secs(180) },
             inspect: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: secs(5), bound: secs(3600) },
-            counted: thresholds.hung_container.interval,
+            counted: thresholds.confirm(&hung_container::CONFIRM).interval,
             processes: quick,
             kubelet: quick,
             host: seldom,

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::api::duration::HumanDuration;
 use crate::core::fault::MAX_FAULTS;
+use crate::core::faults;
 use crate::core::finding::Findings;
 use crate::core::order::{NodeAction, Order, is_service};
 use crate::core::reboot::{MARK_STANDS, is_boot_id, sentinel_name};
@@ -100,15 +101,10 @@ pub(crate) fn saved_state(data: &[u8]) -> bool {
 
 pub(crate) fn probe_config(data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
-    let shipped = Thresholds::default();
     match config::parse(text, "probe.yaml") {
         Ok(read) => {
-            for (one, shipped) in [
-                (&read.hung_container, &shipped.hung_container),
-                (&read.leaked_shim, &shipped.leaked_shim),
-                (&read.kubelet_down, &shipped.kubelet_down),
-                (&read.disk_full, &shipped.disk_full),
-            ] {
+            for of in faults::confirmations() {
+                let (one, shipped) = (read.confirm(of), of.shipped);
                 assert!((3..=20).contains(&one.checks), "{} looks", one.checks);
                 assert!(
                     one.interval.saturating_mul(2) >= shipped.interval
@@ -118,8 +114,11 @@ pub(crate) fn probe_config(data: &[u8]) -> bool {
             }
             assert!((2..=20).contains(&read.clear_checks));
             assert!(read.clear_interval.saturating_mul(read.clear_checks.saturating_sub(1)) <= Duration::from_secs(20));
-            assert!(read.leaked_shim_age >= shipped.leaked_shim_age);
-            assert!(HumanDuration::from_secs(read.list_deadline.as_secs()).get() == read.list_deadline);
+            for of in faults::bounds() {
+                let bound = read.bound(of);
+                assert!(bound.saturating_mul(2) >= of.shipped, "{}", of.key);
+                assert!(HumanDuration::from_secs(bound.as_secs()).get() == bound, "{}", of.key);
+            }
             true
         }
         Err(error) => {

@@ -336,6 +336,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_patient_kubelet_is_waited_for_also_after_its_end() {
+        use crate::core::faults::leaked_shim;
         use crate::core::observation::{KubeletSettings, SettingsSource};
         let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
         assert_eq!(judge.beside_the_kubelet(&node.seen()), Thresholds::default());
@@ -347,6 +348,6 @@ mod tests {
         assert_eq!((told.source, told.request_timeout_seconds), (SettingsSource::Flags, 900));
         node.kubelet_gone();
         node.kubelet().settings = None;
-        assert_eq!(judge.beside_the_kubelet(&node.seen()).leaked_shim_age, Duration::from_mins(31));
+        assert_eq!(judge.beside_the_kubelet(&node.seen()).bound(&leaked_shim::AGE), Duration::from_mins(31));
     }
 }

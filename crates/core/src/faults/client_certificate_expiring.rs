@@ -8,12 +8,17 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Findings, STALE, Verdict, answer};
 use crate::observation::Credential;
 use crate::reason::ConditionReason;
+use crate::thresholds::Confirm;
+
+/// A kubelet that starts late, or a machine that was suspended, renews its certificate at once.
+const CONFIRM: Confirm = Confirm::new("clientCertificateExpiring", 3, 45, 1800);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     worst_severity: Severity::High,
     condition: Some(ConditionType::ClientCertificateValid),
     lasting: true,
-    time_to_confirm: |of| of.client_certificate_expiring.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // High once the kubelet cannot prove who it is.
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     remedy: Remedy::NONE,
@@ -73,7 +78,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 lifetime.as_secs() / 3600
             )],
             looked,
-            confirm: thresholds.client_certificate_expiring,
+            confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),
     );

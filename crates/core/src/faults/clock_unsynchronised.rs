@@ -4,11 +4,21 @@ use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{CLOCK_STALE, Check, Component, Findings, Verdict, answer};
+use crate::thresholds::{Bound, Confirm};
+
+/// Three reports. A clock that is set by hand, or that a machine finds when it wakes, is put right within minutes.
+const CONFIRM: Confirm = Confirm::new("clockUnsynchronised", 3, 60, 600);
+
+/// How far the node's clock may be from the API server's. Kubelets renew a lease of 40 s by the clock, and tokens and
+/// certificates count from the second in which they are made.
+const SKEW: Bound = Bound::new("clockSkew", 30).range(3, 10);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
+    bounds: &[&SKEW],
     condition: Some(ConditionType::ClockSynchronised),
     lasting: true,
-    time_to_confirm: |of| of.clock_unsynchronised.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Host)
 };
@@ -30,8 +40,8 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     } else {
         (clock.behind, "behind", "behind")
     };
-    if certain <= thresholds.clock_skew {
-        if clock.most < thresholds.clock_skew / 2 {
+    if certain <= thresholds.bound(&SKEW) {
+        if clock.most < thresholds.bound(&SKEW) / 2 {
             return findings.blind(kind, Verdict::Clean { looked });
         }
         return findings.undecided(
@@ -49,13 +59,13 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             severity: Severity::Medium,
             message: format!(
                 "the node's clock is {how} the API server's by more than {} s",
-                thresholds.clock_skew.as_secs()
+                thresholds.bound(&SKEW).as_secs()
             ),
             impact: "certificates and tokens count as expired or as not valid yet, and times that the kubelet writes are read \
                      wrongly; where all nodes say so, it is the API server's clock",
             evidence: vec![format!("{side} by {} s at least, by the date of an answer of the API server", certain.as_secs())],
             looked,
-            confirm: thresholds.clock_unsynchronised,
+            confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),
     );

@@ -11,10 +11,17 @@ use crate::finding::{
 use crate::observation::{ContainerSeen, ContainerState, ListRound, RemovalSaid, RemovalSeen, RuntimeKind};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
+use crate::thresholds::Confirm;
+
+/// A kubelet starts a container that it has made within seconds, or makes another one within minutes.
+/// A removal that Docker calls failed does not go on by itself; the kubelet tries again every minute, and a mount that
+/// is busy may be let go of within those.
+const CONFIRM: Confirm = Confirm::new("containerStuck", 3, 30, 600);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.container_stuck.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Container)
 };
 
@@ -52,7 +59,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             evidence: evidence(lines),
             looked,
             since: looked,
-            confirm: thresholds.container_stuck,
+            confirm: thresholds.confirm(&CONFIRM),
             without_kubelet: None,
         });
     };

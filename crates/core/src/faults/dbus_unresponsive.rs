@@ -7,11 +7,16 @@ use crate::finding::{Check, Component, Findings, STALE, Verdict, answer};
 use crate::observation::{BusSeen, BusStep};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
+use crate::thresholds::Confirm;
+
+/// systemd is busy for a minute at boot, and while it takes in hundreds of mounts at once.
+const CONFIRM: Confirm = Confirm::new("dbusUnresponsive", 3, 45, 180).may_be_slow();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     condition: Some(ConditionType::SystemdResponsive),
     lasting: true,
-    time_to_confirm: |of| of.dbus_unresponsive.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |fault| {
         // High where it gives no answer. An error does not keep root from another way.
         let silent = fault.severity >= Severity::High;
@@ -61,7 +66,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             },
             evidence: vec![format!("{step}: {}", bounded(how, 256))],
             looked,
-            confirm: thresholds.dbus_unresponsive,
+            confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),
     );

@@ -6,12 +6,19 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer};
 use crate::observation::{HostSeen, LimitSeen, Observations, Owner, Usage};
 use crate::reason::ConditionReason;
-use crate::thresholds::Confirmation;
+use crate::thresholds::{Confirm, Confirmation};
+
+/// An aborted fork storm or a burst of starts is over within a minute.
+const CONFIRM_PIDS: Confirm = Confirm::new("pidExhaustion", 3, 30, 120);
+
+/// The same of open files.
+const CONFIRM_FILES: Confirm = Confirm::new("fdExhaustion", 3, 30, 120);
 
 pub(super) const PIDS: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_PIDS],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.pid_exhaustion.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_PIDS).usual_time(),
     // Neither comes up where it is refused threads half-way.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Host)
@@ -19,9 +26,10 @@ pub(super) const PIDS: FaultSpec = FaultSpec {
 
 /// Of `FdExhaustion`. A daemon that leaks open files is freed of them by its restart; where the node has none left, it does not come up.
 pub(super) const FILES: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_FILES],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.fd_exhaustion.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_FILES).usual_time(),
     restart_harms: |fault| {
         let of_node = matches!(fault.subject.kind, SubjectKind::Host);
         ByDaemon { kubelet: of_node, runtime: of_node }
@@ -51,7 +59,7 @@ pub(super) fn pids(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
         impact: "no container starts, no probe of a pod is run and no runtime comes back once a thread is refused; a Go \
                  program that is refused one ends at once",
         of: |host| &host.pids,
-        confirm: thresholds.pid_exhaustion,
+        confirm: thresholds.confirm(&CONFIRM_PIDS),
     };
     limit(&subject, seen, findings);
 }
@@ -63,7 +71,7 @@ pub(super) fn files(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut 
         what: "open files",
         impact: "once a file is refused no container starts or ends there, connections are dropped, and logs stop",
         of: |host| &host.files,
-        confirm: thresholds.fd_exhaustion,
+        confirm: thresholds.confirm(&CONFIRM_FILES),
     };
     limit(&subject, seen, findings);
 }

@@ -5,12 +5,17 @@ use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Findings, STALE, Verdict, lists};
 use crate::observation::{ContainerState, ListRound, Look};
+use crate::thresholds::Confirm;
+
+/// The kubelet removes ended containers every minute.
+const CONFIRM: Confirm = Confirm::new("exitedContainerBacklog", 3, 60, 600);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     worst_severity: Severity::High,
     condition: Some(ConditionType::SandboxesConsistent),
     lasting: true,
-    time_to_confirm: |of| of.exited_container_backlog.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // High once the kubelet cannot read the list any more.
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     remedy: Remedy::NONE,
@@ -61,7 +66,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             impact,
             evidence: vec![line],
             looked,
-            confirm: thresholds.exited_container_backlog,
+            confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),
     );

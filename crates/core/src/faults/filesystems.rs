@@ -8,21 +8,30 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer};
 use crate::observation::{DisksSeen, FilesystemSeen, Space};
 use crate::text::bounded;
-use crate::thresholds::Thresholds;
+use crate::thresholds::{Confirm, Thresholds};
+
+/// The kubelet frees a full disk by itself, if it can: it looks every 10 s for pods to evict, every minute for ended
+/// containers and every 5 min for images.
+const CONFIRM_FULL: Confirm = Confirm::new("diskFull", 5, 45, 600);
+
+/// A file system that has turned read-only stays so; people remount one for a moment.
+const CONFIRM_READ_ONLY: Confirm = Confirm::new("readOnlyFilesystem", 3, 30, 120);
 
 pub(super) const READ_ONLY: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_READ_ONLY],
     condition: Some(ConditionType::StorageReady),
     lasting: true,
-    time_to_confirm: |of| of.read_only_filesystem.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_READ_ONLY).usual_time(),
     // Neither comes up where it cannot write.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::Critical, SubjectKind::Filesystem)
 };
 
 pub(super) const FULL: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_FULL],
     condition: Some(ConditionType::StorageReady),
     lasting: true,
-    time_to_confirm: |of| of.disk_full.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_FULL).usual_time(),
     // The runtime's databases break on a full disk.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Filesystem)
@@ -85,7 +94,7 @@ fn is_full<'a>(filesystem: &'a FilesystemSeen, what: &str, looked: Duration, thr
             format!("{} of {} inodes are left", inodes.left, inodes.total),
         ],
         looked,
-        confirm: thresholds.disk_full,
+        confirm: thresholds.confirm(&CONFIRM_FULL),
     }
 }
 
@@ -113,7 +122,7 @@ pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
                          the disk",
                 evidence: vec![format!("device {}: {how}", filesystem.device)],
                 looked,
-                confirm: thresholds.read_only_filesystem,
+                confirm: thresholds.confirm(&CONFIRM_READ_ONLY),
             }
             .into(),
         );

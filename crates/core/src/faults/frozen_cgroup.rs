@@ -8,11 +8,22 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer, of_pod, pod_of, short};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
+use crate::thresholds::{Bound, Confirm};
+
+/// Three checks at a container that has been in the making for [`AGE`] and is frozen. Runtimes freeze a running
+/// container for milliseconds while they update it, people pause one for long; nobody freezes one that does not run
+/// yet.
+const CONFIRM: Confirm = Confirm::new("frozenCgroup", 3, 20, 60);
+
+/// Age from which the first process of a container that is being made counts as stuck, where it is frozen.
+const AGE: Bound = Bound::new("frozenInitAge", 60);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
+    bounds: &[&AGE],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.frozen_init_age.saturating_add(of.frozen_cgroup.usual_time()),
+    time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
     // It outlives the runtime as a leftover that does not answer.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPod,
@@ -38,7 +49,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     let mut told = BTreeSet::new();
     for one in frozen {
         coverage.named.insert(one.sandbox_id.clone(), Verdict::undecided("a container in it is frozen"));
-        if one.age < thresholds.frozen_init_age || !told.insert(one.sandbox_id.as_str()) {
+        if one.age < thresholds.bound(&AGE) || !told.insert(one.sandbox_id.as_str()) {
             continue;
         }
         let pod = pod_of(&one.sandbox_id, seen);
@@ -62,7 +73,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                          once the control group is thawed",
                 evidence: vec![format!("process {} (runc init) is in the frozen group {}", one.pid, one.group)],
                 looked,
-                confirm: thresholds.frozen_cgroup,
+                confirm: thresholds.confirm(&CONFIRM),
             }
             .into(),
         );

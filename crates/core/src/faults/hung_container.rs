@@ -7,8 +7,8 @@ use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Confirm, Coverage, Findings, Harm, STALE, Sighting, Verdict, answer, asks_single, bounded_pod, describe,
-    evidence, lists, of_pod, process_ref, short,
+    Check, Coverage, Findings, HangConfirmation, Harm, STALE, Sighting, Verdict, answer, asks_single, bounded_pod,
+    describe, evidence, lists, of_pod, process_ref, short,
 };
 use crate::observation::{
     ContainerSeen, ContainerState, ListRound, Look, Observations, Part, ProcessSeen, RuntimeKind, TaskAnswer,
@@ -16,10 +16,16 @@ use crate::observation::{
 };
 use crate::reason::ConditionReason;
 use crate::text::bounded;
+use crate::thresholds::Confirm;
+
+/// Frozen shims never answer again by themselves. Three checks 20 s apart rule out a busy moment; under resource pressure
+/// the probe takes longer where the shim is not stopped, see [`Thresholds::under_pressure`](crate::thresholds::Thresholds::under_pressure).
+pub const CONFIRM: Confirm = Confirm::new("hungContainer", 3, 20, 40).may_be_slow();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: |of| of.hung_container.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // The kubelet asks every container at its start and waits for each that does not answer; the runtime leaves the shim behind.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     holds: Holds::OwnPod,
@@ -42,7 +48,7 @@ struct Group<'a> {
 
 pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     let &Check { seen, known, .. } = check;
-    let confirm = check.confirm(|of| of.hung_container);
+    let confirm = check.hangs(&CONFIRM);
     let (lists, listed) = match lists(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(FaultType::HungContainer, verdict),
@@ -164,7 +170,13 @@ impl<'a> Answers<'a> {
     }
 }
 
-fn judge(group: &Group<'_>, seen: &Observations, confirm: Confirm, findings: &mut Findings, coverage: &mut Coverage) {
+fn judge(
+    group: &Group<'_>,
+    seen: &Observations,
+    confirm: HangConfirmation,
+    findings: &mut Findings,
+    coverage: &mut Coverage,
+) {
     let key = key(group);
     let answers = Answers::of(group, seen, findings.task_max_age);
     let shim = shim_of(group, &answers, seen);
@@ -265,7 +277,7 @@ fn tell(
     shim: Option<&ProcessSeen>,
     looked: Duration,
     kind: RuntimeKind,
-    confirm: Confirm,
+    confirm: HangConfirmation,
 ) -> Sighting {
     let certain = !answers.silent.is_empty();
     let silent: Vec<&ContainerSeen> = group

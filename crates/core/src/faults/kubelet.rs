@@ -9,19 +9,42 @@ use crate::finding::{Check, Component, Findings, Known, KubeletStart, STALE, Ver
 use crate::observation::{KubeletSeen, Observations, Part};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::{Confirmation, Thresholds};
+use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
+
+/// No kubelet completes a start.
+pub(super) const CONFIRM_DOWN: Confirm = Confirm::new("kubeletDown", 3, 10, 60).may_be_slow();
+
+/// Three checks 20 s apart at a count that has been reached already.
+const CONFIRM_CRASH_LOOP: Confirm = Confirm::new("kubeletCrashLoop", 3, 20, 60);
+
+/// A kubelet counts as started when it answers `/healthz` and is at least this old (one that dies at
+/// start answers for a moment too).
+pub const START_AGE: Bound = Bound::new("kubeletStartAge", 20).fixed();
+
+/// Kubelets that complete their start, within [`CRASH_LOOP_WINDOW`], from which it is a loop. Few people
+/// restart one by hand more than five times in half an hour; one that dies every minute gets there in six.
+pub const CRASH_LOOP_STARTS: u32 = 6;
+
+/// The time within which they count.
+pub const CRASH_LOOP_WINDOW: Duration = Duration::from_mins(30);
+
+/// A kubelet that lives for so long has left the loop.
+pub const CRASH_LOOP_OVER: Duration = Duration::from_mins(10);
 
 pub(super) const DOWN: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_DOWN],
+    bounds: &[&START_AGE],
     condition: Some(ConditionType::KubeletReady),
-    time_to_confirm: |of| of.kubelet_down.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_DOWN).usual_time(),
     pods_cannot_end: true,
     remedy: Remedy { restart: |_| ByDaemon { kubelet: Ok(()), ..NO_RESTART }, new_boot: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::Critical, SubjectKind::Kubelet)
 };
 
 pub(super) const CRASH_LOOP: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_CRASH_LOOP],
     condition: Some(ConditionType::KubeletReady),
-    time_to_confirm: |of| of.kubelet_crash_loop.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_CRASH_LOOP).usual_time(),
     pods_cannot_end: true,
     remedy: Remedy {
         restart: |_| ByDaemon { kubelet: Err("it is restarted again and again already"), ..NO_RESTART },
@@ -48,10 +71,10 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
         creates_pods: creates_pods(kubelet, seen),
         ..KubeletStart::default()
     };
-    let confirm = thresholds.kubelet_down;
+    let confirm = thresholds.confirm(&CONFIRM_DOWN);
     let (message, confirm) = match (kubelet.process, kubelet.healthz) {
         (None, _) => ("no kubelet process runs".to_owned(), confirm),
-        (Some((_, _, age)), _) if age < thresholds.kubelet_start_age => {
+        (Some((_, _, age)), _) if age < thresholds.bound(&START_AGE) => {
             // It may be on its way up, or one of many that die at start: it takes twice the grace, in which
             // none completes its start, to tell.
             let grace = confirm.grace_period.saturating_mul(2);
@@ -81,7 +104,7 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
         evidence.push(format!(
             "{} kubelet processes were seen within {} min; but for the newest, none lived longer than about {} s",
             known.kubelets.begun,
-            thresholds.crash_loop_window.as_secs() / 60,
+            CRASH_LOOP_WINDOW.as_secs() / 60,
             known.kubelets.longest.as_secs()
         ));
     }
@@ -109,11 +132,11 @@ pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, fin
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let stays = kubelet.process.is_some_and(|(_, _, age)| age >= thresholds.crash_loop_over);
-    if stays || known.kubelets.completed < thresholds.crash_loop_starts {
+    let stays = kubelet.process.is_some_and(|(_, _, age)| age >= CRASH_LOOP_OVER);
+    if stays || known.kubelets.completed < CRASH_LOOP_STARTS {
         return findings.blind(kind, Verdict::Clean { looked });
     }
-    let minutes = thresholds.crash_loop_window.as_secs() / 60;
+    let minutes = CRASH_LOOP_WINDOW.as_secs() / 60;
     let evidence = vec![
         format!("{} kubelets have completed their start within {minutes} min", known.kubelets.completed),
         format!("but for the newest, none lived longer than about {} s", known.kubelets.longest.as_secs()),
@@ -125,13 +148,12 @@ pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, fin
             subject: Subject::named(SubjectKind::Kubelet, KUBELET),
             severity: Severity::High,
             message: format!(
-                "the kubelet completes its start and ends, again and again: {} times or more within {minutes} min",
-                thresholds.crash_loop_starts
+                "the kubelet completes its start and ends, again and again: {CRASH_LOOP_STARTS} times or more within {minutes} min"
             ),
             impact: "pods of this node are started and stopped late; each start asks every container anew",
             evidence,
             looked,
-            confirm: thresholds.kubelet_crash_loop,
+            confirm: thresholds.confirm(&CONFIRM_CRASH_LOOP),
         }
         .into(),
     );
@@ -153,7 +175,7 @@ fn look(seen: &Observations, known: Known) -> Result<(&KubeletSeen, Duration), V
 
 fn started(kubelet: &KubeletSeen, thresholds: &Thresholds) -> Option<bool> {
     match kubelet.process {
-        Some((_, _, age)) if age < thresholds.kubelet_start_age => None,
+        Some((_, _, age)) if age < thresholds.bound(&START_AGE) => None,
         _ => Some(false),
     }
 }

@@ -17,12 +17,23 @@ use crate::finding::Component;
 use crate::finding::{Check, Findings, PORT_STALE, STALE, Verdict, answer, lists};
 use crate::observation::{Observations, PortSeen};
 use crate::reason::ConditionReason;
-use crate::thresholds::{Confirmation, Thresholds};
+use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
+
+/// The kubelet's own check waits five minutes already, and by its monotonic clock.
+const CONFIRM_SYNC_LOOP: Confirm = Confirm::new("syncLoopStalled", 3, 45, 120);
+
+/// One call of the kubelet to its runtime may take two minutes, and then its next look at its pods is quick again.
+const CONFIRM_PLEG: Confirm = Confirm::new("plegSlow", 5, 45, 300);
+
+/// From which time on one look of the kubelet at its pods is slow. Ordinary ones take well under a second, every
+/// second; with many hundred containers they were seen to take tens of seconds.
+const SLOW_RELIST: Bound = Bound::new("slowRelist", 30);
 
 pub(super) const SYNC_LOOP: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_SYNC_LOOP],
     condition: Some(ConditionType::SyncLoopRunning),
     lasting: true,
-    time_to_confirm: |of| of.sync_loop_stalled.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_SYNC_LOOP).usual_time(),
     pods_cannot_end: true,
     remedy: Remedy {
         restart: |_| ByDaemon { kubelet: Err("what its loop waits for outlives a restart"), ..NO_RESTART },
@@ -36,9 +47,11 @@ pub(super) const SAME_CONTAINER: fn(&Subject) -> ByDaemon<Helps> =
     |_| ByDaemon { kubelet: Err("it would wait for the same container at its start; release that one"), ..NO_RESTART };
 
 pub(super) const PLEG: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_PLEG],
+    bounds: &[&SLOW_RELIST],
     condition: Some(ConditionType::PlegHealthy),
     lasting: true,
-    time_to_confirm: |of| of.slow_relist.saturating_add(of.pleg_slow.usual_time()),
+    time_to_confirm: |of| of.bound(&SLOW_RELIST).saturating_add(of.confirm(&CONFIRM_PLEG).usual_time()),
     remedy: Remedy { restart: SAME_CONTAINER, ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
 };
@@ -116,7 +129,7 @@ pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
                 "/healthz/syncloop: its sync loop took longer than expected, which it says after 5 min".to_owned(),
                 "it goes on relisting its pods, and the runtime answers".to_owned(),
             ],
-            ..of_the_kubelet(kind, looked, thresholds.sync_loop_stalled)
+            ..of_the_kubelet(kind, looked, thresholds.confirm(&CONFIRM_SYNC_LOOP))
         }
         .into(),
     );
@@ -145,12 +158,12 @@ pub(super) fn pleg(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
         Component {
             message: format!(
                 "the kubelet takes {} s or more for each relist of its pods, and the runtime answers",
-                thresholds.slow_relist.as_secs()
+                thresholds.bound(&SLOW_RELIST).as_secs()
             ),
             impact: "what becomes of the pods of this node is noticed late, although the node is Ready: the kubelet waits for \
                      single objects one after another, and up to its limit for each",
             evidence,
-            ..of_the_kubelet(kind, looked, thresholds.pleg_slow)
+            ..of_the_kubelet(kind, looked, thresholds.confirm(&CONFIRM_PLEG))
         }
         .into(),
     );
@@ -165,7 +178,7 @@ fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Rel
     // With events it looks every five minutes only, and sets the moment of its last list to now whenever it is asked.
     let evented =
         seen.kubelet.value().and_then(|kubelet| kubelet.settings).is_some_and(|settings| settings.evented_pleg);
-    let slow = thresholds.slow_relist;
+    let slow = thresholds.bound(&SLOW_RELIST);
     let mut evidence = Vec::new();
     if let Some(mean) = relists.mean.filter(|mean| *mean >= slow) {
         evidence.push(format!("those that have ended lately took more than {} s", steps(mean, slow)));

@@ -14,11 +14,21 @@ use crate::observation::{
 };
 use crate::reason::ConditionReason;
 use crate::text::{bounded, is_full_id};
-use crate::thresholds::Thresholds;
+use crate::thresholds::{Bound, Confirm, Thresholds};
+
+/// A shim outlives its objects for seconds while they are deleted; three rounds 30 s apart.
+const CONFIRM: Confirm = Confirm::new("leakedShim", 3, 30, 60).may_be_slow();
+
+/// Age from which a shim that runs and whose task containerd does not know counts as left over. Kubelets wait
+/// up to four minutes for a sandbox to be made, and that of a VM may have no child for long. A stopped shim
+/// is no start under way, whatever its age.
+pub const AGE: Bound = Bound::new("leakedShimAge", 300).waits_for_kubelet();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
+    bounds: &[&AGE],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.leaked_shim.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Shim)
@@ -177,7 +187,7 @@ fn proof(
         return Ok(Proof { line: "it is stopped, so no start of a sandbox is under way in it", looked: both });
     }
     let waits = |detail: String| Verdict::unknown(ConditionReason::NotYetChecked, &detail);
-    if process.age < thresholds.leaked_shim_age {
+    if process.age < thresholds.bound(&AGE) {
         return Err(waits(format!("shim {} is young: its sandbox may just be being made", short(id))));
     }
     findings.ask(id);
@@ -241,7 +251,7 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
         ]),
         looked: proof.looked,
         since: proof.looked,
-        confirm: thresholds.leaked_shim,
+        confirm: thresholds.confirm(&CONFIRM),
         without_kubelet: None,
     }
 }

@@ -10,10 +10,15 @@ use crate::finding::{
 use crate::observation::{ContainerState, RuntimeKind, TaskAnswer};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
+use crate::thresholds::Confirm;
+
+/// The runtime's list follows the end of a process within a second; a restarted runtime loads its containers first.
+const CONFIRM: Confirm = Confirm::new("lostTask", 3, 20, 60).may_be_slow();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: |of| of.lost_task.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
@@ -94,7 +99,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             ]),
             looked: asked,
             since: asked,
-            confirm: thresholds.lost_task,
+            confirm: thresholds.confirm(&CONFIRM),
             without_kubelet: None,
         });
     }

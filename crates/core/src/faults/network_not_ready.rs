@@ -6,11 +6,16 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Findings, STALE, Verdict, answer};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
+use crate::thresholds::Confirm;
+
+/// A node that has just joined waits for the pod that installs its network plugin, and that for its image.
+const CONFIRM: Confirm = Confirm::new("networkNotReady", 3, 45, 300);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     condition: Some(ConditionType::NetworkReady),
     lasting: true,
-    time_to_confirm: |of| of.network_not_ready.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Runtime)
 };
 
@@ -46,7 +51,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                      changes nothing: check the pod that installs the network plugin",
             evidence: vec![format!("NetworkReady is false: {}", bounded(&network.message, 256))],
             looked,
-            confirm: thresholds.network_not_ready,
+            confirm: thresholds.confirm(&CONFIRM),
         }
         .into(),
     );

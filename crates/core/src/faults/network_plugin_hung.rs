@@ -6,17 +6,26 @@ use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Confirm, Coverage, Findings, Harm, Sighting, Verdict, absent, describe, evidence, of_pod, pod_of,
+    Check, Coverage, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, describe, evidence, of_pod, pod_of,
     process_ref, processes, short, unproven,
 };
 use crate::observation::{MayBe, Observations, Part, ProcessSeen, Unproven};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::Thresholds;
+use crate::thresholds::{Bound, Confirm, Thresholds};
+
+/// Three checks 10 s apart at a plugin that is already older than [`AGE`].
+const CONFIRM: Confirm = Confirm::new("networkPluginHung", 3, 10, 20).may_be_slow();
+
+/// Age from which a CNI plugin process counts as hung. Ordinary ones take well under a second; the
+/// runtime itself gives up only after minutes.
+pub const AGE: Bound = Bound::new("networkPluginAge", 60);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
+    bounds: &[&AGE],
     condition: Some(ConditionType::NetworkPluginResponsive),
-    time_to_confirm: |of| of.network_plugin_age.saturating_add(of.network_plugin_hung.usual_time()),
+    time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
     // It is cut off half-way.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPodAndWaiters,
@@ -38,18 +47,17 @@ struct Old<'a> {
 
 pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     let &Check { seen, thresholds, .. } = check;
-    let confirm = check.confirm(|of| of.network_plugin_hung);
+    let confirm = check.hangs(&CONFIRM);
     let kind = FaultType::NetworkPluginHung;
     let (table, looked) = match processes(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let mut old: Vec<Old> =
-        table.processes.iter().filter_map(|p| old_plugin(p, thresholds.network_plugin_age)).collect();
+    let mut old: Vec<Old> = table.processes.iter().filter_map(|p| old_plugin(p, thresholds.bound(&AGE))).collect();
     old.sort_by_key(|plugin| (plugin.process.start_ticks, plugin.process.pid));
     let mut coverage = Coverage::new(absent(table, looked));
     let may_be_old =
-        |process: &&Unproven| process.may_be == MayBe::NetworkPlugin && process.age >= thresholds.network_plugin_age;
+        |process: &&Unproven| process.may_be == MayBe::NetworkPlugin && process.age >= thresholds.bound(&AGE);
     if let Some(process) = table.unproven.iter().find(may_be_old) {
         coverage.others = unproven(process);
     }
@@ -116,7 +124,7 @@ fn tell(
     seen: &Observations,
     looked: Duration,
     thresholds: &Thresholds,
-    confirm: Confirm,
+    confirm: HangConfirmation,
 ) -> Sighting {
     let lock = culprit.holds.first().map(|path| bounded(path, MAX_LINE));
     let plugin = bounded(culprit.plugin, 64);
@@ -131,7 +139,7 @@ fn tell(
     let message = format!(
         "network plugin {plugin}{} has been at work for more than {} s{blame}: {}",
         of_pod(pod.as_ref()),
-        thresholds.network_plugin_age.as_secs(),
+        thresholds.bound(&AGE).as_secs(),
         describe(culprit.process)
     );
     let mut lines = vec![format!("{} is {} s old", describe(culprit.process), culprit.process.age.as_secs())];

@@ -12,12 +12,22 @@ use crate::finding::{
 use crate::observation::{ContainerSeen, ContainerState, ListRound, Observations, OrphanRecheck};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::Thresholds;
+use crate::thresholds::{Confirm, Thresholds};
+
+/// While a kubelet has completed its start a creator exists, so a race exists: three rounds 30 s apart
+/// and five minutes (a current kubelet replaces a missing sandbox in 1 to 4 s).
+const KUBELET_UP: Confirm = Confirm::new("orphanKubeletUp", 3, 30, 300).waits_for_kubelet();
+
+/// No kubelet has completed a start since it was first seen: nothing creates containers.
+const KUBELET_DOWN: Confirm = Confirm::new("orphanKubeletDown", 3, 10, 20);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&KUBELET_UP, &KUBELET_DOWN],
     worst_severity: Severity::Critical,
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.kubelet_down.usual_time().saturating_add(of.orphan_kubelet_down.usual_time()),
+    time_to_confirm: |of| {
+        of.confirm(&super::kubelet::CONFIRM_DOWN).usual_time().saturating_add(of.confirm(&KUBELET_DOWN).usual_time())
+    },
     // High only while the kubelet is down and none has completed a start since the orphan was first seen: it may be what keeps it
     // from starting. A kubelet older than 1.24 surely dies on it (Critical).
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
@@ -112,7 +122,7 @@ fn orphan(
     );
     let (subject, target) = container_of(container);
     let without_kubelet = WithoutKubelet {
-        confirm: thresholds.orphan_kubelet_down,
+        confirm: thresholds.confirm(&KUBELET_DOWN),
         severity: if before_1_24 { Severity::Critical } else { Severity::High },
         impact: "the kubelet is down and nothing else removes this container; a kubelet up to 1.23 cannot start while it is there".to_owned(),
     };
@@ -133,7 +143,7 @@ fn orphan(
         ]),
         looked,
         since: looked,
-        confirm: thresholds.orphan_kubelet_up,
+        confirm: thresholds.confirm(&KUBELET_UP),
         without_kubelet: Some(without_kubelet),
     }
 }

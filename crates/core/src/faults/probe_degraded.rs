@@ -8,11 +8,16 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Coverage, Findings, PORT_STALE, STALE, Verdict};
 use crate::observation::Look;
 use crate::reason::ConditionReason;
+use crate::thresholds::Confirm;
+
+/// A node that boots has its runtime and its kubelet within minutes, and one that is upgraded too.
+const CONFIRM: Confirm = Confirm::new("probeDegraded", 3, 60, 600);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     condition: Some(ConditionType::ProbeCoverageComplete),
     lasting: true,
-    time_to_confirm: |of| of.probe_degraded.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Node, Severity::Low, SubjectKind::Probe)
 };
@@ -79,7 +84,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                         impact: "what this collector would see on the node is not seen; conditions that need it are Unknown",
                         evidence: vec![why],
                         looked: now,
-                        confirm: thresholds.probe_degraded,
+                        confirm: thresholds.confirm(&CONFIRM),
                     }
                     .into(),
                 );

@@ -9,10 +9,18 @@ use crate::finding::{Check, Component, Findings, STALE, Verdict, answer, describ
 use crate::observation::{Look, MayBe, Observations, Part};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
+use crate::thresholds::{Confirm, LIST_DEADLINE};
+
+/// The socket refuses or does not answer a version call: three in a row; a restart takes about 10 s.
+const CONFIRM_UNREACHABLE: Confirm = Confirm::new("runtimeUnreachable", 3, 10, 30).may_be_slow();
+
+/// A list call out for longer than [`LIST_DEADLINE`], of sandboxes or of containers.
+const CONFIRM_LIST_HUNG: Confirm = Confirm::new("runtimeListHung", 3, 10, 20).may_be_slow();
 
 pub(super) const UNREACHABLE: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_UNREACHABLE],
     condition: Some(ConditionType::RuntimeReady),
-    time_to_confirm: |of| of.runtime_unreachable.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_UNREACHABLE).usual_time(),
     restart_harms: |_| ByDaemon { kubelet: true, runtime: false },
     runtime_unresponsive: true,
     pods_cannot_end: true,
@@ -21,8 +29,10 @@ pub(super) const UNREACHABLE: FaultSpec = FaultSpec {
 };
 
 pub(super) const LIST_HUNG: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_LIST_HUNG],
+    bounds: &[&LIST_DEADLINE],
     condition: Some(ConditionType::RuntimeReady),
-    time_to_confirm: |of| of.list_deadline.saturating_add(of.runtime_list_hung.usual_time()),
+    time_to_confirm: |of| of.bound(&LIST_DEADLINE).saturating_add(of.confirm(&CONFIRM_LIST_HUNG).usual_time()),
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     runtime_unresponsive: true,
     pods_cannot_end: true,
@@ -31,8 +41,10 @@ pub(super) const LIST_HUNG: FaultSpec = FaultSpec {
 };
 
 pub(super) const UPDATE_BLOCKED: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_LIST_HUNG],
+    bounds: &[&LIST_DEADLINE],
     condition: Some(ConditionType::RuntimeReady),
-    time_to_confirm: |of| of.list_deadline.saturating_add(of.runtime_list_hung.usual_time()),
+    time_to_confirm: |of| of.bound(&LIST_DEADLINE).saturating_add(of.confirm(&CONFIRM_LIST_HUNG).usual_time()),
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     runtime_unresponsive: true,
     pods_cannot_end: true,
@@ -96,7 +108,7 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
             impact: "no container of this node can be started, stopped or asked about",
             evidence: vec![process],
             looked,
-            confirm: thresholds.runtime_unreachable,
+            confirm: thresholds.confirm(&CONFIRM_UNREACHABLE),
         }
         .into(),
     );
@@ -121,8 +133,8 @@ pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
         // Without a version answer it is the runtime as a whole that is in question.
         return blind(findings, &verdict);
     }
-    let limit = thresholds.list_deadline.as_secs();
-    if *out < thresholds.list_deadline {
+    let limit = thresholds.bound(&LIST_DEADLINE).as_secs();
+    if *out < thresholds.bound(&LIST_DEADLINE) {
         let detail = format!("a list has been out for less than {limit} s");
         return blind(findings, &Verdict::unknown(ConditionReason::CheckFailed, &detail));
     }
@@ -156,7 +168,7 @@ pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
             impact,
             evidence: lines,
             looked: seen.now,
-            confirm: thresholds.runtime_list_hung,
+            confirm: thresholds.confirm(&CONFIRM_LIST_HUNG),
         }
         .into(),
     );

@@ -6,17 +6,26 @@ use super::spec::{ByDaemon, FaultSpec, Holds, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
-    Check, Confirm, Coverage, Findings, Harm, Sighting, Verdict, absent, container_of, describe, evidence, is_still,
-    lists, of_pod, pod_of, process_ref, processes, short, unproven,
+    Check, Coverage, Findings, HangConfirmation, Harm, Sighting, Verdict, absent, container_of, describe, evidence,
+    is_still, lists, of_pod, pod_of, process_ref, processes, short, unproven,
 };
 use crate::observation::{ContainerSeen, MayBe, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, Unproven};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::Thresholds;
+use crate::thresholds::{Bound, Confirm, STILL, Thresholds};
+
+/// Three checks of a client that has made no progress for [`STILL`](crate::thresholds::STILL), or is older than [`AGE`].
+pub const CONFIRM: Confirm = Confirm::new("runtimeClientHung", 3, 10, 60).may_be_slow();
+
+/// Age from which `runc` or its kin counts as hung, progress or not. Ordinary ones take well under a second, those with hooks of drivers
+/// up to a minute; kubelets wait up to four minutes for what such a client does, and containerd ends it with them.
+pub const AGE: Bound = Bound::new("runtimeClientAge", 300).waits_for_kubelet();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
+    bounds: &[&STILL, &AGE],
     condition: Some(ConditionType::ContainersResponsive),
-    time_to_confirm: |of| of.runtime_client_still.saturating_add(of.runtime_client_hung.usual_time()),
+    time_to_confirm: |of| of.bound(&STILL).saturating_add(of.confirm(&CONFIRM).usual_time()),
     // It is cut off half-way.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPod,
@@ -47,13 +56,13 @@ struct Old<'a> {
 
 pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     let &Check { seen, thresholds, .. } = check;
-    let confirm = check.confirm(|of| of.runtime_client_hung);
+    let confirm = check.hangs(&CONFIRM);
     let kind = FaultType::RuntimeClientHung;
     let (table, looked) = match processes(seen) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
-    let age = thresholds.runtime_client_age;
+    let age = thresholds.bound(&AGE);
     let mut coverage = Coverage::new(absent(table, looked));
     let may_be_old = |process: &&Unproven| process.may_be == MayBe::RuntimeClient && process.age >= age;
     if let Some(process) = table.unproven.iter().find(may_be_old) {
@@ -171,14 +180,14 @@ fn shim_above<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a 
     }
 }
 
-fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: Confirm) -> Sighting {
+fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: HangConfirmation) -> Sighting {
     let verb = bounded(client.verb, 16);
     let what = client.container.map_or_else(
         || format!("container {}", short(client.id)),
         |container| format!("container {}", bounded(&container.name, 63)),
     );
     let because = if client.frozen { "; the container's control group is frozen, and it waits for that" } else { "" };
-    let (age, still) = (thresholds.runtime_client_age, thresholds.runtime_client_still);
+    let (age, still) = (thresholds.bound(&AGE), thresholds.bound(&STILL));
     let how = if client.process.age >= age {
         format!("has been at work for more than {} s", age.as_secs())
     } else {

@@ -10,17 +10,26 @@ use crate::finding::{
 };
 use crate::observation::{ContainerSeen, ContainerState, ListRound, RuntimeKind, SandboxSeen};
 use crate::text::bounded;
+use crate::thresholds::Confirm;
+
+/// The kubelet itself ends one of two ready sandboxes at its next sync of the pod; ten minutes are many of those.
+const CONFIRM_DUPLICATE: Confirm = Confirm::new("duplicateSandbox", 3, 30, 600).waits_for_kubelet();
+
+/// Kubelets up to 1.35 remove such a sandbox at one of their next rounds, a minute apart.
+const CONFIRM_GHOST: Confirm = Confirm::new("ghostSandbox", 3, 30, 600);
 
 pub(super) const DUPLICATE: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_DUPLICATE],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.duplicate_sandbox.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_DUPLICATE).usual_time(),
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Sandbox)
 };
 
 pub(super) const GHOST: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM_GHOST],
     condition: Some(ConditionType::SandboxesConsistent),
     lasting: true,
-    time_to_confirm: |of| of.ghost_sandbox.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM_GHOST).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Sandbox)
 };
@@ -68,7 +77,7 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
             evidence: evidence(lines),
             looked,
             since: looked,
-            confirm: thresholds.duplicate_sandbox,
+            confirm: thresholds.confirm(&CONFIRM_DUPLICATE),
             without_kubelet: None,
         });
     }
@@ -130,7 +139,7 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             key,
             looked,
             since: looked,
-            confirm: thresholds.ghost_sandbox,
+            confirm: thresholds.confirm(&CONFIRM_GHOST),
             without_kubelet: None,
         });
     }

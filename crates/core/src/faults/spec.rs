@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::condition_type::ConditionType;
 use crate::fault::{Daemon, Fault, FaultGroup, Role, Severity, Subject, SubjectKind};
-use crate::thresholds::Thresholds;
+use crate::thresholds::{Bound, Confirm, Thresholds};
 
 /// Who finds a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,10 @@ pub struct FaultSpec {
     pub condition: Option<ConditionType>,
     /// Whether it comes and goes slowly, or stands for days: nothing is checked more often because of it.
     pub lasting: bool,
+    /// What confirms it, as `probe.yaml` can change it.
+    pub confirm: &'static [&'static Confirm],
+    /// Its other thresholds.
+    pub bounds: &'static [&'static Bound],
     /// Usual time from the first sign to `Confirmed`. Checks that come late or fail make it longer.
     pub time_to_confirm: fn(&Thresholds) -> Duration,
     /// Whether a restart does harm while it is there.
@@ -149,6 +153,8 @@ impl FaultSpec {
             reporter: Reporter::Probe,
             condition: None,
             lasting: false,
+            confirm: &[],
+            bounds: &[],
             time_to_confirm: |_| Duration::ZERO,
             restart_harms: |_| ByDaemon { kubelet: false, runtime: false },
             runtime_unresponsive: false,

@@ -9,12 +9,22 @@ use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, absen
 use crate::observation::{MayBe, Observations, Owner, Part, ProcessSeen, ProcessTable, Unproven};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
-use crate::thresholds::Thresholds;
+use crate::thresholds::{Bound, Confirm, Thresholds};
+
+/// Three checks at a wait that is already longer than [`AGE`]. A disk frozen for a snapshot holds a process
+/// up for seconds, a flush to a disk under load for minutes.
+const CONFIRM: Confirm = Confirm::new("uninterruptibleProcess", 3, 20, 600);
+
+/// Time from which a process counts that waits uninterruptibly and has not run in between. The kernel's own detector of
+/// hung tasks takes the same evidence, over 120 s.
+const AGE: Bound = Bound::new("uninterruptibleAge", 60);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
+    bounds: &[&AGE],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.uninterruptible_age.saturating_add(of.uninterruptible_process.usual_time()),
+    time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
     // A kubelet with such a thread does not end, and keeps its ports: the next one cannot have them. A process of the runtime outlives
     // it as a leftover that does not answer.
     restart_harms: |fault| ByDaemon { kubelet: matches!(fault.subject.kind, SubjectKind::Kubelet), runtime: true },
@@ -98,7 +108,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     for one in &found {
         let verdict = Verdict::undecided("it waits, or another one is reported instead");
         coverage.named.insert(one.key.clone(), verdict);
-        if one.waited < thresholds.uninterruptible_age || told >= MAX_TOLD {
+        if one.waited < thresholds.bound(&AGE) || told >= MAX_TOLD {
             continue;
         }
         told += 1;
@@ -180,7 +190,7 @@ fn tell<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) -> C
             "{what} {} ({command}, {}) waits uninterruptibly and has not run for more than {} s",
             one.pid,
             one.role,
-            thresholds.uninterruptible_age.as_secs()
+            thresholds.bound(&AGE).as_secs()
         ),
         subject: Subject {
             name: Some(bounded(&format!("{} ({command}, {})", one.pid, one.role), 253)),
@@ -192,6 +202,6 @@ fn tell<'a>(one: &'a Waiting, seen: &Observations, thresholds: &Thresholds) -> C
                  what waits for it waits as well",
         evidence,
         looked: one.looked,
-        confirm: thresholds.uninterruptible_process,
+        confirm: thresholds.confirm(&CONFIRM),
     }
 }

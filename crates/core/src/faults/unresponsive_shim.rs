@@ -12,10 +12,15 @@ use crate::finding::{
 };
 use crate::observation::{Look, MayBe, Part, ProcessSeen, RuntimeKind};
 use crate::text::{bounded, is_full_id};
+use crate::thresholds::Confirm;
+
+/// Three checks 20 s apart: a start of the runtime asks each shim in turn, for 5 s each where it has a limit.
+const CONFIRM: Confirm = Confirm::new("unresponsiveShim", 3, 20, 120).may_be_slow();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     condition: Some(ConditionType::SandboxesConsistent),
-    time_to_confirm: |of| of.unresponsive_shim.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Shim)
@@ -95,7 +100,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             ]),
             looked,
             since: looked,
-            confirm: thresholds.unresponsive_shim,
+            confirm: thresholds.confirm(&CONFIRM),
             without_kubelet: None,
         });
     }

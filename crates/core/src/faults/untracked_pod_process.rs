@@ -6,11 +6,16 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer, lists, short};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
+use crate::thresholds::Confirm;
+
+/// A container is in no list while it is made, and its group may outlive it for a moment: ten minutes are neither.
+const CONFIRM: Confirm = Confirm::new("untrackedPodProcess", 3, 45, 600).waits_for_kubelet();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
-    time_to_confirm: |of| of.untracked_pod_process.usual_time(),
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Runtime, Severity::Medium, SubjectKind::Process)
 };
@@ -49,7 +54,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                     "no list of the runtime has a container or a sandbox with its id".to_owned(),
                 ],
                 looked,
-                confirm: thresholds.untracked_pod_process,
+                confirm: thresholds.confirm(&CONFIRM),
             }
             .into(),
         );

@@ -22,7 +22,7 @@ fn process(age: u64) -> KubeletView {
 }
 
 fn blocked(view: &NodeView, kubelet: &KubeletView, faults: &[&Fault]) -> Option<Fault> {
-    start_blocked("w1", view, kubelet, faults, &Thresholds::default())
+    start_blocked("w1", view, kubelet, faults)
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::evidence::{NodeFacts, Seen};
 use super::{Block, BlockReason, Ctx, protect, readiness};
 use crate::fault::{Fault, FaultState, FaultType, Subject};
+use crate::faults::stuck_daemon_set_pod;
 use crate::policy::{ActionType, Policy};
 use crate::remediation::{Remediation, RemediationFault, Resolution};
 use crate::stuck::{self, Pattern};
@@ -21,7 +22,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Whether the probe has looked for the cause since the pod is stuck, and found none that goes first.
 pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
-    let Some(stuck_for) = waits_for(ctx, facts, fault) else { return Ok(()) };
+    let Some(stuck_for) = waits_for(facts, fault) else { return Ok(()) };
     if let Some(block) = elsewhere(ctx, facts, policy, fault) {
         return Err(block);
     }
@@ -42,8 +43,8 @@ pub(super) fn looked_for_again(
 }
 
 /// Whether nobody has looked for the cause of a stuck pod, which people must know before they take it over.
-pub(super) fn not_looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> bool {
-    waits_for(ctx, facts, fault).is_some_and(|stuck_for| unlooked(facts, fault, stuck_for).is_some())
+pub(super) fn not_looked_for(facts: &NodeFacts<'_>, fault: &Fault) -> bool {
+    waits_for(facts, fault).is_some_and(|stuck_for| unlooked(facts, fault, stuck_for).is_some())
 }
 
 /// Why an open remediation gives way, if so: each of its faults has a cause that another policy remediates. It cannot take that in, and
@@ -76,13 +77,12 @@ fn shown<'f>(facts: &'f NodeFacts<'_>, standing: &RemediationFault) -> Option<&'
 }
 
 /// For how long the pod has been stuck, if it is one that may wait for something on its node.
-fn waits_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Option<Duration> {
-    let thresholds = &ctx.settings.thresholds;
+fn waits_for(facts: &NodeFacts<'_>, fault: &Fault) -> Option<Duration> {
     let pod = protect::suspect(facts, fault).filter(|_| fault.kind == FaultType::StuckDaemonSetPod)?;
-    let (pattern, at_read) = stuck::pattern(pod, thresholds)?;
+    let (pattern, at_read) = stuck::pattern(pod)?;
     let bound = match pattern {
-        Pattern::Terminating => thresholds.stuck_terminating,
-        Pattern::Creating => thresholds.stuck_creating,
+        Pattern::Terminating => stuck_daemon_set_pod::TERMINATING,
+        Pattern::Creating => stuck_daemon_set_pod::CREATING,
         Pattern::BackOff => return None,
     };
     Some(at_read.saturating_add(pod.read).saturating_sub(bound))
@@ -104,7 +104,7 @@ fn suspected(facts: &NodeFacts<'_>, fault: &Fault) -> Option<Block> {
 
 /// That another policy remediates the cause now, and without asking a person.
 fn elsewhere(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
-    waits_for(ctx, facts, fault)?;
+    waits_for(facts, fault)?;
     let (cause, other) = causes(facts, fault, FaultState::Confirmed).find_map(|cause| {
         let other = facts.other_for(&cause.fault, policy)?;
         let rule = readiness::judge(ctx, facts, other, cause).ok()?;

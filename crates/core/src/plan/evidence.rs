@@ -11,6 +11,7 @@ use super::unreadable::{Kept, Unreadable};
 use super::{PlanSettings, Wake, conditions, relapse};
 use crate::along::Along;
 use crate::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
+use crate::faults::kubelet_start_blocked;
 use crate::flap::{FlapView, QUIET};
 use crate::foreign::Noticed;
 use crate::kubelet;
@@ -352,8 +353,8 @@ pub(super) fn gather<'a>(
                 recent,
                 unreadable: kept.on(name),
             });
-            facts.seen = seen(&facts, snapshot.now, settings);
-            plan_wake(&facts, settings, wake);
+            facts.seen = seen(&facts, snapshot.now);
+            plan_wake(&facts, wake);
             (name, facts)
         })
         .collect()
@@ -369,7 +370,7 @@ fn stable(snapshot: &Snapshot, view: Option<&NodeView>, flap: Option<&FlapView>)
     }
 }
 
-fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp, settings: &PlanSettings) -> Vec<Seen<'a>> {
+fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp) -> Vec<Seen<'a>> {
     let mut all: Vec<Seen<'a>> = Vec::new();
     if facts.owns_report()
         && let Some(report) = facts.report
@@ -396,7 +397,7 @@ fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp, settings: &PlanSettings) -> V
     all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
     all.truncate(MAX_FAULTS);
     if facts.view.is_some() {
-        let own = cluster_faults(facts, &all, now, settings);
+        let own = cluster_faults(facts, &all, now);
         all.extend(own);
         all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
     }
@@ -413,14 +414,9 @@ fn believed(reported: &Fault) -> Cow<'_, Fault> {
 }
 
 /// Faults that show only in the API.
-fn cluster_faults<'a>(
-    facts: &NodeFacts<'_>,
-    probe: &[Seen<'a>],
-    now: Timestamp,
-    settings: &PlanSettings,
-) -> Vec<Seen<'a>> {
+fn cluster_faults<'a>(facts: &NodeFacts<'_>, probe: &[Seen<'a>], now: Timestamp) -> Vec<Seen<'a>> {
     let reported: Vec<&Fault> = probe.iter().map(|seen| seen.fault.as_ref()).collect();
-    let mut own: Vec<Seen<'a>> = stuck::stuck_pods(now, &facts.pods, &reported, &settings.thresholds)
+    let mut own: Vec<Seen<'a>> = stuck::stuck_pods(now, &facts.pods, &reported)
         .into_iter()
         .map(|fault| {
             let uid = fault.subject.pod.as_ref().map(|pod| pod.uid.as_str());
@@ -429,7 +425,7 @@ fn cluster_faults<'a>(
             Seen { looked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
         })
         .collect();
-    own.extend(of_kubelet(facts, &reported, now, settings));
+    own.extend(of_kubelet(facts, &reported, now));
     own.extend(conditions::seen(facts));
     own.extend(facts.flap.and_then(|flap| {
         let (fault, lasted) = flap.fault(facts.name).zip(flap.flapping)?;
@@ -444,18 +440,13 @@ fn cluster_faults<'a>(
 }
 
 /// Faults of the kubelet that show in what it writes, and does not write, into its Node.
-fn of_kubelet<'a>(
-    facts: &NodeFacts<'_>,
-    reported: &[&Fault],
-    now: Timestamp,
-    settings: &PlanSettings,
-) -> impl Iterator<Item = Seen<'a>> {
+fn of_kubelet<'a>(facts: &NodeFacts<'_>, reported: &[&Fault], now: Timestamp) -> impl Iterator<Item = Seen<'a>> {
     let process = facts.own_report().map(|report| &report.kubelet);
     // Of a process that nobody looks at any more, nothing is known. One missed heartbeat makes nothing undone: the Node
     // is watched all the while.
     let looked_at = process.filter(|_| facts.probe != Probe::Silent);
     let blocked = facts.view.zip(looked_at).and_then(|(view, process)| {
-        let fault = kubelet::start_blocked(facts.name, view, process, reported, &settings.thresholds)?;
+        let fault = kubelet::start_blocked(facts.name, view, process, reported)?;
         Some((fault, process.looked))
     });
     let stalled = facts.view.and_then(|view| kubelet::pleg_stalled(facts.name, view, process, reported));
@@ -483,21 +474,20 @@ fn silent_probe(node: &str, now: Timestamp, arrived: Duration) -> Fault {
 }
 
 /// When something about the node may change by the mere passing of time.
-fn plan_wake(facts: &NodeFacts<'_>, settings: &PlanSettings, wake: &mut Wake) {
+fn plan_wake(facts: &NodeFacts<'_>, wake: &mut Wake) {
     if let Some(heartbeat) = facts.own_report().and_then(|report| report.heartbeat.as_ref()) {
         let (missed, silent) = bounds(heartbeat);
         wake.when_past(missed, heartbeat.arrived);
         wake.when_past(silent, heartbeat.arrived);
     }
-    let t = &settings.thresholds;
     if let Some(process) = facts.own_report().map(|report| &report.kubelet)
         && let Some(seen) = process.unfinished
     {
-        wake.when_past(t.start_blocked_age, process.age);
-        wake.when_past(t.start_blocked_seen, seen);
+        wake.when_past(kubelet_start_blocked::AGE, process.age);
+        wake.when_past(kubelet_start_blocked::SEEN, seen);
     }
     // By time alone a pod becomes no more stuck, but what was read of it grows old.
-    for pod in facts.pods.iter().filter(|pod| stuck::pattern(pod, t).is_some()) {
+    for pod in facts.pods.iter().filter(|pod| stuck::pattern(pod).is_some()) {
         wake.when_past(stuck::FRESH, pod.read);
     }
 }

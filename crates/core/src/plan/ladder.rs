@@ -476,7 +476,7 @@ pub(super) fn operation(
         Action::Notify { message } => {
             let is_fresh = facts.find(&fault.id).is_some_and(|seen| evidence(facts, seen, ctx).is_ok());
             let unlooked = match is_fresh {
-                _ if cause::not_looked_for(ctx, facts, fault) => " (nobody has checked its cause)",
+                _ if cause::not_looked_for(facts, fault) => " (nobody has checked its cause)",
                 true => "",
                 false => " (nobody could check it since)",
             };

@@ -32,7 +32,7 @@ fn history() -> impl Strategy<Value = Vec<(Says, u64, u64, i64)>> {
     prop::collection::vec((says, 0_u64..45, 0_u64..3, -100_000_i64..100_000), 1..60)
 }
 
-fn findings(says: Says, looked: Duration, silent: u64, thresholds: &Thresholds) -> Findings {
+fn findings(says: Says, looked: Duration, silent: u64) -> Findings {
     let kind = FaultType::HungContainer;
     let sighting = Sighting {
         kind,
@@ -47,7 +47,7 @@ fn findings(says: Says, looked: Duration, silent: u64, thresholds: &Thresholds) 
         evidence: Vec::new(),
         looked,
         since: looked.checked_sub(Duration::from_secs(silent)).unwrap(),
-        confirm: thresholds.hung_container,
+        confirm: crate::faults::hung_container::CONFIRM.shipped,
         without_kubelet: None,
     };
     let unknown = Verdict::Unknown { reason: ConditionReason::CheckFailed, detail: "x".into() };
@@ -68,7 +68,7 @@ proptest! {
     #[test]
     fn no_history_breaks_the_rules(steps in history()) {
         let thresholds = Thresholds::default();
-        let need = thresholds.hung_container;
+        let need = crate::faults::hung_container::CONFIRM.shipped;
         let (mut tracker, mut before) = (Tracker::default(), None);
         let mut now = Duration::from_secs(1000);
         // From when on each sick look in a row shows it, and the newest of them.
@@ -76,7 +76,7 @@ proptest! {
         for (says, apart, silent, wall) in steps {
             now += Duration::from_secs(apart);
             let wall = Timestamp::from_second(1_700_000_000 + wall).unwrap();
-            let findings = findings(says, now, silent, &thresholds);
+            let findings = findings(says, now, silent);
             let tracked = tracker.step(now, wall, &findings, &thresholds);
             let after = state(&tracked);
 
@@ -128,7 +128,7 @@ proptest! {
         let mut now = Duration::from_secs(1000);
         for (says, apart, silent, wall) in steps {
             now += Duration::from_secs(apart);
-            let findings = findings(says, now, silent, &thresholds);
+            let findings = findings(says, now, silent);
             let a = straight.step(now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
             let b = jumping.step(now, Timestamp::from_second(1_700_000_000 + wall).unwrap(), &findings, &thresholds);
             prop_assert_eq!(state(&a), state(&b));
@@ -146,7 +146,7 @@ proptest! {
                 let saved = serde_json::to_string(&restarted).unwrap();
                 restarted = serde_json::from_str::<Tracker>(&saved).unwrap().restored(now);
             }
-            let findings = findings(says, now, silent, &thresholds);
+            let findings = findings(says, now, silent);
             let a = steady.step(now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
             let b = restarted.step(now, Timestamp::UNIX_EPOCH, &findings, &thresholds);
             prop_assert_eq!(a, b);

@@ -21,12 +21,12 @@ fn pod(name: &str, uid: &str, deleted: bool, ready: &str) -> Pod {
 }
 
 fn due_now(state: &State, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
-    due(state, &Thresholds::default(), tried, now)
+    due(state, tried, now)
 }
 
 fn taken(state: &mut State, subject: &Subject, pods: &[Pod], at: Instant, wall: Timestamp) -> bool {
     let found = Found { pods: pods.to_vec(), ..Found::default() };
-    take(state, subject, &found, Asked { at, wall }, &Thresholds::default())
+    take(state, subject, &found, Asked { at, wall })
 }
 
 fn troubled() -> DaemonSetRow {

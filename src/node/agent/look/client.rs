@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::Looker;
 use crate::core::fault::Target;
-use crate::core::faults::runtime_client_hung::MAX_WRAPPERS;
+use crate::core::faults::runtime_client_hung::{AGE, CONFIRM, MAX_WRAPPERS};
 use crate::core::order::OutcomeReason;
+use crate::core::thresholds::STILL;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;
 use crate::node::docker::Docker;
@@ -20,10 +21,9 @@ impl Looker {
     /// It is as old as a hung one or makes no progress, and works for the kubelet: it was called, by a wrapper or without one, by the shim of the ordered
     /// sandbox, or one of Docker's for a container of the ordered pod.
     pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
-        let still =
-            self.thresholds.runtime_client_still.saturating_add(self.thresholds.runtime_client_hung.grace_period);
-        self.as_old_as(held, still.min(self.thresholds.runtime_client_age)).await?;
-        if self.age(held).await? < self.thresholds.runtime_client_age {
+        let still = self.thresholds.bound(&STILL).saturating_add(self.thresholds.confirm(&CONFIRM).grace_period);
+        self.as_old_as(held, still.min(self.thresholds.bound(&AGE))).await?;
+        if self.age(held).await? < self.thresholds.bound(&AGE) {
             self.makes_no_progress(held).await?;
         }
         let (pid, parent) = (held.process.pid, held.process.parent);

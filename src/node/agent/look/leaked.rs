@@ -40,7 +40,7 @@ impl Looker {
             return Ok(());
         }
         let (age, pid) = (self.age(held).await?, held.process.pid);
-        let bound = self.thresholds.leaked_shim_age;
+        let bound = self.thresholds.bound(&crate::core::faults::leaked_shim::AGE);
         if age < bound {
             let (age, bound) = (age.as_secs(), bound.as_secs());
             return Err(recovered(format!(

@@ -86,7 +86,8 @@ impl Looker {
 
     /// Its health check fails. One that has just begun is given its time.
     pub(super) async fn kubelet_still_down(&self, found: &Found) -> Result<(), Refusal> {
-        let (pid, age, bound) = (found.pid, found.age.as_secs(), self.thresholds.kubelet_start_age);
+        let (pid, age, bound) =
+            (found.pid, found.age.as_secs(), self.thresholds.bound(&crate::core::faults::kubelet::START_AGE));
         if found.age < bound {
             let message = format!("kubelet {pid} began {age}s ago, and has {}s to complete its start", bound.as_secs());
             return Err(Refusal::new(OutcomeReason::KubeletBusy, message));

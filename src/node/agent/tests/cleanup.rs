@@ -64,7 +64,7 @@ async fn a_shim_that_runs_is_ended_only_when_it_is_old_and_containerd_does_not_k
 
     let old = || {
         let mut settings = node.settings();
-        settings.thresholds.leaked_shim_age = Duration::ZERO;
+        settings.thresholds.set_bound(&crate::core::faults::leaked_shim::AGE, Duration::ZERO);
         Agent::new(settings)
     };
     for (says, reason) in [
@@ -257,7 +257,7 @@ async fn a_kubelet_at_work_keeps_what_it_keeps_and_is_not_disturbed() {
     let node = Node::new();
     let _kubelet = node.stage.child("kubelet", &[]);
     let mut settings = node.settings();
-    settings.thresholds.kubelet_start_age = Duration::ZERO;
+    settings.thresholds.set_bound(&crate::core::faults::kubelet::START_AGE, Duration::ZERO);
     let agent = Agent::new(settings);
 
     let ended = orphan_of(&node, 2);

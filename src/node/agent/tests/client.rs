@@ -42,12 +42,16 @@ impl Hung {
 async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
     let hung = Hung::new("k8s.io", "create");
     let mut strict = hung.node.settings();
-    strict.thresholds.runtime_client_age = Duration::from_mins(5);
+    strict.thresholds.set_bound(&crate::core::faults::runtime_client_hung::AGE, Duration::from_mins(5));
     refused(&Agent::new(strict.clone()).execute(&hung.order()).await, OutcomeReason::Recovered);
     assert!(hung.client.state().is_some());
     // It is young, but does nothing.
-    strict.thresholds.runtime_client_still = Duration::ZERO;
-    strict.thresholds.runtime_client_hung.grace_period = Duration::ZERO;
+    strict.thresholds.set_bound(&crate::core::thresholds::STILL, Duration::ZERO);
+    let at_once = crate::core::thresholds::Confirmation {
+        grace_period: Duration::ZERO,
+        ..crate::core::faults::runtime_client_hung::CONFIRM.shipped
+    };
+    strict.thresholds.set_confirm(&crate::core::faults::runtime_client_hung::CONFIRM, at_once);
     let again = Order { operation_id: format!("again-{}", hung.client.pid), ..hung.order() };
     done(&Agent::new(strict).execute(&again).await);
     assert_eq!(hung.client.state(), None);

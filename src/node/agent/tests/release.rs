@@ -186,7 +186,7 @@ async fn a_hung_plugin_is_ended_and_its_sibling_is_not() {
     let locked = Some(lock.display().to_string());
 
     let mut strict = node.settings();
-    strict.thresholds.network_plugin_age = Duration::from_mins(1);
+    strict.thresholds.set_bound(&crate::core::faults::network_plugin_hung::AGE, Duration::from_mins(1));
     refused(&Agent::new(strict).execute(&end(&plugin, &sandbox, locked.clone())).await, OutcomeReason::Recovered);
     let elsewhere = Some(other_lock.display().to_string());
     refused(&node.execute(&end(&plugin, &sandbox, elsewhere)).await, OutcomeReason::Recovered);

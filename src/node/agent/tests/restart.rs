@@ -82,7 +82,7 @@ impl Daemons {
         settings.proc = self.node.stage.path("proc");
         settings.bus = Some(self.systemd.socket.clone());
         settings.bounds.restart = Duration::from_millis(700);
-        settings.thresholds.kubelet_start_age = Duration::from_secs(30);
+        settings.thresholds.set_bound(&crate::core::faults::kubelet::START_AGE, Duration::from_secs(30));
         settings
     }
 
