@@ -4,13 +4,14 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::api::HumanDuration;
 use crate::core::node_condition::NodeConditions;
 use crate::core::policy::ActionType;
 use crate::telemetry::LogFormat;
+use crate::terminal::OutputFormat;
 
 /// The node's folder for the probe's lock and state and the executor's claims.
 pub const STATE_DIR: &str = "/run/nrh";
@@ -47,18 +48,6 @@ pub struct ClusterArgs {
     /// Context of the kubeconfig; by default the current one.
     #[arg(long)]
     pub context: Option<String>,
-}
-
-/// Form of what a command prints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
-    /// For people: a table, or lines.
-    #[default]
-    Table,
-    /// One JSON document.
-    Json,
-    /// One YAML document.
-    Yaml,
 }
 
 /// How a command prints what it has found.

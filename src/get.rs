@@ -17,12 +17,13 @@ use crate::api::condition::{standing_of, status_of};
 use crate::api::plain::plain;
 use crate::api::{ConditionType, NodeRuntimeHealth};
 use crate::caller::{DEADLINE, client, list};
-use crate::cli::{GetArgs, OutputFormat};
+use crate::cli::GetArgs;
 use crate::controller::cache::guard::Guarded;
 use crate::core::fault::{Fault, FaultState, Severity};
 use crate::core::plan::Health;
 use crate::core::text::bounded;
 use crate::suspend::everywhere;
+use crate::terminal::OutputFormat;
 use crate::terminal::{self, columns, complain, print, print_as};
 
 const TITLES: [&str; 7] = ["NODE", "HEALTH", "FAULT", "RESTART-SAFE", "REMEDIATION", "LAST-SEEN", "ACTIVITY"];

@@ -91,5 +91,5 @@ fn print_thresholds(args: &nrh::cli::ThresholdsArgs) -> anyhow::Result<()> {
         .into_iter()
         .map(|kind| (kind.as_str(), kind.usual_time_to_confirm(&thresholds).as_secs()))
         .collect();
-    terminal::print_as(nrh::cli::OutputFormat::Json, &seconds, |_| String::new())
+    terminal::print_as(nrh::terminal::OutputFormat::Json, &seconds, |_| String::new())
 }

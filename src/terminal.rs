@@ -7,8 +7,21 @@ use anyhow::Context;
 use serde::Serialize;
 use tabwriter::TabWriter;
 
-use crate::cli::OutputFormat;
+use clap::ValueEnum;
+
 use crate::core::text::{is_obeyed, shown};
+
+/// Form of what a command prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// For people: a table, or lines.
+    #[default]
+    Table,
+    /// One JSON document.
+    Json,
+    /// One YAML document.
+    Yaml,
+}
 
 /// A way out for text. What is obeyed arrives as U+FFFD, line ends as they are.
 #[derive(Debug)]

@@ -14,7 +14,8 @@ use crate::api::health::ProbeMode;
 use crate::api::plain::plain;
 use crate::api::{ConditionType, NodeRuntimeHealth, PROBE_LABEL, Suspend};
 use crate::caller::list;
-use crate::controller::cache::guard::{Guardable, Guarded};
+use crate::controller::cache::fold::Folds;
+use crate::controller::cache::guard::Guarded;
 use crate::core::snapshot::Tri;
 
 /// How long a new probe may take to its first report.

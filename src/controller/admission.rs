@@ -78,61 +78,6 @@ const MOST_PODS: u32 = 20;
 const AGAIN: Duration = Duration::from_mins(3);
 /// Time between two checks, while it is not.
 const SOON: Duration = Duration::from_secs(5);
-/// How long a proof counts. Longer than some checks in a row that get no answer.
-const GOOD_FOR: Duration = Duration::from_mins(10);
-
-/// What was proven last.
-#[derive(Debug, Default)]
-pub struct Proof {
-    /// When all policies were in force.
-    proven: Option<Instant>,
-    /// What the last check found to be missing.
-    lacks: Vec<String>,
-    /// Why the last check proved nothing, where it did not.
-    failed: Option<String>,
-}
-
-impl Proof {
-    /// Takes over the outcome of a check: what is missing; whether that is news.
-    pub fn note(&mut self, lacks: Vec<String>, now: Instant) -> bool {
-        let is_news = self.doubt(now).is_some() == lacks.is_empty() || self.lacks != lacks;
-        self.proven = if lacks.is_empty() { Some(now) } else { None };
-        self.lacks = lacks;
-        self.failed = None;
-        is_news
-    }
-
-    /// Takes over that a check proved nothing, and why: the last one that did counts on for a while.
-    pub fn note_failure(&mut self, why: String) {
-        self.failed = Some(why);
-    }
-
-    /// Why the policies are not known to be in force; `None` = they were, lately.
-    pub fn doubt(&self, now: Instant) -> Option<String> {
-        if !self.lacks.is_empty() {
-            let lacks = self.lacks.join("; ");
-            return Some(format!("admission does not bound the operator as it has to: {lacks}"));
-        }
-        let is_good = self.proven.is_some_and(|at| now.saturating_duration_since(at) < GOOD_FOR);
-        (!is_good).then(|| {
-            let why = self.failed.as_deref().unwrap_or("they are checked right now");
-            format!("it is not known whether the admission policies are in force: {why}")
-        })
-    }
-
-    /// What people have to hear of, by a controller that began then: what is missing, or, with nothing, that there was no proof for too
-    /// long. One check that fails is neither.
-    fn complaint(&self, began: Instant, now: Instant) -> Option<&[String]> {
-        let is_overdue = now.saturating_duration_since(self.proven.unwrap_or(began)) >= GOOD_FOR;
-        (is_overdue || !self.lacks.is_empty()).then_some(&self.lacks)
-    }
-
-    /// When the proof runs out.
-    pub fn next_change(&self, now: Instant) -> Option<Duration> {
-        (self.proven? + GOOD_FOR).checked_duration_since(now)
-    }
-}
-
 /// Checks again and again, for as long as it runs. The leader tells what it finds, once.
 pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events: Events) {
     let (began, mut told) = (Instant::now(), None);
@@ -306,6 +251,7 @@ mod tests {
 
     use k8s_openapi::api::admissionregistration::v1::MatchResources;
 
+    use super::super::cache::proof::{GOOD_FOR, Proof};
     use super::*;
 
     fn policy(name: &str, on_failure: &str) -> ValidatingAdmissionPolicy {

@@ -16,13 +16,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::admission::Proof;
-use super::evictions;
-use super::hand_offs::rights::{Lacks, TemplateRead};
-use super::node_conditions;
 use crate::api::{RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
 use crate::core::along::Along;
 use crate::core::fault::{Fault, FaultState};
@@ -45,12 +42,15 @@ pub mod fold;
 pub mod guard;
 pub mod job;
 pub mod known_pods;
+pub mod mirrored;
 pub mod node;
 pub mod pod_reads;
 pub mod pods;
+pub mod proof;
 pub mod report;
 pub mod said;
 pub mod suspects;
+pub mod template;
 pub mod versions;
 pub mod wakes;
 pub mod watches;
@@ -58,7 +58,8 @@ pub mod watches;
 use arrival::Arrivals;
 use command::CommandRow;
 use conditions::Shared;
-use guard::{Guardable, Unreads};
+use fold::Folds;
+use guard::Unreads;
 use job::JobRow;
 use known_pods::KnownPods;
 use pod_reads::PodReads;
@@ -66,6 +67,18 @@ use report::Standing;
 use said::Said;
 use versions::Versions;
 use wakes::Wakes;
+
+/// What a policy lacks that drains nodes.
+const NO_EVICTIONS: &str = "drain: the controller may not create pods/eviction: give it ClusterRole nrh:drain (config/samples/drain-rights.yaml)";
+
+/// An object of which only the metadata can be read.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    /// What can be read of its metadata, field by field.
+    pub metadata: ObjectMeta,
+    /// Which field cannot be read, and why; bounded.
+    pub why: String,
+}
 
 /// A pod of a DaemonSet may take as long to come up before its node is read.
 const SUSPECT_FOR: Duration = Duration::from_mins(1);
@@ -82,7 +95,7 @@ pub struct PolicyRow {
     /// another policy.
     pub kept: Option<Policy>,
     /// What the controller lacks to do what it asks for.
-    pub lacks: Lacks,
+    pub lacks: Vec<String>,
     /// Generation of its spec.
     pub generation: i64,
     /// Its status as it stands.
@@ -197,7 +210,7 @@ pub struct State {
     /// Each NodeCommand, by node; most nodes have none.
     pub commands: BTreeMap<String, CommandRow>,
     /// What stands on Nodes of the conditions that may be mirrored there, by node; most have none.
-    pub node_conditions: BTreeMap<String, node_conditions::Standing>,
+    pub node_conditions: BTreeMap<String, mirrored::Standing>,
     /// Heartbeats, by node.
     pub arrivals: BTreeMap<String, Arrivals>,
     /// Policies, valid or not.
@@ -217,11 +230,11 @@ pub struct State {
     /// Objects of hand-offs under way, by operation, and when they were read.
     pub hand_offs: BTreeMap<String, (HandOffView, Instant)>,
     /// What the controller lacks to use the templates that policies name; nothing known = no entry.
-    pub rights: BTreeMap<TemplateRef, Lacks>,
+    pub rights: BTreeMap<TemplateRef, Vec<String>>,
     /// Whether the controller may evict pods; asked only where a policy drains nodes.
     pub may_evict: Tri,
     /// Whether the admission policies are in force.
-    pub admission: Proof,
+    pub admission: proof::Proof,
     /// How often each node has woken the decider.
     pub wakes: Wakes,
     /// Starts of kubelets that have not come to an end: of the process that began then, seen since.
@@ -270,7 +283,7 @@ impl State {
             hand_offs: BTreeMap::new(),
             rights: BTreeMap::new(),
             may_evict: Tri::Unknown,
-            admission: Proof::default(),
+            admission: proof::Proof::default(),
             wakes: Wakes::default(),
             unfinished: BTreeMap::new(),
             shared: Shared::default(),
@@ -302,7 +315,7 @@ impl State {
     }
 
     /// Takes over what is lacking to use a template; whether that is news.
-    pub fn note_rights(&mut self, template: TemplateRef, read: TemplateRead, now: Instant) -> bool {
+    pub fn note_rights(&mut self, template: TemplateRef, read: template::TemplateRead, now: Instant) -> bool {
         let versions = &mut self.snapshot.template_versions;
         let is_same_version = versions.get(&template) == read.version.as_ref();
         if is_same_version && self.rights.get(&template) == Some(&read.lacks) {
@@ -341,7 +354,7 @@ impl State {
             let asked: BTreeSet<TemplateRef> =
                 row.usable().map(|policy| templates(policy).collect()).unwrap_or_default();
             let evict = row.usable().is_some_and(drains) && self.may_evict == Tri::False;
-            let evict = evict.then(evictions::lacking);
+            let evict = evict.then(|| NO_EVICTIONS.to_owned());
             row.lacks =
                 asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().chain(evict).collect();
         }

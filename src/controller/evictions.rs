@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::cache::Cache;
 use super::calls::{CallError, Calls};
-use super::hand_offs::rights::is_allowed;
+use super::permissions::is_allowed;
 use crate::core::snapshot::Tri;
 
 /// How often it is looked whether something is to be asked.
@@ -58,9 +58,4 @@ pub async fn may(calls: &Calls) -> Result<bool, CallError> {
         ..ResourceAttributes::default()
     };
     is_allowed(calls, attributes).await
-}
-
-/// What is lacking, for the condition of a policy.
-pub fn lacking() -> String {
-    "drain: the controller may not create pods/eviction: give it ClusterRole nrh:drain (config/samples/drain-rights.yaml)".to_owned()
 }

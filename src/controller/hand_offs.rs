@@ -22,6 +22,7 @@ use crate::core::hand_off::{HandOffView, HandedOff};
 use crate::core::snapshot::Tri;
 use crate::core::text::bounded;
 
+mod access;
 pub mod machine;
 pub mod rights;
 

@@ -4,20 +4,21 @@
 //! there, by the API server's own account, is left to that tool. What was written and is not wanted any more is
 //! taken away again, so the list of types is all there is to set.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+pub use super::cache::mirrored::MANAGER;
+use super::cache::mirrored::Standing;
 use super::cache::{Cache, State};
 use super::calls::{CallError, Calls, bounded};
 use super::clock::Clock;
@@ -26,8 +27,6 @@ use super::status::Outlook;
 use crate::core::fault::Fault;
 use crate::core::node_condition::{Mirrored, NodeCondition, NodeConditions, mirrored};
 
-/// Who owns the mirrored conditions of a Node: nobody else's writes are under this name.
-pub const MANAGER: &str = "nrh-node-conditions";
 /// Most writes at the same time, and in one round.
 const AT_ONCE: usize = 4;
 const ROUND: usize = 64;
@@ -38,54 +37,6 @@ const REPAIR: Duration = Duration::from_secs(30);
 /// Wait after a write that failed, and after one that will fail again until a person has changed something.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 const AFTER_REFUSAL: Duration = Duration::from_mins(10);
-
-/// What stands on a Node of the types that are ours to write.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// Status, reason and transition time, by type, whoever wrote it.
-    pub conditions: BTreeMap<&'static str, (String, String, Option<Timestamp>)>,
-    /// The types that are under our name; `None` where our name is not on the object.
-    pub ours: Option<BTreeSet<&'static str>>,
-}
-
-impl Standing {
-    fn is_ours(&self, kind: &str) -> bool {
-        self.ours.as_ref().is_some_and(|ours| ours.contains(kind))
-    }
-
-    /// Whether somebody else has put a condition of this type there.
-    fn is_foreign(&self, kind: &str) -> bool {
-        self.conditions.contains_key(kind) && !self.is_ours(kind)
-    }
-}
-
-/// Reads it off a Node; `None` where there is nothing.
-pub fn standing(node: &Node) -> Option<Standing> {
-    let managers = node.metadata.managed_fields.as_deref().unwrap_or_default();
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let standing = Standing {
-        conditions: conditions
-            .iter()
-            .filter_map(|one| {
-                let since = one.last_transition_time.as_ref().map(|time| time.0);
-                Some((
-                    NodeCondition::named(&one.type_)?.as_str(),
-                    (one.status.clone(), one.reason.clone().unwrap_or_default(), since),
-                ))
-            })
-            .collect(),
-        ours: managers.iter().find(|entry| entry.manager.as_deref() == Some(MANAGER)).map(owned),
-    };
-    (standing.ours.is_some() || !standing.conditions.is_empty()).then_some(standing)
-}
-
-/// The types of conditions that an entry of the managed fields owns.
-fn owned(entry: &ManagedFieldsEntry) -> BTreeSet<&'static str> {
-    let fields = entry.fields_v1.as_ref().map(|fields| &fields.0["f:status"]["f:conditions"]);
-    let keys = fields.and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.as_str());
-    let kinds = keys.filter_map(|key| key.strip_prefix(r#"k:{"type":""#)?.strip_suffix(r#""}"#));
-    kinds.filter_map(NodeCondition::named).map(NodeCondition::as_str).collect()
-}
 
 /// One Node's conditions, to be applied as a whole.
 #[derive(Debug)]
@@ -271,6 +222,7 @@ async fn apply(calls: &Calls, write: &Write) -> Result<(), CallError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cache::mirrored::standing;
     use super::*;
     use crate::controller::cache::report;
 

@@ -16,7 +16,8 @@ use serde_json::Value;
 use crate::api::evidence::Bundle;
 use crate::api::plain::plain;
 use crate::caller;
-use crate::cli::{EvidenceArgs, OutputFormat};
+use crate::cli::EvidenceArgs;
+use crate::terminal::OutputFormat;
 use crate::terminal::{self, complain};
 
 /// Longest text of a bundle that is printed.

@@ -31,6 +31,7 @@ pub mod endpoint;
 pub(crate) mod fake;
 pub(in crate::node) mod labels;
 mod made;
+mod messages;
 pub(in crate::node) mod seen;
 pub mod tasks;
 #[cfg(test)]

@@ -8,8 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::node::Node;
-use crate::state;
+use crate::paths;
 
 /// The sandbox image: containerd's `sandbox_image`.
 pub const PAUSE_IMAGE: &str = "localhost/nrh-testbed/pause:1";
@@ -76,10 +75,10 @@ pub(crate) fn compiled() -> Result<PathBuf> {
         return Ok(folder.to_owned());
     }
     // Cargo compiles the programs of a package for its tests: one test of each package is enough.
-    let mut cargo = cargo(&state::workspace());
+    let mut cargo = cargo(&paths::workspace());
     cargo.args(["test", "--locked", "--workspace", "--no-run", "--test", "repository", "--test", "supervise"]);
     run(&mut cargo).context("compile the programs that run on a bed")?;
-    Ok(state::target().join("debug"))
+    Ok(paths::target().join("debug"))
 }
 
 /// A cargo that builds the same thing whoever calls: a shell, `cargo run`, or the test of any package.
@@ -181,15 +180,6 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Imports a docker-archive into a node's containerd.
-pub fn import(node: &Node, archive: &Path) -> Result<()> {
-    // By stdin: the node's own mounts may cover the archive's path.
-    let file = File::open(archive).with_context(|| format!("open {}", archive.display()))?;
-    let mut ctr = node.command("ctr");
-    ctr.args(["-n", "k8s.io", "images", "import", "-"]).stdin(file);
-    run(&mut ctr).with_context(|| format!("import {} into node {}", archive.display(), node.name))
-}
-
 /// Puts locally built programs into the final stage of the shipped Dockerfile and saves it as a docker-archive.
 ///
 /// So what runs in the bed has the user, labels and entry point that users get; only the compiler stage, which wants
@@ -272,7 +262,7 @@ fn final_stage(dockerfile: &str) -> Result<String> {
 }
 
 /// Runs a build step quietly; its output is shown only when it fails.
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("run {name}"))?;
     if output.status.success() {
@@ -331,7 +321,7 @@ mod tests {
 
     #[test]
     fn the_dockerfile_builds_with_the_same_flags() {
-        let dockerfile = fs::read_to_string(state::workspace().join("Dockerfile")).unwrap();
+        let dockerfile = fs::read_to_string(paths::workspace().join("Dockerfile")).unwrap();
         assert!(dockerfile.contains(&format!("RUSTFLAGS={STATIC_FLAGS}\"")), "{STATIC_FLAGS}");
     }
 

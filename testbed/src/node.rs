@@ -75,6 +75,15 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Node {
+    /// Imports a docker-archive into the node's containerd.
+    pub fn import(&self, archive: &Path) -> Result<()> {
+        // By stdin: the node's own mounts may cover the archive's path.
+        let file = fs::File::open(archive).with_context(|| format!("open {}", archive.display()))?;
+        let mut ctr = self.command("ctr");
+        ctr.args(["-n", "k8s.io", "images", "import", "-"]).stdin(file);
+        images::run(&mut ctr).with_context(|| format!("import {} into node {}", archive.display(), self.name))
+    }
+
     /// Name of the node with this number.
     pub(crate) fn name_of(number: u8) -> String {
         format!("real-{number}")

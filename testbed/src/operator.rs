@@ -1,11 +1,11 @@
 //! The operator on a bed, installed as a user would: the shipped image, `kubectl apply -k config/default`.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde_json::json;
 
+pub use crate::programs::Programs;
 use crate::stand_in::settings::Image;
 use crate::{Bed, images, packages, state};
 
@@ -13,22 +13,6 @@ use crate::{Bed, images, packages, state};
 pub const IMAGE: &str = "runtimehealth.io/nrh:dev";
 /// How long the objects of a folder may take to be accepted.
 const APPLY: Duration = Duration::from_mins(3);
-
-/// The operator's programs.
-#[derive(Debug, Clone)]
-pub struct Programs {
-    /// Controller, executor and what people ask
-    pub nrh: PathBuf,
-    /// The probe
-    pub probe: PathBuf,
-}
-
-impl Programs {
-    /// The same with paths of the image.
-    pub(crate) fn in_image(&self) -> [(&'static str, &Path); 2] {
-        [("/nrh", &self.nrh), ("/nrh-probe", &self.probe)]
-    }
-}
 
 /// The programs of this compilation, which tests and the demo run: nothing is compiled a second time.
 pub fn built() -> Result<Programs> {
@@ -52,7 +36,7 @@ pub fn load_image(bed: &Bed, programs: &Programs) -> Result<()> {
     packages::ensure(packages::BUILD, true)?;
     let archive = bed.dir().join("nrh-image.tar");
     images::operator_image(&state::workspace(), &programs.in_image(), IMAGE, &archive)?;
-    real.iter().try_for_each(|node| images::import(node, &archive))
+    real.iter().try_for_each(|node| node.import(&archive))
 }
 
 /// Applies a folder of the project, such as `config/default`.

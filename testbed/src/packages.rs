@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{realm::output, unprivileged};
+use crate::realm::{is_root, output};
 
 /// A program and the Debian package that brings it.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +70,7 @@ pub fn ensure(programs: &[Program], progress: bool) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
-    if find("apt-get").is_none() || !unprivileged::is_root() {
+    if find("apt-get").is_none() || !is_root() {
         bail!("missing programs, to be installed by hand (names of Debian packages): {}", packages.join(" "));
     }
     if progress {

@@ -227,3 +227,11 @@ fn describe(command: &Command) -> String {
     let text = words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ");
     text.chars().take(400).collect()
 }
+
+/// Set for a program that is root of a user namespace of ours.
+pub(crate) const MAPPED_ROOT: &str = "NRH_TESTBED_MAPPED_ROOT";
+
+/// Whether this process is root of the machine, not merely of a namespace of ours.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root() && std::env::var_os(MAPPED_ROOT).is_none()
+}

@@ -40,7 +40,7 @@ const ROOT: &str = "/run/containerd";
 pub fn by_name() -> Option<Result<()>> {
     let own = std::env::args_os().next().map(PathBuf::from)?;
     match own.file_name()?.to_str()? {
-        runtime::NAME | mutant::RUNTIME => Some(runtime::run()),
+        runtime::NAME | mutant::RUNTIME => Some(wire::run()),
         mutant::EXECUTOR => Some(mutant::run()),
         shim::NAME => Some(shim::run()),
         ctr::NAME => Some(ctr::run()),

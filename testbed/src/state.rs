@@ -9,6 +9,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use crate::paths::target;
+pub use crate::paths::workspace;
 use crate::{cgroup, node::Node, process, realm::Realm, watches};
 
 const STATE: &str = "state.json";
@@ -24,17 +26,6 @@ pub(crate) struct State {
     pub(crate) keep: bool,
     pub(crate) nodes: Vec<Node>,
     pub(crate) kubeconfig: PathBuf,
-}
-
-/// The workspace this test bed belongs to.
-pub fn workspace() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest).to_owned()
-}
-
-/// Where cargo puts what it builds.
-pub(crate) fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
 }
 
 /// Folder of all beds: `NRH_TESTBED_DIR`, or `testbed` in cargo's target folder.

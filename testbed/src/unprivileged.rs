@@ -9,14 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::packages;
+use crate::realm::MAPPED_ROOT;
 
-/// Set for the program inside.
-const MARK: &str = "NRH_TESTBED_MAPPED_ROOT";
-
-/// Whether this process is root of the machine, not merely of a namespace of ours.
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root() && std::env::var_os(MARK).is_none()
-}
+pub use crate::realm::is_root;
 
 /// Becomes root of a new user namespace by running this program again in it; returns when it is root already.
 pub fn become_root() -> Result<()> {
@@ -37,7 +32,7 @@ pub fn become_root() -> Result<()> {
         );
     }
     let program = std::env::current_exe()?;
-    let error = unshare().arg(program).args(std::env::args_os().skip(1)).env(MARK, "1").exec();
+    let error = unshare().arg(program).args(std::env::args_os().skip(1)).env(MAPPED_ROOT, "1").exec();
     Err(error).context("start unshare")
 }
 

@@ -155,7 +155,7 @@ impl Bed {
             })
             .with_context(|| format!("node {number}"))?;
             node.start_containerd()?;
-            made.archives.iter().try_for_each(|archive| images::import(&node, archive))?;
+            made.archives.iter().try_for_each(|archive| node.import(archive))?;
             Ok::<_, anyhow::Error>(node)
         };
         let parts = programs.map(|programs| Made::new(programs, &dir, &pki)).transpose()?;

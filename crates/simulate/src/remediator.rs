@@ -6,8 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::cleared_by::ClearedBy;
-use super::world::WorldNode;
 use nrh_core::hand_off::{HandOff, HandOffView, HandedOff};
 use nrh_core::moment::since;
 use nrh_core::order::OutcomeReason;
@@ -56,7 +54,7 @@ impl Remediators {
     /// Makes the object of a step.
     pub(super) fn make(
         &mut self,
-        node: &WorldNode,
+        remediator: Remediator,
         name: &str,
         id: &str,
         with: &HandOff,
@@ -67,7 +65,7 @@ impl Remediators {
         if standing.is_some_and(|object| object.handed.operation_id == id) {
             return ActionResult::Started;
         }
-        if standing.is_some() || node.remediator == Remediator::Taken {
+        if standing.is_some() || remediator == Remediator::Taken {
             let message = format!("{handed} is there already, of somebody else");
             return ActionResult::Refused { reason: OutcomeReason::Protected, message };
         }
@@ -89,21 +87,20 @@ impl Remediators {
         self.objects.retain(|o| !o.handed.is_same_object(handed) || !o.handed.is_of_remediation(&handed.operation_id));
     }
 
-    /// They do their work.
-    pub(super) fn work(&mut self, nodes: &mut BTreeMap<String, WorldNode>) {
+    /// They do their work: the nodes that were rebooted. `of` is the remediator of a node that is there.
+    pub(super) fn work(&mut self, of: impl Fn(&str) -> Option<Remediator>) -> Vec<String> {
+        let mut rebooted = Vec::new();
         for object in self.objects.iter_mut().filter(|object| object.succeeded == Tri::Unknown && !object.is_told) {
-            let Some(node) = nodes.get_mut(&object.handed.name) else { continue };
-            match node.remediator {
-                Remediator::Works => {
-                    node.end_all(ClearedBy::HandOff);
-                    // A node that was rebooted takes pods again, whoever had cordoned it.
-                    node.view.unschedulable = false;
+            match of(&object.handed.name) {
+                Some(Remediator::Works) => {
                     object.succeeded = Tri::True;
+                    rebooted.push(object.handed.name.clone());
                 }
-                Remediator::Fails => object.succeeded = Tri::False,
-                Remediator::Silent | Remediator::Taken => {}
+                Some(Remediator::Fails) => object.succeeded = Tri::False,
+                Some(Remediator::Silent | Remediator::Taken) | None => {}
             }
         }
+        rebooted
     }
 
     /// What is read of them now: of the operations that are still to be taken back, whether or not their object is there.

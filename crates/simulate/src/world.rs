@@ -414,7 +414,7 @@ impl World {
             Operation::HandOff(with) => {
                 // The last look before the act: a step that is over makes nothing.
                 self.remediations.get(name)?.current_step().filter(|step| step.operation_id == id)?;
-                Some(self.remediators.make(self.nodes.get(node)?, node, id, with, now))
+                Some(self.remediators.make(self.nodes.get(node)?.remediator, node, id, with, now))
             }
             Operation::RunJob(order) => {
                 let job = JobView { operation_id: id.to_owned(), ..JobView::default() };
@@ -443,7 +443,12 @@ impl World {
         flaps.told(self.elapsed(), self.now);
         (self.notices, self.flaps) = (notices, flaps);
         self.now = self.now.checked_add(wait).unwrap_or(self.now);
-        self.remediators.work(&mut self.nodes);
+        for name in self.remediators.work(|name| self.nodes.get(name).map(|node| node.remediator)) {
+            let Some(node) = self.nodes.get_mut(&name) else { continue };
+            node.end_all(ClearedBy::HandOff);
+            // A node that was rebooted takes pods again, whoever had cordoned it.
+            node.view.unschedulable = false;
+        }
         let acts = &mut self.acts;
         for (order, job) in self.jobs.values_mut() {
             let Some(node) = self.nodes.get_mut(&order.node) else { continue };

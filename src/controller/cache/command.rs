@@ -5,8 +5,9 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::State;
+use super::Unread;
 use super::fold::{Folds, News};
-use super::guard::{Guardable, Unread};
+use super::guard::Guardable;
 use super::report::owner;
 use super::versions::Versions;
 use crate::api::NodeCommand;
@@ -48,6 +49,8 @@ pub fn unreadable(meta: &ObjectMeta, why: &str) -> CommandView {
 }
 
 impl Folds for NodeCommand {
+    const KIND: &'static str = "NodeCommand";
+
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.commands
     }
@@ -66,7 +69,6 @@ impl Folds for NodeCommand {
 }
 
 impl Guardable for NodeCommand {
-    const KIND: &'static str = "NodeCommand";
     const HELD: &'static str = "nothing is begun on the node until it can be";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {

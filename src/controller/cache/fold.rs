@@ -9,14 +9,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::Resource;
 use tokio::time::Instant;
 
-use super::guard::{Guardable, Unread};
 use super::report::Standing;
 use super::versions::{Versions, version_of};
-use super::{ConfigRow, DaemonSetRow, PolicyRow, RemediationRow, State, job, node, report};
+use super::{ConfigRow, DaemonSetRow, PolicyRow, RemediationRow, State, Unread, job, mirrored, node, report};
 use crate::api::{
     FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend, convert,
 };
-use crate::controller::node_conditions;
 use crate::core::kubelet::unfinished;
 use crate::core::policy::{Mode, Policy};
 use crate::core::snapshot::{NodeView, ReportView, missed_after};
@@ -40,6 +38,8 @@ impl News {
 
 /// A kind of object that the state is made of.
 pub trait Folds: Resource + Sized {
+    /// Its name.
+    const KIND: &'static str;
     /// The versions of its kind.
     fn versions(state: &mut State) -> &mut Versions;
     /// Takes an object over that is news.
@@ -75,13 +75,15 @@ pub trait Folds: Resource + Sized {
 }
 
 impl Folds for Node {
+    const KIND: &'static str = "Node";
+
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.nodes
     }
 
     fn put(self, key: &str, state: &mut State, now: Instant) -> News {
         state.unread.forget(Self::KIND, key);
-        match node_conditions::standing(&self) {
+        match mirrored::standing(&self) {
             Some(standing) => state.node_conditions.insert(key.to_owned(), standing),
             None => state.node_conditions.remove(key),
         };
@@ -131,6 +133,8 @@ fn put_view(key: &str, view: NodeView, state: &mut State) -> bool {
 }
 
 impl Folds for NodeRuntimeHealth {
+    const KIND: &'static str = "NodeRuntimeHealth";
+
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.reports
     }
@@ -213,6 +217,8 @@ fn kept(row: Option<&PolicyRow>, object: Option<&RemediationPolicy>, uid: &str) 
 }
 
 impl Folds for RemediationPolicy {
+    const KIND: &'static str = "RemediationPolicy";
+
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.policies
     }
@@ -262,6 +268,8 @@ pub(super) fn put_policy(
 
 /// The API server takes no second one.
 impl Folds for RemediationConfig {
+    const KIND: &'static str = "RemediationConfig";
+
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.configs
     }
@@ -288,6 +296,8 @@ pub(super) fn suspend(state: &mut State, by: Option<String>) -> News {
 }
 
 impl Folds for NodeRemediation {
+    const KIND: &'static str = "NodeRemediation";
+
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.remediations
     }
@@ -324,6 +334,8 @@ impl Folds for NodeRemediation {
 }
 
 impl Folds for DaemonSet {
+    const KIND: &'static str = "DaemonSet";
+
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.daemon_sets
     }
@@ -378,6 +390,8 @@ fn selector(selector: &LabelSelector) -> Option<String> {
 }
 
 impl Folds for Job {
+    const KIND: &'static str = "Job";
+
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.jobs
     }
@@ -400,6 +414,8 @@ impl Folds for Job {
 
 /// The pod of one of our Jobs.
 impl Folds for Pod {
+    const KIND: &'static str = "Pod";
+
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.job_pods
     }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::fold::{self, Folds, News};
 use super::versions::Versions;
-use super::{State, job};
+use super::{State, Unread, job};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, convert};
 use crate::core::snapshot::NodeView;
 use crate::core::text::bounded;
@@ -29,15 +29,6 @@ use crate::core::text::bounded;
 const MAX_REPORT: usize = 256 * 1024;
 /// Longest reason that is kept of why an object cannot be read.
 const MAX_WHY: usize = 512;
-
-/// An object of which only the metadata can be read.
-#[derive(Clone, Debug)]
-pub struct Unread {
-    /// What can be read of its metadata, field by field.
-    pub metadata: ObjectMeta,
-    /// Which field cannot be read, and why; bounded.
-    pub why: String,
-}
 
 /// An object, or what can be read of it.
 #[derive(Clone, Debug)]
@@ -156,8 +147,6 @@ impl Unreads {
 
 /// A kind of which one object may be unreadable.
 pub trait Guardable: Folds {
-    /// Its name.
-    const KIND: &'static str;
     /// What an object that cannot be read comes to, for people.
     const HELD: &'static str;
     /// Largest status of one that is read, in bytes.
@@ -169,6 +158,8 @@ pub trait Guardable: Folds {
 }
 
 impl<K: Guardable> Folds for Guarded<K> {
+    const KIND: &'static str = K::KIND;
+
     fn versions(state: &mut State) -> &mut Versions {
         K::versions(state)
     }
@@ -197,7 +188,6 @@ impl<K: Guardable> Folds for Guarded<K> {
 }
 
 impl Guardable for Node {
-    const KIND: &'static str = "Node";
     const HELD: &'static str = "nothing is done on that node until it can be; see who writes the field that is named \
                                 (kubectl get node NAME -o yaml --show-managed-fields)";
 
@@ -219,7 +209,6 @@ impl Guardable for Node {
 }
 
 impl Guardable for DaemonSet {
-    const KIND: &'static str = "DaemonSet";
     const HELD: &'static str = "its last known state still counts; if it was never read, its pods are not checked";
 
     fn unread(_bad: &Unread, _key: &str, _state: &mut State, _now: Instant) -> News {
@@ -228,7 +217,6 @@ impl Guardable for DaemonSet {
 }
 
 impl Guardable for Job {
-    const KIND: &'static str = "Job";
     const HELD: &'static str =
         "it is there, and what was known of it counts on; its step ends by its pod's word, or at its timeout";
 
@@ -241,7 +229,6 @@ impl Guardable for Job {
 
 /// The pod of one of our Jobs.
 impl Guardable for Pod {
-    const KIND: &'static str = "Pod";
     const HELD: &'static str =
         "its Job counts as started, and nothing else is sent in its place before its step is over";
 
@@ -253,7 +240,6 @@ impl Guardable for Pod {
 }
 
 impl Guardable for NodeRuntimeHealth {
-    const KIND: &'static str = "NodeRuntimeHealth";
     const HELD: &'static str = "the node is blocked until it can be read";
     const MAX_STATUS: usize = MAX_REPORT;
 
@@ -263,7 +249,6 @@ impl Guardable for NodeRuntimeHealth {
 }
 
 impl Guardable for RemediationPolicy {
-    const KIND: &'static str = "RemediationPolicy";
     const HELD: &'static str = "it starts nothing until it can be";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
@@ -272,7 +257,6 @@ impl Guardable for RemediationPolicy {
 }
 
 impl Guardable for RemediationConfig {
-    const KIND: &'static str = "RemediationConfig";
     const HELD: &'static str = "nothing starts on any node until it can be";
 
     fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> News {
@@ -282,7 +266,6 @@ impl Guardable for RemediationConfig {
 }
 
 impl Guardable for NodeRemediation {
-    const KIND: &'static str = "NodeRemediation";
     const HELD: &'static str = "it keeps its slot, and its node is blocked";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::rights::{Lacks, may, no_right};
+use super::access::{may, no_right};
 use super::{Kind, kind};
 use crate::controller::calls::{CallError, Calls, bounded_opt};
 use crate::core::hand_off::TemplateRef;
@@ -126,12 +126,12 @@ async fn first_served(calls: &Calls, versions: &[&str]) -> Result<Option<Kind>, 
 }
 
 /// What is lacking to find the Machines behind nodes that are handed off by this template.
-pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Lacks, CallError> {
+pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Vec<String>, CallError> {
     let mut unread = None;
     for versions in [CLUSTER_API, MACHINE_API] {
         let Some(kind) = first_served(calls, versions).await? else { continue };
         if may(calls, &kind, "get", &template.namespace, None).await? {
-            return Ok(Lacks::new());
+            return Ok(Vec::new());
         }
         unread.get_or_insert(kind);
     }

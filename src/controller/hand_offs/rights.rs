@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
-use kube::api::{DynamicObject, PostParams};
+use kube::api::DynamicObject;
 use tokio::time::Instant;
 
+use super::access::{may, no_right};
 use super::{Kind, among, machine, served};
-use crate::api::HAND_OFF_LABEL;
+use crate::controller::cache::template::TemplateRead;
 use crate::controller::cache::{Cache, State};
-use crate::controller::calls::{CallError, Calls, bounded, bounded_opt};
+use crate::controller::calls::{CallError, Calls, bounded_opt};
 use crate::core::hand_off::TemplateRef;
 
 /// How often it is looked whether something is to be asked.
@@ -21,18 +21,6 @@ const LOOK: Duration = Duration::from_secs(2);
 const AGAIN: [Duration; 3] = [Duration::from_mins(5), Duration::from_secs(30), Duration::from_secs(15)];
 /// What is done to the remediator's objects.
 const VERBS: [&str; 4] = ["create", "get", "patch", "delete"];
-
-/// What the controller lacks to use a template, one sentence each; nothing = it may.
-pub type Lacks = Vec<String>;
-
-/// How a template stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TemplateRead {
-    /// What the controller lacks to use it.
-    pub lacks: Lacks,
-    /// Its uid and generation, where it is there and may be read.
-    pub version: Option<String>,
-}
 
 /// Uid and generation of a template: what it contains changes with neither of them, or not at all.
 pub fn version(template: &DynamicObject) -> String {
@@ -95,7 +83,7 @@ pub async fn read(calls: &Calls, template: &TemplateRef) -> Result<TemplateRead,
         let lacks = lacks.drain(..).filter_map(Result::err).collect();
         return Ok(TemplateRead { lacks, version: None });
     };
-    let (mut lacks, mut found) = (Lacks::new(), None);
+    let (mut lacks, mut found) = (Vec::new(), None);
     if may(calls, of_template, "get", &template.namespace, Some(&template.name)).await? {
         let api = of_template.api(calls.raw_acts(), &template.namespace);
         found = bounded_opt(|| format!("reading {template}"), api.get(&template.name)).await?;
@@ -120,54 +108,10 @@ pub async fn read(calls: &Calls, template: &TemplateRef) -> Result<TemplateRead,
     Ok(TemplateRead { lacks, version: found.as_ref().map(version) })
 }
 
-/// Whether the controller may do this to objects of a kind.
-pub(super) async fn may(
-    calls: &Calls,
-    kind: &Kind,
-    verb: &str,
-    namespace: &str,
-    name: Option<&str>,
-) -> Result<bool, CallError> {
-    let attributes = ResourceAttributes {
-        group: Some(kind.resource.group.clone()),
-        resource: Some(kind.resource.plural.clone()),
-        verb: Some(verb.to_owned()),
-        namespace: Some(namespace.to_owned()),
-        name: name.map(ToOwned::to_owned),
-        ..ResourceAttributes::default()
-    };
-    is_allowed(calls, attributes).await
-}
-
-/// Asks the API server whether the controller may do this.
-pub async fn is_allowed(calls: &Calls, attributes: ResourceAttributes) -> Result<bool, CallError> {
-    let asked = |part: &Option<String>| part.clone().unwrap_or_default();
-    let (verb, resource) = (asked(&attributes.verb), asked(&attributes.resource));
-    let spec =
-        SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..SelfSubjectAccessReviewSpec::default() };
-    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-    let api = calls.act::<SelfSubjectAccessReview>();
-    let what = || format!("asking whether {verb} may be done to {resource}");
-    let answer = bounded(what, api.create(&PostParams::default(), &review)).await?;
-    Ok(answer.status.is_some_and(|status| status.allowed))
-}
-
 fn no_kind(template: &TemplateRef, kind: &str) -> String {
     format!(
         "handOff to {template}: expected a kind {kind} with a namespace in {}, found none: install its remediator, or name \
          another template",
         template.api_version
-    )
-}
-
-/// What is said where a right is lacking.
-pub(super) fn no_right(template: &TemplateRef, kind: &Kind, verbs: &[&str]) -> String {
-    format!(
-        "handOff to {template}: the controller may not {} {}.{} in namespace {}: give it a ClusterRole with that right and the \
-         label {HAND_OFF_LABEL}: \"true\"",
-        verbs.join(", "),
-        kind.resource.plural,
-        kind.resource.group,
-        template.namespace
     )
 }

@@ -6,9 +6,10 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::print;
-use crate::cli::{EvidenceArgs, OutputFormat};
+use crate::cli::EvidenceArgs;
 use crate::core::text::bounded;
 use crate::node::evidence::Folder;
+use crate::terminal::OutputFormat;
 
 /// The bundles of this node, one in memory at a time: in the probe's pod there is not much of that.
 pub(super) fn local(out: &mut impl Write, args: &EvidenceArgs) -> anyhow::Result<()> {

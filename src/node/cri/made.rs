@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use k8s_cri::v1::{ListContainersRequest, ListPodSandboxRequest};
 
 use super::labels::{LABEL_UID, MAX_UID};
-use super::wire::{Container, Item, Listed, Sandbox, size_of_text};
+use super::messages::{Container, Sandbox};
+use super::wire::{Item, Listed, size_of_text};
 use super::{Cri, CriError, LIST_CONTAINERS, LIST_SANDBOXES};
 use crate::core::text::bounded;
 

@@ -7,7 +7,7 @@ use crate::core::observation::{ContainerSeen, ContainerState, NetworkSeen, Runti
 use crate::core::text::bounded;
 
 use super::labels::{LABEL_CONTAINER, MAX_ID, MAX_NAME, MAX_NAMESPACE, MAX_UID, pod_of};
-use super::wire;
+use super::messages;
 
 /// The condition that every runtime has to tell (CRI: `RuntimeReady` and `NetworkReady`).
 const NETWORK_READY: &str = "NetworkReady";
@@ -42,7 +42,7 @@ pub(in crate::node) fn container_state(state: i32) -> ContainerState {
 }
 
 /// A sandbox is never left out, however odd: one that is missing here would make orphans of its containers.
-pub(in crate::node) fn sandbox(raw: wire::Sandbox) -> SandboxSeen {
+pub(in crate::node) fn sandbox(raw: messages::Sandbox) -> SandboxSeen {
     let metadata = raw.metadata.unwrap_or_default();
     SandboxSeen {
         id: bounded(&raw.id, MAX_ID),
@@ -56,7 +56,7 @@ pub(in crate::node) fn sandbox(raw: wire::Sandbox) -> SandboxSeen {
     }
 }
 
-pub(in crate::node) fn container(raw: wire::Container) -> ContainerSeen {
+pub(in crate::node) fn container(raw: messages::Container) -> ContainerSeen {
     let label = |key: &str| raw.labels.get(key).map(String::as_str);
     let metadata = raw.metadata.unwrap_or_default();
     ContainerSeen {
@@ -74,14 +74,14 @@ mod tests {
     use super::super::labels::{LABEL_NAMESPACE, LABEL_POD, LABEL_UID};
     use super::*;
 
-    fn labelled(labels: &[(&str, &str)]) -> wire::Container {
-        wire::Container {
+    fn labelled(labels: &[(&str, &str)]) -> messages::Container {
+        messages::Container {
             id: "c".repeat(64),
             pod_sandbox_id: "s".repeat(64),
             state: 1,
             labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             metadata: Some(v1::ContainerMetadata { name: "from-metadata".to_owned(), attempt: 3 }),
-            ..wire::Container::default()
+            ..messages::Container::default()
         }
     }
 
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_without_metadata_stays_in_the_list() {
-        let seen = sandbox(wire::Sandbox { id: "s".to_owned(), state: 7, ..wire::Sandbox::default() });
+        let seen = sandbox(messages::Sandbox { id: "s".to_owned(), state: 7, ..messages::Sandbox::default() });
         assert_eq!((seen.id.as_str(), seen.ready), ("s", false));
     }
 }

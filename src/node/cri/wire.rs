@@ -5,17 +5,16 @@
 //! and [`MAX_KEPT`] for what is kept of it. A list that needs more is refused as a whole: what is missing from a list is evidence (of
 //! orphans, of leaked shims), so a part of one would be worth less than none.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use k8s_cri::v1::{ContainerMetadata, PodSandboxMetadata};
 use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, skip_field};
 use prost::{DecodeError, Message};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
+use super::messages::{Container, Sandbox};
 use super::seen;
 use crate::core::fault::PodRef;
 use crate::core::observation::{ContainerSeen, SandboxSeen};
@@ -26,36 +25,6 @@ pub(in crate::node) const MAX_KEPT: usize = 3 << 20;
 const TEXT: usize = 16;
 /// The field of the items, in both lists.
 const ITEMS: u32 = 1;
-
-/// A container of `ListContainersResponse`, without its image and its annotations. Its labels are the kubelet's.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(in crate::node) struct Container {
-    #[prost(string, tag = "1")]
-    pub id: String,
-    #[prost(string, tag = "2")]
-    pub pod_sandbox_id: String,
-    #[prost(message, optional, tag = "3")]
-    pub metadata: Option<ContainerMetadata>,
-    #[prost(int32, tag = "6")]
-    pub state: i32,
-    #[prost(int64, tag = "7")]
-    pub created_at: i64,
-    #[prost(map = "string, string", tag = "8")]
-    pub labels: HashMap<String, String>,
-}
-
-/// A sandbox of `ListPodSandboxResponse`, without its labels and its annotations.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(in crate::node) struct Sandbox {
-    #[prost(string, tag = "1")]
-    pub id: String,
-    #[prost(message, optional, tag = "2")]
-    pub metadata: Option<PodSandboxMetadata>,
-    #[prost(int32, tag = "3")]
-    pub state: i32,
-    #[prost(int64, tag = "4")]
-    pub created_at: i64,
-}
 
 /// What is kept of one item of a list.
 pub(in crate::node) trait Item: Sized + Send + Sync + 'static {

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 
 use super::table::{Config, Object, Standing, Table};
 use super::{ROOT, settings::Image};
-use crate::operator::Programs;
 use crate::process::Identity;
+use crate::programs::Programs;
 
 /// Where the second server listens, inside the node.
 pub const SOCKET: &str = "/run/containerd/mutant.sock";

@@ -5,12 +5,10 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Parser;
 use containerd_client::services::v1::{GetRequest, GetResponse};
 use containerd_client::types::v1::{Process, Status as TaskStatus};
 use jiff::Timestamp;
@@ -23,7 +21,7 @@ use tonic::Status;
 use super::mutant::{Lens, Mutation};
 use super::settings::{self, Image, Settings};
 use super::table::{Config, KILLED, Object, Standing, Table, nanoseconds};
-use super::{ROOT, shim, wire};
+use super::{ROOT, shim};
 use crate::images;
 
 /// Name of the program.
@@ -39,17 +37,6 @@ const KILL: Duration = Duration::from_secs(10);
 
 pub(super) type Answer<T> = Result<T, Status>;
 
-#[derive(Debug, Parser)]
-#[command(name = NAME)]
-struct Args {
-    /// Where it listens
-    #[arg(long, default_value = crate::view::SOCKET)]
-    socket: PathBuf,
-    /// What it shows and does differently
-    #[arg(long)]
-    mutation: Option<Mutation>,
-}
-
 /// The runtime.
 #[derive(Debug)]
 pub(crate) struct Runtime {
@@ -57,23 +44,16 @@ pub(crate) struct Runtime {
     pub(super) lens: Lens,
 }
 
-pub(super) fn run() -> Result<()> {
-    let Args { socket, mutation } = Args::parse();
-    let threads = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    threads.block_on(async {
-        let runtime = Arc::new(Runtime { table: Table::open(Path::new(ROOT))?, lens: Lens::new(mutation) });
+impl Runtime {
+    /// What an earlier process left is taken over, as containerd does.
+    pub(super) async fn start(mutation: Option<Mutation>) -> Result<Self> {
+        let runtime = Self { table: Table::open(Path::new(ROOT))?, lens: Lens::new(mutation) };
         if runtime.lens.is_clear() {
             runtime.load().await?;
         }
-        let mut told = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        tokio::select! {
-            served = wire::serve(runtime, &socket) => served,
-            _ = told.recv() => Ok(()),
-        }
-    })
-}
+        Ok(runtime)
+    }
 
-impl Runtime {
     /// At its start containerd asks each shim, and gives up what is behind a silent one: it cleans up the containers and
     /// leaves the shim.
     async fn load(&self) -> Result<()> {

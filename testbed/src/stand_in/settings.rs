@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::operator::Programs;
+use crate::programs::Programs;
 
 /// Where the settings are, inside the node.
 pub const PATH: &str = "/etc/containerd/stand-in.json";

@@ -1,11 +1,12 @@
 //! gRPC on a unix socket: each path to the function that answers it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::body::Body;
+use clap::Parser;
 use http::{Request, Response};
 use k8s_cri::v1;
 use prost::Message;
@@ -14,10 +15,35 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic_prost::ProstCodec;
 
-use super::runtime::Runtime;
+use super::mutant::Mutation;
+use super::runtime::{NAME, Runtime};
+
+#[derive(Debug, Parser)]
+#[command(name = NAME)]
+struct Args {
+    /// Where it listens
+    #[arg(long, default_value = crate::view::SOCKET)]
+    socket: PathBuf,
+    /// What it shows and does differently
+    #[arg(long)]
+    mutation: Option<Mutation>,
+}
+
+pub(super) fn run() -> Result<()> {
+    let Args { socket, mutation } = Args::parse();
+    let threads = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    threads.block_on(async {
+        let runtime = Arc::new(Runtime::start(mutation).await?);
+        let mut told = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            served = serve(runtime, &socket) => served,
+            _ = told.recv() => Ok(()),
+        }
+    })
+}
 
 /// Serves until the process ends.
-pub(super) async fn serve(runtime: Arc<Runtime>, socket: &Path) -> Result<()> {
+async fn serve(runtime: Arc<Runtime>, socket: &Path) -> Result<()> {
     let _ = fs::remove_file(socket);
     let listener = UnixListener::bind(socket).with_context(|| socket.display().to_string())?;
     let router = axum::Router::new().fallback(move |request: Request<Body>| answer(Arc::clone(&runtime), request));

@@ -19,7 +19,7 @@ pub fn an_image_of_a_final_stage_runs_and_a_pod_reaches_the_api_server(bed: &Bed
     let binary = images::workload_binary(&workspace()).unwrap();
     let archive = dir.path().join("nrh.tar");
     images::operator_image(dir.path(), &[("/nrh", &binary)], REFERENCE, &archive).unwrap();
-    images::import(node, &archive).unwrap();
+    node.import(&archive).unwrap();
 
     let pod = |name: &str, image: &str, argument: &str, restart: &str| {
         let text = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {

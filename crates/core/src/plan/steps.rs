@@ -150,6 +150,8 @@ fn repeat(
     }
     match again {
         Ok((fault, _)) => {
+            // What an earlier remediation of this name had put there may have been taken off meanwhile, and recorded here.
+            attempt::owe(&mut turn.remediation, record);
             turn.effect = attempt::act(ctx, facts, &turn.remediation, record, fault, step);
             wake.at(ctx.settings.retry);
         }

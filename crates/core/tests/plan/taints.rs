@@ -45,6 +45,27 @@ fn it_lasts_as_long_as_the_remediation() {
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none());
 }
 
+/// The mark of a lost remediation of the same name is taken off while this one has scheduled its own.
+#[test]
+fn a_repeated_step_owes_its_cleanup_again() {
+    for marks in [taint(), step(Action::Cordon(None))] {
+        let mut world = World::sick(hung("log"), ClearedBy::Kill, &[marks, cont()]);
+        world.pass();
+        let now = world.now;
+        let remediation = world.remediations.values_mut().next().unwrap();
+        (remediation.cleanup.untainted_at, remediation.cleanup.uncordoned_at) = (Some(now), Some(now));
+        (remediation.steps[0].state, remediation.steps[0].executed_at) = (StepState::Scheduled, None);
+        remediation.steps.truncate(1);
+        let plan = world.plan();
+        let written = plan.effects.iter().find_map(|effect| match effect {
+            Effect::WriteRemediation(written) => Some(&written.cleanup),
+            _ => None,
+        });
+        assert!(written.is_some_and(|cleanup| cleanup.owes_taint() || cleanup.owes_cordon()), "{:?}", plan.effects);
+        assert!(plan.effects.iter().any(|effect| matches!(effect, Effect::Act { .. })), "{:?}", plan.effects);
+    }
+}
+
 #[test]
 fn somebody_elses_taint_with_our_key_is_not_adopted() {
     for theirs in [KeyedTaint::plain(HARD), KeyedTaint::plain(SOFT), somebodys()] {

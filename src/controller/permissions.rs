@@ -1,0 +1,19 @@
+//! What the controller may do.
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::PostParams;
+
+use super::calls::{CallError, Calls, bounded};
+
+/// Asks the API server whether the controller may do this.
+pub async fn is_allowed(calls: &Calls, attributes: ResourceAttributes) -> Result<bool, CallError> {
+    let asked = |part: &Option<String>| part.clone().unwrap_or_default();
+    let (verb, resource) = (asked(&attributes.verb), asked(&attributes.resource));
+    let spec =
+        SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..SelfSubjectAccessReviewSpec::default() };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let api = calls.act::<SelfSubjectAccessReview>();
+    let what = || format!("asking whether {verb} may be done to {resource}");
+    let answer = bounded(what, api.create(&PostParams::default(), &review)).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
