@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nrh::core::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
 use nrh::core::plan::{PlanSettings, plan};
 use nrh::core::policy::{Action, Amount, History, Limits, NodeLimit, Policy, StormLimit};
-use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, RestartView, Snapshot, Tri};
+use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, RestartView, Snapshot, TriState};
 use record::Line;
 
 /// One node in this many is sick.
@@ -55,7 +55,7 @@ fn fleet(nodes: usize, policies: usize) -> Snapshot {
     let view = |name: &String| NodeView {
         uid: format!("uid-{name}"),
         labels: BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]),
-        ready: Tri::True,
+        ready: TriState::True,
         ..NodeView::default()
     };
     let report = |(n, name): (usize, &String)| ReportView {
@@ -66,10 +66,10 @@ fn fleet(nodes: usize, policies: usize) -> Snapshot {
             sequence: 7,
             boot_id: "b".into(),
             actions_enabled: true,
-            kubelet_works: Tri::True,
+            kubelet_works: TriState::True,
         }),
         faults: if n % SICK == 0 { vec![leaked_shim(name)] } else { Vec::new() },
-        restart: RestartView { kubelet: Tri::True, runtime: Tri::True, ..RestartView::default() },
+        restart: RestartView { kubelet: TriState::True, runtime: TriState::True, ..RestartView::default() },
         ..ReportView::default()
     };
     Snapshot {

@@ -19,7 +19,7 @@ use crate::cli::RemediateArgs;
 use crate::controller::cache::{node, report};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::manual::{self, Choice};
-use crate::core::narrow::Around;
+use crate::core::matching::MatchContext;
 use crate::core::policy::{Mode, Policy};
 use crate::core::text::{bounded, short_name};
 use crate::terminal::print_as;
@@ -88,7 +88,7 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
     let (labels, view) = (node.labels(), node::view(&node));
     // What a pod is like the engine finds out.
     let around =
-        Around { pods: None, runtime: view.runtime_version.as_deref(), kubelet: view.kubelet_version.as_deref() };
+        MatchContext { pods: None, runtime: view.runtime_version.as_deref(), kubelet: view.kubelet_version.as_deref() };
     let mut ready = Vec::new();
     for fault in &faults {
         let choices = manual::choices(&policies, labels, &around, fault, args.action);
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(faults.len(), 2, "a suspicion is none");
         let of = |action| -> Vec<Ready<'_>> {
             let choices = |fault| {
-                manual::choices(&policies, &std::collections::BTreeMap::new(), &Around::default(), fault, action)
+                manual::choices(&policies, &std::collections::BTreeMap::new(), &MatchContext::default(), fault, action)
             };
             faults.iter().map(|fault| Ready { fault, choices: choices(fault) }).collect()
         };

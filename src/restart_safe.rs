@@ -15,7 +15,7 @@ use crate::api::condition::status_of;
 use crate::api::{ConditionType, NodeRuntimeHealth};
 use crate::caller::{client, within};
 use crate::cli::RestartSafeArgs;
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 use crate::core::text::bounded;
 use crate::terminal::print_as;
 
@@ -74,9 +74,9 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
     };
     print_as(args.print.output, &answer, Answer::line)?;
     match safe {
-        Tri::True => Ok(()),
-        Tri::False => Err(Unsafe(node).into()),
-        Tri::Unknown => bail!("whether the kubelet or the runtime of node {node} can be restarted is not known"),
+        TriState::True => Ok(()),
+        TriState::False => Err(Unsafe(node).into()),
+        TriState::Unknown => bail!("whether the kubelet or the runtime of node {node} can be restarted is not known"),
     }
 }
 
@@ -112,7 +112,7 @@ fn is_answered(object: &NodeRuntimeHealth, name: &str) -> bool {
 }
 
 /// What the report says, and why.
-fn verdict(object: &NodeRuntimeHealth) -> (Tri, String) {
+fn verdict(object: &NodeRuntimeHealth) -> (TriState, String) {
     let conditions = object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let condition = conditions.iter().find(|one| one.type_ == ConditionType::RestartSafe.as_str());
     let reason = condition.map_or("its report does not say", |condition| condition.message.as_str());
@@ -128,7 +128,7 @@ fn whereabouts(node: &str, last: anyhow::Result<NodeRuntimeHealth>) -> String {
     if status.probe.is_none() {
         return "its probe has never reported".to_owned();
     }
-    if status_of(&status.conditions, ConditionType::ProbeReporting) == Tri::False {
+    if status_of(&status.conditions, ConditionType::ProbeReporting) == TriState::False {
         return "its probe does not report".to_owned();
     }
     format!(
@@ -165,13 +165,13 @@ mod tests {
             "kind": "NodeRuntimeHealth", "metadata": {"name": "w1"}, "spec": {}}))
         .unwrap();
         assert!(!is_answered(&bare, "mine"));
-        assert_eq!(verdict(&bare).0, Tri::Unknown);
+        assert_eq!(verdict(&bare).0, TriState::Unknown);
         assert!(whereabouts("w1", Ok(bare)).contains("never reported"));
     }
 
     #[test]
     fn the_verdict_is_the_conditions_with_its_reason() {
-        for (status, safe) in [("True", Tri::True), ("False", Tri::False), ("Unknown", Tri::Unknown)] {
+        for (status, safe) in [("True", TriState::True), ("False", TriState::False), ("Unknown", TriState::Unknown)] {
             let told = verdict(&object("a", &json!("a"), status));
             assert_eq!(told, (safe, "since a shim is deaf".to_owned()));
         }

@@ -10,10 +10,10 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use nrh::core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::diagnose::diagnose;
 use nrh::core::fault::{Fault, FaultState, FaultType, Target};
-use nrh::core::observation::{Look, RuntimeKind};
-use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
+use nrh::core::observation::{Reading, RuntimeKind};
 use nrh::core::thresholds::Thresholds;
 use nrh::core::tracker::Tracker;
 use nrh::node::collect::HostPaths;
@@ -107,8 +107,8 @@ impl Probe {
 }
 
 /// Gives an order to the executor as a Job does, on that node.
-fn act(docker: &Docker, name: &str, action: NodeAction, kind: FaultType, target: Target) -> Outcome {
-    let order = Order {
+fn act(docker: &Docker, name: &str, action: CommandAction, kind: FaultType, target: Target) -> Outcome {
+    let order = ActionCommand {
         operation_id: name.to_owned(),
         epoch: 1,
         node: "n1".to_owned(),
@@ -170,14 +170,14 @@ type Story = fn() -> Pin<Box<dyn Future<Output = ()>>>;
 async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched() {
     let (docker, sandbox, app) = engine();
     let sidecar = docker.run(Kind::Work(&sandbox), "sidecar", "web-0").unwrap();
-    let by_hand = docker.run(Kind::Foreign, "ci-job", "").unwrap();
+    let by_hand = docker.run(Kind::ExternalCondition, "ci-job", "").unwrap();
     let mut probe = Probe::start(&docker);
 
     // Healthy: all of the kubelet's are asked, nobody else is, and nothing is wrong.
     let asked = |probe: &Probe| {
         let seen = probe.collectors.observations(Duration::ZERO, Instant::now().into());
         let answered: BTreeMap<_, _> =
-            seen.tasks.iter().filter(|(_, look)| matches!(look, Look::Done { .. })).collect();
+            seen.tasks.iter().filter(|(_, look)| matches!(look, Reading::Done { .. })).collect();
         seen.kind == RuntimeKind::Docker && answered.len() == 3 && !seen.tasks.contains_key(&by_hand)
     };
     probe.until("every container's first answer", NAMED, asked).await;
@@ -216,15 +216,15 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     };
     let (_, sidecar_pid) = docker.shim(&sidecar).unwrap();
     let hung = FaultType::HungContainer;
-    let outcome = act(&docker, "answers", NodeAction::ReleaseKill, hung, of(&sidecar, sidecar_pid));
+    let outcome = act(&docker, "answers", CommandAction::ReleaseKill, hung, of(&sidecar, sidecar_pid));
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Recovered), "{outcome:?}");
-    for (name, action) in [("foreign-cont", NodeAction::ReleaseCont), ("foreign-kill", NodeAction::ReleaseKill)] {
+    for (name, action) in [("foreign-cont", CommandAction::ReleaseCont), ("foreign-kill", CommandAction::ReleaseKill)] {
         let outcome = act(&docker, name, action, hung, of(&by_hand, foreign_pid));
         assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::TargetGone), "{outcome:?}");
     }
 
     // Resumed: the stop that waited ends, and the fault goes.
-    let outcome = act(&docker, "resume", NodeAction::ReleaseCont, hung, fault.target.clone());
+    let outcome = act(&docker, "resume", CommandAction::ReleaseCont, hung, fault.target.clone());
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     assert!(ended(&mut stop).await.success());
     probe.until("all well", NAMED, |probe| probe.faults.is_empty()).await;
@@ -237,7 +237,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     probe.until("the second one", NAMED, |probe| probe.is_confirmed(FaultType::HungContainer)).await;
     let target = probe.fault(FaultType::HungContainer).unwrap().target.clone();
     assert_eq!(target.container_id.as_deref(), Some(sidecar.as_str()));
-    let outcome = act(&docker, "kill", NodeAction::ReleaseKill, hung, target);
+    let outcome = act(&docker, "kill", CommandAction::ReleaseKill, hung, target);
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     ended(&mut stop).await;
     probe.until("all well again", NAMED, |probe| probe.faults.is_empty()).await;
@@ -250,7 +250,8 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
 
     // The frozen shim of the hand-started one was there all the time, and nothing was held against it.
     assert!(foreign.alive());
-    let outcome = act(&docker, "remove", NodeAction::CleanupOrphans, FaultType::LeakedShim, of(&by_hand, foreign_pid));
+    let outcome =
+        act(&docker, "remove", CommandAction::CleanupOrphans, FaultType::LeakedShim, of(&by_hand, foreign_pid));
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Protected), "{outcome:?}");
     foreign.signal(Signal::CONT).unwrap();
 }
@@ -260,7 +261,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
 async fn what_a_restart_and_a_failed_removal_leave_behind_is_named() {
     let (docker, sandbox, app) = engine();
     let dead = docker.run(Kind::Work(&sandbox), "dead", "web-0").unwrap();
-    let by_hand = docker.run(Kind::Foreign, "ci-job", "").unwrap();
+    let by_hand = docker.run(Kind::ExternalCondition, "ci-job", "").unwrap();
     let _cleanup = fail_removal(&docker, &dead);
     assert!(docker.docker(&["rm", "-f", &dead]).is_err(), "an immutable file cannot be removed");
 
@@ -310,11 +311,11 @@ async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(how: Cli
 
     // Under the name of another container nothing is done.
     let other = Target { container_id: Some(app.clone()), ..fault.target.clone() };
-    let outcome = act(&docker, "other", NodeAction::ReleaseKill, kind, other);
+    let outcome = act(&docker, "other", CommandAction::ReleaseKill, kind, other);
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::TargetChanged), "{outcome:?}");
     assert_eq!(docker.clients(&stuck).len(), 1);
 
-    let outcome = act(&docker, "end", NodeAction::ReleaseKill, kind, fault.target);
+    let outcome = act(&docker, "end", CommandAction::ReleaseKill, kind, fault.target);
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     assert!(!ended(&mut start).await.success());
     probe.until("no client that hangs", NAMED, |probe| probe.fault(kind).is_none()).await;

@@ -8,7 +8,7 @@
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::core::order::Order;
+use crate::core::command::ActionCommand;
 
 /// The command for the probe of the node. Its answers are in the NodeRuntimeHealth of the same name.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -34,7 +34,7 @@ pub struct NodeCommandSpec {
     /// The command for the probe to execute if no Job can run on the node. Absent = no command. The probe answers in
     /// `status.commandResult` of the NodeRuntimeHealth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<Order>,
+    pub command: Option<ActionCommand>,
     /// Requests a fresh check: a number that rises with each request. The probe reports as soon as it has checked.
     /// Absent = no request.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,13 +4,13 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 pub use crate::core::condition::{ConditionReason, ConditionType};
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 
 /// A condition; its transition time is kept from `before` when the status did not change.
 pub fn condition(
     before: &[Condition],
     kind: ConditionType,
-    status: Tri,
+    status: TriState,
     reason: ConditionReason,
     message: &str,
     now: Timestamp,
@@ -22,7 +22,7 @@ pub fn condition(
 /// A condition that has had its status since then.
 pub fn condition_since(
     kind: ConditionType,
-    status: Tri,
+    status: TriState,
     reason: ConditionReason,
     message: &str,
     since: Timestamp,
@@ -38,12 +38,12 @@ pub fn condition_since(
 }
 
 /// The status of one condition and its reason; `None` where it is missing.
-pub fn standing_of(conditions: &[Condition], kind: ConditionType) -> Option<(Tri, &str)> {
+pub fn standing_of(conditions: &[Condition], kind: ConditionType) -> Option<(TriState, &str)> {
     let found = conditions.iter().find(|c| c.type_ == kind.as_str())?;
     Some((status_of(std::slice::from_ref(found), kind), found.reason.as_str()))
 }
 
 /// The status of one condition, Unknown where it is missing.
-pub fn status_of(conditions: &[Condition], kind: ConditionType) -> Tri {
-    conditions.iter().find(|c| c.type_ == kind.as_str()).map_or(Tri::Unknown, |c| Tri::of(&c.status))
+pub fn status_of(conditions: &[Condition], kind: ConditionType) -> TriState {
+    conditions.iter().find(|c| c.type_ == kind.as_str()).map_or(TriState::Unknown, |c| TriState::of(&c.status))
 }

@@ -2,7 +2,7 @@
 //! collected; nothing after this handles an optional string.
 
 mod drain;
-mod narrow;
+mod matching;
 mod reboot;
 mod signals;
 mod taint;
@@ -15,14 +15,14 @@ use super::policy::{
     PolicyWindow, RemediationPolicy, SelectorOperator,
 };
 use super::remediation::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
+use crate::core::command::is_service;
+use crate::core::external_condition::{self, ConditionMatcher};
 use crate::core::fault::{FaultType, Severity};
-use crate::core::foreign::{self, Asked};
 use crate::core::manual::OpenManualRequest;
 use crate::core::node_condition::NodeCondition;
-use crate::core::order::is_service;
 use crate::core::policy::{
-    Action, ActionType, Amount, ApprovalMode, Daemon, FaultLimit, History, Keep, Limits, Mode, Namespaces, NodeLimit,
-    Policy, Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
+    Action, ActionType, Amount, ApprovalMode, Daemon, FaultLimit, History, Limits, Mode, Namespaces, NodeLimit, Policy,
+    Quarantine, Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
 };
 use crate::core::remediation::{ManualRequest, Remediation};
 use crate::core::window::Window;
@@ -213,15 +213,15 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
             only: rule.matches.namespaces.clone(),
             except: rule.matches.excluded_namespaces.clone(),
         },
-        narrow: narrow::read(&rule.matches, &format!("{at}.match"), errors),
+        matching: matching::read(&rule.matches, &format!("{at}.match"), errors),
         min_duration: rule.matches.min_duration.map_or(Duration::ZERO, super::HumanDuration::get),
         steps,
     }
 }
 
 /// What a rule asks for of a Node's conditions.
-pub fn asked(condition: &PolicyNodeCondition) -> Asked {
-    Asked {
+pub fn asked(condition: &PolicyNodeCondition) -> ConditionMatcher {
+    ConditionMatcher {
         kind: condition.kind.clone(),
         status: condition.status,
         reasons: condition.reasons.iter().cloned().collect(),
@@ -238,23 +238,25 @@ fn check_match(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) {
         ));
     }
     for condition in &matches.node_conditions {
-        let kind = crate::core::text::bounded(&condition.kind, foreign::MAX_TYPE);
+        let kind = crate::core::text::bounded(&condition.kind, external_condition::MAX_TYPE);
         if NodeCondition::named(&condition.kind).is_some() {
             errors.push(format!(
                 "{at}.match.nodeConditions: {kind} is written on the Node by this controller itself (--node-conditions), which would be a loop: expected the type of another tool; name the fault in faults instead"
             ));
-        } else if !foreign::can_be_asked_for(&condition.kind) {
+        } else if !external_condition::can_be_asked_for(&condition.kind) {
             errors.push(format!(
                 "{at}.match.nodeConditions: expected a type of 1 to {} bytes, found {:?} of {}",
-                foreign::MAX_TYPE,
+                external_condition::MAX_TYPE,
                 kind,
                 condition.kind.len()
             ));
         }
-        if let Some(reason) = condition.reasons.iter().find(|one| one.is_empty() || one.len() > foreign::MAX_REASON) {
+        if let Some(reason) =
+            condition.reasons.iter().find(|one| one.is_empty() || one.len() > external_condition::MAX_REASON)
+        {
             errors.push(format!(
                 "{at}.match.nodeConditions[{kind}].reasons: expected 1 to {} bytes each, found {}",
-                foreign::MAX_REASON,
+                external_condition::MAX_REASON,
                 reason.len()
             ));
         }
@@ -362,9 +364,9 @@ fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<St
     })
 }
 
-fn keep(cordon: &Cordon) -> Keep {
+fn keep(cordon: &Cordon) -> Quarantine {
     let healthy_delay = cordon.healthy_delay.map_or(HEALTHY_DELAY, super::HumanDuration::get);
-    Keep { quarantine_for: cordon.quarantine_for.get(), healthy_delay }
+    Quarantine { quarantine_for: cordon.quarantine_for.get(), healthy_delay }
 }
 
 fn check_hand_off(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {

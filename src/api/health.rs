@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use super::command::CHECK_NAME;
 use super::flap::WrittenFlap;
 use super::suspension::{Suspend, Suspension};
+use crate::core::command::Outcome;
 use crate::core::fault::{Fault, FaultType};
 use crate::core::observation::{KubeletSettings, SettingsSource};
-use crate::core::order::Outcome;
 use crate::core::plan::Health;
 use crate::core::remediation::Stopped;
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 
 /// What people request of a node. The probe and the controller write everything else.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -306,9 +306,9 @@ impl From<&KubeletSettingsStatus> for KubeletSettings {
 #[serde(rename_all = "camelCase")]
 pub struct RestartSafeStatus {
     /// Whether the kubelet can be restarted now.
-    pub kubelet: Tri,
+    pub kubelet: TriState,
     /// Whether the container runtime can be restarted now.
-    pub runtime: Tri,
+    pub runtime: TriState,
 }
 
 /// What is being done about the node.

@@ -30,12 +30,12 @@ pub use taint::Taint;
 pub use window::PolicyWindow;
 
 use super::duration::HumanDuration;
+use crate::core::command::{Restart, Signal};
 use crate::core::fault::Severity;
 use crate::core::hand_off::HandOff;
-use crate::core::order::{Restart, Signal};
 use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
 use crate::core::reboot::{MarkForReboot, Reboot};
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 
 /// The key of a label: a name of at most 63 characters, with a domain and a slash before it or without. A dot stands in brackets,
 /// so that CEL takes it as it is.
@@ -289,7 +289,7 @@ pub struct PolicyNodeCondition {
     #[x_kube(validation = Rule::new("!(self in ['ContainerRuntimeUnhealthy', 'KubeletUnhealthy', 'ContainersUnresponsive', 'SandboxesInconsistent', 'NetworkPluginUnresponsive', 'HostUnhealthy', 'StorageNotReady', 'SystemdUnresponsive', 'ClientCertificateExpiring', 'ClockUnsynchronised', 'RestartUnsafe'])").message("the controller writes this condition on Nodes itself (--node-conditions), which would be a loop; name the fault in faults instead"))]
     pub kind: String,
     /// The status that means trouble: "True", "False" or "Unknown". Tools differ in it, so it has to be said.
-    pub status: Tri,
+    pub status: TriState,
     /// Reasons of the condition that match, each of 1 to 256 characters. Absent = any. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]

@@ -22,7 +22,7 @@ use crate::caller::{list, within};
 use crate::controller::admission::{JOBS, NO_PARAMETER, OURS, POLICIES, flaw, no_parameter};
 use crate::controller::cache::guard::Guarded;
 use crate::controller::leader::LEASE_DURATION;
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 
 const PROBE: &str = "nrh-probe";
 const DEFINITIONS: &str = "definitions";
@@ -240,8 +240,8 @@ pub(super) fn judge_policies(
         // A judgement of the policy as it was before says nothing of this one.
         let is_current = ready.is_some_and(|ready| ready.observed_generation == policy.metadata.generation);
         match standing_of(conditions, ConditionType::Ready).filter(|_| is_current) {
-            Some((Tri::True, _)) => count += 1,
-            Some((Tri::False, reason)) => {
+            Some((TriState::True, _)) => count += 1,
+            Some((TriState::False, reason)) => {
                 let message = ready.map(|ready| ready.message.as_str()).unwrap_or_default();
                 findings.push(Finding::new(subject, Verdict::Failed, format!("{reason}: {message}")));
             }

@@ -14,9 +14,9 @@ use crate::api::health::ProbeMode;
 use crate::api::plain::plain;
 use crate::api::{ConditionType, NodeRuntimeHealth, PROBE_LABEL, Suspend};
 use crate::caller::list;
-use crate::controller::cache::fold::Folds;
+use crate::controller::cache::fold::Ingest;
 use crate::controller::cache::guard::Guarded;
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 
 /// How long a new probe may take to its first report.
 const START: SignedDuration = SignedDuration::from_mins(2);
@@ -88,8 +88,8 @@ pub(super) fn said(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) ->
         return without_probe(verdict, "no probe has reported yet: does its pod (or unit) run there?");
     };
     match standing_of(&status.conditions, ConditionType::ProbeReporting) {
-        Some((Tri::True, _)) => {}
-        Some((Tri::False, reason)) => return failed(format!("the probe does not report ({reason})")),
+        Some((TriState::True, _)) => {}
+        Some((TriState::False, reason)) => return failed(format!("the probe does not report ({reason})")),
         _ => return vec![(Verdict::Unknown, "the controller has not judged yet whether its probe reports".to_owned())],
     }
     let mut words = Vec::new();
@@ -106,9 +106,9 @@ pub(super) fn said(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) ->
     let at = runtime.map(|runtime| format!("{} at {}", runtime.version, runtime.endpoint)).unwrap_or_default();
     let mode = if probe.mode == ProbeMode::Unit { "a unit" } else { "a pod" };
     words.push(match status_of(&status.conditions, ConditionType::RuntimeReady) {
-        Tri::True => (Verdict::Ok, format!("probe {} as {mode}, runtime {at}", probe.version)),
-        Tri::False => (Verdict::Warning, format!("its runtime does not work: `nrh explain` says why; {at}")),
-        Tri::Unknown => (Verdict::Unknown, "its probe cannot tell whether the runtime works".to_owned()),
+        TriState::True => (Verdict::Ok, format!("probe {} as {mode}, runtime {at}", probe.version)),
+        TriState::False => (Verdict::Warning, format!("its runtime does not work: `nrh explain` says why; {at}")),
+        TriState::Unknown => (Verdict::Unknown, "its probe cannot tell whether the runtime works".to_owned()),
     });
     if let Some(why) = Suspend::veto(object) {
         words.push((Verdict::Warning, format!("suspended {why}")));

@@ -26,14 +26,14 @@ mod drain;
 mod hand_off;
 mod lately;
 mod manual;
+mod preflight;
 mod reboot;
-mod recheck;
 mod remediation;
 mod taint;
 
 pub use disruption::Kills;
 pub use lately::Lately;
-use recheck::Look;
+use preflight::PreflightRequest;
 
 /// The chain of the ledger.
 const LEDGER: &str = "ledger";
@@ -342,17 +342,19 @@ impl Applier {
                 self.tell_manual(&name, &identity, &message).await
             }
             Effect::Act { remediation, operation_id, node, node_uid, operation } => {
-                let look = Look {
+                let look = PreflightRequest {
                     remediation: &remediation,
                     operation: &operation_id,
                     node: &node,
                     node_uid: &node_uid,
-                    is_order: matches!(operation, Operation::GiveOrder(_)),
+                    is_order: matches!(operation, Operation::GiveCommand(_)),
                     paid_from: paid()?,
                 };
                 Box::pin(self.act(look, &operation)).await
             }
-            Effect::Uncordon { remediation, node, heir } => self.uncordon(&remediation, &node, heir.as_deref()).await,
+            Effect::Uncordon { remediation, node, successor } => {
+                self.uncordon(&remediation, &node, successor.as_deref()).await
+            }
             Effect::Untaint { remediation, node } => self.untaint(&remediation, &node).await,
             Effect::TimeOutHandOff { remediation, handed, at, why, .. } => {
                 self.time_out_hand_off(&remediation, &handed, at, &why).await

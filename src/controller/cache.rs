@@ -22,18 +22,18 @@ use tokio::time::Instant;
 
 use crate::api::{RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
 use crate::core::along::Along;
+use crate::core::condition_history::ConditionHistory;
+use crate::core::external_condition::ExternalCondition;
 use crate::core::fault::{Fault, FaultState};
 use crate::core::flap::QUIET;
 use crate::core::flaps::Flaps;
-use crate::core::foreign::Foreign;
 use crate::core::hand_off::{HandOffView, TemplateRef};
 use crate::core::kubelet::unfinished;
-use crate::core::narrow::pod_of;
-use crate::core::notices::Notices;
+use crate::core::matching::pod_of;
 use crate::core::policy::Policy;
 use crate::core::policy::asks_of_pods;
 use crate::core::remediation::Remediation;
-use crate::core::snapshot::{Snapshot, SuspectPod, Tri};
+use crate::core::snapshot::{Snapshot, SuspectPod, TriState};
 
 pub mod arrival;
 pub mod command;
@@ -55,15 +55,15 @@ pub mod versions;
 pub mod wakes;
 pub mod watches;
 
-use arrival::Arrivals;
+use arrival::ReportArrivals;
 use command::CommandRow;
 use conditions::Shared;
-use fold::Folds;
+use fold::Ingest;
 use guard::Unreads;
 use job::JobRow;
 use known_pods::KnownPods;
 use pod_reads::PodReads;
-use report::Standing;
+use report::ControllerStatus;
 use said::Said;
 use versions::Versions;
 use wakes::Wakes;
@@ -206,13 +206,13 @@ pub struct State {
     /// Objects of kinds that others write which are there and cannot be read.
     pub unread: Unreads,
     /// The controller's part of each NodeRuntimeHealth, by node.
-    pub standing: BTreeMap<String, Standing>,
+    pub standing: BTreeMap<String, ControllerStatus>,
     /// Each NodeCommand, by node; most nodes have none.
     pub commands: BTreeMap<String, CommandRow>,
     /// What stands on Nodes of the conditions that may be mirrored there, by node; most have none.
-    pub node_conditions: BTreeMap<String, mirrored::Standing>,
+    pub node_conditions: BTreeMap<String, mirrored::MirroredState>,
     /// Heartbeats, by node.
-    pub arrivals: BTreeMap<String, Arrivals>,
+    pub arrivals: BTreeMap<String, ReportArrivals>,
     /// Policies, valid or not.
     pub policies: BTreeMap<String, PolicyRow>,
     /// What applies to all policies, if that object is there and can be read.
@@ -232,7 +232,7 @@ pub struct State {
     /// What the controller lacks to use the templates that policies name; nothing known = no entry.
     pub rights: BTreeMap<TemplateRef, Vec<String>>,
     /// Whether the controller may evict pods; asked only where a policy drains nodes.
-    pub may_evict: Tri,
+    pub may_evict: TriState,
     /// Whether the admission policies are in force.
     pub admission: proof::Proof,
     /// How often each node has woken the decider.
@@ -240,11 +240,11 @@ pub struct State {
     /// Starts of kubelets that have not come to an end: of the process that began then, seen since.
     unfinished: BTreeMap<String, (Timestamp, Instant)>,
     /// The ways in which conditions of Nodes stand.
-    shared: Shared<[Foreign]>,
+    shared: Shared<[ExternalCondition]>,
     /// What conditions of reports say.
     said: Shared<Said>,
     /// Since when conditions stand as policies ask for them, by the time since `started`.
-    notices: Notices,
+    notices: ConditionHistory,
     /// How often nodes have changed, by the time since `started`.
     flaps: Flaps,
     started: Instant,
@@ -253,13 +253,13 @@ pub struct State {
 impl State {
     /// Whether a DaemonSet controls a pod: one that is listed, by its uid. A name alone, in the `ownerReferences` of the pod, proves
     /// nothing, since whoever makes a pod writes them. Unknown where that DaemonSet cannot be read.
-    pub fn is_of_daemon_set(&self, pod: &Pod) -> Tri {
-        let Some(owner) = pods::daemon_set(pod) else { return Tri::False };
+    pub fn is_of_daemon_set(&self, pod: &Pod) -> TriState {
+        let Some(owner) = pods::daemon_set(pod) else { return TriState::False };
         let key = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or_default(), owner.name);
         match self.daemon_sets.get(&key) {
-            Some(set) if !set.uid.is_empty() && set.uid == owner.uid => Tri::True,
-            _ if self.unread.has(DaemonSet::KIND, &key) => Tri::Unknown,
-            _ => Tri::False,
+            Some(set) if !set.uid.is_empty() && set.uid == owner.uid => TriState::True,
+            _ if self.unread.has(DaemonSet::KIND, &key) => TriState::Unknown,
+            _ => TriState::False,
         }
     }
 
@@ -282,13 +282,13 @@ impl State {
             known_pods: KnownPods::default(),
             hand_offs: BTreeMap::new(),
             rights: BTreeMap::new(),
-            may_evict: Tri::Unknown,
+            may_evict: TriState::Unknown,
             admission: proof::Proof::default(),
             wakes: Wakes::default(),
             unfinished: BTreeMap::new(),
             shared: Shared::default(),
             said: Shared::default(),
-            notices: Notices::default(),
+            notices: ConditionHistory::default(),
             flaps: Flaps::default(),
             started: now,
         }
@@ -336,7 +336,7 @@ impl State {
     }
 
     /// Takes over whether the controller may evict pods; whether that is news.
-    pub fn note_may_evict(&mut self, may: Tri, now: Instant) -> bool {
+    pub fn note_may_evict(&mut self, may: TriState, now: Instant) -> bool {
         let is_news = self.may_evict != may;
         self.may_evict = may;
         if is_news {
@@ -353,7 +353,7 @@ impl State {
         for row in self.policies.values_mut() {
             let asked: BTreeSet<TemplateRef> =
                 row.usable().map(|policy| templates(policy).collect()).unwrap_or_default();
-            let evict = row.usable().is_some_and(drains) && self.may_evict == Tri::False;
+            let evict = row.usable().is_some_and(drains) && self.may_evict == TriState::False;
             let evict = evict.then(|| NO_EVICTIONS.to_owned());
             row.lacks =
                 asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().chain(evict).collect();
@@ -391,7 +391,7 @@ impl State {
     pub fn refresh(&mut self, now: Instant, wall: Timestamp) {
         self.snapshot.now = wall;
         self.snapshot.admission_doubt = self.admission.doubt(now);
-        let unseen = Arrivals::default();
+        let unseen = ReportArrivals::default();
         let mut arrivals = Along::new(&self.arrivals);
         for (node, view) in &mut self.snapshot.reports {
             report::age(view, arrivals.at(node).unwrap_or(&unseen), now);

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::cache::Cache;
 use super::cache::command::CommandRow;
-use super::cache::fold::Folds;
+use super::cache::fold::Ingest;
 use super::cache::guard::Guarded;
 use super::calls::{CallError, Calls, bounded};
 use crate::api::{CHECKS_MANAGER, CONTROLLER_MANAGER, NodeCommand, NodeCommandSpec};
-use crate::core::order::Order;
+use crate::core::command::ActionCommand;
 
 /// The object of one Node, and the way to it.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ impl Command<'_> {
     ///
     /// # Errors
     /// What the API server said, or that it did not answer.
-    pub async fn give_order(&self, found: Option<&NodeCommand>, order: &Order) -> Result<(), CallError> {
+    pub async fn give_command(&self, found: Option<&NodeCommand>, order: &ActionCommand) -> Result<(), CallError> {
         let stands = found.and_then(|command| command.spec.command.as_ref());
         let change = json!({"command": replacement(&json!(stands), json!(order))});
         let spec = NodeCommandSpec { command: Some(order.clone()), ..NodeCommandSpec::default() };

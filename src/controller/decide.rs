@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::apply::{Applier, Failures};
 use super::ledger::LedgerStore;
 use super::shipped_policy;
-use super::status::Outlook;
+use super::status::StatusViews;
 use crate::core::plan::{Plan, PlanSettings, plan};
 
 /// News that come within this time are decided on together, such as the several objects of one change. Small beside any
@@ -26,19 +26,24 @@ const BREATHE: Duration = Duration::from_secs(1);
 
 /// Decides, and has it carried out.
 #[derive(Debug)]
-pub struct Decider {
+pub struct Planner {
     applier: Applier,
     settings: PlanSettings,
     ceiling: u32,
-    outlook: watch::Sender<Arc<Outlook>>,
+    outlook: watch::Sender<Arc<StatusViews>>,
     ledger: LedgerStore,
     failures: Failures,
     epoch: Option<u64>,
 }
 
-impl Decider {
+impl Planner {
     /// A decider that hands what it carries out to `applier`, and what it sees to `outlook`.
-    pub fn new(applier: Applier, settings: PlanSettings, ceiling: u32, outlook: watch::Sender<Arc<Outlook>>) -> Self {
+    pub fn new(
+        applier: Applier,
+        settings: PlanSettings,
+        ceiling: u32,
+        outlook: watch::Sender<Arc<StatusViews>>,
+    ) -> Self {
         let (ledger, failures) = (LedgerStore::default(), Failures::default());
         Self { applier, settings, ceiling, outlook, ledger, failures, epoch: None }
     }
@@ -139,7 +144,7 @@ impl Decider {
         let next = decided.next.into_iter().chain(state.next_change(began)).min();
         drop(state);
         let effects = std::mem::take(&mut decided.effects);
-        self.outlook.send_replace(Arc::new(Outlook::of(&mut decided)));
+        self.outlook.send_replace(Arc::new(StatusViews::of(&mut decided)));
         // A next look of zero would be a busy loop.
         (effects, next.map(|next| next.max(Duration::from_millis(10))))
     }

@@ -10,17 +10,17 @@ use tokio::time::Instant;
 use super::cache::Cache;
 use super::calls::{CallError, Calls};
 use super::permissions::is_allowed;
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 
 /// How often it is looked whether something is to be asked.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Time until it is asked again, by what is known.
-const fn again(known: Tri) -> Duration {
+const fn again(known: TriState) -> Duration {
     match known {
-        Tri::True => Duration::from_mins(5),
-        Tri::False => Duration::from_secs(30),
-        Tri::Unknown => Duration::from_secs(15),
+        TriState::True => Duration::from_mins(5),
+        TriState::False => Duration::from_secs(30),
+        TriState::Unknown => Duration::from_secs(15),
     }
 }
 
@@ -38,7 +38,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>) {
             tried = Some(now);
             match may(&calls).await {
                 Ok(may) => {
-                    if cache.lock().note_may_evict(if may { Tri::True } else { Tri::False }, Instant::now()) {
+                    if cache.lock().note_may_evict(if may { TriState::True } else { TriState::False }, Instant::now()) {
                         cache.wake();
                     }
                 }

@@ -19,7 +19,7 @@ use super::leader::Leadership;
 use crate::api::OPERATION_LABEL;
 use crate::core::fault::MAX_LINE;
 use crate::core::hand_off::{HandOffView, HandedOff};
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 use crate::core::text::bounded;
 
 mod access;
@@ -128,9 +128,9 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
     let text = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let condition = |kind: &str| conditions.into_iter().flatten().find(|one| text(one, "type") == kind);
     let status = |kind: &str| match condition(kind).map(|one| text(one, "status")).as_deref() {
-        Some("True") => Tri::True,
-        Some("False") => Tri::False,
-        _ => Tri::Unknown,
+        Some("True") => TriState::True,
+        Some("False") => TriState::False,
+        _ => TriState::Unknown,
     };
     let said = ["Succeeded", "Processing"].into_iter().find_map(|kind| {
         let one = condition(kind)?;
@@ -140,8 +140,8 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
     // some do so until their object is deleted.
     let phase = object.data.pointer("/status/phase").and_then(Value::as_str);
     let succeeded = match phase.filter(|_| condition("Succeeded").is_none()) {
-        Some("Failed") => Tri::False,
-        Some("Succeeded") => Tri::True,
+        Some("Failed") => TriState::False,
+        Some("Succeeded") => TriState::True,
         _ => status("Succeeded"),
     };
     let phase = || phase.map(|phase| format!("phase {phase}"));
@@ -150,7 +150,7 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
         processing: status("Processing"),
         succeeded,
         message: bounded(&said.or_else(phase).unwrap_or_else(|| "nothing yet".to_owned()), MAX_LINE / 2),
-        node_goes: status("PermanentNodeDeletionExpected") == Tri::True,
+        node_goes: status("PermanentNodeDeletionExpected") == TriState::True,
         read: Duration::ZERO,
     }
 }
@@ -196,27 +196,27 @@ pub(crate) mod tests {
     fn the_conditions_of_the_contract_are_read_and_other_kinds_have_a_phase() {
         let of = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "m"});
         let busy = seen("e-1-2", &json!({"conditions": [of("Processing", "True"), of("Succeeded", "Unknown")]}));
-        assert_eq!((busy.processing, busy.succeeded), (Tri::True, Tri::Unknown));
+        assert_eq!((busy.processing, busy.succeeded), (TriState::True, TriState::Unknown));
         let failed = seen("e-1-2", &json!({"conditions": [of("Processing", "False"), of("Succeeded", "False")]}));
-        assert_eq!((failed.succeeded, failed.message.as_str()), (Tri::False, "Succeeded=False R: m"));
+        assert_eq!((failed.succeeded, failed.message.as_str()), (TriState::False, "Succeeded=False R: m"));
         let goes = seen("e-1-2", &json!({"conditions": [of("PermanentNodeDeletionExpected", "True")]}));
         assert!(goes.node_goes && !busy.node_goes);
         let metal = seen("e-1-2", &json!({"phase": "Running"}));
-        assert_eq!((metal.succeeded, metal.message.as_str()), (Tri::Unknown, "phase Running"));
+        assert_eq!((metal.succeeded, metal.message.as_str()), (TriState::Unknown, "phase Running"));
         for (phase, succeeded) in [
-            ("Running", Tri::Unknown),
-            ("Waiting", Tri::Unknown),
-            ("Deleting machine", Tri::Unknown),
-            ("Failed", Tri::False),
-            ("Succeeded", Tri::True),
+            ("Running", TriState::Unknown),
+            ("Waiting", TriState::Unknown),
+            ("Deleting machine", TriState::Unknown),
+            ("Failed", TriState::False),
+            ("Succeeded", TriState::True),
         ] {
             let metal = seen("e-1-2", &json!({"phase": phase}));
-            assert_eq!((metal.processing, metal.succeeded), (Tri::Unknown, succeeded), "{phase}");
+            assert_eq!((metal.processing, metal.succeeded), (TriState::Unknown, succeeded), "{phase}");
         }
         let both = seen("e-1-2", &json!({"phase": "Failed", "conditions": [of("Succeeded", "Unknown")]}));
-        assert_eq!(both.succeeded, Tri::Unknown, "the condition is the contract");
+        assert_eq!(both.succeeded, TriState::Unknown, "the condition is the contract");
         let nonsense = seen("e-1-2", &json!({"conditions": [7, {"type": "Succeeded", "status": "Perhaps"}, "x"]}));
-        assert!(nonsense.exists && nonsense.succeeded == Tri::Unknown);
+        assert!(nonsense.exists && nonsense.succeeded == TriState::Unknown);
         let others = seen("other", &json!({"conditions": [of("Succeeded", "True")]}));
         assert_eq!(others, HandOffView::default(), "somebody else's says nothing of ours");
     }

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
 
 use crate::api::{NODE_LABEL, NODE_NAMESPACE, OPERATION_LABEL};
-use crate::core::order::Order;
+use crate::core::command::ActionCommand;
 use crate::core::text::short_name;
 
 /// Longest time a Job may run, in seconds. The order itself may only be *started* within its time to live.
@@ -44,7 +44,7 @@ const MOUNTS: [Mount; 2] = [
 const CAPABILITIES: [&str; 2] = ["KILL", "SYS_PTRACE"];
 
 /// The Job for an order.
-pub fn job(order: &Order, image: &str) -> Result<Job, serde_json::Error> {
+pub fn job(order: &ActionCommand, image: &str) -> Result<Job, serde_json::Error> {
     let labels = labels(order);
     Ok(Job {
         metadata: ObjectMeta {
@@ -69,7 +69,7 @@ pub fn job(order: &Order, image: &str) -> Result<Job, serde_json::Error> {
     })
 }
 
-fn labels(order: &Order) -> BTreeMap<String, String> {
+fn labels(order: &ActionCommand) -> BTreeMap<String, String> {
     [
         ("app.kubernetes.io/part-of", "nrh".to_owned()),
         ("app.kubernetes.io/name", "nrh-act".to_owned()),
@@ -81,7 +81,7 @@ fn labels(order: &Order) -> BTreeMap<String, String> {
     .collect()
 }
 
-fn pod(order: &Order, image: &str) -> Result<PodSpec, serde_json::Error> {
+fn pod(order: &ActionCommand, image: &str) -> Result<PodSpec, serde_json::Error> {
     Ok(PodSpec {
         // Past the scheduler: it would wait for room, and for a node that is not cordoned.
         node_name: Some(order.node.clone()),
@@ -109,7 +109,7 @@ fn volume(mount: &Mount) -> Volume {
     }
 }
 
-fn container(order: &Order, image: &str) -> Result<Container, serde_json::Error> {
+fn container(order: &ActionCommand, image: &str) -> Result<Container, serde_json::Error> {
     let node_name = EnvVarSource {
         field_ref: Some(ObjectFieldSelector { api_version: None, field_path: "spec.nodeName".to_owned() }),
         ..EnvVarSource::default()
@@ -175,15 +175,15 @@ fn security() -> SecurityContext {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::command::CommandAction;
     use crate::core::fault::{FaultType, Target};
-    use crate::core::order::NodeAction;
 
-    fn order(node: &str) -> Order {
-        Order {
+    fn order(node: &str) -> ActionCommand {
+        ActionCommand {
             operation_id: "w1-0123-1".into(),
             epoch: 7,
             node: node.into(),
-            action: NodeAction::ReleaseCont,
+            action: CommandAction::ReleaseCont,
             allow_running_pods: false,
             fault_id: "hungcontainer-1".into(),
             fault_type: FaultType::HungContainer,
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(pod.automount_service_account_token, Some(false));
         let container = pod.containers.first().unwrap();
         let env = container.env.as_ref().unwrap().iter().find(|env| env.name == "NRH_COMMAND").unwrap();
-        assert_eq!(serde_json::from_str::<Order>(env.value.as_deref().unwrap()).unwrap(), order);
+        assert_eq!(serde_json::from_str::<ActionCommand>(env.value.as_deref().unwrap()).unwrap(), order);
         assert_eq!(container.security_context.as_ref().unwrap().privileged, Some(false));
     }
 

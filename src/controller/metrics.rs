@@ -14,7 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use super::cache::State;
-use super::cache::fold::Folds;
+use super::cache::fold::Ingest;
 use crate::api::{NodeCommand, RemediationConfig};
 use crate::core::fault::FaultType;
 use crate::core::plan::{Health, Plan};

@@ -18,12 +18,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 pub use super::cache::mirrored::MANAGER;
-use super::cache::mirrored::Standing;
+use super::cache::mirrored::MirroredState;
 use super::cache::{Cache, State};
 use super::calls::{CallError, Calls, bounded};
 use super::clock::Clock;
 use super::leader::Leadership;
-use super::status::Outlook;
+use super::status::StatusViews;
 use crate::core::fault::Fault;
 use crate::core::node_condition::{Mirrored, NodeCondition, NodeConditions, mirrored};
 
@@ -54,7 +54,7 @@ pub struct Mirror {
     clock: Clock,
     leadership: Leadership,
     wanted: NodeConditions,
-    outlook: watch::Receiver<Arc<Outlook>>,
+    outlook: watch::Receiver<Arc<StatusViews>>,
     not_before: BTreeMap<String, Instant>,
     /// No write to any Node before this: the right is missing.
     paused: Option<Instant>,
@@ -68,7 +68,7 @@ impl Mirror {
         clock: Clock,
         leadership: Leadership,
         wanted: NodeConditions,
-        outlook: watch::Receiver<Arc<Outlook>>,
+        outlook: watch::Receiver<Arc<StatusViews>>,
     ) -> Self {
         Self { calls, cache, clock, leadership, wanted, outlook, not_before: BTreeMap::new(), paused: None }
     }
@@ -144,7 +144,7 @@ impl Mirror {
 
 /// The Nodes whose conditions differ from what they should be.
 fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Instant>, wall: Timestamp) -> Vec<Write> {
-    let none = Standing::default();
+    let none = MirroredState::default();
     let mut writes = Vec::new();
     for (node, view) in &state.snapshot.nodes {
         let stands = state.node_conditions.get(node).unwrap_or(&none);
@@ -192,7 +192,7 @@ fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mi
     wanted.0.iter().filter_map(one).collect()
 }
 
-fn condition(one: &Mirrored, stands: &Standing, wall: Timestamp) -> Value {
+fn condition(one: &Mirrored, stands: &MirroredState, wall: Timestamp) -> Value {
     let (kind, status) = (one.kind.as_str(), one.status.as_str());
     let since = match stands.conditions.get(kind) {
         Some((before, _, Some(since))) if before == status => *since,
@@ -254,7 +254,8 @@ mod tests {
         let conditions = NodeCondition::ALL.map(condition);
         let conditions: Vec<_> = serde_json::from_value(json!(conditions)).unwrap();
         let conditions = crate::controller::cache::said::Conditions::of(&conditions);
-        let row = report::Standing { owner: Some("u".into()), conditions, ..report::Standing::default() };
+        let row =
+            report::ControllerStatus { owner: Some("u".into()), conditions, ..report::ControllerStatus::default() };
         state.standing.insert("w1".into(), row);
         let writes = due(&state, &wanted.parse().unwrap(), &BTreeMap::new(), Timestamp::UNIX_EPOCH);
         let types = |write: &Write| {

@@ -16,12 +16,12 @@ use super::apply::{Applier, Kills, Lately};
 use super::cache::{Cache, suspects, watches};
 use super::calls::Calls;
 use super::clock::Clock;
-use super::decide::Decider;
+use super::decide::Planner;
 use super::http::{self, Served};
 use super::leader::{Election, Lost};
 use super::metrics::Metrics;
 use super::node_conditions::Mirror;
-use super::status::Outlook;
+use super::status::StatusViews;
 use super::status::writer::StatusWriter;
 use super::{admission, calls, events, evictions, hand_offs, own_image};
 use crate::cli::ControllerArgs;
@@ -150,7 +150,7 @@ impl Controller {
     pub async fn run(self, end: CancellationToken) -> Result<(), Ended> {
         let Self { calls, clock, cache, metrics, identity, image, ceiling, node_conditions, settings } = self;
         let (told, sender) = events::channel();
-        let (outlook, seen) = watch::channel(Arc::new(Outlook::default()));
+        let (outlook, seen) = watch::channel(Arc::new(StatusViews::default()));
         let elected = CancellationToken::new();
         let (election, leadership) = Election::new(calls.clone(), clock.clone(), identity.clone());
         let applier = Applier {
@@ -167,7 +167,7 @@ impl Controller {
         let (c, k, l) = (calls.clone(), cache.clone(), leadership.clone());
         let events = applier.events.clone();
         let admission = admission::run(c, k, l, events.clone());
-        let decider = Decider::new(applier, settings, ceiling, outlook);
+        let decider = Planner::new(applier, settings, ceiling, outlook);
         let (c, k) = (calls.clone(), cache.clone());
         let mirror = Mirror::new(c, k, clock.clone(), leadership.clone(), node_conditions, seen.clone());
         let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), events, leadership.clone(), seen);

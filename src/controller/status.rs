@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::cache::report::Standing;
+use super::cache::report::ControllerStatus;
 use super::cache::{ConfigRow, PolicyRow};
 use crate::api::condition::{condition, condition_since};
 use crate::api::health::{RemediationStatus, Summary};
@@ -14,10 +14,10 @@ use crate::api::policy::PolicyLimitsStatus;
 use crate::api::{ConditionReason, ConditionType, RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
 use crate::core::flap::FlapRecord;
-use crate::core::plan::{Blocked, MAX_SHOWN, NodeOutlook, Plan, PolicyOutlook, SelfHealing};
+use crate::core::plan::{Blocked, MAX_SHOWN, NodeStatusView, Plan, PolicyStatusView, SelfHealing};
 use crate::core::policy::Mode;
 use crate::core::remediation::Remediation;
-use crate::core::snapshot::{Snapshot, Tri};
+use crate::core::snapshot::{Snapshot, TriState};
 use crate::core::text::bounded;
 
 pub mod writer;
@@ -45,14 +45,14 @@ const OF_PROBE: [ConditionType; 15] = [
 
 /// What one plan says, for the writer.
 #[derive(Clone, Debug, Default)]
-pub struct Outlook {
+pub struct StatusViews {
     /// By node, with the lines on what is held there.
-    pub nodes: BTreeMap<String, (Arc<NodeOutlook>, Vec<String>)>,
+    pub nodes: BTreeMap<String, (Arc<NodeStatusView>, Vec<String>)>,
     /// By policy.
-    pub policies: BTreeMap<String, PolicyOutlook>,
+    pub policies: BTreeMap<String, PolicyStatusView>,
 }
 
-impl Outlook {
+impl StatusViews {
     /// The views of a plan.
     pub fn of(plan: &mut Plan) -> Self {
         let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -100,7 +100,12 @@ pub struct NodePart {
 }
 
 /// What is to be written about a node.
-pub fn node_part(outlook: &NodeOutlook, blocked: &[String], standing: &Standing, now: Timestamp) -> NodePart {
+pub fn node_part(
+    outlook: &NodeStatusView,
+    blocked: &[String],
+    standing: &ControllerStatus,
+    now: Timestamp,
+) -> NodePart {
     let mut cluster_faults = outlook.cluster_faults.clone();
     cluster_faults.truncate(MAX_FAULTS);
     NodePart {
@@ -124,7 +129,7 @@ pub fn node_part(outlook: &NodeOutlook, blocked: &[String], standing: &Standing,
     }
 }
 
-fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -> Vec<Condition> {
+fn node_conditions(outlook: &NodeStatusView, standing: &ControllerStatus, now: Timestamp) -> Vec<Condition> {
     use ConditionReason as Why;
     let of = |kind, status, reason, message: &str| {
         let same = standing.conditions.get(kind).filter(|before| before.said.status == status);
@@ -133,9 +138,9 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         Condition { observed_generation: generation, ..condition_since(kind, status, reason, message, since) }
     };
     let by = |status, good, bad| match status {
-        Tri::True => good,
-        Tri::False => bad,
-        Tri::Unknown => Why::NotYetChecked,
+        TriState::True => good,
+        TriState::False => bad,
+        TriState::Unknown => Why::NotYetChecked,
     };
     let stuck = outlook.cluster_faults.iter().find(|fault| fault.kind.spec().holds_up_pods);
     // The object is what it is to be while a probe reports into it, however sick its node is.
@@ -146,9 +151,9 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
                 outlook.probe_reporting,
                 by(outlook.probe_reporting, Why::Reporting, Why::HeartbeatMissed),
                 match outlook.probe_reporting {
-                    Tri::True => "heartbeats arrive as promised",
-                    Tri::False => "the probe has missed its promised heartbeats",
-                    Tri::Unknown => "the probe has not reported since this controller started",
+                    TriState::True => "heartbeats arrive as promised",
+                    TriState::False => "the probe has missed its promised heartbeats",
+                    TriState::Unknown => "the probe has not reported since this controller started",
                 },
             )
         })
@@ -176,40 +181,40 @@ fn node_conditions(outlook: &NodeOutlook, standing: &Standing, now: Timestamp) -
         stable(outlook, standing, of),
     ]);
     let blocked = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
-    conditions.extend(vouched_no_more(outlook, standing).into_iter().map(|kind| {
+    conditions.extend(unvouched(outlook, standing).into_iter().map(|kind| {
         let why = if blocked {
             "the kubelet's start is blocked: what it waits for would block the next one too"
         } else {
             "the probe's last word is too old, or the node cannot be reached"
         };
-        of(kind, Tri::Unknown, Why::Stale, why)
+        of(kind, TriState::Unknown, Why::Stale, why)
     }));
     conditions
 }
 
 /// Whether the node does not flap. A controller that has just begun lets stand what the one before has seen.
 fn stable(
-    outlook: &NodeOutlook,
-    standing: &Standing,
-    of: impl Fn(ConditionType, Tri, ConditionReason, &str) -> Condition,
+    outlook: &NodeStatusView,
+    standing: &ControllerStatus,
+    of: impl Fn(ConditionType, TriState, ConditionReason, &str) -> Condition,
 ) -> Condition {
     let kind = ConditionType::NodeStable;
-    let stood = standing.conditions.status(kind) == Tri::True;
+    let stood = standing.conditions.status(kind) == TriState::True;
     let flapping = outlook.cluster_faults.iter().find(|fault| fault.kind == FaultType::NodeFlapping);
     match (outlook.stable, flapping) {
-        (Tri::False, told) => {
-            of(kind, Tri::False, ConditionReason::FaultConfirmed, told.map_or("", |fault| fault.message.as_str()))
+        (TriState::False, told) => {
+            of(kind, TriState::False, ConditionReason::FaultConfirmed, told.map_or("", |fault| fault.message.as_str()))
         }
-        (Tri::Unknown, _) if !stood => {
+        (TriState::Unknown, _) if !stood => {
             let why = "the node was not watched for long enough to know whether it flaps";
-            of(kind, Tri::Unknown, ConditionReason::NotYetChecked, why)
+            of(kind, TriState::Unknown, ConditionReason::NotYetChecked, why)
         }
-        _ => of(kind, Tri::True, ConditionReason::NoFault, "neither Ready nor a fault of the node comes and goes"),
+        _ => of(kind, TriState::True, ConditionReason::NoFault, "neither Ready nor a fault of the node comes and goes"),
     }
 }
 
 /// Conditions of the probe that stand, and that nobody can vouch for now.
-fn vouched_no_more(outlook: &NodeOutlook, standing: &Standing) -> Vec<ConditionType> {
+fn unvouched(outlook: &NodeStatusView, standing: &ControllerStatus) -> Vec<ConditionType> {
     let silent = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
     OF_PROBE
         .into_iter()
@@ -217,7 +222,7 @@ fn vouched_no_more(outlook: &NodeOutlook, standing: &Standing) -> Vec<ConditionT
         .filter(|kind| {
             let safe_no_more = *kind == ConditionType::RestartSafe
                 && !outlook.restart_safe_known
-                && standing.conditions.status(*kind) != Tri::False;
+                && standing.conditions.status(*kind) != TriState::False;
             silent || safe_no_more
         })
         .collect()
@@ -237,7 +242,7 @@ pub enum Difference {
 }
 
 /// Compares what stands with what is to be written.
-pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
+pub fn difference(standing: &ControllerStatus, part: &NodePart) -> Difference {
     let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
     let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
     let key = |is: &RemediationStatus| {
@@ -247,7 +252,7 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
     let is_watched = |want: &Condition| {
         want.type_ == ConditionType::NodeStable.as_str()
             && want.status != "False"
-            && standing.conditions.status(ConditionType::NodeStable) == Tri::Unknown
+            && standing.conditions.status(ConditionType::NodeStable) == TriState::Unknown
     };
     let empty = (RemediationStatus::default(), Summary::default());
     let remediation = standing.remediation.as_ref().unwrap_or(&empty.0);
@@ -281,9 +286,9 @@ pub fn difference(standing: &Standing, part: &NodePart) -> Difference {
 }
 
 /// What is to be written about a policy.
-pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Timestamp) -> RemediationPolicyStatus {
+pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyStatusView>, now: Timestamp) -> RemediationPolicyStatus {
     use ConditionReason as Why;
-    let none = PolicyOutlook::default();
+    let none = PolicyStatusView::default();
     let seen = outlook.unwrap_or(&none);
     let of = |kind, status, reason, message: &str| {
         let mut made = condition(&row.status.conditions, kind, status, reason, message, now);
@@ -292,19 +297,19 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyOutlook>, now: Time
     };
     let read = row.valid();
     let (ready, stalled) = match read {
-        Ok(_) => (of(ConditionType::Ready, Tri::True, Why::Accepted, "the policy is valid"), None),
+        Ok(_) => (of(ConditionType::Ready, TriState::True, Why::Accepted, "the policy is valid"), None),
         Err(errors) => {
             let of = |kind, status| of(kind, status, Why::Invalid, &errors.join("; "));
-            (of(ConditionType::Ready, Tri::False), Some(of(ConditionType::Stalled, Tri::True)))
+            (of(ConditionType::Ready, TriState::False), Some(of(ConditionType::Stalled, TriState::True)))
         }
     };
     // One that lacks a right for some of its steps takes the others.
     let allowed = match (&row.read, outlook.map(|seen| &seen.blocked)) {
-        (Err(_), _) => of(ConditionType::RemediationAllowed, Tri::False, Why::Invalid, "the policy is not valid"),
-        (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, Tri::True, Why::Allowed, "nothing blocks it"),
-        (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, Tri::False, Why::Blocked, why),
+        (Err(_), _) => of(ConditionType::RemediationAllowed, TriState::False, Why::Invalid, "the policy is not valid"),
+        (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, TriState::True, Why::Allowed, "nothing blocks it"),
+        (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, TriState::False, Why::Blocked, why),
         (Ok(_), None) => {
-            of(ConditionType::RemediationAllowed, Tri::Unknown, Why::NotYetChecked, "nothing was planned yet")
+            of(ConditionType::RemediationAllowed, TriState::Unknown, Why::NotYetChecked, "nothing was planned yet")
         }
     };
     RemediationPolicyStatus {
@@ -356,7 +361,7 @@ pub fn config_status(row: &ConfigRow, snapshot: &Snapshot, now: Timestamp) -> Re
         Some(by) => (ConditionReason::Suspended, format!("no step starts on any node ({by})")),
         None => (ConditionReason::Allowed, "remediation is not suspended".to_owned()),
     };
-    let mut ready = condition(&row.status.conditions, ConditionType::Ready, Tri::True, reason, &message, now);
+    let mut ready = condition(&row.status.conditions, ConditionType::Ready, TriState::True, reason, &message, now);
     ready.observed_generation = Some(row.generation);
     let is_active = |one: &&Remediation| one.is_open() && one.mode == Mode::Enforce;
     RemediationConfigStatus {
@@ -371,7 +376,7 @@ pub fn config_status(row: &ConfigRow, snapshot: &Snapshot, now: Timestamp) -> Re
 mod tests {
     use super::*;
     use crate::controller::cache::said::Conditions;
-    use crate::core::plan::{FaultRoom, LimitsOutlook, SpentNode, StormOutlook, TopologyRoom};
+    use crate::core::plan::{FaultRoom, LimitsView, SpentNode, StormView, TopologyRoom};
     use crate::core::window;
     use serde_json::json;
 
@@ -379,13 +384,13 @@ mod tests {
         "2025-01-01T00:00:00Z".parse().unwrap()
     }
 
-    fn standing_with(conditions: &serde_json::Value) -> Standing {
+    fn standing_with(conditions: &serde_json::Value) -> ControllerStatus {
         let conditions: Vec<Condition> = serde_json::from_value(conditions.clone()).unwrap();
-        Standing { conditions: Conditions::of(&conditions), ..Standing::default() }
+        ControllerStatus { conditions: Conditions::of(&conditions), ..ControllerStatus::default() }
     }
 
-    fn stands(part: NodePart) -> Standing {
-        Standing {
+    fn stands(part: NodePart) -> ControllerStatus {
+        ControllerStatus {
             cluster_faults: part.cluster_faults,
             observed_generation: Some(part.observed_generation),
             kubelet_version: part.kubelet_version,
@@ -393,7 +398,7 @@ mod tests {
             summary: Some(part.summary),
             flap: part.flap.map(|flap| WrittenFlap(Ok(flap))),
             conditions: Conditions::of(&part.conditions),
-            ..Standing::default()
+            ..ControllerStatus::default()
         }
     }
 
@@ -403,9 +408,10 @@ mod tests {
 
     #[test]
     fn what_was_written_is_not_written_again() {
-        let outlook = NodeOutlook { activity: "waiting".into(), restart_safe_known: true, ..NodeOutlook::default() };
-        let part = node_part(&outlook, &["MinDurationNotReached: x".into()], &Standing::default(), now());
-        assert_eq!(difference(&Standing::default(), &part), Difference::Matter);
+        let outlook =
+            NodeStatusView { activity: "waiting".into(), restart_safe_known: true, ..NodeStatusView::default() };
+        let part = node_part(&outlook, &["MinDurationNotReached: x".into()], &ControllerStatus::default(), now());
+        assert_eq!(difference(&ControllerStatus::default(), &part), Difference::Matter);
         let stable = of_type(&part, "NodeStable").unwrap();
         assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
         let standing = stands(part.clone());
@@ -415,25 +421,28 @@ mod tests {
         assert_eq!(again, part, "transition times are kept");
         let words = node_part(&outlook, &["MinDurationNotReached: y".into()], &standing, later);
         assert_eq!(difference(&standing, &words), Difference::Words);
-        let watched = NodeOutlook { stable: Tri::True, ..outlook.clone() };
+        let watched = NodeStatusView { stable: TriState::True, ..outlook.clone() };
         let watched = node_part(&watched, &["MinDurationNotReached: x".into()], &standing, later);
         assert_eq!(difference(&standing, &watched), Difference::Watched);
-        let begun = NodeOutlook { remediation: Some("e".into()), ..outlook.clone() };
+        let begun = NodeStatusView { remediation: Some("e".into()), ..outlook.clone() };
         let begun = node_part(&begun, &["MinDurationNotReached: x".into()], &standing, later);
         assert_eq!(difference(&standing, &begun), Difference::Matter);
     }
 
     #[test]
     fn that_nobody_has_watched_the_nodes_yet_is_not_written_to_each_after_an_upgrade() {
-        let outlook = NodeOutlook { restart_safe_known: true, ..NodeOutlook::default() };
-        let before = node_part(&outlook, &[], &Standing::default(), now());
+        let outlook = NodeStatusView { restart_safe_known: true, ..NodeStatusView::default() };
+        let before = node_part(&outlook, &[], &ControllerStatus::default(), now());
         let mut old = before.clone();
         old.conditions.retain(|condition| condition.type_ != "NodeStable");
         let standing = stands(old);
         assert_eq!(difference(&standing, &node_part(&outlook, &[], &standing, now())), Difference::None);
-        let of = |stable| NodeOutlook { stable, ..outlook.clone() };
+        let of = |stable| NodeStatusView { stable, ..outlook.clone() };
         let difference_of = |stable| difference(&standing, &node_part(&of(stable), &[], &standing, now()));
-        assert_eq!((difference_of(Tri::True), difference_of(Tri::False)), (Difference::Watched, Difference::Matter));
+        assert_eq!(
+            (difference_of(TriState::True), difference_of(TriState::False)),
+            (Difference::Watched, Difference::Matter)
+        );
     }
 
     #[test]
@@ -445,12 +454,12 @@ mod tests {
                                   {"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": "", "lastTransitionTime": time}]),
             )
         };
-        let late = NodeOutlook { restart_safe_known: false, ..NodeOutlook::default() };
+        let late = NodeStatusView { restart_safe_known: false, ..NodeStatusView::default() };
         let part = node_part(&late, &[], &with("True"), now());
         assert_eq!(of_type(&part, "RestartSafe").unwrap().status, "Unknown");
         assert!(of_type(&part, "RuntimeReady").is_none());
         assert!(of_type(&node_part(&late, &[], &with("False"), now()), "RestartSafe").is_none());
-        let known = NodeOutlook { restart_safe_known: true, ..NodeOutlook::default() };
+        let known = NodeStatusView { restart_safe_known: true, ..NodeStatusView::default() };
         assert!(of_type(&node_part(&known, &[], &with("True"), now()), "RestartSafe").is_none());
     }
 
@@ -483,22 +492,26 @@ mod tests {
             status: RemediationPolicyStatus::default(),
             uid: "u".into(),
         };
-        let told = |limits: LimitsOutlook, until: Timestamp| {
-            let window = window::Outlook { window: "Allow window".into(), is_open: true, until: Some(until) };
-            let storm = StormOutlook {
+        let told = |limits: LimitsView, until: Timestamp| {
+            let window = window::WindowView { window: "Allow window".into(), is_open: true, until: Some(until) };
+            let storm = StormView {
                 fault: FaultType::HungContainer,
                 max_concurrent: 2,
                 nodes: 12,
                 new: 3,
                 evidence: "x".repeat(9_999),
             };
-            let outlook =
-                PolicyOutlook { limits, windows: vec![window], storms: vec![storm; 40], ..PolicyOutlook::default() };
+            let outlook = PolicyStatusView {
+                limits,
+                windows: vec![window],
+                storms: vec![storm; 40],
+                ..PolicyStatusView::default()
+            };
             policy_status(&row, Some(&outlook), now())
         };
         let room = TopologyRoom { key: "zone".into(), value: None, nodes: 6, in_flight: 1, max_in_flight: 2 };
         let spent = SpentNode { node: "n1".into(), actions: 20, is_slow: false, until: now() };
-        let limits = LimitsOutlook {
+        let limits = LimitsView {
             topologies: vec![room],
             topologies_left_out: 3,
             faults: vec![FaultRoom { faults: vec![FaultType::DiskFull], in_flight: 0, max_in_flight: 1 }],
@@ -507,7 +520,7 @@ mod tests {
         };
         let status = told(limits.clone(), now());
         assert!(same_policy_status(&status, &told(limits.clone(), now())));
-        assert!(!same_policy_status(&status, &told(LimitsOutlook::default(), now())));
+        assert!(!same_policy_status(&status, &told(LimitsView::default(), now())));
         let later = "2025-01-01T06:00:00Z".parse().unwrap();
         assert!(!same_policy_status(&status, &told(limits, later)));
         assert_eq!((status.storms.len(), status.storms[0].message.len() <= 512), (16, true));
@@ -517,6 +530,6 @@ mod tests {
                 "perFault": [{"faults": ["DiskFull"], "inFlight": 0, "maxInFlight": 1}],
                 "perNode": [{"node": "n1", "actions": 20, "until": "2025-01-01T00:00:00Z"}]})
         );
-        assert_eq!(told(LimitsOutlook::default(), later).limits, None);
+        assert_eq!(told(LimitsView::default(), later).limits, None);
     }
 }

@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::objects::Told;
 use crate::api::health::CollectorStatus;
 use crate::core::blocked::BlockReason;
+use crate::core::command::CommandAction;
 use crate::core::fault::{Fault, FaultState};
 use crate::core::flap::FlapView;
 use crate::core::manual;
-use crate::core::order::NodeAction;
 use crate::core::plan::{Effect, Health, Operation, Plan};
 use crate::core::policy::{Policy, Rule};
 use crate::core::remediation::{Phase, Remediation, StepRecord};
@@ -263,20 +263,20 @@ fn starts(node: &str, effect: &Effect) -> Option<String> {
         Operation::Drain(_) => "Drain".to_owned(),
         Operation::DeletePod(pod) => format!("DeletePod {pod}"),
         Operation::RunJob(order) => format!("{} by Job", name(order.action)),
-        Operation::GiveOrder(order) => format!("{} by Probe", name(order.action)),
+        Operation::GiveCommand(order) => format!("{} by Probe", name(order.action)),
         Operation::HandOff(with) => format!("HandOff by {}", with.remediation_template),
         Operation::Notify(message) => format!("Notify: {message}"),
     })
 }
 
-const fn name(action: NodeAction) -> &'static str {
+const fn name(action: CommandAction) -> &'static str {
     match action {
-        NodeAction::ReleaseCont => "ReleaseHungProcess(SIGCONT)",
-        NodeAction::ReleaseKill => "ReleaseHungProcess(SIGKILL)",
-        NodeAction::CleanupOrphans => "CleanupOrphans",
-        NodeAction::RestartKubelet => "RestartKubelet",
-        NodeAction::RestartRuntime => "RestartRuntime",
-        NodeAction::Reboot => "Reboot",
-        NodeAction::MarkForReboot => "MarkForReboot",
+        CommandAction::ReleaseCont => "ReleaseHungProcess(SIGCONT)",
+        CommandAction::ReleaseKill => "ReleaseHungProcess(SIGKILL)",
+        CommandAction::CleanupOrphans => "CleanupOrphans",
+        CommandAction::RestartKubelet => "RestartKubelet",
+        CommandAction::RestartRuntime => "RestartRuntime",
+        CommandAction::Reboot => "Reboot",
+        CommandAction::MarkForReboot => "MarkForReboot",
     }
 }

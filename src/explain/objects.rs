@@ -22,14 +22,14 @@ use crate::caller::{DEADLINE, client, code, list, objects_in};
 use crate::cli::ClusterArgs;
 use crate::controller::cache::guard::{Guardable, Guarded};
 use crate::controller::cache::{command, node, pods, report};
+use crate::core::condition_history::ConditionHistory;
+use crate::core::external_condition::ObservedCondition;
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
 use crate::core::flap::{Flap, FlapView};
-use crate::core::foreign::Noticed;
-use crate::core::narrow::{PodSeen, pod_of};
-use crate::core::notices::Notices;
+use crate::core::matching::{PodSeen, pod_of};
 use crate::core::policy::Policy;
 use crate::core::policy::{asked_keys, asks_of_pods};
-use crate::core::snapshot::{CommandView, Ledger, Slot, Snapshot, Tri, UnreadableRemediation};
+use crate::core::snapshot::{CommandView, Ledger, Slot, Snapshot, TriState, UnreadableRemediation};
 use crate::core::text::bounded;
 
 /// Most pods that are read one by one.
@@ -316,7 +316,7 @@ impl Objects {
     pub(crate) fn snapshot(&self, now: Timestamp) -> (Snapshot, Vec<String>) {
         let mut invalid = self.unreadable.clone();
         // As with hand-offs, what the controller may do is not asked here.
-        let mut snapshot = Snapshot { now, ceiling: u32::MAX, may_evict: Tri::True, ..Snapshot::default() };
+        let mut snapshot = Snapshot { now, ceiling: u32::MAX, may_evict: TriState::True, ..Snapshot::default() };
         snapshot.suspended = self.suspended.clone().or_else(|| self.configs.iter().find_map(Suspend::veto));
         for object in &self.nodes {
             snapshot.nodes.insert(object.name_any(), node::view(object));
@@ -381,8 +381,8 @@ impl Objects {
 
     /// Conditions that policies ask for. How long they have been there is the controller's to know: what it has not written
     /// down yet has just begun.
-    fn noticed(&self, snapshot: &Snapshot) -> BTreeMap<String, Vec<Noticed>> {
-        let mut notices = Notices::default();
+    fn noticed(&self, snapshot: &Snapshot) -> BTreeMap<String, Vec<ObservedCondition>> {
+        let mut notices = ConditionHistory::default();
         for (node, view) in &snapshot.nodes {
             notices.note(node, view, &snapshot.policies, Duration::ZERO);
         }

@@ -16,12 +16,12 @@ use crate::api::convert;
 use crate::api::health::NodeRuntimeHealth;
 use crate::api::policy::RemediationPolicy;
 use crate::api::remediation::NodeRemediation;
-use crate::controller::cache::arrival::Arrivals;
+use crate::controller::cache::arrival::ReportArrivals;
 use crate::controller::cache::{command, job, node, pods, report};
 use crate::controller::{ledger as stored, shipped_policy};
 use crate::core::fault::MAX_FAULTS;
 use crate::core::plan::{PlanSettings, plan};
-use crate::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, Snapshot, Tri};
+use crate::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, Snapshot, TriState};
 use crate::node::fuzz::agent;
 
 const NODE: &str = "w1";
@@ -45,7 +45,7 @@ fn is_stable<T: Serialize + DeserializeOwned>(value: &T) {
 /// The report of this object, as new as can be.
 fn reported(object: &NodeRuntimeHealth) -> ReportView {
     let (mut view, start) = (report::view(object), Instant::now());
-    let mut arrivals = Arrivals::default();
+    let mut arrivals = ReportArrivals::default();
     if let Some(probe) = object.status.as_ref().and_then(|status| status.probe.as_ref()) {
         let (mut before, later) = (probe.clone(), Duration::from_secs(5));
         before.sequence = probe.sequence.wrapping_sub(1);
@@ -69,7 +69,7 @@ fn sick() -> Snapshot {
             ceiling: 10,
             ..Snapshot::default()
         };
-        place(&mut snapshot, NodeView { ready: Tri::True, ..NodeView::default() }, report);
+        place(&mut snapshot, NodeView { ready: TriState::True, ..NodeView::default() }, report);
         snapshot
     });
     WORLD.clone()
@@ -111,7 +111,7 @@ pub(super) fn health_object(data: &[u8]) -> bool {
             object.status.as_ref().and_then(|status| status.probe.as_ref()).map(|probe| probe.sequence)
         })
     );
-    for ready in [Tri::True, Tri::False, Tri::Unknown] {
+    for ready in [TriState::True, TriState::False, TriState::Unknown] {
         let mut snapshot = sick();
         place(&mut snapshot, NodeView { ready, ..NodeView::default() }, report.clone());
         decide(&snapshot);

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState};
+use crate::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use crate::core::reboot::sentinel_name;
 use crate::core::thresholds::Thresholds;
 use crate::node::cri::endpoint::{DOCKER, Endpoint};
@@ -157,7 +157,7 @@ impl Agent {
     ///
     /// Ends by itself: the look within `bounds.look`, the act within the sum of its own bounds. May be called again
     /// with the same order: then it tells what came of it.
-    pub async fn execute(&self, order: &Order) -> Outcome {
+    pub async fn execute(&self, order: &ActionCommand) -> Outcome {
         let outcome = self.carry_out(order).await.unwrap_or_else(|refusal| refusal.outcome(order));
         tracing::info!(
             operation = outcome.operation_id,
@@ -180,7 +180,7 @@ impl Agent {
     }
 
     /// An error is a refusal that is not stored: the order was not admitted, or its claim is another's.
-    async fn carry_out(&self, order: &Order) -> Result<Outcome, Refusal> {
+    async fn carry_out(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
         if !self.allow_actions {
             return Err(Refusal::new(OutcomeReason::ActionsDisabled, "actions are disabled on this node"));
         }
@@ -233,7 +233,7 @@ impl Agent {
     }
 
     /// Newest leader, and in time.
-    async fn admit(&self, order: &Order) -> Result<(), Refusal> {
+    async fn admit(&self, order: &ActionCommand) -> Result<(), Refusal> {
         let (claims, epoch) = (self.claims.clone(), order.epoch);
         let raised = self
             .looker
@@ -262,7 +262,7 @@ impl Agent {
     }
 
     /// What is known of the operation already, if anything.
-    async fn known(&self, order: &Order, task: &Task) -> Result<Option<Outcome>, Refusal> {
+    async fn known(&self, order: &ActionCommand, task: &Task) -> Result<Option<Outcome>, Refusal> {
         let claimed = |message: &str| Err(Refusal::new(OutcomeReason::AlreadyExecuted, message));
         match self.claims.known(order).map_err(no_state)? {
             Known::Free => Ok(None),
@@ -274,7 +274,7 @@ impl Agent {
     }
 
     /// What a claim that nobody has concluded has left of a mark: the file itself tells, which a boot awaited for hours does not.
-    async fn left(&self, order: &Order) -> Result<Outcome, Refusal> {
+    async fn left(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
         let path = order.reboot_marker.as_ref().map(|mark| mark.path.clone()).unwrap_or_default();
         let (host, name) = (self.looker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
         let look = move || Folder::open(&host)?.look(&name);
@@ -289,13 +289,13 @@ impl Agent {
         })
     }
 
-    async fn claimed_by_another(&self, order: &Order, task: &Task) -> Result<Outcome, Refusal> {
+    async fn claimed_by_another(&self, order: &ActionCommand, task: &Task) -> Result<Outcome, Refusal> {
         let gone = || Refusal::new(OutcomeReason::AlreadyExecuted, "the operation was claimed by another collector");
         self.known(order, task).await?.ok_or_else(gone)
     }
 
     /// Ends the operation by a refusal, so that no other collector acts on it later.
-    async fn refuse(&self, order: &Order, task: &Task, refusal: Refusal) -> Result<Outcome, Refusal> {
+    async fn refuse(&self, order: &ActionCommand, task: &Task, refusal: Refusal) -> Result<Outcome, Refusal> {
         let outcome = refusal.outcome(order);
         match self.claims.claim(order, Some(outcome.clone())) {
             Ok(true) => Ok(outcome),

@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use crate::api::evidence::Outstanding;
 use crate::core::observation::{
-    BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Look, Observations, Part, PortSeen, ProcessTable,
-    RuntimeKind, RuntimeSeen, StatusSeen, answers_nobody,
+    BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Observations, Part, PortSeen, ProcessTable,
+    Reading, RuntimeKind, RuntimeSeen, StatusSeen, answers_nobody,
 };
 use crate::core::text::is_full_id;
 use crate::node::collect::kubelet::server::Served;
@@ -156,7 +156,7 @@ impl Collectors {
     pub fn observations(&self, now: Duration, at: Instant) -> Observations {
         let shared = &self.shared;
         let lists = lock(&shared.lists).look(at);
-        let sandbox_list_hung = matches!(lists, Look::Hung { .. })
+        let sandbox_list_hung = matches!(lists, Reading::Hung { .. })
             && matches!(*lock(&shared.list_call), ListCall::Sandboxes | ListCall::SandboxesAgain);
         // One lock at a time: a guard in a struct expression would live until its end.
         let runtime = lock(&shared.version).look(at);
@@ -165,7 +165,7 @@ impl Collectors {
         let tasks = lock(&shared.tasks).looks(at);
         let processes = lock(&shared.processes).look(at);
         let kubelet = lock(&shared.kubelet).look(at);
-        let list_too_large = matches!(lists, Look::Failed { .. }) && *lock(&shared.list_too_large);
+        let list_too_large = matches!(lists, Reading::Failed { .. }) && *lock(&shared.list_too_large);
         let host = lock(&shared.host).look(at);
         let disks = lock(&shared.disks).look(at);
         let port = lock(&shared.port).look(at);

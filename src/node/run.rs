@@ -31,7 +31,7 @@ use crate::api::ConditionType;
 use crate::api::condition::status_of;
 use crate::api::health::ProbeMode;
 use crate::cli::ProbeArgs;
-use crate::core::observation::{Look, Observations};
+use crate::core::observation::{Observations, Reading};
 use crate::core::thresholds::Thresholds;
 use crate::node::agent::{Agent, AgentSettings};
 use crate::node::collectors::{CollectorSettings, Collectors, Paces};
@@ -395,8 +395,8 @@ fn executor(settings: AgentSettings, collectors: Arc<Collectors>, gate: Gate) ->
 }
 
 fn all_have_looked(seen: &Observations) -> bool {
-    fn looked<T>(look: &Look<T>) -> bool {
-        !matches!(look, Look::Never)
+    fn looked<T>(look: &Reading<T>) -> bool {
+        !matches!(look, Reading::Never)
     }
     looked(&seen.runtime)
         && looked(&seen.lists)

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::core::order::Outcome;
+use crate::core::command::Outcome;
 use crate::core::tracker::Tracker;
 use crate::node::cri::endpoint::{Endpoint, Flags};
 use crate::node::misread::Misread;
@@ -184,7 +184,7 @@ mod tests {
         saved.conditions.push(crate::api::condition::condition(
             &[],
             crate::api::ConditionType::RuntimeReady,
-            crate::core::snapshot::Tri::True,
+            crate::core::snapshot::TriState::True,
             crate::api::ConditionReason::NoFault,
             "x",
             jiff::Timestamp::UNIX_EPOCH,

@@ -46,7 +46,7 @@ pub enum Kind<'a> {
     /// A container in this sandbox.
     Work(&'a str),
     /// Started by somebody else: no label of a kubelet's.
-    Foreign,
+    ExternalCondition,
 }
 
 /// What the OCI runtime is that hangs.
@@ -183,7 +183,7 @@ impl Docker {
     fn make(&self, how: &[&str], kind: Kind<'_>, name: &str, pod: &str) -> Result<String> {
         let image = if matches!(kind, Kind::Sandbox) { images::PAUSE_IMAGE } else { images::WORK_IMAGE };
         let (role, sandbox) = match kind {
-            Kind::Foreign => {
+            Kind::ExternalCondition => {
                 let args = [how, &["--network=none", "--name", name, image]].concat();
                 return Ok(self.docker(&args)?.trim().to_owned());
             }

@@ -5,6 +5,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nrh::core::fault::FaultType;
+use syn::visit::Visit;
+use syn::{ReturnType, Type};
+
 use crate::page::root;
 
 /// Where the repository is.
@@ -87,6 +91,44 @@ fn the_core_decides_from_its_arguments_alone() {
         "crates/core must not name these; pass what is needed as an argument:\n{}",
         wrong.join("\n")
     );
+}
+
+/// What is so of a kind of fault is a property in its file below `faults/`.
+#[test]
+fn the_engine_names_no_fault() {
+    let kinds: Vec<String> = FaultType::ALL.into_iter().map(|kind| format!("::{kind}")).collect();
+    for path in rust_files("crates/core/src/plan").into_iter().filter(|path| !is_test(path)) {
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in code(&text).filter(|(_, line)| line.contains("FaultType::") || line.contains("F::")) {
+            let named = kinds.iter().find(|kind| has_word(line, kind));
+            assert_eq!(named, None, "{}:{number}: ask a property of the fault's spec()", path.display());
+        }
+    }
+}
+
+/// Functions of a file whose name asks a question, with what they return.
+#[derive(Default)]
+struct Questions(Vec<(String, bool)>);
+
+impl<'a> Visit<'a> for Questions {
+    fn visit_signature(&mut self, signature: &'a syn::Signature) {
+        let name = signature.ident.to_string();
+        if name.starts_with("is_") || name.starts_with("has_") {
+            let is_bool = matches!(&signature.output, ReturnType::Type(_, kind) if matches!(&**kind, Type::Path(path) if path.path.is_ident("bool")));
+            self.0.push((name, is_bool));
+        }
+    }
+}
+
+/// A function that says why not is named after what it requires.
+#[test]
+fn a_question_of_the_core_is_answered_with_yes_or_no() {
+    for path in rust_files("crates/core/src") {
+        let mut questions = Questions::default();
+        questions.visit_file(&syn::parse_file(&fs::read_to_string(&path).unwrap()).unwrap());
+        let wrong: Vec<_> = questions.0.into_iter().filter(|(_, is_bool)| !is_bool).collect();
+        assert!(wrong.is_empty(), "{}: {wrong:?}", path.display());
+    }
 }
 
 #[test]

@@ -412,14 +412,14 @@ fn pods_and_nodes_may_be_asked_for() {
     let all = "{faults: [HungContainer], podSelector: {matchLabels: {app: db}, matchExpressions: [{key: t, operator: Exists}]},
         ownerKinds: [StatefulSet, None], runtimes: [{name: containerd, versions: '>=1.7.0 <1.7.24'}, {name: cri-o}],
         kubeletVersions: ['>=1.29 <1.31', '=1.32.1']}";
-    let narrow = convert::policy(&matching(all)).unwrap().rules[0].narrow.clone();
-    assert_eq!((narrow.pods.unwrap().0.len(), narrow.owner_kinds.len()), (2, 2));
-    assert_eq!((narrow.runtimes.len(), narrow.kubelets.len()), (2, 2));
-    assert!(narrow.runtimes[0].versions.is_some() && narrow.runtimes[1].versions.is_none());
+    let found = convert::policy(&matching(all)).unwrap().rules[0].matching.clone();
+    assert_eq!((found.pods.unwrap().0.len(), found.owner_kinds.len()), (2, 2));
+    assert_eq!((found.runtimes.len(), found.kubelets.len()), (2, 2));
+    assert!(found.runtimes[0].versions.is_some() && found.runtimes[1].versions.is_none());
     // What the API server lets be is read, and what it refuses is refused here as well.
     let any = "{faults: [HungContainer], podSelector: {}}";
     assert_eq!(
-        convert::policy(&matching(any)).unwrap().rules[0].narrow.pods.as_ref().map(|pods| pods.0.len()),
+        convert::policy(&matching(any)).unwrap().rules[0].matching.pods.as_ref().map(|pods| pods.0.len()),
         Some(0)
     );
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::command::{Restart, Signal};
 use super::drain::Drain;
 use super::fault::Daemon;
 use super::hand_off::HandOff;
-use super::order::{Restart, Signal};
 use super::reboot::{MarkForReboot, Reboot};
 use super::taint::TaintEffect;
 
@@ -130,7 +130,7 @@ impl ActionType {
 pub enum Action {
     /// See [`ActionType::Cordon`]. It contains, it does not heal: the next step follows at once. With a rule for how long
     /// it lasts after the end of the ladder; none = it ends with it.
-    Cordon(Option<Keep>),
+    Cordon(Option<Quarantine>),
     /// See [`ActionType::Taint`]. It contains, as a cordon does, and never outlasts the remediation.
     Taint(TaintEffect),
     /// See [`ActionType::Drain`]. It contains, as a cordon does: when it is done, or has failed, the next step follows at once.
@@ -228,7 +228,7 @@ impl Action {
 
 /// How long a node stays cordoned whose fault no step of the ladder has healed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
+pub struct Quarantine {
     /// At most for this time after the cordon.
     pub quarantine_for: Duration,
     /// No longer than until the fault has stayed away for this time, by clean looks.

@@ -7,7 +7,7 @@ use super::fault::{Fault, FaultState, FaultType};
 use super::finding::{Findings, Verdict};
 pub use super::reason::ConditionReason;
 use super::restart_safety::RestartSafety;
-use super::tri::Tri;
+use super::tri_state::TriState;
 
 /// One condition as judged, before it gets its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Judged {
     /// Which.
     pub kind: ConditionType,
     /// How it stands.
-    pub status: Tri,
+    pub status: TriState,
     /// Why, from the closed set.
     pub reason: ConditionReason,
     /// Why, in words.
@@ -65,11 +65,11 @@ pub fn faults_of(condition: ConditionType) -> impl Iterator<Item = FaultType> {
 /// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
 /// condition stands in the report, with its reason; one that is missing says nothing. A suspicion is no gap: it is in
 /// the report.
-pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(Tri, &'a str)>) -> BTreeSet<FaultType> {
+pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(TriState, &'a str)>) -> BTreeSet<FaultType> {
     let has_gap = |kind: ConditionType| match standing(kind) {
-        Some((Tri::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
-        Some((Tri::False, reason)) => reason == ConditionReason::FaultWithPartialCoverage.as_str(),
-        Some((Tri::True, _)) => false,
+        Some((TriState::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
+        Some((TriState::False, reason)) => reason == ConditionReason::FaultWithPartialCoverage.as_str(),
+        Some((TriState::True, _)) => false,
         None => true,
     };
     looked_at().filter(|kind| has_gap(*kind)).flat_map(faults_of).collect()
@@ -82,13 +82,13 @@ pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -
         OF_PROBE.iter().map(|(kind, clean)| of_faults(*kind, clean, faults, findings)).collect();
     let (status, message) = (safety.both(), safety.message());
     let reason = match status {
-        Tri::True => ConditionReason::NoFault,
-        Tri::False => ConditionReason::FaultConfirmed,
-        Tri::Unknown if faults.iter().any(|fault| fault.state != FaultState::Confirmed) => {
+        TriState::True => ConditionReason::NoFault,
+        TriState::False => ConditionReason::FaultConfirmed,
+        TriState::Unknown if faults.iter().any(|fault| fault.state != FaultState::Confirmed) => {
             ConditionReason::FaultSuspected
         }
-        Tri::Unknown if findings.shortage.is_some() => ConditionReason::ResourcePressure,
-        Tri::Unknown => ConditionReason::NotYetChecked,
+        TriState::Unknown if findings.shortage.is_some() => ConditionReason::ResourcePressure,
+        TriState::Unknown => ConditionReason::NotYetChecked,
     };
     judged.push(Judged { kind: ConditionType::RestartSafe, status, reason, message });
     judged
@@ -107,16 +107,16 @@ fn of_faults(kind: ConditionType, clean: &str, faults: &[Fault], findings: &Find
     let beside = |reason| if gap.is_some() { ConditionReason::FaultWithPartialCoverage } else { reason };
     let (status, reason, message) = match worst {
         Some(fault) if fault.state == FaultState::Confirmed => {
-            (Tri::False, beside(ConditionReason::FaultConfirmed), fault.message.clone())
+            (TriState::False, beside(ConditionReason::FaultConfirmed), fault.message.clone())
         }
-        Some(fault) => (Tri::Unknown, beside(ConditionReason::FaultSuspected), fault.message.clone()),
+        Some(fault) => (TriState::Unknown, beside(ConditionReason::FaultSuspected), fault.message.clone()),
         None => match gap {
-            Some((reason, detail)) => (Tri::Unknown, reason, detail),
+            Some((reason, detail)) => (TriState::Unknown, reason, detail),
             None if of.contains(&FaultType::HungContainer) => {
                 let message = format!("{clean}; the answers are at most {} s old", findings.task_max_age.as_secs());
-                (Tri::True, ConditionReason::NoFault, message)
+                (TriState::True, ConditionReason::NoFault, message)
             }
-            None => (Tri::True, ConditionReason::NoFault, clean.to_owned()),
+            None => (TriState::True, ConditionReason::NoFault, clean.to_owned()),
         },
     };
     Judged { kind, status, reason, message }
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::restart_safety::restart_safety;
 
-    fn judge(node: &mut Node, looks: &[u64]) -> Vec<(ConditionType, Tri, ConditionReason)> {
+    fn judge(node: &mut Node, looks: &[u64]) -> Vec<(ConditionType, TriState, ConditionReason)> {
         let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
         let mut judged = Vec::new();
         for at in looks {
@@ -166,7 +166,7 @@ mod tests {
         let judged = judge(&mut Node::healthy(), &[1000]);
         assert_eq!(judged.len(), 15);
         assert!(
-            judged.iter().all(|(_, status, reason)| (*status, *reason) == (Tri::True, ConditionReason::NoFault)),
+            judged.iter().all(|(_, status, reason)| (*status, *reason) == (TriState::True, ConditionReason::NoFault)),
             "{judged:?}"
         );
     }
@@ -176,14 +176,14 @@ mod tests {
         let mut node = Node::healthy();
         node.freeze(SANDBOX);
         for (looks, status, reason) in [
-            (&[1000][..], Tri::Unknown, ConditionReason::FaultSuspected),
-            (&[1000, 1020, 1040][..], Tri::False, ConditionReason::FaultConfirmed),
+            (&[1000][..], TriState::Unknown, ConditionReason::FaultSuspected),
+            (&[1000, 1020, 1040][..], TriState::False, ConditionReason::FaultConfirmed),
         ] {
             for (kind, is, why) in judge(&mut node, looks) {
                 if matches!(kind, ConditionType::ContainersResponsive | ConditionType::RestartSafe) {
                     assert_eq!((is, why), (status, reason), "{kind:?}");
                 } else {
-                    assert_eq!(is, Tri::True, "{kind:?}");
+                    assert_eq!(is, TriState::True, "{kind:?}");
                 }
             }
         }
@@ -192,26 +192,26 @@ mod tests {
     #[test]
     fn a_fault_of_one_kind_hides_no_gap_of_another() {
         use crate::examples::done;
-        use crate::observation::{Look, TaskAnswer};
+        use crate::observation::{Reading, TaskAnswer};
         // One task is lost, and of the others none was asked since the probe began without its memory.
         let mut node = Node::healthy();
         node.tasks.clear();
         let took = Duration::from_millis(3);
-        let gone = Look::Done { value: TaskAnswer::NotFound, age: Duration::from_secs(1), took };
+        let gone = Reading::Done { value: TaskAnswer::NotFound, age: Duration::from_secs(1), took };
         node.tasks.insert("aaaa1".into(), gone);
         let of = |node: &mut Node, looks: &[u64]| {
             let judged = judge(node, looks);
             judged.into_iter().find(|(kind, ..)| *kind == ConditionType::ContainersResponsive).unwrap()
         };
         let (_, status, reason) = of(&mut node, &[1000]);
-        assert_eq!((status, reason), (Tri::Unknown, ConditionReason::FaultWithPartialCoverage));
+        assert_eq!((status, reason), (TriState::Unknown, ConditionReason::FaultWithPartialCoverage));
         let (_, status, reason) = of(&mut node, &[1000, 1020, 1040, 1060]);
-        assert_eq!((status, reason), (Tri::False, ConditionReason::FaultWithPartialCoverage));
+        assert_eq!((status, reason), (TriState::False, ConditionReason::FaultWithPartialCoverage));
         for id in ["aaaa2", "bbbb1"] {
             node.tasks.insert(id.into(), done(TaskAnswer::Answered));
         }
         let (_, status, reason) = of(&mut node, &[1000]);
-        assert_eq!((status, reason), (Tri::Unknown, ConditionReason::FaultSuspected), "all were looked at");
+        assert_eq!((status, reason), (TriState::Unknown, ConditionReason::FaultSuspected), "all were looked at");
     }
 
     /// What takes leftovers away is verified also while no kubelet runs.
@@ -223,35 +223,39 @@ mod tests {
         let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
         let judged = of_probe(&[], &findings, &restart_safety(&[], 0, &findings));
         let sandboxes = judged.iter().find(|one| one.kind == ConditionType::SandboxesConsistent).unwrap();
-        assert_eq!(sandboxes.status, Tri::True, "{sandboxes:?}");
+        assert_eq!(sandboxes.status, TriState::True, "{sandboxes:?}");
     }
 
     #[test]
     fn where_nobody_could_look_nothing_is_true() {
         let findings = diagnose(&Node::blind().seen(), Known::default(), &Thresholds::default());
         for one in of_probe(&[], &findings, &restart_safety(&[], 0, &findings)) {
-            assert_eq!(one.status, Tri::Unknown, "{one:?}");
+            assert_eq!(one.status, TriState::Unknown, "{one:?}");
             assert!(!one.message.is_empty());
         }
     }
 
     #[test]
     fn what_nobody_looked_for_is_told_from_what_is_suspected() {
-        let healthy = |kind| (kind != ConditionType::RuntimeReady).then_some((Tri::True, "Clean"));
+        let healthy = |kind| (kind != ConditionType::RuntimeReady).then_some((TriState::True, "Clean"));
         assert_eq!(
             unlooked(healthy),
             [FaultType::RuntimeUnreachable, FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked].into()
         );
         for (status, reason, gap) in [
-            (Tri::False, "FaultConfirmed", false),
-            (Tri::False, "FaultWithPartialCoverage", true),
-            (Tri::Unknown, "FaultWithPartialCoverage", true),
-            (Tri::Unknown, "FaultSuspected", false),
-            (Tri::Unknown, "NotYetChecked", true),
-            (Tri::Unknown, "anything", true),
+            (TriState::False, "FaultConfirmed", false),
+            (TriState::False, "FaultWithPartialCoverage", true),
+            (TriState::Unknown, "FaultWithPartialCoverage", true),
+            (TriState::Unknown, "FaultSuspected", false),
+            (TriState::Unknown, "NotYetChecked", true),
+            (TriState::Unknown, "anything", true),
         ] {
             let standing = |kind| {
-                Some(if kind == ConditionType::ContainersResponsive { (status, reason) } else { (Tri::True, "Clean") })
+                Some(if kind == ConditionType::ContainersResponsive {
+                    (status, reason)
+                } else {
+                    (TriState::True, "Clean")
+                })
             };
             assert_eq!(unlooked(standing).contains(&FaultType::HungContainer), gap, "{reason}");
         }

@@ -14,23 +14,23 @@ use super::thresholds::{Thresholds, task_max_age};
 ///
 /// ```
 /// # use std::{collections::BTreeMap, time::Duration};
-/// use nrh_core::{diagnose::diagnose, finding::Known, observation::{Look, Observations, RuntimeKind}, thresholds::Thresholds};
+/// use nrh_core::{diagnose::diagnose, finding::Known, observation::{Reading, Observations, RuntimeKind}, thresholds::Thresholds};
 /// let nothing = Observations {
 ///     now: Duration::from_secs(100),
-///     runtime: Look::Never,
-///     status: Look::Never,
+///     runtime: Reading::Never,
+///     status: Reading::Never,
 ///     kind: RuntimeKind::Unknown,
-///     lists: Look::Never,
+///     lists: Reading::Never,
 ///     sandbox_list_hung: false,
 ///     list_too_large: false,
 ///     tasks: BTreeMap::new(),
-///     processes: Look::Never,
-///     kubelet: Look::Never,
-///     host: Look::Never,
-///     disks: Look::Never,
-///     port: Look::Never,
-///     bus: Look::Never,
-///     clock: Look::Never,
+///     processes: Reading::Never,
+///     kubelet: Reading::Never,
+///     host: Reading::Never,
+///     disks: Reading::Never,
+///     port: Reading::Never,
+///     bus: Reading::Never,
+///     clock: Reading::Never,
 ///     pressure: Default::default(),
 /// };
 /// // Nobody has looked: nothing is sick, and nothing is clean.

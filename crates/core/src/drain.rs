@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::fault::{Fault, FaultState, PodRef};
 use super::faults::Holds;
 use super::text;
-use super::tri::Tri;
+use super::tri_state::TriState;
 
 /// Most evictions that are accepted in one round.
 const MAX_EVICTIONS: usize = 20;
@@ -129,8 +129,8 @@ pub enum CannotEnd {
 /// Whether runtime or kubelet keep the node from ending pods. `ready` is the condition of the Node, `kubelet_works` the word of its
 /// probe; what is not known is no yes.
 pub fn cannot_end<'f>(
-    ready: Tri,
-    kubelet_works: Tri,
+    ready: TriState,
+    kubelet_works: TriState,
     faults: impl IntoIterator<Item = &'f Fault>,
 ) -> Option<CannotEnd> {
     let mut found: Vec<&Fault> = faults.into_iter().filter(|fault| fault.kind.spec().pods_cannot_end).collect();
@@ -144,11 +144,11 @@ pub fn cannot_end<'f>(
             FaultState::Clearing => CannotEnd::Doubtful(format!("{what} is not surely gone")),
         });
     }
-    if kubelet_works != Tri::True {
-        let said = if kubelet_works == Tri::False { "does not work" } else { "is not known to work" };
+    if kubelet_works != TriState::True {
+        let said = if kubelet_works == TriState::False { "does not work" } else { "is not known to work" };
         return Some(CannotEnd::Doubtful(format!("its kubelet {said}, by the word of its probe")));
     }
-    (ready == Tri::Unknown).then(|| CannotEnd::Doubtful("the Node is Ready=Unknown".to_owned()))
+    (ready == TriState::Unknown).then(|| CannotEnd::Doubtful("the Node is Ready=Unknown".to_owned()))
 }
 
 /// Pods below which something hangs, by uid, with what it is: a deletion above it would hang as well, so that is to be released
@@ -164,7 +164,7 @@ pub fn hung<'f>(faults: impl IntoIterator<Item = &'f Fault>) -> BTreeMap<String,
 impl Drain {
     /// What becomes of this pod.
     pub fn fate(&self, pod: &NodePod, hung: &BTreeMap<String, String>) -> Fate {
-        let is_left_out = self.excluded_namespaces.iter().any(|like| text::is_like(like, &pod.pod.namespace));
+        let is_left_out = self.excluded_namespaces.iter().any(|like| text::matches_pattern(like, &pod.pod.namespace));
         let has_place_here = matches!(pod.owner, Owner::DaemonSet | Owner::Kubelet) || pod.is_ours || is_left_out;
         match pod.state {
             _ if has_place_here => return Fate::Stays,
@@ -238,7 +238,9 @@ impl Round {
                 Fate::Blocked(why) => round.blocked.push((pod.pod.clone(), why)),
             }
         }
-        round.next.sort_by_cached_key(|pod| (text::lot(&format!("{name}/{}", pod.pod.uid)), pod.pod.clone()));
+        round
+            .next
+            .sort_by_cached_key(|pod| (text::stable_shuffle_key(&format!("{name}/{}", pod.pod.uid)), pod.pod.clone()));
         round
     }
 
@@ -472,7 +474,7 @@ mod tests {
             evidence: Vec::new(),
             evidence_bundle: None,
         };
-        let by = |faults: &[Fault]| cannot_end(Tri::True, Tri::True, faults);
+        let by = |faults: &[Fault]| cannot_end(TriState::True, TriState::True, faults);
         assert_eq!(by(&[]), None);
         assert_eq!(
             by(&[fault(F::DiskFull, FaultState::Confirmed), fault(F::HungContainer, FaultState::Confirmed)]),
@@ -496,10 +498,10 @@ mod tests {
             }
         }
         let doubt = |ready, works| cannot_end(ready, works, &[]);
-        assert!(matches!(doubt(Tri::Unknown, Tri::True), Some(CannotEnd::Doubtful(_))));
-        assert!(matches!(doubt(Tri::True, Tri::False), Some(CannotEnd::Doubtful(_))));
-        assert!(matches!(doubt(Tri::True, Tri::Unknown), Some(CannotEnd::Doubtful(_))));
-        assert_eq!(doubt(Tri::False, Tri::True), None, "a kubelet that works and complains ends pods");
+        assert!(matches!(doubt(TriState::Unknown, TriState::True), Some(CannotEnd::Doubtful(_))));
+        assert!(matches!(doubt(TriState::True, TriState::False), Some(CannotEnd::Doubtful(_))));
+        assert!(matches!(doubt(TriState::True, TriState::Unknown), Some(CannotEnd::Doubtful(_))));
+        assert_eq!(doubt(TriState::False, TriState::True), None, "a kubelet that works and complains ends pods");
     }
 
     #[test]

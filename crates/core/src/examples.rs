@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::command::{ActionCommand, CommandAction};
 use crate::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
-    KubeletSeen, KubeletSettings, LimitSeen, ListRound, Look, MayBe, NetworkSeen, Observations, OrphanRecheck, Owner,
-    Part, PortSeen, Pressure, ProcessSeen, ProcessTable, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen,
+    KubeletSeen, KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, Observations, OrphanRecheck, Owner, Part,
+    PortSeen, Pressure, ProcessSeen, ProcessTable, Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen,
     SettingsSource, Space, StatusSeen, TaskAnswer, Unproven, Usage,
 };
-use crate::order::{NodeAction, Order};
 
 /// Id of the sandbox of the pod `one`.
 pub const SANDBOX: &str = "aaaa000000000000000000000000000000000000000000000000000000000000";
@@ -37,40 +37,40 @@ pub struct Node {
     /// Time since boot.
     pub now: Duration,
     /// Name and version of the runtime.
-    pub runtime: Look<RuntimeSeen>,
+    pub runtime: Reading<RuntimeSeen>,
     /// The status of the runtime.
-    pub status: Look<StatusSeen>,
+    pub status: Reading<StatusSeen>,
     /// Which runtime it is.
     pub kind: RuntimeKind,
     /// Sandboxes and containers.
-    pub lists: Look<ListRound>,
+    pub lists: Reading<ListRound>,
     /// The list of sandboxes does not come while the runtime answers.
     pub sandbox_list_hung: bool,
     /// A list is larger than what is read.
     pub list_too_large: bool,
     /// The answer of each task.
-    pub tasks: BTreeMap<String, Look<TaskAnswer>>,
+    pub tasks: BTreeMap<String, Reading<TaskAnswer>>,
     /// The processes that matter.
-    pub processes: Look<ProcessTable>,
+    pub processes: Reading<ProcessTable>,
     /// The kubelet.
-    pub kubelet: Look<KubeletSeen>,
+    pub kubelet: Reading<KubeletSeen>,
     /// Limits and daemons of the host.
-    pub host: Look<HostSeen>,
+    pub host: Reading<HostSeen>,
     /// Filesystems, and the kubelet's certificate.
-    pub disks: Look<DisksSeen>,
+    pub disks: Reading<DisksSeen>,
     /// What the kubelet's own port says.
-    pub port: Look<PortSeen>,
+    pub port: Reading<PortSeen>,
     /// The bus of systemd.
-    pub bus: Look<BusSeen>,
+    pub bus: Reading<BusSeen>,
     /// The clock of the node.
-    pub clock: Look<ClockSeen>,
+    pub clock: Reading<ClockSeen>,
     /// How long processes wait for resources.
     pub pressure: Pressure,
 }
 
 /// A look that has just ended.
-pub fn done<T>(value: T) -> Look<T> {
-    Look::Done { value, age: Duration::ZERO, took: Duration::from_millis(5) }
+pub fn done<T>(value: T) -> Reading<T> {
+    Reading::Done { value, age: Duration::ZERO, took: Duration::from_millis(5) }
 }
 
 /// A pod of this name.
@@ -252,8 +252,8 @@ impl Node {
 
     /// Nothing that is needed to look is there.
     pub fn blind() -> Self {
-        fn no<T>() -> Look<T> {
-            Look::Blind { reason: "no socket".into() }
+        fn no<T>() -> Reading<T> {
+            Reading::Blind { reason: "no socket".into() }
         }
         Self {
             runtime: no(),
@@ -266,7 +266,7 @@ impl Node {
             disks: no(),
             port: no(),
             bus: no(),
-            clock: Look::Never,
+            clock: Reading::Never,
             ..Self::healthy()
         }
     }
@@ -296,7 +296,7 @@ impl Node {
     /// The lists of the runtime, to be changed.
     pub fn list(&mut self) -> &mut ListRound {
         match &mut self.lists {
-            Look::Done { value, .. } => value,
+            Reading::Done { value, .. } => value,
             _ => panic!("no list"),
         }
     }
@@ -304,14 +304,14 @@ impl Node {
     /// The processes, to be changed.
     pub fn table(&mut self) -> &mut Vec<ProcessSeen> {
         match &mut self.processes {
-            Look::Done { value, .. } => &mut value.processes,
+            Reading::Done { value, .. } => &mut value.processes,
             _ => panic!("no table"),
         }
     }
 
     /// A process of that name that waits uninterruptibly, so that nothing of it could be read.
     pub fn unproven(&mut self, command: &str, may_be: MayBe) {
-        let Look::Done { value, .. } = &mut self.processes else { panic!("no table") };
+        let Reading::Done { value, .. } = &mut self.processes else { panic!("no table") };
         let age = Duration::from_mins(10);
         let waited = Some(Duration::ZERO);
         let one = Unproven { pid: 700, start_ticks: 7, age, state: 'D', waited, command: command.into(), may_be };
@@ -321,7 +321,7 @@ impl Node {
     /// What was seen of the kubelet, to be changed.
     pub fn kubelet(&mut self) -> &mut KubeletSeen {
         match &mut self.kubelet {
-            Look::Done { value, .. } => value,
+            Reading::Done { value, .. } => value,
             _ => panic!("no kubelet"),
         }
     }
@@ -329,7 +329,7 @@ impl Node {
     /// What was seen of the host, to be changed.
     pub fn host(&mut self) -> &mut HostSeen {
         match &mut self.host {
-            Look::Done { value, .. } => value,
+            Reading::Done { value, .. } => value,
             _ => panic!("no look at the host"),
         }
     }
@@ -337,7 +337,7 @@ impl Node {
     /// What was seen of the disks, to be changed.
     pub fn disks(&mut self) -> &mut DisksSeen {
         match &mut self.disks {
-            Look::Done { value, .. } => value,
+            Reading::Done { value, .. } => value,
             _ => panic!("no look at the disks"),
         }
     }
@@ -416,12 +416,12 @@ pub fn fault(kind: FaultType) -> Fault {
 }
 
 /// An order to resume a shim.
-pub fn order(operation_id: &str) -> Order {
-    Order {
+pub fn order(operation_id: &str) -> ActionCommand {
+    ActionCommand {
         operation_id: operation_id.into(),
         epoch: 1,
         node: "n1".into(),
-        action: NodeAction::ReleaseCont,
+        action: CommandAction::ReleaseCont,
         allow_running_pods: false,
         fault_id: "f".into(),
         fault_type: FaultType::HungContainer,

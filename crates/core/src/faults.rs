@@ -21,7 +21,7 @@ mod node_flapping;
 mod orphan_container;
 mod pleg_stalled;
 mod probe_degraded;
-mod probe_not_reporting;
+pub mod probe_not_reporting;
 mod runtime;
 pub mod runtime_client_hung;
 mod sandboxes;
@@ -33,7 +33,7 @@ mod untracked_pod_process;
 
 use std::time::Duration;
 
-pub use spec::{ByDaemon, FaultSpec, Helps, Holds, PodScope, Remedy, Reporter};
+pub use spec::{ByDaemon, FaultSpec, Helps, Holds, PodScope, Remedy, ShowsIn};
 
 use crate::fault::FaultType;
 use crate::finding::{Check, Findings};
@@ -84,7 +84,7 @@ impl FaultType {
 
     /// Whether the controller finds it (from API state), not the probe.
     pub fn is_cluster_fault(self) -> bool {
-        self.spec().reporter == Reporter::Controller
+        self.spec().shows_in != ShowsIn::Report
     }
 
     /// Whether such a fault can name a pod.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
-use crate::observation::{ListRound, Look, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind};
+use crate::observation::{ListRound, Observations, Part, ProcessSeen, ProcessTable, Reading, RuntimeKind};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Confirmation, STILL, Thresholds};
@@ -276,25 +276,25 @@ impl Findings {
 
 /// An answer with the moment of its look, or why there is none.
 pub(crate) fn answer<'a, T>(
-    look: &'a Look<T>,
+    look: &'a Reading<T>,
     now: Duration,
     what: &str,
     stale: Duration,
 ) -> Result<(&'a T, Duration), Verdict> {
     match look {
-        Look::Done { value, age, .. } if *age <= stale => Ok((value, now.saturating_sub(*age))),
-        Look::Done { age, .. } => Err(Verdict::unknown(
+        Reading::Done { value, age, .. } if *age <= stale => Ok((value, now.saturating_sub(*age))),
+        Reading::Done { age, .. } => Err(Verdict::unknown(
             ConditionReason::Stale,
             &format!("the last check of {what} is {} s old", age.as_secs()),
         )),
-        Look::Never => Err(Verdict::unknown(ConditionReason::NotYetChecked, &format!("{what}: not checked yet"))),
-        Look::Hung { .. } => {
+        Reading::Never => Err(Verdict::unknown(ConditionReason::NotYetChecked, &format!("{what}: not checked yet"))),
+        Reading::Hung { .. } => {
             Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("the check of {what} does not come back")))
         }
-        Look::Failed { error, .. } => {
+        Reading::Failed { error, .. } => {
             Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("the check of {what} failed: {error}")))
         }
-        Look::Blind { reason } => {
+        Reading::Blind { reason } => {
             Err(Verdict::unknown(ConditionReason::CheckFailed, &format!("cannot check {what}: {reason}")))
         }
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use super::text::{bounded, hash};
-use super::tri::Tri;
+use super::tri_state::TriState;
 
 /// What one change adds to the penalty.
 const PER_CHANGE: u32 = 1_000;
@@ -213,7 +213,7 @@ impl Flap {
         };
         let stood = (record.ready, record.ready_since);
         // By the status alone: some kubelets renew the time with every heartbeat.
-        let has_changed = (record.ready == Tri::True) != (seen.0 == Tri::True);
+        let has_changed = (record.ready == TriState::True) != (seen.0 == TriState::True);
         Ok(match own {
             _ if stood == seen => kept,
             Some(own) if stood == first => kept.and(&own),
@@ -266,7 +266,7 @@ impl Flap {
 }
 
 /// How `Ready` stands, and since when by the node's clock: together they tell one standing from the next.
-pub type ReadySeen = (Tri, Option<Timestamp>);
+pub type ReadySeen = (TriState, Option<Timestamp>);
 
 /// The history of a node's changes, so that the next controller knows of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -287,7 +287,7 @@ pub struct FlapRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flapping_since: Option<Timestamp>,
     /// How Ready stood when this was written: True, False or Unknown.
-    pub ready: Tri,
+    pub ready: TriState,
     /// Since when it stood so, by the word of the Node: another time means that it has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_since: Option<Timestamp>,

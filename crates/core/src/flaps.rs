@@ -10,7 +10,7 @@ use super::flap::{Change, Flap, FlapRecord, FlapView, Moment, ReadySeen};
 use super::kubelet::Complaint;
 use super::snapshot::{NodeView, ReportView};
 use super::text::hash;
-use super::tri::Tri;
+use super::tri_state::TriState;
 pub(super) use stay::Stay;
 
 mod stay;
@@ -121,7 +121,7 @@ impl OfNode {
     }
 
     fn note_stalled(&mut self, view: &NodeView, now: Moment) {
-        if view.ready == Tri::False && view.complaint == Some(Complaint::PlegStalled) {
+        if view.ready == TriState::False && view.complaint == Some(Complaint::PlegStalled) {
             self.stalled = Some(self.stalled.map_or_else(|| Stay::begun(now), |stay| stay.seen(now)));
         } else if let Some(stay) = &mut self.stalled {
             // The Node is watched: it stood so until now.
@@ -147,7 +147,7 @@ impl OfNode {
         };
         let is_due = self.told.as_ref().is_none_or(|told| retell(told, &flap, now) == Some(Duration::ZERO));
         if is_due {
-            let seen = self.ready.map_or((Tri::Unknown, None), |(_, seen)| seen);
+            let seen = self.ready.map_or((TriState::Unknown, None), |(_, seen)| seen);
             self.told = Some((flap.record(now, wall, seen), now));
         }
         let (record, _) = self.told.as_ref()?;
@@ -181,7 +181,7 @@ impl Flaps {
     pub fn note_ready(&mut self, node: &str, view: &NodeView, now: Duration) {
         let of = self.of(node, &view.uid);
         // A Node that has just been made has no conditions yet.
-        if view.ready == Tri::Unknown && view.ready_since.is_none() {
+        if view.ready == TriState::Unknown && view.ready_since.is_none() {
             return;
         }
         of.note_stalled(view, moment(now));
@@ -190,7 +190,7 @@ impl Flaps {
             None => of.ready = Some((seen, seen)),
             Some((first, before)) => {
                 of.ready = Some((first, seen));
-                if (before.0 == Tri::True) != (seen.0 == Tri::True) {
+                if (before.0 == TriState::True) != (seen.0 == TriState::True) {
                     of.note(Change::Ready, moment(now));
                 }
             }

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::text::is_subdomain;
-use super::tri::Tri;
+use super::tri_state::TriState;
 
 /// What a template's kind ends with, and the kind of the object that is made of it does not.
 const SUFFIX: &str = "Template";
@@ -165,9 +165,9 @@ pub struct HandOffView {
     /// Whether it is there, and of this very remediation.
     pub exists: bool,
     /// Whether its remediator is at work on it (condition `Processing`).
-    pub processing: Tri,
+    pub processing: TriState,
     /// Whether its remediator is done (condition `Succeeded`). Some kinds never say.
-    pub succeeded: Tri,
+    pub succeeded: TriState,
     /// Why, in the remediator's words, bounded.
     pub message: String,
     /// Whether the Node will not come back under this uid (condition `PermanentNodeDeletionExpected`).

@@ -17,7 +17,7 @@ use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, Su
 use super::faults::kubelet_start_blocked;
 use super::snapshot::{KubeletView, NodeView};
 use super::text::bounded;
-use super::tri::Tri;
+use super::tri_state::TriState;
 
 pub mod complaint;
 
@@ -42,11 +42,11 @@ pub fn unfinished(view: &NodeView, kubelet: &KubeletView) -> Option<Unfinished> 
         return None;
     }
     match view.ready {
-        Tri::True => (written.saturating_add(SLACK) < began).then_some(Unfinished::Silent),
-        Tri::False if view.complaint == Some(Complaint::StartIncomplete) => {
+        TriState::True => (written.saturating_add(SLACK) < began).then_some(Unfinished::Silent),
+        TriState::False if view.complaint == Some(Complaint::StartIncomplete) => {
             (written.saturating_add(SLACK) >= began).then_some(Unfinished::Says)
         }
-        Tri::False | Tri::Unknown => None,
+        TriState::False | TriState::Unknown => None,
     }
 }
 
@@ -89,7 +89,7 @@ pub fn start_blocked(node: &str, view: &NodeView, kubelet: &KubeletView, faults:
 
 /// Whether the node's kubelet says that it cannot look at its pods. It says so after three minutes (ten with events).
 pub fn says_pleg_stalled(view: &NodeView) -> bool {
-    view.ready == Tri::False && view.complaint == Some(Complaint::PlegStalled)
+    view.ready == TriState::False && view.complaint == Some(Complaint::PlegStalled)
 }
 
 /// That the node's kubelet cannot look at its pods, if it [says so](says_pleg_stalled).

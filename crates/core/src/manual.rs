@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::fault::Fault;
-use super::narrow::Around;
-use super::policy::{Action, ActionType, Found, Mode, Policy, Rule, Step};
+use super::matching::MatchContext;
+use super::policy::{Action, ActionType, Mode, Policy, Rule, RuleMatch, Step};
 use super::remediation::{Cancel, Cleanup, ManualRequest, Phase, Remediation};
 use super::text::bounded;
 
@@ -118,7 +118,7 @@ pub struct Choice<'p> {
 pub fn choices<'p>(
     policies: &'p [Policy],
     labels: &BTreeMap<String, String>,
-    around: &Around<'_>,
+    around: &MatchContext<'_>,
     fault: &Fault,
     action: Option<ActionType>,
 ) -> Vec<Choice<'p>> {
@@ -127,8 +127,8 @@ pub fn choices<'p>(
     let acts = |policy: &&Policy| policy.mode == Mode::Enforce && !policy.suspend;
     let of_policy = |policy: &'p Policy| {
         let rule = match policy.rule_for(fault, around) {
-            Found::Rule(rule) | Found::Perhaps(rule, _) => Some(rule),
-            Found::Nothing => None,
+            RuleMatch::Rule(rule) | RuleMatch::Perhaps(rule, _) => Some(rule),
+            RuleMatch::Nothing => None,
         };
         // Of each action the first: the others follow on it.
         let is_first = |rule: &'p Rule, step_index: usize, step: &'p Step| {

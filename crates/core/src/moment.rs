@@ -13,3 +13,9 @@ pub fn since(now: Timestamp, then: Timestamp) -> Duration {
 pub fn clock(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
+
+/// `now - lasted`, to the second, so that it stays the same from pass to pass.
+pub fn begun(now: Timestamp, lasted: Duration) -> Timestamp {
+    let at = now.checked_sub(lasted).unwrap_or(now);
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}

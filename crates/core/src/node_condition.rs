@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use super::condition::{ConditionReason, ConditionType};
 use super::fault::{Fault, FaultState, FaultType};
-use super::tri::Tri;
+use super::tri_state::TriState;
 
 /// A condition that may be written to a Node. True = there is a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +130,7 @@ pub struct Mirrored {
     /// Which.
     pub kind: NodeCondition,
     /// True = there is a problem; Unknown = nobody could look.
-    pub status: Tri,
+    pub status: TriState,
     /// The confirmed fault's type, or why not.
     pub reason: &'static str,
     /// One sentence.
@@ -141,25 +141,25 @@ pub struct Mirrored {
 ///
 /// A suspicion is no problem yet, so it changes nothing here; only for a restart it matters, since `False` there says
 /// that a restart does no harm.
-pub fn mirrored(kind: NodeCondition, status: Tri, reason: &str, message: &str, faults: &[&Fault]) -> Mirrored {
-    let suspected = status == Tri::Unknown && reason == ConditionReason::FaultSuspected.as_str();
+pub fn mirrored(kind: NodeCondition, status: TriState, reason: &str, message: &str, faults: &[&Fault]) -> Mirrored {
+    let suspected = status == TriState::Unknown && reason == ConditionReason::FaultSuspected.as_str();
     match status {
-        Tri::False => {
+        TriState::False => {
             let ours = faults
                 .iter()
                 .find(|fault| fault.state == FaultState::Confirmed && NodeCondition::showing(fault.kind) == Some(kind));
             let reason = ours.map_or(ConditionReason::FaultConfirmed.as_str(), |fault| fault.kind.as_str());
-            Mirrored { kind, status: Tri::True, reason, message: message.to_owned() }
+            Mirrored { kind, status: TriState::True, reason, message: message.to_owned() }
         }
-        Tri::Unknown if !suspected || kind == NodeCondition::RestartUnsafe => Mirrored {
+        TriState::Unknown if !suspected || kind == NodeCondition::RestartUnsafe => Mirrored {
             kind,
-            status: Tri::Unknown,
+            status: TriState::Unknown,
             reason: ConditionReason::CheckFailed.as_str(),
             message: format!("{reason}: {message}"),
         },
-        Tri::True | Tri::Unknown => Mirrored {
+        TriState::True | TriState::Unknown => Mirrored {
             kind,
-            status: Tri::False,
+            status: TriState::False,
             reason: "NoFaultConfirmed",
             message: "no such fault is confirmed".to_owned(),
         },
@@ -192,14 +192,14 @@ mod tests {
         let other = Fault { state: FaultState::Confirmed, ..fault(FaultType::KubeletDown) };
         let all = [&other, &confirmed];
         for (kind, status, reason, want) in [
-            (ContainersUnresponsive, Tri::True, "Clean", (Tri::False, "NoFaultConfirmed")),
-            (ContainersUnresponsive, Tri::Unknown, "FaultSuspected", (Tri::False, "NoFaultConfirmed")),
-            (ContainersUnresponsive, Tri::Unknown, "FaultWithPartialCoverage", (Tri::Unknown, "CheckFailed")),
-            (ContainersUnresponsive, Tri::Unknown, "Stale", (Tri::Unknown, "CheckFailed")),
-            (ContainersUnresponsive, Tri::False, "FaultConfirmed", (Tri::True, "HungContainer")),
-            (RestartUnsafe, Tri::Unknown, "FaultSuspected", (Tri::Unknown, "CheckFailed")),
-            (RestartUnsafe, Tri::True, "Clean", (Tri::False, "NoFaultConfirmed")),
-            (RestartUnsafe, Tri::False, "FaultConfirmed", (Tri::True, "FaultConfirmed")),
+            (ContainersUnresponsive, TriState::True, "Clean", (TriState::False, "NoFaultConfirmed")),
+            (ContainersUnresponsive, TriState::Unknown, "FaultSuspected", (TriState::False, "NoFaultConfirmed")),
+            (ContainersUnresponsive, TriState::Unknown, "FaultWithPartialCoverage", (TriState::Unknown, "CheckFailed")),
+            (ContainersUnresponsive, TriState::Unknown, "Stale", (TriState::Unknown, "CheckFailed")),
+            (ContainersUnresponsive, TriState::False, "FaultConfirmed", (TriState::True, "HungContainer")),
+            (RestartUnsafe, TriState::Unknown, "FaultSuspected", (TriState::Unknown, "CheckFailed")),
+            (RestartUnsafe, TriState::True, "Clean", (TriState::False, "NoFaultConfirmed")),
+            (RestartUnsafe, TriState::False, "FaultConfirmed", (TriState::True, "FaultConfirmed")),
         ] {
             let shown = mirrored(kind, status, reason, "why", &all);
             assert_eq!((shown.status, shown.reason), want, "{kind:?} {status:?} {reason}");

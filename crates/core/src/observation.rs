@@ -22,7 +22,7 @@ pub use processes::{InitSeen, LeftOut, MayBe, Part, ProcessSeen, ProcessTable, U
 
 /// The last answer of one collector. Ages are by the node's monotonic clock, at the moment of diagnosis.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Look<T> {
+pub enum Reading<T> {
     /// Not tried yet.
     Never,
     /// An answer.
@@ -53,7 +53,7 @@ pub enum Look<T> {
     },
 }
 
-impl<T> Look<T> {
+impl<T> Reading<T> {
     /// The answer, where there is one.
     pub const fn value(&self) -> Option<&T> {
         match self {
@@ -310,33 +310,33 @@ pub struct Observations {
     /// The node's monotonic clock (time since boot): all durations in the tracker are differences of it.
     pub now: Duration,
     /// Version call on a fresh connection.
-    pub runtime: Look<RuntimeSeen>,
+    pub runtime: Reading<RuntimeSeen>,
     /// What the runtime says of its readiness: a call of its own, since it may wait for network plugins.
-    pub status: Look<StatusSeen>,
+    pub status: Reading<StatusSeen>,
     /// What kind of runtime has answered last, also while it does not answer now.
     pub kind: RuntimeKind,
     /// The list round.
-    pub lists: Look<ListRound>,
+    pub lists: Reading<ListRound>,
     /// How long the sandbox list of an unfinished round has been out, if that is the call that hangs.
     pub sandbox_list_hung: bool,
     /// Whether the last round failed since a list is larger than what the kubelet and we read.
     pub list_too_large: bool,
     /// Last answer per container id, for the tasks asked so far.
-    pub tasks: BTreeMap<String, Look<TaskAnswer>>,
+    pub tasks: BTreeMap<String, Reading<TaskAnswer>>,
     /// The process table.
-    pub processes: Look<ProcessTable>,
+    pub processes: Reading<ProcessTable>,
     /// The kubelet.
-    pub kubelet: Look<KubeletSeen>,
+    pub kubelet: Reading<KubeletSeen>,
     /// The kernel's limits, and the daemons' threads.
-    pub host: Look<HostSeen>,
+    pub host: Reading<HostSeen>,
     /// What lies on the node's disks.
-    pub disks: Look<DisksSeen>,
+    pub disks: Reading<DisksSeen>,
     /// The kubelet's own port.
-    pub port: Look<PortSeen>,
+    pub port: Reading<PortSeen>,
     /// The node's system bus, and systemd on it.
-    pub bus: Look<BusSeen>,
+    pub bus: Reading<BusSeen>,
     /// The node's clock beside the API server's.
-    pub clock: Look<ClockSeen>,
+    pub clock: Reading<ClockSeen>,
     /// How long processes wait for the node's resources.
     pub pressure: Pressure,
 }

@@ -13,31 +13,31 @@ mod drain;
 mod ending;
 mod evidence;
 mod executors;
-mod going_down;
 mod hand_off;
-mod history;
-mod kept;
-mod ladder;
-mod leftovers;
 mod limits;
 mod manual_requests;
 mod mark;
-mod opening;
-mod outlook;
-mod payment;
-mod protect;
-mod quiet;
+mod open;
+mod pending_reboot;
+mod quarantine;
 mod readiness;
 mod reboot;
+mod recurrence;
 mod refused;
-mod relapse;
 mod restart;
+mod retention;
+mod safeguards;
 mod scope;
+mod select;
+mod slot;
+mod stabilization;
+mod stale;
 mod steps;
 mod storm;
 mod taint;
-mod turn;
 mod unreadable;
+mod update;
+mod views;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,21 +47,21 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::command::ActionCommand;
 use super::drain::Drain;
 use super::fault::{Fault, FaultType, PodRef};
 use super::flap::FlapRecord;
 use super::hand_off::{HandOff, HandedOff};
-use super::order::Order;
 use super::policy::History;
 use super::remediation::{Remediation, Stopped};
-use super::snapshot::{Ledger, Tri};
+use super::snapshot::{Ledger, TriState};
 use super::taint::TaintEffect;
 use super::window;
 
 pub use super::blocked::BlockReason;
 pub use decide::plan;
-pub use limits::{FaultRoom, LimitsOutlook, MAX_SHOWN, SpentNode, TopologyRoom};
-pub use storm::StormOutlook;
+pub use limits::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, TopologyRoom};
+pub use storm::StormView;
 
 use block::{Block, Wake};
 use decide::Ctx;
@@ -95,9 +95,9 @@ pub enum Operation {
     /// Delete this pod with its uid as precondition.
     DeletePod(PodRef),
     /// Run a Job on the node with this order.
-    RunJob(Order),
+    RunJob(ActionCommand),
     /// Put this order into the node's own object.
-    GiveOrder(Order),
+    GiveCommand(ActionCommand),
     /// Make the remediator's object for the node, of its template; refuse when somebody else's is there.
     HandOff(HandOff),
     /// Tell people.
@@ -148,14 +148,14 @@ pub enum Effect {
     /// schedulable and take the mark off, in one write; anything else on the node is someone else's, leave
     /// it. Either way it is done: pass the remediation, where it exists, to `remediation::uncordoned` and write it.
     /// The remediation may not exist any more (a mark left behind by one that was removed by force).
-    /// With an heir the node stays cordoned, and the mark names that one from now on.
+    /// With a successor the node stays cordoned, and the mark names that one from now on.
     Uncordon {
         /// Name of the remediation.
         remediation: String,
         /// The node.
         node: String,
         /// Another remediation of the node for whose sake it stays cordoned.
-        heir: Option<String>,
+        successor: Option<String>,
     },
     /// Take our taint off the node: re-read it, and only where the mark still names this remediation take off the mark and the one taint
     /// that it is about, in one write. Either way it is done: pass the remediation, where it exists and owes that taint, to
@@ -241,11 +241,11 @@ pub enum SelfHealing {
 
 impl SelfHealing {
     /// As the status of a condition.
-    pub const fn status(self) -> Tri {
+    pub const fn status(self) -> TriState {
         match self {
-            Self::Allowed => Tri::True,
-            Self::ManualActionRequired => Tri::False,
-            Self::DryRun | Self::Suspended | Self::Excluded | Self::Unknown => Tri::Unknown,
+            Self::Allowed => TriState::True,
+            Self::ManualActionRequired => TriState::False,
+            Self::DryRun | Self::Suspended | Self::Excluded | Self::Unknown => TriState::Unknown,
         }
     }
 }
@@ -261,7 +261,7 @@ pub struct Remedy {
 
 /// What the controller writes about one node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeOutlook {
+pub struct NodeStatusView {
     /// Overall health.
     pub health: Health,
     /// Kind of the most urgent fault.
@@ -283,15 +283,15 @@ pub struct NodeOutlook {
     /// Faults the controller found.
     pub cluster_faults: Vec<Fault>,
     /// Whether the probe reports as promised.
-    pub probe_reporting: Tri,
+    pub probe_reporting: TriState,
     /// Whether the probe's word on `RestartSafe` still counts.
     pub restart_safe_known: bool,
     /// Whether its faults are remediated.
     pub self_healing: SelfHealing,
     /// False when a DaemonSet's pod is stuck here, or the kubelet does not get on with its pods.
-    pub pods_progressing: Tri,
+    pub pods_progressing: TriState,
     /// False while it flaps.
-    pub stable: Tri,
+    pub stable: TriState,
     /// Its changes of late, to be kept in its object.
     pub flap: Option<FlapRecord>,
     /// Whether a fresh look is asked of the probe.
@@ -300,7 +300,7 @@ pub struct NodeOutlook {
 
 /// What the controller writes about one policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PolicyOutlook {
+pub struct PolicyStatusView {
     /// Nodes selected (and not being deleted).
     pub selected: u32,
     /// Of those, unhealthy.
@@ -318,11 +318,11 @@ pub struct PolicyOutlook {
     /// Other policies that select some of the same nodes.
     pub overlaps: Vec<String>,
     /// Its narrower limits, as numbers now.
-    pub limits: LimitsOutlook,
+    pub limits: LimitsView,
     /// Its windows, in the order of the spec.
-    pub windows: Vec<window::Outlook>,
+    pub windows: Vec<window::WindowView>,
     /// The storms that hold now, the widest first.
-    pub storms: Vec<StormOutlook>,
+    pub storms: Vec<StormView>,
 }
 
 /// The decision of one pass.
@@ -333,9 +333,9 @@ pub struct Plan {
     /// What is not done, and why.
     pub blocked: Vec<Blocked>,
     /// What to write about each node that reports. Nodes on which nothing happens and that stand alike share it.
-    pub nodes: BTreeMap<String, Arc<NodeOutlook>>,
+    pub nodes: BTreeMap<String, Arc<NodeStatusView>>,
     /// What to write about each policy.
-    pub policies: BTreeMap<String, PolicyOutlook>,
+    pub policies: BTreeMap<String, PolicyStatusView>,
     /// When to decide again, if nothing happens before.
     pub next: Option<Duration>,
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::external_condition::ConditionMatcher;
 use super::fault::{Fault, FaultType, Severity};
-use super::foreign::Asked;
-use super::narrow::{About, Answer, Around, Lack, Narrow};
+use super::matching::{Match, MatchContext, Matching, MissingFact, PodOfFault};
 use super::window::Window;
 
-pub use super::action::{Action, ActionType, Keep};
+pub use super::action::{Action, ActionType, Quarantine};
 pub use super::fault::Daemon;
-pub use super::narrow::{Namespaces, Requirement, Selector};
+pub use super::matching::{Namespaces, Requirement, Selector};
 pub use applicability::{Applicability, asked_keys, asks_of_pods, why_none};
 
 mod applicability;
@@ -103,13 +103,13 @@ pub struct Rule {
     /// Kinds of fault.
     pub faults: BTreeSet<FaultType>,
     /// Conditions of the Node, any of which it may be as well.
-    pub conditions: Vec<Asked>,
+    pub conditions: Vec<ConditionMatcher>,
     /// Least severity.
     pub min_severity: Severity,
     /// Where its pod may be.
     pub namespaces: Namespaces,
     /// What its pod and its node must be like.
-    pub narrow: Narrow,
+    pub matching: Matching,
     /// How long a fault must have been Confirmed and present before the first step.
     pub min_duration: Duration,
     /// The ladder, cheapest safe step first.
@@ -135,19 +135,19 @@ impl Rule {
     }
 
     /// Whether it is for such a fault, as far as is known of its pod and its node.
-    pub fn matches(&self, fault: &Fault, around: &Around<'_>) -> Answer {
-        Answer::from(self.is_for(fault)).and(|| self.asks(fault, around))
+    pub fn matches(&self, fault: &Fault, around: &MatchContext<'_>) -> Match {
+        Match::from(self.is_for(fault)).and(|| self.asks(fault, around))
     }
 
     /// Whether the pod and the node of a fault are such as it asks for, whatever the fault is.
-    pub fn asks(&self, fault: &Fault, around: &Around<'_>) -> Answer {
-        let about = About::of(fault);
-        self.namespaces.hold(about).and(|| self.narrow.holds(about, around))
+    pub fn asks(&self, fault: &Fault, around: &MatchContext<'_>) -> Match {
+        let about = PodOfFault::of(fault);
+        self.namespaces.hold(about).and(|| self.matching.holds(about, around))
     }
 
     /// Whether it asks anything of pods or nodes.
-    pub fn is_narrow(&self) -> bool {
-        self.narrow != Narrow::default() || self.namespaces != Namespaces::default()
+    pub fn is_restricted(&self) -> bool {
+        self.matching != Matching::default() || self.namespaces != Namespaces::default()
     }
 
     /// Whether it is for such a fault by kind and severity, wherever it is.
@@ -264,16 +264,16 @@ pub struct History {
 
 /// The rule of a policy that a fault is for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found<'p> {
+pub enum RuleMatch<'p> {
     /// This one, the first.
     Rule(&'p Rule),
     /// Perhaps this one, and nobody knows: it is for none of those after it as long as that is so.
-    Perhaps(&'p Rule, Lack),
+    Perhaps(&'p Rule, MissingFact),
     /// None.
     Nothing,
 }
 
-impl Found<'_> {
+impl RuleMatch<'_> {
     /// Whether there is one, or may be one.
     pub const fn is_some(&self) -> bool {
         !matches!(self, Self::Nothing)
@@ -314,17 +314,21 @@ pub struct Policy {
 
 impl Policy {
     /// The first of its rules that is for this fault.
-    pub fn rule_for(&self, fault: &Fault, around: &Around<'_>) -> Found<'_> {
+    pub fn rule_for(&self, fault: &Fault, around: &MatchContext<'_>) -> RuleMatch<'_> {
         let first = self.perhaps_for(fault, around).next();
-        first.map_or(Found::Nothing, |(rule, lack)| match lack {
-            None => Found::Rule(rule),
-            Some(lack) => Found::Perhaps(rule, lack),
+        first.map_or(RuleMatch::Nothing, |(rule, lack)| match lack {
+            None => RuleMatch::Rule(rule),
+            Some(lack) => RuleMatch::Perhaps(rule, lack),
         })
     }
 
     /// The rules that may turn out to be the one for this fault, each with what is not known: up to the first that surely is
     /// for it.
-    pub fn perhaps_for(&self, fault: &Fault, around: &Around<'_>) -> impl Iterator<Item = (&Rule, Option<Lack>)> {
+    pub fn perhaps_for(
+        &self,
+        fault: &Fault,
+        around: &MatchContext<'_>,
+    ) -> impl Iterator<Item = (&Rule, Option<MissingFact>)> {
         let mut is_sure = false;
         self.rules
             .iter()
@@ -333,13 +337,13 @@ impl Policy {
                     return None;
                 }
                 let answer = rule.matches(fault, around);
-                is_sure = answer == Answer::Yes;
+                is_sure = answer == Match::Yes;
                 Some((rule, answer))
             })
             .filter_map(|(rule, answer)| match answer {
-                Answer::Yes => Some((rule, None)),
-                Answer::Unknown(lack) => Some((rule, Some(lack))),
-                Answer::No => None,
+                Match::Yes => Some((rule, None)),
+                Match::Unknown(lack) => Some((rule, Some(lack))),
+                Match::No => None,
             })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::fault::{Fault, FaultState, FaultType};
 use super::finding::Findings;
-use super::tri::Tri;
+use super::tri_state::TriState;
 
 /// Most reasons given; a person needs the first few.
 const MAX_REASONS: usize = 4;
@@ -16,7 +16,7 @@ const MAX_REASONS: usize = 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Safety {
     /// True, False, or nobody could look.
-    pub safe: Tri,
+    pub safe: TriState,
     /// Why it is not True; empty when it is.
     pub reasons: Vec<String>,
     /// Whether it is confirmed to be down (of the runtime: without any process): then the question is what keeps it from
@@ -37,11 +37,11 @@ pub struct RestartSafety {
 
 impl RestartSafety {
     /// The worse of the two.
-    pub fn both(&self) -> Tri {
+    pub fn both(&self) -> TriState {
         match (self.kubelet.safe, self.runtime.safe) {
-            (Tri::False, _) | (_, Tri::False) => Tri::False,
-            (Tri::True, Tri::True) => Tri::True,
-            _ => Tri::Unknown,
+            (TriState::False, _) | (_, TriState::False) => TriState::False,
+            (TriState::True, TriState::True) => TriState::True,
+            _ => TriState::Unknown,
         }
     }
 
@@ -50,15 +50,17 @@ impl RestartSafety {
         let say = |name: &str, safety: &Safety| {
             let why = safety.reasons.join("; ");
             match (safety.safe, safety.down) {
-                (Tri::True, false) => {
+                (TriState::True, false) => {
                     let age = self.task_max_age.as_secs();
                     format!("the {name} can be restarted: every running container answered within {age} s")
                 }
-                (Tri::False, false) => format!("a restart of the {name} does harm: {why}"),
-                (Tri::Unknown, false) => format!("whether the {name} can be restarted is not known: {why}"),
-                (Tri::True, true) => format!("the {name} is down; a restart of it would not meet anything that hangs"),
-                (Tri::False, true) => format!("the {name} is down; a restart of it would be blocked by {why}"),
-                (Tri::Unknown, true) => {
+                (TriState::False, false) => format!("a restart of the {name} does harm: {why}"),
+                (TriState::Unknown, false) => format!("whether the {name} can be restarted is not known: {why}"),
+                (TriState::True, true) => {
+                    format!("the {name} is down; a restart of it would not meet anything that hangs")
+                }
+                (TriState::False, true) => format!("the {name} is down; a restart of it would be blocked by {why}"),
+                (TriState::Unknown, true) => {
                     format!("the {name} is down; whether a restart of it would be blocked is not known: {why}")
                 }
             }
@@ -77,10 +79,10 @@ fn forbids(fault: &Fault) -> (bool, bool) {
 }
 
 /// What the confirmed ones of these faults alone say of a restart of kubelet and runtime: no gap is one that is known of.
-pub fn by_faults<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> (Tri, Tri) {
+pub fn by_faults<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> (TriState, TriState) {
     let confirmed = faults.into_iter().filter(|fault| fault.state == FaultState::Confirmed);
     let (kubelet, runtime) = confirmed.map(forbids).fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1));
-    let safe = |forbidden: bool| if forbidden { Tri::False } else { Tri::True };
+    let safe = |forbidden: bool| if forbidden { TriState::False } else { TriState::True };
     (safe(kubelet), safe(runtime))
 }
 
@@ -160,9 +162,9 @@ struct Reasons {
 impl Reasons {
     fn judge(self) -> Safety {
         let (safe, mut reasons) = match (self.no.is_empty(), self.unknown.is_empty()) {
-            (false, _) => (Tri::False, self.no),
-            (true, false) => (Tri::Unknown, self.unknown),
-            (true, true) => (Tri::True, Vec::new()),
+            (false, _) => (TriState::False, self.no),
+            (true, false) => (TriState::Unknown, self.unknown),
+            (true, true) => (TriState::True, Vec::new()),
         };
         reasons.dedup();
         reasons.truncate(MAX_REASONS);
@@ -190,7 +192,7 @@ mod tests {
     #[test]
     fn a_complete_clean_look_is_safe() {
         let safety = judge(&Node::healthy());
-        assert_eq!(safety.both(), Tri::True, "{safety:?}");
+        assert_eq!(safety.both(), TriState::True, "{safety:?}");
         assert_eq!(
             safety.message(),
             "the kubelet or the runtime can be restarted: every running container answered within 90 s"
@@ -202,7 +204,7 @@ mod tests {
         let mut node = Node::healthy();
         node.tasks.clear();
         let safety = judge(&node);
-        assert_eq!(safety.both(), Tri::Unknown);
+        assert_eq!(safety.both(), TriState::Unknown);
         assert!(safety.message().contains("not every running container answered within 90 s"), "{}", safety.message());
     }
 
@@ -211,12 +213,12 @@ mod tests {
         let mut node = Node::healthy();
         node.pressure.cpu = 95;
         let safety = judge(&node);
-        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::Unknown, Tri::Unknown));
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::Unknown, TriState::Unknown));
         assert!(safety.message().contains("the node is short of CPU"), "{}", safety.message());
         let down = Fault { state: FaultState::Confirmed, ..crate::examples::fault(FaultType::KubeletDown) };
         let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
         let safety = restart_safety(&[down], 0, &findings);
-        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::Unknown));
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::Unknown));
     }
 
     #[test]
@@ -224,7 +226,7 @@ mod tests {
         let mut node = Node::healthy();
         node.freeze(SANDBOX);
         let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
-        for (at, expected) in [(1000, Tri::Unknown), (1020, Tri::Unknown), (1040, Tri::False)] {
+        for (at, expected) in [(1000, TriState::Unknown), (1020, TriState::Unknown), (1040, TriState::False)] {
             node.now = Duration::from_secs(at);
             let findings = diagnose(&node.seen(), Known::default(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
@@ -239,7 +241,7 @@ mod tests {
         fault.state = FaultState::Confirmed;
         let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
         let safety = restart_safety(&[fault], 0, &findings);
-        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::False));
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::False));
     }
 
     #[test]
@@ -266,7 +268,7 @@ mod tests {
             fault.subject.kind = subject.unwrap_or(SubjectKind::Runtime);
             let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
             let safety = restart_safety(&[fault], 0, &findings);
-            let safe = |is| if is { Tri::True } else { Tri::False };
+            let safe = |is| if is { TriState::True } else { TriState::False };
             assert_eq!(
                 (safety.kubelet.safe, safety.runtime.safe),
                 (safe(kubelet), safe(runtime)),
@@ -293,7 +295,7 @@ mod tests {
         let mut node = Node::healthy();
         node.kubelet_gone();
         let safety = watched(&mut node);
-        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::True), "{safety:?}");
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::True), "{safety:?}");
         assert!(safety.message().starts_with("the kubelet is down; "), "{}", safety.message());
         assert!(
             safety.message().contains("; the runtime can be restarted: every running container"),
@@ -303,7 +305,7 @@ mod tests {
 
         node.orphan(ContainerState::Running);
         let safety = watched(&mut node);
-        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::False, Tri::True), "{safety:?}");
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::False, TriState::True), "{safety:?}");
         let message = safety.message();
         assert!(message.contains("the kubelet is down; a restart of it would be blocked by "), "{message}");
         assert!(message.contains("(OrphanContainer)"), "{message}");
@@ -314,13 +316,13 @@ mod tests {
         let mut fault = crate::examples::fault(FaultType::OrphanContainer);
         (fault.state, fault.severity) = (FaultState::Confirmed, Severity::Medium);
         let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
-        assert_eq!(restart_safety(&[fault], 0, &findings).both(), Tri::True);
+        assert_eq!(restart_safety(&[fault], 0, &findings).both(), TriState::True);
     }
 
     #[test]
     fn no_look_at_all_is_unknown_with_a_reason() {
         let safety = restart_safety(&[], 0, &Findings::default());
-        assert_eq!(safety.both(), Tri::Unknown);
+        assert_eq!(safety.both(), TriState::Unknown);
         assert!(!safety.kubelet.reasons.is_empty());
     }
 
@@ -329,6 +331,6 @@ mod tests {
         let mut node = Node::healthy();
         node.runtime_client("create", 31);
         let safety = judge(&node);
-        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (Tri::True, Tri::False));
+        assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::False));
     }
 }

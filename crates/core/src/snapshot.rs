@@ -7,20 +7,20 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::command::{ActionCommand, Outcome};
+use super::external_condition::{ExternalCondition, ObservedCondition};
 use super::fault::{Fault, FaultType, PodRef};
 use super::flap::FlapView;
-use super::foreign::{Foreign, Noticed};
 use super::hand_off::{HandOffView, TemplateRef};
 use super::kubelet::complaint::Complaint;
 use super::manual::OpenManualRequest;
-use super::narrow::PodSeen;
+use super::matching::PodSeen;
 use super::observation::KubeletSettings;
-use super::order::{Order, Outcome};
 use super::policy::{Daemon, Policy};
 use super::remediation::{Remediation, Stopped};
 use super::taint::{KeyedTaint, TaintEffect, TaintMark};
 
-pub use super::tri::Tri;
+pub use super::tri_state::TriState;
 
 /// Vetoes (`NodeView::vetoes`) that say that the node is being emptied, or goes down: the conditions of KEP-5683 for that.
 pub const SHUTTING_DOWN: [&str; 2] = ["condition DrainInProgress", "condition GracefulNodeShutdownInProgress"];
@@ -33,7 +33,7 @@ pub struct NodeView {
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Condition `Ready`.
-    pub ready: Tri,
+    pub ready: TriState,
     /// Since when it stands so, by the node's clock.
     pub ready_since: Option<Timestamp>,
     /// What the kubelet complains of in it.
@@ -65,7 +65,7 @@ pub struct NodeView {
     /// a node.
     pub unreadable: Option<String>,
     /// The conditions that a policy may ask for, in order of their types. Nodes that stand alike share them.
-    pub conditions: Arc<[Foreign]>,
+    pub conditions: Arc<[ExternalCondition]>,
 }
 
 impl NodeView {
@@ -110,7 +110,7 @@ pub struct CommandView {
     /// Uid of the Node in the owner reference: another uid = a command to another node of the same name.
     pub node_uid: Option<String>,
     /// The order that stands, if one does.
-    pub order: Option<Order>,
+    pub order: Option<ActionCommand>,
     /// Why the object cannot be read, if so. Nobody knows then whether an order stands: nothing is begun on the node.
     pub unreadable: Option<String>,
 }
@@ -119,9 +119,9 @@ pub struct CommandView {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestartView {
     /// The kubelet.
-    pub kubelet: Tri,
+    pub kubelet: TriState,
     /// The container runtime.
-    pub runtime: Tri,
+    pub runtime: TriState,
     /// The condition's sentence.
     pub message: String,
     /// For how long the condition has not been True, by the probe's clock, up to its report.
@@ -130,7 +130,7 @@ pub struct RestartView {
 
 impl RestartView {
     /// Of this daemon.
-    pub const fn of(&self, daemon: Daemon) -> Tri {
+    pub const fn of(&self, daemon: Daemon) -> TriState {
         match daemon {
             Daemon::Kubelet => self.kubelet,
             Daemon::Runtime => self.runtime,
@@ -179,7 +179,7 @@ pub struct Heartbeat {
     /// Whether the probe says it can act (`--allow-actions`, and its self-check passed).
     pub actions_enabled: bool,
     /// Whether the kubelet can start pods, as the probe sees it.
-    pub kubelet_works: Tri,
+    pub kubelet_works: TriState,
 }
 
 /// A fault with the age of the last look at it.
@@ -337,7 +337,7 @@ pub struct Snapshot {
     /// Starts by hand that have not begun, by name: they are no remediations yet, hold no slot and have no node.
     pub manual_requests: BTreeMap<String, OpenManualRequest>,
     /// Conditions that stand on nodes as some policy asks for them, by node; none for most.
-    pub noticed: BTreeMap<String, Vec<Noticed>>,
+    pub noticed: BTreeMap<String, Vec<ObservedCondition>>,
     /// Histories of nodes that have changed several times of late, by node; none for most.
     pub flaps: BTreeMap<String, FlapView>,
     /// For how long the nodes have been watched: for less than the quiet time, nobody can say that one does not flap.
@@ -366,7 +366,7 @@ pub struct Snapshot {
     pub template_versions: BTreeMap<TemplateRef, String>,
     /// Whether the controller may evict pods. Unknown = nobody has said so far, and a drain is held; it is asked only where a
     /// policy drains nodes.
-    pub may_evict: Tri,
+    pub may_evict: TriState,
     /// Why the admission policies are not known to be in force: then nothing is begun. `None` = they were, lately.
     pub admission_doubt: Option<String>,
     /// Leader term.

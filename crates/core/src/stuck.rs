@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::fault::{Fault, FaultState, FaultType, MAX_EVIDENCE, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use super::faults::stuck_daemon_set_pod;
+use super::moment::begun;
 use super::snapshot::{FailedContainer, SuspectPod};
 use super::text::bounded;
 
@@ -171,12 +172,6 @@ fn fault(
         evidence: evidence(pod, cause),
         evidence_bundle: None,
     }
-}
-
-/// `now - lasted`, to the second, so that it stays the same from pass to pass.
-pub fn begun(now: Timestamp, lasted: Duration) -> Timestamp {
-    let at = now.checked_sub(lasted).unwrap_or(now);
-    Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
 /// Facts that do not change from pass to pass, one a line.

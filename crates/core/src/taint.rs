@@ -119,7 +119,7 @@ impl fmt::Display for TaintMark {
 
 /// What a remediation finds that is to put its taint on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum TaintState {
     /// Nothing with our key, and no mark: it may.
     Nothing,
     /// Its own, from a write that it does not know of.
@@ -134,7 +134,7 @@ pub enum Found {
     Somebodys,
 }
 
-impl Found {
+impl TaintState {
     /// What a node with these taints of our key, and this mark, is to a remediation that wants that effect.
     pub fn of(taints: &BTreeSet<KeyedTaint>, mark: Option<&TaintMark>, remediation: &str, wanted: TaintEffect) -> Self {
         let is_on = |effect| taints.iter().any(|taint| taint.is_plain(effect));
@@ -161,19 +161,23 @@ mod tests {
         let mine = KeyedTaint { effect: "NoExecute".to_owned(), value: "mine".to_owned() };
         let marked = TaintMark::new("e1", soft);
         let of = |taints: &[KeyedTaint], mark: Option<&TaintMark>| {
-            Found::of(&taints.iter().cloned().collect(), mark, "e1", soft)
+            TaintState::of(&taints.iter().cloned().collect(), mark, "e1", soft)
         };
-        assert_eq!(of(&[], None), Found::Nothing);
-        assert_eq!(of(std::slice::from_ref(&mine), None), Found::Somebodys, "adopted nothing, added nothing");
-        assert_eq!(of(&[KeyedTaint::plain(soft)], None), Found::Somebodys);
-        assert_eq!(of(&[KeyedTaint::plain(soft), mine.clone()], Some(&marked)), Found::Own);
-        assert_eq!(of(std::slice::from_ref(&mine), Some(&marked)), Found::TakenOff, "another one stands for nothing");
+        assert_eq!(of(&[], None), TaintState::Nothing);
+        assert_eq!(of(std::slice::from_ref(&mine), None), TaintState::Somebodys, "adopted nothing, added nothing");
+        assert_eq!(of(&[KeyedTaint::plain(soft)], None), TaintState::Somebodys);
+        assert_eq!(of(&[KeyedTaint::plain(soft), mine.clone()], Some(&marked)), TaintState::Own);
+        assert_eq!(
+            of(std::slice::from_ref(&mine), Some(&marked)),
+            TaintState::TakenOff,
+            "another one stands for nothing"
+        );
         let valued = KeyedTaint { value: "mine".to_owned(), ..KeyedTaint::plain(soft) };
-        assert_eq!(of(&[valued], Some(&marked)), Found::TakenOff, "a person has made it theirs");
+        assert_eq!(of(&[valued], Some(&marked)), TaintState::TakenOff, "a person has made it theirs");
         let harder = TaintMark::new("e1", hard);
-        assert_eq!(of(&[KeyedTaint::plain(hard)], Some(&harder)), Found::OwnOther(hard));
+        assert_eq!(of(&[KeyedTaint::plain(hard)], Some(&harder)), TaintState::OwnOther(hard));
         let other = TaintMark::new("e2", soft);
-        assert_eq!(of(&[KeyedTaint::plain(soft)], Some(&other)), Found::Marked("e2".to_owned()));
+        assert_eq!(of(&[KeyedTaint::plain(soft)], Some(&other)), TaintState::Marked("e2".to_owned()));
     }
 
     #[test]

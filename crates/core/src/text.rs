@@ -60,7 +60,7 @@ pub fn hash(text: &str) -> u64 {
 
 /// A place for `text` among others, as if by lot and always the same. Sorted by [`short_hash`] texts that differ in their beginning
 /// only stay close to one order; the last mixing of `SplitMix64` (Steele, Lea and Flood 2014) ends that.
-pub fn lot(text: &str) -> u64 {
+pub fn stable_shuffle_key(text: &str) -> u64 {
     let hash = hash(text);
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -80,7 +80,7 @@ pub fn short_name(name: &str, max: usize) -> String {
 }
 
 /// Whether a name is like a pattern: the same, or begins like one that ends with `*`.
-pub fn is_like(pattern: &str, name: &str) -> bool {
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |stem| name.starts_with(stem))
 }
 

@@ -38,7 +38,7 @@ pub struct Window {
 
 /// How a window stands at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Standing {
+struct WindowState {
     is_open: bool,
     /// When that may change; `None` = never, as far as is known.
     till: Option<Timestamp>,
@@ -46,7 +46,7 @@ struct Standing {
 
 /// How a window stands, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outlook {
+pub struct WindowView {
     /// The window, in one phrase.
     pub window: String,
     /// Whether it is open.
@@ -141,10 +141,10 @@ impl Window {
 
     /// How it stands, and when that changes. One that opens again before or as it ends does not end there: so what is told of it is the
     /// same from one change to the next.
-    pub fn outlook(&self, now: Timestamp) -> Outlook {
-        let Standing { is_open, till } = self.standing(now);
+    pub fn outlook(&self, now: Timestamp) -> WindowView {
+        let WindowState { is_open, till } = self.standing(now);
         let until = if is_open { till.and_then(|till| self.joined(till)) } else { till };
-        Outlook { window: self.to_string(), is_open, until }
+        WindowView { window: self.to_string(), is_open, until }
     }
 
     /// When it shuts that would shut then, if it did not open again by then.
@@ -158,14 +158,14 @@ impl Window {
         None
     }
 
-    fn standing(&self, now: Timestamp) -> Standing {
+    fn standing(&self, now: Timestamp) -> WindowState {
         let Some(began) = self.last(now) else {
             // No moment of this age of the world: where nobody knows, nothing is done.
-            return Standing { is_open: self.kind == WindowType::Deny, till: None };
+            return WindowState { is_open: self.kind == WindowType::Deny, till: None };
         };
         match self.end(began) {
-            Some(end) if end > now => Standing { is_open: true, till: Some(end) },
-            _ => Standing { is_open: false, till: self.next(now) },
+            Some(end) if end > now => WindowState { is_open: true, till: Some(end) },
+            _ => WindowState { is_open: false, till: self.next(now) },
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::account::{Account, Line, What};
 use super::timeline::{Expectation, Offset};
-use nrh_core::text::is_like;
+use nrh_core::text::matches_pattern;
 
 /// What is wrong, one sentence for each expectation that is not met.
 pub fn unmet(expected: &[Expectation], account: &Account) -> Vec<String> {
@@ -11,7 +11,7 @@ pub fn unmet(expected: &[Expectation], account: &Account) -> Vec<String> {
 }
 
 fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
-    let is_its = |name: &str| expected.node.as_deref().is_none_or(|pattern| is_like(pattern, name));
+    let is_its = |name: &str| expected.node.as_deref().is_none_or(|pattern| matches_pattern(pattern, name));
     let on = expected.node.as_deref().map_or_else(String::new, |node| format!(" on {node}"));
     if let Some(most) = expected.open_at_most {
         let peak = account.open.iter().map(|open| open.iter().filter(|name| is_its(name)).count()).max().unwrap_or(0);

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::sickness::pod_like;
+use super::injected_fault::pod_like;
 use super::timeline::{FaultEvent, Timeline};
 use super::world::World;
-use nrh_core::narrow::Narrow;
+use nrh_core::matching::Matching;
 use nrh_core::policy::{Policy, Rule};
 use nrh_core::snapshot::NodeView;
 
@@ -38,7 +38,7 @@ pub fn lacks(timeline: &Timeline, world: &World) -> Vec<String> {
             all.push(format!("policy {} selects none of the nodes", policy.name));
             continue;
         }
-        for rule in policy.rules.iter().filter(|rule| rule.narrow != Narrow::default()) {
+        for rule in policy.rules.iter().filter(|rule| rule.matching != Matching::default()) {
             let is_its = |one: &&Coming<'_>| one.nodes.iter().any(|node| selected.contains_key(node));
             let is_for = |one: &&Coming<'_>| rule.faults.contains(&one.fault.kind);
             let its: Vec<&Coming<'_>> = coming.iter().filter(is_for).filter(is_its).collect();
@@ -54,7 +54,7 @@ pub fn lacks(timeline: &Timeline, world: &World) -> Vec<String> {
 
 /// Of the nodes it comes to.
 fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<String> {
-    let asked = &rule.narrow;
+    let asked = &rule.matching;
     let without = |asks: bool, field: &str, key: &str, lacks: fn(&NodeView) -> bool| {
         let mut lacking = sick.iter().filter(|(_, view)| asks && lacks(view));
         let (first, more) = (lacking.next()?.0, lacking.count());
@@ -74,13 +74,13 @@ fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<Str
 /// Of the pods that the faults are about.
 fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<String> {
     let is_unknown = |one: &&&Coming<'_>| one.fault.kind.spec().subject.has_pod() && pod_like(one.fault).is_none();
-    let mut unknown = coming.iter().filter(|_| rule.narrow.asks_of_pods()).filter(is_unknown);
+    let mut unknown = coming.iter().filter(|_| rule.matching.asks_of_pods()).filter(is_unknown);
     let (first, more) = (&unknown.next()?.place, unknown.count());
     let all = match more {
         0 => format!("the fault of {first} has"),
         more => format!("{} faults have, such as that of {first},", more + 1),
     };
-    Some(blocked(policy, rule, rule.narrow.field_of_pod(), &format!("{all} neither podLabels nor podOwner")))
+    Some(blocked(policy, rule, rule.matching.field_of_pod(), &format!("{all} neither podLabels nor podOwner")))
 }
 
 fn blocked(policy: &Policy, rule: &Rule, field: &str, lack: &str) -> String {

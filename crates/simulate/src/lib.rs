@@ -10,11 +10,11 @@
 pub mod account;
 pub mod cleared_by;
 pub mod expect;
+mod injected_fault;
 mod lacks;
 pub mod play;
 pub mod record;
 pub mod remediator;
-mod sickness;
 pub mod text;
 pub mod timeline;
 pub mod workload;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::account::Account;
 use super::cleared_by::ClearedBy;
+use super::injected_fault;
 use super::lacks;
 use super::remediator::Remediator;
-use super::sickness;
 use super::timeline::{
     CancelEvent, Event, FaultEvent, FlapsEvent, KubeletState, Machine, ManualRequestEvent, Nodes, PolicyEvent,
     ProbeState, Timeline, own_labels,
@@ -15,11 +15,11 @@ use super::timeline::{
 use super::world::{Kured, World, WorldNode, marks};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::manual::choices;
+use nrh_core::matching::MatchContext;
 use nrh_core::moment::since;
-use nrh_core::narrow::Around;
 use nrh_core::policy::{Mode, Policy};
 use nrh_core::remediation::{Approval, Phase, Remediation};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 use nrh_core::stuck::LONGEST_BACK_OFF;
 
 /// Time between two passes while something is under way: probes and Jobs answer within it.
@@ -209,7 +209,7 @@ impl<'t> Play<'t> {
         let (now, at) = (self.elapsed, self.world.now);
         for (name, (next, left)) in self.flapping.iter_mut().filter(|(_, (next, _))| *next <= now) {
             if let Some(node) = self.world.nodes.get_mut(name) {
-                node.view.ready = if node.view.ready == Tri::True { Tri::False } else { Tri::True };
+                node.view.ready = if node.view.ready == TriState::True { TriState::False } else { TriState::True };
                 node.view.ready_since = Some(at);
             }
             *next = next.saturating_add(left.every.0);
@@ -269,7 +269,7 @@ impl<'t> Play<'t> {
         let Some(node) = self.world.nodes.get(name) else { return String::new() };
         let is_meant = |seen: &&Fault| seen.kind == event.fault;
         let reported = node.report.faults.iter().map(|seen| &seen.fault).find(is_meant);
-        let around = Around {
+        let around = MatchContext {
             pods: None,
             runtime: node.view.runtime_version.as_deref(),
             kubelet: node.view.kubelet_version.as_deref(),
@@ -307,22 +307,23 @@ impl<'t> Play<'t> {
 
     fn fall_ill(&mut self, name: &str, event: &'t FaultEvent) -> String {
         let Some(node) = self.world.nodes.get_mut(name) else { return String::new() };
-        if let Some(like) = sickness::pod_like(event) {
-            self.world.pods.insert(sickness::pod(event, name, 0), like);
+        if let Some(like) = injected_fault::pod_like(event) {
+            self.world.pods.insert(injected_fault::pod(event, name, 0), like);
         }
         if event.terminating {
-            self.world.terminating.insert(sickness::pod(event, name, 0));
+            self.world.terminating.insert(injected_fault::pod(event, name, 0));
         }
         if event.kind == FaultType::StuckDaemonSetPod {
-            let pod = sickness::stuck_pod(event, name, 0);
+            let pod = injected_fault::stuck_pod(event, name, 0);
             let sentence = format!("pod {} does not come up", pod.pod);
             node.pods.push(pod);
             let leaves_at = event.lasts.map(|lasts| self.elapsed + lasts.0);
-            let stuck = Stuck { event, cleared_by: sickness::cleared_by(event), lives: 0, leaves_at, back_at: None };
+            let stuck =
+                Stuck { event, cleared_by: injected_fault::cleared_by(event), lives: 0, leaves_at, back_at: None };
             self.stuck.entry(name.to_owned()).or_default().push(stuck);
             return sentence;
         }
-        let sick = sickness::sickness(event, name, self.world.now);
+        let sick = injected_fault::sickness(event, name, self.world.now);
         // An earlier one of that id is this one now.
         self.leaving.remove(&(name.to_owned(), sick.fault.id.clone()));
         if let Some(lasts) = event.lasts {
@@ -367,7 +368,7 @@ impl<'t> Play<'t> {
         for (name, all) in &mut self.stuck {
             let Some(node) = self.world.nodes.get_mut(name) else { continue };
             for pod in std::mem::take(&mut node.deleted) {
-                let is_its = |stuck: &&mut Stuck<'_>| sickness::pod(stuck.event, name, stuck.lives) == pod.pod;
+                let is_its = |stuck: &&mut Stuck<'_>| injected_fault::pod(stuck.event, name, stuck.lives) == pod.pod;
                 if let Some(stuck) = all.iter_mut().find(is_its) {
                     stuck.back_at = (!stuck.cleared_by.contains(&ClearedBy::DeletePod)).then_some(at);
                 }
@@ -380,7 +381,7 @@ impl<'t> Play<'t> {
         for (name, all) in &mut self.stuck {
             let Some(node) = self.world.nodes.get_mut(name) else { continue };
             for stuck in all.extract_if(.., |stuck| stuck.leaves_at.is_some_and(|at| at <= now)) {
-                let pod = sickness::pod(stuck.event, name, stuck.lives);
+                let pod = injected_fault::pod(stuck.event, name, stuck.lives);
                 node.pods.retain(|other| other.pod != pod);
                 self.account.happens(now, Some(name), &format!("pod {pod} is well by itself"));
             }
@@ -391,10 +392,10 @@ impl<'t> Play<'t> {
             for stuck in all.iter_mut().filter(|stuck| stuck.back_at.is_some_and(|at| at <= now)) {
                 stuck.back_at = None;
                 stuck.lives += 1;
-                if let Some(like) = sickness::pod_like(stuck.event) {
-                    self.world.pods.insert(sickness::pod(stuck.event, name, stuck.lives), like);
+                if let Some(like) = injected_fault::pod_like(stuck.event) {
+                    self.world.pods.insert(injected_fault::pod(stuck.event, name, stuck.lives), like);
                 }
-                node.pods.push(sickness::stuck_pod(stuck.event, name, stuck.lives));
+                node.pods.push(injected_fault::stuck_pod(stuck.event, name, stuck.lives));
             }
         }
     }
@@ -506,9 +507,9 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     if let Some(state) = event.kubelet {
         let works = state == KubeletState::Works;
         node.job_starts = works;
-        node.view.ready = if works { Tri::True } else { Tri::False };
+        node.view.ready = if works { TriState::True } else { TriState::False };
         if let Some(heartbeat) = &mut node.report.heartbeat {
-            heartbeat.kubelet_works = if works { Tri::True } else { Tri::False };
+            heartbeat.kubelet_works = if works { TriState::True } else { TriState::False };
         }
         told.push(
             if works { "the kubelet works, the node is Ready" } else { "the kubelet is down, the node is not Ready" }
@@ -516,7 +517,7 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
         );
     }
     if let Some(ready) = event.ready {
-        node.view.ready = if ready { Tri::True } else { Tri::False };
+        node.view.ready = if ready { TriState::True } else { TriState::False };
         told.push(format!("the node is {}Ready", if ready { "" } else { "not " }));
     }
     if let Some(cordoned) = event.cordoned {

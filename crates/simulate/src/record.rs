@@ -9,14 +9,14 @@ use jiff::Timestamp;
 use super::timeline::{
     ClearedBy, ConditionEvent, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline, own_labels,
 };
+use nrh_core::command::Signal;
+use nrh_core::external_condition::ObservedCondition;
 use nrh_core::fault::{Fault, FaultState, FaultType, Severity, Subject};
-use nrh_core::foreign::Noticed;
+use nrh_core::matching::{NO_OWNER, PodSeen};
 use nrh_core::moment::since;
-use nrh_core::narrow::{NO_OWNER, PodSeen};
-use nrh_core::order::Signal;
 use nrh_core::policy::ActionType;
 use nrh_core::remediation::{Remediation, RemediationFault, Resolution, StepState};
-use nrh_core::snapshot::{NodeView, Snapshot, Tri, missed_after};
+use nrh_core::snapshot::{NodeView, Snapshot, TriState, missed_after};
 use nrh_core::text::bounded;
 use nrh_core::thresholds::Thresholds;
 
@@ -187,8 +187,10 @@ fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
     }
     for (node, noticed) in &snapshot.noticed {
         let Some(view) = snapshot.nodes.get(node) else { continue };
-        let faults =
-            noticed.iter().map(|one| one.fault(node, view.ready != Tri::Unknown)).filter(|fault| !is_told(node, fault));
+        let faults = noticed
+            .iter()
+            .map(|one| one.fault(node, view.ready != TriState::Unknown))
+            .filter(|fault| !is_told(node, fault));
         found.extend(faults.map(|fault| Past {
             node,
             at: fault.first_seen,
@@ -203,7 +205,7 @@ fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
 }
 
 /// Conditions that stand on the node as some policy asks for them.
-fn noticed<'a>(snapshot: &'a Snapshot, node: &str) -> &'a [Noticed] {
+fn noticed<'a>(snapshot: &'a Snapshot, node: &str) -> &'a [ObservedCondition] {
     snapshot.noticed.get(node).map(Vec::as_slice).unwrap_or_default()
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use nrh_core::command::OutcomeReason;
 use nrh_core::hand_off::{HandOff, HandOffView, HandedOff};
 use nrh_core::moment::since;
-use nrh_core::order::OutcomeReason;
 use nrh_core::remediation::ActionResult;
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 /// How the remediator of a node behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -36,7 +36,7 @@ pub struct Object {
     /// Whether it was told that its time is over.
     pub is_told: bool,
     /// What its conditions say.
-    pub succeeded: Tri,
+    pub succeeded: TriState,
 }
 
 /// All objects of remediators, and how often each operation has made one.
@@ -70,7 +70,7 @@ impl Remediators {
             return ActionResult::Refused { reason: OutcomeReason::Protected, message };
         }
         *self.made.entry(id.to_owned()).or_default() += 1;
-        self.objects.push(Object { handed, made_at: now, is_told: false, succeeded: Tri::Unknown });
+        self.objects.push(Object { handed, made_at: now, is_told: false, succeeded: TriState::Unknown });
         ActionResult::Started
     }
 
@@ -90,13 +90,14 @@ impl Remediators {
     /// They do their work: the nodes that were rebooted. `of` is the remediator of a node that is there.
     pub(super) fn work(&mut self, of: impl Fn(&str) -> Option<Remediator>) -> Vec<String> {
         let mut rebooted = Vec::new();
-        for object in self.objects.iter_mut().filter(|object| object.succeeded == Tri::Unknown && !object.is_told) {
+        for object in self.objects.iter_mut().filter(|object| object.succeeded == TriState::Unknown && !object.is_told)
+        {
             match of(&object.handed.name) {
                 Some(Remediator::Works) => {
-                    object.succeeded = Tri::True;
+                    object.succeeded = TriState::True;
                     rebooted.push(object.handed.name.clone());
                 }
-                Some(Remediator::Fails) => object.succeeded = Tri::False,
+                Some(Remediator::Fails) => object.succeeded = TriState::False,
                 Some(Remediator::Silent | Remediator::Taken) | None => {}
             }
         }
@@ -112,16 +113,17 @@ impl Remediators {
         let view = |handed: HandedOff| {
             let object = self.objects.iter().find(|object| object.handed.operation_id == handed.operation_id);
             let message = object.map_or("", |object| match object.succeeded {
-                Tri::True => "rebooted",
-                Tri::False => "no way to reboot it",
-                Tri::Unknown => "nothing yet",
+                TriState::True => "rebooted",
+                TriState::False => "no way to reboot it",
+                TriState::Unknown => "nothing yet",
             });
             let view = HandOffView {
                 exists: object.is_some(),
                 // One that does not answer writes nothing, and the others are at their end within a moment.
-                processing: object
-                    .map_or(Tri::Unknown, |o| if o.succeeded == Tri::Unknown { Tri::Unknown } else { Tri::False }),
-                succeeded: object.map_or(Tri::Unknown, |object| object.succeeded),
+                processing: object.map_or(TriState::Unknown, |o| {
+                    if o.succeeded == TriState::Unknown { TriState::Unknown } else { TriState::False }
+                }),
+                succeeded: object.map_or(TriState::Unknown, |object| object.succeeded),
                 message: message.to_owned(),
                 node_goes: false,
                 // What was made at this very moment was read after it.

@@ -14,7 +14,7 @@ use nrh_core::fault::{FaultType, Severity};
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::ActionType;
 use nrh_core::remediation::Phase;
-use nrh_core::text::is_like;
+use nrh_core::text::matches_pattern;
 
 mod by_hand;
 mod condition;
@@ -419,7 +419,7 @@ impl Timeline {
 impl Event {
     /// The nodes it happens to, in order.
     pub fn chosen<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<&'n str> {
-        let meant = |name: &&str| self.nodes.iter().any(|pattern| is_like(pattern, name));
+        let meant = |name: &&str| self.nodes.iter().any(|pattern| matches_pattern(pattern, name));
         names.into_iter().filter(meant).take(self.first.unwrap_or(usize::MAX)).collect()
     }
 
@@ -457,7 +457,7 @@ impl Event {
         ensure!(self.approved.as_deref() != Some(""), "approved: expected a person's name, found \"\"");
         ensure!(of_nodes != self.nodes.is_empty(), "what happens to nodes needs `nodes`, and a policy has none");
         for pattern in &self.nodes {
-            let is_one = names.iter().any(|(name, _)| is_like(pattern, name));
+            let is_one = names.iter().any(|(name, _)| matches_pattern(pattern, name));
             ensure!(is_one, "there is no node {pattern:?}");
         }
         if let Some(condition) = &self.condition {
@@ -525,7 +525,7 @@ impl Expectation {
             ensure!(!more, "openAtMost goes with `node` alone");
         }
         if let Some(pattern) = &self.node {
-            ensure!(names.iter().any(|(name, _)| is_like(pattern, name)), "there is no node {pattern:?}");
+            ensure!(names.iter().any(|(name, _)| matches_pattern(pattern, name)), "there is no node {pattern:?}");
         }
         Ok(())
     }

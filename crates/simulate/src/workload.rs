@@ -8,7 +8,7 @@ use nrh_core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round,
 use nrh_core::fault::{Fault, PodRef};
 use nrh_core::moment::since;
 use nrh_core::remediation::ActionResult;
-use nrh_core::tri::Tri;
+use nrh_core::tri_state::TriState;
 
 /// One pod.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub(super) fn drain<'f>(
     age: Duration,
 ) -> ActionResult {
     let pods: Vec<NodePod> = workloads.iter().map(|workload| workload.pod.clone()).collect();
-    let is_endless = matches!(cannot_end(Tri::True, Tri::True, faults.clone()), Some(CannotEnd::Known(_)));
+    let is_endless = matches!(cannot_end(TriState::True, TriState::True, faults.clone()), Some(CannotEnd::Known(_)));
     let name = format!("{operation}/{}", age.as_secs());
     let mut round = Round::begin(with, &pods, &hung(faults), &name).endless(is_endless);
     while let Some(pod) = round.take() {

@@ -20,19 +20,21 @@ pub use self::boot::Kured;
 use super::cleared_by::ClearedBy;
 use super::remediator::{Remediator, Remediators};
 use super::workload::{self, Workload};
+use nrh_core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::condition_history::ConditionHistory;
 use nrh_core::drain::cannot_end;
 use nrh_core::fault::{Fault, PodRef};
 use nrh_core::flaps::Flaps;
 use nrh_core::hand_off::{HandedOff, TemplateRef};
 use nrh_core::manual::OpenManualRequest;
+use nrh_core::matching::{PodSeen, PodTraits};
 use nrh_core::moment::since;
-use nrh_core::narrow::{PodSeen, PodTraits};
-use nrh_core::notices::Notices;
-use nrh_core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::{Effect, Operation, Plan, PlanSettings, plan};
 use nrh_core::policy::{Policy, asked_keys};
 use nrh_core::remediation::{ActionResult, Remediation, executed, taken_back, timed_out, uncordoned, untainted};
-use nrh_core::snapshot::{CommandView, Heartbeat, JobView, Ledger, NodeView, ReportView, Snapshot, SuspectPod, Tri};
+use nrh_core::snapshot::{
+    CommandView, Heartbeat, JobView, Ledger, NodeView, ReportView, Snapshot, SuspectPod, TriState,
+};
 
 /// Age of what a probe has seen when its report arrives.
 const LOOKED: Duration = Duration::from_secs(1);
@@ -41,7 +43,7 @@ const INTERVAL: Duration = Duration::from_secs(15);
 
 /// A fault with its true cause.
 #[derive(Clone, Debug)]
-pub struct Sickness {
+pub struct InjectedFault {
     /// As the probe reports it.
     pub fault: Fault,
     /// Each of these ends it.
@@ -70,13 +72,13 @@ pub struct WorldNode {
     /// The last report that arrived.
     pub report: ReportView,
     /// The order that stands in its `NodeCommand`.
-    pub order: Option<Order>,
+    pub order: Option<ActionCommand>,
     /// Whether its probe reports.
     pub probe_runs: bool,
     /// Whether its kubelet starts the pods of Jobs.
     pub job_starts: bool,
     /// What is wrong with it.
-    pub sick: Vec<Sickness>,
+    pub sick: Vec<InjectedFault>,
     /// Its pods of suspect `DaemonSet`s.
     pub pods: Vec<SuspectPod>,
     /// Those that were deleted and have no successor yet.
@@ -115,7 +117,7 @@ pub struct World {
     /// `None` = lost.
     pub ledger: Option<Ledger>,
     /// By operation id, each with its order.
-    pub jobs: BTreeMap<String, (Order, JobView)>,
+    pub jobs: BTreeMap<String, (ActionCommand, JobView)>,
     /// Pods that are being deleted.
     pub terminating: BTreeSet<PodRef>,
     /// What pods are like that faults name; of the others nothing is known.
@@ -125,7 +127,7 @@ pub struct World {
     /// The leader's term.
     pub epoch: u64,
     /// Whether the controller may evict pods, as far as it knows.
-    pub may_evict: Tri,
+    pub may_evict: TriState,
     /// Uid and generation of templates.
     pub template_versions: BTreeMap<TemplateRef, String>,
     /// Why the admission policies are not known to be in force.
@@ -134,7 +136,7 @@ pub struct World {
     pub refuses: bool,
     version: u64,
     began: Timestamp,
-    notices: Notices,
+    notices: ConditionHistory,
     flaps: Flaps,
     /// Operations that were really carried out on objects, with their number of times.
     pub acts: BTreeMap<String, u32>,
@@ -161,13 +163,13 @@ impl World {
             pods: BTreeMap::new(),
             ceiling: 10,
             epoch: 1,
-            may_evict: Tri::True,
+            may_evict: TriState::True,
             template_versions: BTreeMap::new(),
             admission_doubt: None,
             refuses: false,
             version: 0,
             began: now,
-            notices: Notices::default(),
+            notices: ConditionHistory::default(),
             flaps: Flaps::default(),
             acts: BTreeMap::new(),
             log: Vec::new(),
@@ -232,7 +234,7 @@ impl World {
     }
 
     /// As the controller's watches of Nodes and reports do.
-    fn note_conditions(&self, notices: &mut Notices, flaps: &mut Flaps) {
+    fn note_conditions(&self, notices: &mut ConditionHistory, flaps: &mut Flaps) {
         for (name, node) in &self.nodes {
             // What the world does not date is told apart by its status alone.
             let view = NodeView { ready_since: node.view.ready_since.or(Some(self.began)), ..node.view.clone() };
@@ -322,8 +324,8 @@ impl World {
                     return next == known || self.write(&next);
                 }
             }
-            Effect::Uncordon { remediation, node, heir } => {
-                self.uncordon(remediation, node, heir.as_ref());
+            Effect::Uncordon { remediation, node, successor } => {
+                self.uncordon(remediation, node, successor.as_ref());
                 return !may_record || self.record(remediation, uncordoned);
             }
             Effect::Untaint { remediation, node } => {
@@ -421,7 +423,7 @@ impl World {
                 self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
                 Some(ActionResult::Started)
             }
-            Operation::GiveOrder(order) => {
+            Operation::GiveCommand(order) => {
                 debug_assert!(order.issued_at <= now, "an order of the future");
                 let answered = world_node.report.agent.as_ref().map(|agent| &agent.operation_id);
                 let standing = world_node.order.as_ref().map(|order| &order.operation_id);
@@ -491,7 +493,7 @@ pub fn describe(operation: &Operation) -> String {
         Operation::Drain(_) => "drain".into(),
         Operation::DeletePod(pod) => format!("delete {}", pod.name),
         Operation::RunJob(order) => format!("job {:?}", order.action),
-        Operation::GiveOrder(order) => format!("command {:?}", order.action),
+        Operation::GiveCommand(order) => format!("command {:?}", order.action),
         Operation::HandOff(with) => format!("hand off by {}", with.remediation_template.object_kind()),
         Operation::Notify(_) => "notify".into(),
     }
@@ -507,10 +509,10 @@ impl WorldNode {
             sequence: 1,
             boot_id: String::new(),
             actions_enabled: true,
-            kubelet_works: Tri::True,
+            kubelet_works: TriState::True,
         };
         let mut node = Self {
-            view: NodeView { uid: uid.clone(), ready: Tri::True, ..NodeView::default() },
+            view: NodeView { uid: uid.clone(), ready: TriState::True, ..NodeView::default() },
             report: ReportView { node_uid: Some(uid), heartbeat: Some(heartbeat), ..ReportView::default() },
             order: None,
             probe_runs: true,
@@ -538,12 +540,12 @@ impl WorldNode {
 
     /// Whether its runtime and its kubelet end the pods that are to go, by what is really wrong with it.
     fn ends_pods(&self) -> bool {
-        let works = self.report.heartbeat.as_ref().map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
-        let known = works != Tri::False;
-        known && cannot_end(Tri::True, Tri::True, self.sick.iter().map(|sick| &sick.fault)).is_none()
+        let works = self.report.heartbeat.as_ref().map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
+        let known = works != TriState::False;
+        known && cannot_end(TriState::True, TriState::True, self.sick.iter().map(|sick| &sick.fault)).is_none()
     }
 
-    fn execute(&mut self, order: &Order, now: Timestamp, acts: &mut BTreeMap<String, u32>) -> Outcome {
+    fn execute(&mut self, order: &ActionCommand, now: Timestamp, acts: &mut BTreeMap<String, u32>) -> Outcome {
         let outcome = |state, reason: OutcomeReason| Outcome {
             operation_id: order.operation_id.clone(),
             state,
@@ -562,16 +564,16 @@ impl WorldNode {
         };
         *acts.entry(order.operation_id.clone()).or_default() += 1;
         let cure = match order.action {
-            NodeAction::ReleaseCont => ClearedBy::Cont,
-            NodeAction::ReleaseKill => ClearedBy::Kill,
-            NodeAction::CleanupOrphans => ClearedBy::CleanupOrphans,
-            NodeAction::RestartKubelet => ClearedBy::RestartKubelet,
-            NodeAction::RestartRuntime => ClearedBy::RestartRuntime,
-            NodeAction::Reboot => {
+            CommandAction::ReleaseCont => ClearedBy::Cont,
+            CommandAction::ReleaseKill => ClearedBy::Kill,
+            CommandAction::CleanupOrphans => ClearedBy::CleanupOrphans,
+            CommandAction::RestartKubelet => ClearedBy::RestartKubelet,
+            CommandAction::RestartRuntime => ClearedBy::RestartRuntime,
+            CommandAction::Reboot => {
                 self.begin_boot();
                 return outcome(OutcomeState::Done, OutcomeReason::Executed);
             }
-            NodeAction::MarkForReboot => {
+            CommandAction::MarkForReboot => {
                 self.mark(order, now);
                 return outcome(OutcomeState::Done, OutcomeReason::Executed);
             }

@@ -8,7 +8,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::core::plan::{FaultRoom, LimitsOutlook, MAX_SHOWN, SpentNode, StormOutlook, TopologyRoom};
+use crate::core::plan::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, StormView, TopologyRoom};
 use crate::core::text::bounded;
 use crate::core::window;
 
@@ -163,7 +163,7 @@ impl From<&SpentNode> for NodeLimitStatus {
 
 impl PolicyLimitsStatus {
     /// The narrower limits; `None` = there are none.
-    pub fn of(limits: &LimitsOutlook) -> Option<Self> {
+    pub fn of(limits: &LimitsView) -> Option<Self> {
         let left_out = |count: u32| (count > 0).then_some(count);
         let told = Self {
             per_topology: limits.topologies.iter().map(Into::into).collect(),
@@ -191,8 +191,8 @@ pub struct WindowStatus {
     pub until: Option<Timestamp>,
 }
 
-impl From<&window::Outlook> for WindowStatus {
-    fn from(told: &window::Outlook) -> Self {
+impl From<&window::WindowView> for WindowStatus {
+    fn from(told: &window::WindowView) -> Self {
         Self { window: bounded(&told.window, 256), active: told.is_open, until: told.until }
     }
 }
@@ -215,8 +215,8 @@ pub struct StormStatus {
     pub message: String,
 }
 
-impl From<&StormOutlook> for StormStatus {
-    fn from(storm: &StormOutlook) -> Self {
+impl From<&StormView> for StormStatus {
+    fn from(storm: &StormView) -> Self {
         Self {
             fault: storm.fault.as_str().to_owned(),
             max_concurrent: storm.max_concurrent,

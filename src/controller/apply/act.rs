@@ -7,20 +7,20 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::recheck::{Live, Look};
+use super::preflight::{Live, PreflightRequest};
 use super::{Applier, ApplyError};
 use crate::api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE, NodeRuntimeHealth};
-use crate::controller::cache::fold::Folds;
+use crate::controller::cache::fold::Ingest;
 use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded, bounded_opt};
 use crate::controller::commands::{self, Command};
 use crate::controller::jobs;
+use crate::core::command::{ActionCommand, OutcomeReason, OutcomeState};
 use crate::core::drain::hung;
 use crate::core::fault::{Fault, PodRef};
-use crate::core::order::{Order, OutcomeReason, OutcomeState};
 use crate::core::plan::Operation;
 use crate::core::remediation::{self, ActionResult, Remediation, StepRecord, StepState};
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 use crate::core::stuck;
 
 pub(super) mod cleanup;
@@ -35,17 +35,17 @@ fn parameters() -> PatchParams {
 
 impl Applier {
     /// Carries out a reserved step and records what came of it.
-    pub(super) async fn act(&self, look: Look<'_>, operation: &Operation) -> Result<(), ApplyError> {
-        let Look { remediation: name, operation: operation_id, node, .. } = look;
+    pub(super) async fn act(&self, look: PreflightRequest<'_>, operation: &Operation) -> Result<(), ApplyError> {
+        let PreflightRequest { remediation: name, operation: operation_id, node, .. } = look;
         let kind = operation_name(operation);
         let mut conflicts = 0;
         let (live, result) = loop {
             let refused = match operation {
-                Operation::RunJob(order) | Operation::GiveOrder(order) => self.weigh(look, order).await,
+                Operation::RunJob(order) | Operation::GiveCommand(order) => self.weigh(look, order).await,
                 _ => Ok(None),
             };
             let refused = refused.inspect_err(|_| self.metrics.act(kind, "NotNow"))?;
-            let live = match Box::pin(self.recheck(look)).await {
+            let live = match Box::pin(self.preflight(look)).await {
                 Ok(live) => live,
                 Err(error) => {
                     self.kills.forget(operation_id);
@@ -82,7 +82,11 @@ impl Applier {
     }
 
     /// Whether the budgets of the pod that an order ends refuse it, or the API server refuses to tell.
-    async fn weigh(&self, look: Look<'_>, order: &Order) -> Result<Option<ActionResult>, ApplyError> {
+    async fn weigh(
+        &self,
+        look: PreflightRequest<'_>,
+        order: &ActionCommand,
+    ) -> Result<Option<ActionResult>, ApplyError> {
         match Box::pin(self.ends_too_many(look, order)).await {
             Err(error) => settle(Err(error)).map(Some),
             weighed => weighed,
@@ -103,7 +107,7 @@ impl Applier {
             Operation::Drain(with) => self.drain(operation_id, with, live).await,
             Operation::DeletePod(pod) => self.delete_pod(pod, &live.remediation.node, live).await,
             Operation::RunJob(order) => self.run_job(order).await,
-            Operation::GiveOrder(order) => self.give_order(order, live).await,
+            Operation::GiveCommand(order) => self.give_command(order, live).await,
             Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, live)).await,
             Operation::Notify(message) => Ok(ActionResult::Done { message: message.clone() }),
         }
@@ -192,7 +196,7 @@ impl Applier {
         }
     }
 
-    async fn run_job(&self, order: &Order) -> Result<ActionResult, ApplyError> {
+    async fn run_job(&self, order: &ActionCommand) -> Result<ActionResult, ApplyError> {
         let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
         let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
         let job = jobs::job(order, &self.image)?;
@@ -207,7 +211,7 @@ impl Applier {
         }
     }
 
-    async fn give_order(&self, order: &Order, live: &Live) -> Result<ActionResult, ApplyError> {
+    async fn give_command(&self, order: &ActionCommand, live: &Live) -> Result<ActionResult, ApplyError> {
         let agent = live.report.status.as_ref().and_then(|status| status.command_result.as_ref());
         let running =
             agent.filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != order.operation_id);
@@ -223,7 +227,7 @@ impl Applier {
         }
         let (node, uid) = (live.node.name_any(), live.node.uid().unwrap_or_default());
         let command = Command { calls: &self.calls, cache: &self.cache, node: &node, uid: &uid };
-        command.give_order(found, order).await?;
+        command.give_command(found, order).await?;
         Ok(ActionResult::Started)
     }
 
@@ -279,11 +283,11 @@ fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option
 }
 
 /// Why a pod is not deleted that names a DaemonSet as its owner, where none with that uid is known.
-fn forged(is_of_set: Tri, pod: &PodRef) -> Option<(OutcomeReason, String)> {
+fn forged(is_of_set: TriState, pod: &PodRef) -> Option<(OutcomeReason, String)> {
     let why = match is_of_set {
-        Tri::True => return None,
-        Tri::False => "no DaemonSet with the uid that its ownerReferences name is known",
-        Tri::Unknown => "the DaemonSet that its ownerReferences name cannot be read",
+        TriState::True => return None,
+        TriState::False => "no DaemonSet with the uid that its ownerReferences name is known",
+        TriState::Unknown => "the DaemonSet that its ownerReferences name cannot be read",
     };
     Some((OutcomeReason::Protected, format!("Pod {pod} is not deleted: {why}")))
 }
@@ -338,7 +342,7 @@ const fn operation_name(operation: &Operation) -> &'static str {
         Operation::Drain(_) => "Drain",
         Operation::DeletePod(_) => "DeletePod",
         Operation::RunJob(_) => "RunJob",
-        Operation::GiveOrder(_) => "GiveOrder",
+        Operation::GiveCommand(_) => "GiveCommand",
         Operation::HandOff(_) => "HandOff",
         Operation::Notify(_) => "Notify",
     }
@@ -405,9 +409,9 @@ mod tests {
         assert_eq!(reason(&of("DaemonSet", "False"), "w1"), None);
         // Who makes a pod writes its ownerReferences: the uid of a DaemonSet that is listed is asked for, too.
         let believed = |is_of_set| forged(is_of_set, &pod).map(|(reason, _)| reason);
-        assert_eq!(believed(Tri::True), None);
-        assert_eq!(believed(Tri::False), Some(OutcomeReason::Protected));
-        assert_eq!(believed(Tri::Unknown), Some(OutcomeReason::Protected));
+        assert_eq!(believed(TriState::True), None);
+        assert_eq!(believed(TriState::False), Some(OutcomeReason::Protected));
+        assert_eq!(believed(TriState::Unknown), Some(OutcomeReason::Protected));
         assert_eq!(reason(&of("DaemonSet", "True"), "w1"), Some(OutcomeReason::Recovered));
         assert_eq!(reason(&of("ReplicaSet", "False"), "w1"), Some(OutcomeReason::Protected));
         assert_eq!(reason(&of("DaemonSet", "False"), "w2"), Some(OutcomeReason::TargetChanged));

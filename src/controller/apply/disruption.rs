@@ -12,12 +12,12 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use tokio::time::{Instant, timeout};
 
-use super::recheck::Look;
+use super::preflight::PreflightRequest;
 use super::{Applier, ApplyError};
 use crate::controller::cache::pods;
 use crate::controller::calls::{DEADLINE, bounded, bounded_opt};
+use crate::core::command::{ActionCommand, CommandAction, OutcomeReason, Signal};
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role};
-use crate::core::order::{NodeAction, Order, OutcomeReason, Signal};
 use crate::core::remediation::{ActionResult, Remediation, StepState};
 use crate::core::text::bounded as cut;
 
@@ -88,8 +88,8 @@ impl Applier {
     /// As long as a budget may yet let it go, or another kill of that namespace has not shown in its budgets.
     pub(super) async fn ends_too_many(
         &self,
-        look: Look<'_>,
-        order: &Order,
+        look: PreflightRequest<'_>,
+        order: &ActionCommand,
     ) -> Result<Option<ActionResult>, ApplyError> {
         let Some(asked) = self.asked_of(look, order) else { return Ok(None) };
         let pod = &asked.pod;
@@ -147,7 +147,7 @@ impl Applier {
     }
 
     /// Which pod an order would end, and how the attempt stands; `None` where it ends none, or was given already.
-    fn asked_of(&self, look: Look<'_>, order: &Order) -> Option<Asked> {
+    fn asked_of(&self, look: PreflightRequest<'_>, order: &ActionCommand) -> Option<Asked> {
         let state = self.cache.lock();
         let remediation = state.snapshot.remediations.get(look.remediation)?;
         let pod = ended_by(order, remediation)?;
@@ -194,9 +194,9 @@ struct Asked {
 }
 
 /// The pod that an order ends: a shim holds all containers of its pod, and of a `runc create` none depends yet.
-fn ended_by(order: &Order, remediation: &Remediation) -> Option<PodRef> {
+fn ended_by(order: &ActionCommand, remediation: &Remediation) -> Option<PodRef> {
     let role = order.target.process.as_ref().map(|process| process.role);
-    if order.action != NodeAction::ReleaseKill
+    if order.action != CommandAction::ReleaseKill
         || order.fault_type != FaultType::HungContainer
         || role == Some(Role::RuntimeClient)
     {

@@ -12,18 +12,18 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::core::Status;
 use tokio::time::Instant;
 
-use super::recheck::Live;
+use super::preflight::Live;
 use super::{Applier, ApplyError};
 use crate::api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
 use crate::controller::cache::report;
 use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded};
+use crate::core::command::OutcomeReason;
 use crate::core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};
 use crate::core::fault::MAX_LINE;
 use crate::core::moment::since;
-use crate::core::order::OutcomeReason;
 use crate::core::remediation::ActionResult;
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 use crate::core::text::bounded as cut;
 
 /// Most pods in one answer; each is stripped before the next page is asked for.
@@ -54,7 +54,7 @@ impl Applier {
         let began = Instant::now();
         let faults = live.report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
         let heartbeat = report::view(&live.report).heartbeat;
-        let works = heartbeat.map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
+        let works = heartbeat.map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
         let cannot = cannot_end(view.ready, works, faults);
         if let Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) = &cannot
             && !with.ignore_runtime_hang
@@ -111,7 +111,7 @@ impl Applier {
             let of_node = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
             let state = self.cache.lock();
             // Of a DaemonSet that cannot be read it is not known: its pods are passed over.
-            let is_of_set = |pod: &Pod| state.is_of_daemon_set(pod) != Tri::False;
+            let is_of_set = |pod: &Pod| state.is_of_daemon_set(pod) != TriState::False;
             found.extend(page.items.iter().filter(of_node).map(|pod| read(pod, cordoned_at, is_of_set(pod))));
             drop(state);
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -146,7 +146,7 @@ impl Applier {
             Err(error) => {
                 if is_without_right(&error) {
                     // Whatever was known of it: nothing is begun on the strength of that, and it is asked for again at once.
-                    self.cache.lock().note_may_evict(Tri::Unknown, Instant::now());
+                    self.cache.lock().note_may_evict(TriState::Unknown, Instant::now());
                     self.cache.wake();
                 }
                 answer(&error)

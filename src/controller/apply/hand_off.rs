@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, Preconditions};
 use serde_json::{Value, json};
 
-use super::recheck::Live;
+use super::preflight::Live;
 use super::{Applier, ApplyError};
 use crate::api::{
     NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, REMEDIATION_ANNOTATION, TIMED_OUT_ANNOTATION,
@@ -16,9 +16,9 @@ use crate::api::{
 use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
 use crate::controller::hand_offs::rights::version;
 use crate::controller::hand_offs::{Kind, machine, not_served, operation_of};
+use crate::core::command::OutcomeReason;
 use crate::core::fault::MAX_LINE;
 use crate::core::hand_off::{HandOff, HandedOff, TemplateRef};
-use crate::core::order::OutcomeReason;
 use crate::core::remediation::{self, ActionResult, Remediation};
 use crate::core::text::{bounded as cut, short_name};
 use kube::Resource;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::remediation::{conditions, labels};
 use super::{Applier, ApplyError};
 use crate::api::{FINALIZER, NodeRemediation};
-use crate::controller::cache::fold::Folds;
+use crate::controller::cache::fold::Ingest;
 use crate::controller::calls::{bounded, patch_params};
 use crate::core::remediation::{Phase, Remediation};
 

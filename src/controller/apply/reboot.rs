@@ -4,7 +4,7 @@
 use crate::api::NodeRuntimeHealth;
 use crate::core::policy::ActionType;
 use crate::core::remediation::{Remediation, StepRecord};
-use crate::core::snapshot::{NodeView, Tri};
+use crate::core::snapshot::{NodeView, TriState};
 
 /// Whether the node, as it was read right now, may be told to reboot; if not, what was expected and what was found. Any other step
 /// is none of its business.
@@ -38,7 +38,7 @@ pub(super) fn still_to_do(
         return Err(format!("{action}: expected the probe of {name} to report boot {meant}, found {told}"));
     }
     if step.action == ActionType::MarkForReboot {
-        if node.ready == Tri::Unknown {
+        if node.ready == TriState::Unknown {
             return Err(format!("{action}: whether Node {name} is Ready is Unknown by now"));
         }
         return Ok(());
@@ -109,12 +109,14 @@ mod tests {
         let marked = |change: fn(&mut NodeView)| {
             verdict(|n, _, e| {
                 e.steps[0].action = ActionType::MarkForReboot;
-                (n.ready, n.unschedulable, n.cordoned_by) = (Tri::False, false, None);
+                (n.ready, n.unschedulable, n.cordoned_by) = (TriState::False, false, None);
                 change(n);
             })
         };
         assert_eq!(marked(|_| {}), Ok(()));
-        assert!(marked(|n| n.ready = Tri::Unknown).unwrap_err().contains("whether Node w1 is Ready is Unknown by now"));
+        assert!(
+            marked(|n| n.ready = TriState::Unknown).unwrap_err().contains("whether Node w1 is Ready is Unknown by now")
+        );
         assert!(
             marked(|n| n.boot_id = Some("b2".into()))
                 .unwrap_err()

@@ -15,12 +15,12 @@ use crate::api::{
     ConditionReason, ConditionType, FINALIZER, NODE_LABEL, NodeRemediation, NodeRemediationStatus, POLICY_LABEL,
 };
 use crate::controller::cache::RemediationRow;
-use crate::controller::cache::fold::Folds;
+use crate::controller::cache::fold::Ingest;
 use crate::controller::cache::guard::Guarded;
 use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
 use crate::core::moment::since;
 use crate::core::remediation::{Phase, Remediation, StepState};
-use crate::core::snapshot::{ReportView, Snapshot, Tri};
+use crate::core::snapshot::{ReportView, Snapshot, TriState};
 use crate::core::text::{is_subdomain, short_name};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -63,13 +63,14 @@ fn status(remediation: &Remediation, row: &RemediationRow, now: Timestamp) -> No
 pub(super) fn conditions(phase: Phase, message: &str, row: &RemediationRow, now: Timestamp) -> Vec<Condition> {
     let (processing, succeeded, stalled) = match phase {
         Phase::Pending | Phase::AwaitingApproval | Phase::Running | Phase::Verifying => {
-            (Tri::True, Tri::Unknown, Tri::False)
+            (TriState::True, TriState::Unknown, TriState::False)
         }
-        Phase::Succeeded => (Tri::False, Tri::True, Tri::False),
-        Phase::Simulated => (Tri::False, Tri::False, Tri::False),
-        Phase::Quarantined | Phase::Failed | Phase::Cancelled => (Tri::False, Tri::False, Tri::True),
+        Phase::Succeeded => (TriState::False, TriState::True, TriState::False),
+        Phase::Simulated => (TriState::False, TriState::False, TriState::False),
+        Phase::Quarantined | Phase::Failed | Phase::Cancelled => (TriState::False, TriState::False, TriState::True),
     };
-    let ready = if processing == Tri::False && stalled == Tri::False { Tri::True } else { Tri::False };
+    let ready =
+        if processing == TriState::False && stalled == TriState::False { TriState::True } else { TriState::False };
     let reason = if phase.is_final() { ConditionReason::Finished } else { ConditionReason::InProgress };
     let of = |(kind, value)| Condition {
         observed_generation: Some(row.generation),

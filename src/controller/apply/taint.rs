@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::act::cleanup::{Mark, plain};
-use super::recheck::Live;
+use super::preflight::Live;
 use super::{Applier, ApplyError};
 use crate::api::TAINT_ANNOTATION;
-use crate::controller::cache::fold::Folds;
+use crate::controller::cache::fold::Ingest;
 use crate::controller::cache::node as nodes;
 use crate::controller::events::Kind;
-use crate::core::order::OutcomeReason;
+use crate::core::command::OutcomeReason;
 use crate::core::remediation::{self, ActionResult, Remediation};
-use crate::core::taint::{Found, KeyedTaint, TAINT_KEY, TaintEffect, TaintMark};
+use crate::core::taint::{KeyedTaint, TAINT_KEY, TaintEffect, TaintMark, TaintState};
 
 impl Applier {
     /// Puts the taint on the node, with the mark that makes it this remediation's.
     pub(super) async fn taint(&self, name: &str, effect: TaintEffect, live: &Live) -> Result<ActionResult, ApplyError> {
         let (node, view) = (&live.node, nodes::view(&live.node));
-        match Found::of(&view.taints, view.tainted_by.as_ref(), name, effect) {
-            Found::Nothing => {
+        match TaintState::of(&view.taints, view.tainted_by.as_ref(), name, effect) {
+            TaintState::Nothing => {
                 let mut taints = others(node, None);
                 taints.push(Taint {
                     key: TAINT_KEY.to_owned(),
@@ -40,13 +40,15 @@ impl Applier {
                     message: format!("the node had no taint {TAINT_KEY}:{} and {now}", effect.as_str()),
                 })
             }
-            Found::Own => Ok(ActionResult::Done { message: "the node carries this remediation's taint".to_owned() }),
+            TaintState::Own => {
+                Ok(ActionResult::Done { message: "the node carries this remediation's taint".to_owned() })
+            }
             // It is not put back: what the mark without it means is for the next decision.
-            Found::TakenOff => {
+            TaintState::TakenOff => {
                 let message = "the node carried this remediation's taint, and somebody has taken that off".to_owned();
                 Ok(ActionResult::Done { message })
             }
-            Found::OwnOther(other) => {
+            TaintState::OwnOther(other) => {
                 let message = format!(
                     "the node carries this remediation's taint with {}: {} is not put in its place",
                     other.as_str(),
@@ -55,11 +57,11 @@ impl Applier {
                 Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message })
             }
             // What another remediation has left is taken off first.
-            Found::Marked(mark) => Err(ApplyError::NotNow(format!(
+            TaintState::Marked(mark) => Err(ApplyError::NotNow(format!(
                 "Node {} carries the mark of remediation {mark} for its taint, which is taken off first",
                 node.name_any()
             ))),
-            Found::Somebodys => Ok(ActionResult::AlreadyTainted),
+            TaintState::Somebodys => Ok(ActionResult::AlreadyTainted),
         }
     }
 

@@ -18,7 +18,7 @@ const COMPARED: usize = 6;
 
 /// The heartbeats of one node.
 #[derive(Debug, Default)]
-pub struct Arrivals {
+pub struct ReportArrivals {
     last: Option<(u64, String, i128)>,
     /// Our monotonic time less the node's clock, per heartbeat, in milliseconds.
     gaps: VecDeque<i128>,
@@ -26,7 +26,7 @@ pub struct Arrivals {
     dated: bool,
 }
 
-impl Arrivals {
+impl ReportArrivals {
     /// Notes the probe's word as it stands in an object that came in at `now`, `since_start` after this
     /// process started. Whether it is a heartbeat that we had not seen.
     pub fn note(&mut self, probe: &ProbeStatus, now: Instant, since_start: Duration) -> bool {
@@ -82,7 +82,7 @@ mod tests {
     /// Told in NVIDIA/NVSentinel #1280.
     #[test]
     fn a_report_from_before_our_start_is_never_fresh_until_the_next_heartbeat() {
-        let (mut node, now) = (Arrivals::default(), Instant::now() + secs(1000));
+        let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(1000));
         assert!(node.note(&beat(7, "2025-01-01T00:00:00Z"), now, secs(1)));
         assert_eq!(node.look_age(secs(0), now), UNDATED);
         assert_eq!(node.age(now), secs(0), "silence counts from when we began to look");
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn heartbeats_that_were_held_up_are_dated_back_whatever_the_nodes_clock_says() {
-        let (mut node, now) = (Arrivals::default(), Instant::now() + secs(1000));
+        let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(1000));
         node.note(&beat(1, "2031-01-01T00:00:00Z"), now, secs(0));
         node.note(&beat(2, "2031-01-01T00:01:00Z"), now + secs(60), secs(60));
         // The watch stood still for 200 s, then delivered two reports in a burst.
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_step_of_the_nodes_clock_is_old_at_first_and_forgotten_after_some_heartbeats() {
-        let (mut node, now) = (Arrivals::default(), Instant::now() + secs(10_000));
+        let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(10_000));
         node.note(&beat(1, "2025-01-01T02:00:00Z"), now, secs(0));
         node.note(&beat(2, "2025-01-01T02:01:00Z"), now + secs(60), secs(60));
         for i in 0..COMPARED as u64 {
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_heartbeat_without_a_time_is_never_fresh() {
-        let (mut node, now) = (Arrivals::default(), Instant::now());
+        let (mut node, now) = (ReportArrivals::default(), Instant::now());
         node.note(&ProbeStatus::default(), now, secs(0));
         node.note(&ProbeStatus { sequence: 1, ..ProbeStatus::default() }, now, secs(0));
         assert_eq!(node.look_age(secs(0), now), UNDATED);

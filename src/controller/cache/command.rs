@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::State;
 use super::Unread;
-use super::fold::{Folds, News};
+use super::fold::{Changed, Ingest};
 use super::guard::Guardable;
 use super::report::owner;
 use super::versions::Versions;
@@ -48,30 +48,30 @@ pub fn unreadable(meta: &ObjectMeta, why: &str) -> CommandView {
     CommandView { node_uid: owner(meta), order: None, unreadable: Some(why.to_owned()) }
 }
 
-impl Folds for NodeCommand {
+impl Ingest for NodeCommand {
     const KIND: &'static str = "NodeCommand";
 
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.commands
     }
 
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
         state.commands.insert(key.to_owned(), CommandRow::of(&self));
         put_view(state, key, view(&self))
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         state.commands.remove(key);
-        News::when(state.snapshot.commands.remove(key).is_some())
+        Changed::when(state.snapshot.commands.remove(key).is_some())
     }
 }
 
 impl Guardable for NodeCommand {
     const HELD: &'static str = "nothing is begun on the node until it can be";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
+    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
         let uid = bad.metadata.uid.clone().unwrap_or_default();
         let row = CommandRow { uid, owner: owner(&bad.metadata), ..CommandRow::default() };
         state.commands.insert(key.to_owned(), row);
@@ -79,9 +79,9 @@ impl Guardable for NodeCommand {
     }
 }
 
-fn put_view(state: &mut State, key: &str, view: CommandView) -> News {
+fn put_view(state: &mut State, key: &str, view: CommandView) -> Changed {
     let old = state.snapshot.commands.insert(key.to_owned(), view);
-    News::when(old.as_ref() != state.snapshot.commands.get(key))
+    Changed::when(old.as_ref() != state.snapshot.commands.get(key))
 }
 
 #[cfg(test)]
@@ -105,13 +105,13 @@ mod tests {
     #[test]
     fn an_order_is_news_for_the_decision_and_a_request_for_a_check_is_not() {
         let (mut state, now) = (State::new(Instant::now()), Instant::now());
-        assert_eq!(object(1, &json!({"command": order()})).fold(&mut state, now), News::Matters);
+        assert_eq!(object(1, &json!({"command": order()})).fold(&mut state, now), Changed::Matters);
         let view = &state.snapshot.commands["w1"];
         assert_eq!(view.order.as_ref().map(|order| order.operation_id.as_str()), Some("op-1"));
         assert_eq!(view.node_uid.as_deref(), Some("u"));
         assert_eq!(
             object(2, &json!({"command": order(), "checkSequence": 3, "checkRequested": "a"})).fold(&mut state, now),
-            News::Nothing
+            Changed::Nothing
         );
         let row = CommandRow {
             uid: "c".into(),
@@ -120,9 +120,9 @@ mod tests {
             check_requested: Some("a".into()),
         };
         assert_eq!(state.commands["w1"], row);
-        assert_eq!(object(3, &json!({"checkSequence": 3})).fold(&mut state, now), News::Matters);
+        assert_eq!(object(3, &json!({"checkSequence": 3})).fold(&mut state, now), Changed::Matters);
         assert_eq!(state.snapshot.commands["w1"].order, None);
-        assert_eq!(object(3, &json!({})).fold_deletion(&mut state), News::Matters);
+        assert_eq!(object(3, &json!({})).fold_deletion(&mut state), Changed::Matters);
         assert!(state.snapshot.commands.is_empty() && state.commands.is_empty());
     }
 
@@ -130,11 +130,11 @@ mod tests {
     fn one_that_cannot_be_read_holds_its_node_until_it_can_be() {
         let (mut state, now) = (State::new(Instant::now()), Instant::now());
         let strange = json!({"command": {"action": "ReformatDisk"}});
-        assert_eq!(object(1, &strange).fold(&mut state, now), News::Matters);
+        assert_eq!(object(1, &strange).fold(&mut state, now), Changed::Matters);
         let view = &state.snapshot.commands["w1"];
         assert!(view.unreadable.as_ref().is_some_and(|why| why.contains("ReformatDisk")), "{view:?}");
         assert_eq!(state.unread.count("NodeCommand"), 1);
-        assert_eq!(object(2, &json!({})).fold(&mut state, now), News::Matters);
+        assert_eq!(object(2, &json!({})).fold(&mut state, now), Changed::Matters);
         assert_eq!((state.snapshot.commands["w1"].unreadable.as_ref(), state.unread.count("NodeCommand")), (None, 0));
     }
 }

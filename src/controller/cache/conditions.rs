@@ -9,13 +9,16 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 
-use crate::core::foreign::{Foreign, sorted};
+use crate::core::external_condition::{ExternalCondition, sorted};
 
 /// Reads all that a policy may ask for off a Node.
-pub fn of(node: &Node) -> Arc<[Foreign]> {
+pub fn of(node: &Node) -> Arc<[ExternalCondition]> {
     let all = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let word = |text: &Option<String>| text.clone().unwrap_or_default();
-    sorted(all.iter().filter_map(|one| Foreign::new(&one.type_, &one.status, &word(&one.reason), &word(&one.message))))
+    sorted(
+        all.iter()
+            .filter_map(|one| ExternalCondition::new(&one.type_, &one.status, &word(&one.reason), &word(&one.message))),
+    )
 }
 
 /// What is the same for many nodes, such as all ways in which the conditions of some Node stand: one copy of each.

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::Resource;
 use tokio::time::Instant;
 
-use super::report::Standing;
+use super::report::ControllerStatus;
 use super::versions::{Versions, version_of};
 use super::{ConfigRow, DaemonSetRow, PolicyRow, RemediationRow, State, Unread, job, mirrored, node, report};
 use crate::api::{
@@ -21,7 +21,7 @@ use crate::core::snapshot::{NodeView, ReportView, missed_after};
 
 /// Whether the decider has to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum Changed {
     /// Something that a decision reads has changed.
     Matters,
     /// So it has, on a node that has had its share of the decider: it is looked at with the next news, or a second later.
@@ -30,40 +30,40 @@ pub enum News {
     Nothing,
 }
 
-impl News {
+impl Changed {
     pub(super) fn when(matters: bool) -> Self {
         if matters { Self::Matters } else { Self::Nothing }
     }
 }
 
 /// A kind of object that the state is made of.
-pub trait Folds: Resource + Sized {
+pub trait Ingest: Resource + Sized {
     /// Its name.
     const KIND: &'static str;
     /// The versions of its kind.
     fn versions(state: &mut State) -> &mut Versions;
     /// Takes an object over that is news.
-    fn put(self, key: &str, state: &mut State, now: Instant) -> News;
+    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed;
     /// Forgets an object.
-    fn forget(key: &str, state: &mut State) -> News;
+    fn forget(key: &str, state: &mut State) -> Changed;
     /// Its key among its kind.
     fn key(meta: &ObjectMeta) -> String {
         meta.name.clone().unwrap_or_default()
     }
 
     /// Takes an object over, if it is newer than the one we hold.
-    fn fold(self, state: &mut State, now: Instant) -> News {
+    fn fold(self, state: &mut State, now: Instant) -> Changed {
         let (key, version) = (Self::key(self.meta()), version_of(self.meta()));
         if !Self::versions(state).is_news(&key, version) {
-            return News::Nothing;
+            return Changed::Nothing;
         }
         self.put(&key, state, now)
     }
 
     /// Takes a deletion over.
-    fn fold_deletion(&self, state: &mut State) -> News {
+    fn fold_deletion(&self, state: &mut State) -> Changed {
         let (key, version) = (Self::key(self.meta()), version_of(self.meta()));
-        if Self::versions(state).is_gone(&key, version) { Self::forget(&key, state) } else { News::Nothing }
+        if Self::versions(state).is_gone(&key, version) { Self::forget(&key, state) } else { Changed::Nothing }
     }
 
     /// A re-list is complete: forgets what it did not show.
@@ -74,14 +74,14 @@ pub trait Folds: Resource + Sized {
     }
 }
 
-impl Folds for Node {
+impl Ingest for Node {
     const KIND: &'static str = "Node";
 
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.nodes
     }
 
-    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
         match mirrored::standing(&self) {
             Some(standing) => state.node_conditions.insert(key.to_owned(), standing),
@@ -96,7 +96,7 @@ impl Folds for Node {
         state.wakes.news(key, matters || noticed, now)
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         state.pod_reads.forget_node(key);
         state.node_conditions.remove(key);
@@ -108,7 +108,7 @@ impl Folds for Node {
         if let Some(view) = gone {
             state.shared.give_back(view.conditions, &Arc::default());
         }
-        News::when(was_there)
+        Changed::when(was_there)
     }
 }
 
@@ -132,14 +132,14 @@ fn put_view(key: &str, view: NodeView, state: &mut State) -> bool {
     true
 }
 
-impl Folds for NodeRuntimeHealth {
+impl Ingest for NodeRuntimeHealth {
     const KIND: &'static str = "NodeRuntimeHealth";
 
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.reports
     }
 
-    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
         let since_start = state.since_start(now);
         let probe = self.status.as_ref().and_then(|status| status.probe.as_ref());
@@ -153,7 +153,7 @@ impl Folds for NodeRuntimeHealth {
         let asks = standing.check_requested.as_ref() != known;
         stand(state, key, standing);
         let old = state.snapshot.reports.insert(key.to_owned(), view);
-        let Some(new) = state.snapshot.reports.get(key) else { return News::Matters };
+        let Some(new) = state.snapshot.reports.get(key) else { return Changed::Matters };
         let differs = old.as_ref().is_none_or(|old| report::differs(old, new));
         // A heartbeat makes evidence fresh, and ends a silence: it matters where either is waited for.
         let has_own = state.standing.get(key).is_some_and(|standing| !standing.cluster_faults.is_empty());
@@ -162,7 +162,7 @@ impl Folds for NodeRuntimeHealth {
         state.wakes.news(key, matters, now)
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         let old = state.standing.remove(key);
         forget_said(state, old);
@@ -171,18 +171,18 @@ impl Folds for NodeRuntimeHealth {
         if !state.snapshot.nodes.contains_key(key) {
             state.flaps.forget(key);
         }
-        News::when(state.snapshot.reports.remove(key).is_some())
+        Changed::when(state.snapshot.reports.remove(key).is_some())
     }
 }
 
 /// Takes over the controller's part of a report.
-fn stand(state: &mut State, node: &str, mut standing: Standing) {
+fn stand(state: &mut State, node: &str, mut standing: ControllerStatus) {
     standing.conditions.share(&mut state.said);
     let old = state.standing.insert(node.to_owned(), standing);
     forget_said(state, old);
 }
 
-fn forget_said(state: &mut State, old: Option<Standing>) {
+fn forget_said(state: &mut State, old: Option<ControllerStatus>) {
     if let Some(old) = old {
         old.conditions.give_back(&mut state.said);
     }
@@ -195,7 +195,7 @@ fn is_missed(view: &ReportView) -> bool {
 }
 
 /// Takes over that a report is there and cannot be read: its node has not reported, and is held.
-pub(super) fn unread_report(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
+pub(super) fn unread_report(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
     let (view, standing) = report::unreadable(&bad.metadata, &bad.why);
     state.arrivals.remove(key);
     stand(state, key, standing);
@@ -216,24 +216,24 @@ fn kept(row: Option<&PolicyRow>, object: Option<&RemediationPolicy>, uid: &str) 
     })
 }
 
-impl Folds for RemediationPolicy {
+impl Ingest for RemediationPolicy {
     const KIND: &'static str = "RemediationPolicy";
 
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.policies
     }
 
-    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
         put_policy(key, &self.metadata, Ok(&self), state, now)
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         state.policies.remove(key);
         // What is left of the policies asks for nothing new, so nothing is counted from here.
         state.list_policies(Instant::now());
-        News::Matters
+        Changed::Matters
     }
 }
 
@@ -244,7 +244,7 @@ pub(super) fn put_policy(
     object: Result<&RemediationPolicy, &str>,
     state: &mut State,
     now: Instant,
-) -> News {
+) -> Changed {
     let (generation, uid) = (meta.generation.unwrap_or_default(), meta.uid.clone().unwrap_or_default());
     let (read, status) = match object {
         Ok(object) => (convert::policy(object).map_err(|bad| bad.0), object.status.clone().unwrap_or_default()),
@@ -263,25 +263,25 @@ pub(super) fn put_policy(
     } else if let (Some(old), Some(row)) = (old, state.policies.get_mut(key)) {
         row.lacks = old.lacks;
     }
-    News::when(matters)
+    Changed::when(matters)
 }
 
 /// The API server takes no second one.
-impl Folds for RemediationConfig {
+impl Ingest for RemediationConfig {
     const KIND: &'static str = "RemediationConfig";
 
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.configs
     }
 
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
         let generation = self.metadata.generation.unwrap_or_default();
         state.config = Some(ConfigRow { generation, status: self.status.clone().unwrap_or_default() });
         suspend(state, self.veto())
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         state.config = None;
         suspend(state, None)
@@ -289,20 +289,20 @@ impl Folds for RemediationConfig {
 }
 
 /// Takes over whether all remediation is suspended.
-pub(super) fn suspend(state: &mut State, by: Option<String>) -> News {
+pub(super) fn suspend(state: &mut State, by: Option<String>) -> Changed {
     let by = by.map(|by| if by.is_empty() { "nobody is named".to_owned() } else { by });
     let was = std::mem::replace(&mut state.snapshot.suspended, by);
-    News::when(was != state.snapshot.suspended)
+    Changed::when(was != state.snapshot.suspended)
 }
 
-impl Folds for NodeRemediation {
+impl Ingest for NodeRemediation {
     const KIND: &'static str = "NodeRemediation";
 
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.remediations
     }
 
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
         let row = RemediationRow {
@@ -316,24 +316,24 @@ impl Folds for NodeRemediation {
         if let Some(manual) = convert::manual(&self) {
             let was_remediation = state.snapshot.remediations.remove(key).is_some();
             let old = state.snapshot.manual_requests.insert(key.to_owned(), manual);
-            return News::when(was_remediation || old.as_ref() != state.snapshot.manual_requests.get(key));
+            return Changed::when(was_remediation || old.as_ref() != state.snapshot.manual_requests.get(key));
         }
         state.snapshot.manual_requests.remove(key);
         let remediation = convert::remediation(&self);
         let old = state.snapshot.remediations.insert(key.to_owned(), remediation);
-        News::when(old.as_ref() != state.snapshot.remediations.get(key))
+        Changed::when(old.as_ref() != state.snapshot.remediations.get(key))
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         state.remediations.remove(key);
         let was_manual = state.snapshot.manual_requests.remove(key).is_some();
         let was_unreadable = state.snapshot.unreadable.remove(key).is_some();
-        News::when(state.snapshot.remediations.remove(key).is_some() || was_manual || was_unreadable)
+        Changed::when(state.snapshot.remediations.remove(key).is_some() || was_manual || was_unreadable)
     }
 }
 
-impl Folds for DaemonSet {
+impl Ingest for DaemonSet {
     const KIND: &'static str = "DaemonSet";
 
     fn versions(state: &mut State) -> &mut Versions {
@@ -344,7 +344,7 @@ impl Folds for DaemonSet {
         format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
     }
 
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
         let Some(selector) = self.spec.as_ref().and_then(|spec| selector(&spec.selector)) else {
             return Self::forget(key, state);
@@ -361,14 +361,14 @@ impl Folds for DaemonSet {
         let matters = state.daemon_sets.get(key) != Some(&row);
         state.daemon_sets.insert(key.to_owned(), row);
         state.settle_set(key);
-        News::when(matters)
+        Changed::when(matters)
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         state.pod_reads.forget_set(key);
         state.known_pods.forget_set(key);
-        News::when(state.daemon_sets.remove(key).is_some())
+        Changed::when(state.daemon_sets.remove(key).is_some())
     }
 }
 
@@ -389,48 +389,48 @@ fn selector(selector: &LabelSelector) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(","))
 }
 
-impl Folds for Job {
+impl Ingest for Job {
     const KIND: &'static str = "Job";
 
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.jobs
     }
 
-    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
-        let Some(id) = job::operation(&self.metadata) else { return News::Nothing };
+        let Some(id) = job::operation(&self.metadata) else { return Changed::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
         let before = (row.exists, row.job_started, row.job_finished);
         job::note_job(row, &self, now);
-        News::when(before != (row.exists, row.job_started, row.job_finished))
+        Changed::when(before != (row.exists, row.job_started, row.job_finished))
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         // A Job's name is its operation; a pod of it that is still there is of no interest any more.
-        News::when(state.jobs.remove(key).is_some())
+        Changed::when(state.jobs.remove(key).is_some())
     }
 }
 
 /// The pod of one of our Jobs.
-impl Folds for Pod {
+impl Ingest for Pod {
     const KIND: &'static str = "Pod";
 
     fn versions(state: &mut State) -> &mut Versions {
         &mut state.versions.job_pods
     }
 
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
-        let Some(id) = job::operation(&self.metadata) else { return News::Nothing };
+        let Some(id) = job::operation(&self.metadata) else { return Changed::Nothing };
         // Without its Job it says nothing: both come by watches of their own, the Job first as a rule.
         let row = state.jobs.entry(id.to_owned()).or_default();
         let before = (row.pod_started, row.pod_rejected.is_some(), row.pod_finished);
         job::note_pod(row, id, &self);
-        News::when(before != (row.pod_started, row.pod_rejected.is_some(), row.pod_finished))
+        Changed::when(before != (row.pod_started, row.pod_rejected.is_some(), row.pod_finished))
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         // The Job controller names a pod after its Job and a suffix.
         if let Some((id, _)) = key.rsplit_once('-')
@@ -438,7 +438,7 @@ impl Folds for Pod {
         {
             state.jobs.remove(id);
         }
-        News::Nothing
+        Changed::Nothing
     }
 }
 

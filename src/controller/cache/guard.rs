@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::fold::{self, Folds, News};
+use super::fold::{self, Changed, Ingest};
 use super::versions::Versions;
 use super::{State, Unread, job};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, convert};
@@ -146,7 +146,7 @@ impl Unreads {
 }
 
 /// A kind of which one object may be unreadable.
-pub trait Guardable: Folds {
+pub trait Guardable: Ingest {
     /// What an object that cannot be read comes to, for people.
     const HELD: &'static str;
     /// Largest status of one that is read, in bytes.
@@ -154,10 +154,10 @@ pub trait Guardable: Folds {
 
     /// Takes over that an object is there and cannot be read. That nobody can read it does not mean that it is gone: of what others
     /// write what was known of it counts on; a remediation, a report or a policy of ours counts as what holds its node, or starts nothing.
-    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News;
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed;
 }
 
-impl<K: Guardable> Folds for Guarded<K> {
+impl<K: Guardable> Ingest for Guarded<K> {
     const KIND: &'static str = K::KIND;
 
     fn versions(state: &mut State) -> &mut Versions {
@@ -168,7 +168,7 @@ impl<K: Guardable> Folds for Guarded<K> {
         K::key(meta)
     }
 
-    fn put(self, key: &str, state: &mut State, now: Instant) -> News {
+    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         match self.0 {
             Ok(object) => object.put(key, state, now),
             Err(bad) => {
@@ -182,7 +182,7 @@ impl<K: Guardable> Folds for Guarded<K> {
         }
     }
 
-    fn forget(key: &str, state: &mut State) -> News {
+    fn forget(key: &str, state: &mut State) -> Changed {
         K::forget(key, state)
     }
 }
@@ -191,7 +191,7 @@ impl Guardable for Node {
     const HELD: &'static str = "nothing is done on that node until it can be; see who writes the field that is named \
                                 (kubectl get node NAME -o yaml --show-managed-fields)";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
         let uid = bad.metadata.uid.clone().unwrap_or_default();
         let (deleting, unreadable) = (bad.metadata.deletion_timestamp.is_some(), Some(bad.why.clone()));
         if let Some(view) = state.snapshot.nodes.get_mut(key).filter(|view| view.uid == uid) {
@@ -211,8 +211,8 @@ impl Guardable for Node {
 impl Guardable for DaemonSet {
     const HELD: &'static str = "its last known state still counts; if it was never read, its pods are not checked";
 
-    fn unread(_bad: &Unread, _key: &str, _state: &mut State, _now: Instant) -> News {
-        News::Nothing
+    fn unread(_bad: &Unread, _key: &str, _state: &mut State, _now: Instant) -> Changed {
+        Changed::Nothing
     }
 }
 
@@ -220,10 +220,10 @@ impl Guardable for Job {
     const HELD: &'static str =
         "it is there, and what was known of it counts on; its step ends by its pod's word, or at its timeout";
 
-    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> News {
-        let Some(id) = job::operation(&bad.metadata) else { return News::Nothing };
+    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
+        let Some(id) = job::operation(&bad.metadata) else { return Changed::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
-        News::when(!std::mem::replace(&mut row.exists, true))
+        Changed::when(!std::mem::replace(&mut row.exists, true))
     }
 }
 
@@ -232,10 +232,10 @@ impl Guardable for Pod {
     const HELD: &'static str =
         "its Job counts as started, and nothing else is sent in its place before its step is over";
 
-    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> News {
-        let Some(id) = job::operation(&bad.metadata) else { return News::Nothing };
+    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
+        let Some(id) = job::operation(&bad.metadata) else { return Changed::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
-        News::when(job::note_unread_pod(row, id, &bad.metadata))
+        Changed::when(job::note_unread_pod(row, id, &bad.metadata))
     }
 }
 
@@ -243,7 +243,7 @@ impl Guardable for NodeRuntimeHealth {
     const HELD: &'static str = "the node is blocked until it can be read";
     const MAX_STATUS: usize = MAX_REPORT;
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
         fold::unread_report(bad, key, state, now)
     }
 }
@@ -251,7 +251,7 @@ impl Guardable for NodeRuntimeHealth {
 impl Guardable for RemediationPolicy {
     const HELD: &'static str = "it starts nothing until it can be";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> News {
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
         fold::put_policy(key, &bad.metadata, Err(&bad.why), state, now)
     }
 }
@@ -259,7 +259,7 @@ impl Guardable for RemediationPolicy {
 impl Guardable for RemediationConfig {
     const HELD: &'static str = "nothing starts on any node until it can be";
 
-    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> News {
+    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
         state.config = None;
         fold::suspend(state, Some(format!("it cannot be read: {}", bad.why)))
     }
@@ -268,15 +268,15 @@ impl Guardable for RemediationConfig {
 impl Guardable for NodeRemediation {
     const HELD: &'static str = "it keeps its slot, and its node is blocked";
 
-    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> News {
+    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
         // What we held of it is not true any more. That it is there keeps its slot, and its node from others.
         let read = convert::unreadable_remediation(&bad.metadata, &bad.why);
         if state.snapshot.unreadable.get(key) == Some(&read) {
-            return News::Nothing;
+            return Changed::Nothing;
         }
         Self::forget(key, state);
         state.snapshot.unreadable.insert(key.to_owned(), read);
-        News::Matters
+        Changed::Matters
     }
 }
 

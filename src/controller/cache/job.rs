@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
 use crate::api::OPERATION_LABEL;
-use crate::core::order::Outcome;
+use crate::core::command::Outcome;
 use crate::core::snapshot::JobView;
 use crate::core::text::bounded;
 

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::conditions::Shared;
 use super::pods;
 use crate::core::fault::PodRef;
-use crate::core::narrow::{PodSeen, PodTraits};
+use crate::core::matching::{PodSeen, PodTraits};
 
 /// For how long a pod is remembered that no fault of its node names any more.
 const REMEMBERED: Duration = Duration::from_mins(30);

@@ -13,14 +13,14 @@ use crate::core::node_condition::NodeCondition;
 pub const MANAGER: &str = "nrh-node-conditions";
 /// What stands on a Node of the types that are ours to write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct MirroredState {
     /// Status, reason and transition time, by type, whoever wrote it.
     pub conditions: BTreeMap<&'static str, (String, String, Option<Timestamp>)>,
     /// The types that are under our name; `None` where our name is not on the object.
     pub ours: Option<BTreeSet<&'static str>>,
 }
 
-impl Standing {
+impl MirroredState {
     pub(in crate::controller) fn is_ours(&self, kind: &str) -> bool {
         self.ours.as_ref().is_some_and(|ours| ours.contains(kind))
     }
@@ -32,10 +32,10 @@ impl Standing {
 }
 
 /// Reads it off a Node; `None` where there is nothing.
-pub fn standing(node: &Node) -> Option<Standing> {
+pub fn standing(node: &Node) -> Option<MirroredState> {
     let managers = node.metadata.managed_fields.as_deref().unwrap_or_default();
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let standing = Standing {
+    let standing = MirroredState {
         conditions: conditions
             .iter()
             .filter_map(|one| {

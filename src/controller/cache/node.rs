@@ -6,7 +6,7 @@ use super::conditions;
 use crate::api::{CORDON_ANNOTATION, EXCLUDE_LABEL, TAINT_ANNOTATION};
 use crate::core::kubelet::complaint;
 use crate::core::reboot::is_boot_id;
-use crate::core::snapshot::{NodeView, Tri};
+use crate::core::snapshot::{NodeView, TriState};
 use crate::core::taint::{KeyedTaint, TAINT_KEY, TaintMark};
 use crate::core::text::bounded;
 
@@ -42,9 +42,9 @@ pub fn view(node: &Node) -> NodeView {
     NodeView {
         uid: meta.uid.clone().unwrap_or_default(),
         ready: match ready.map(|ready| ready.status.as_str()) {
-            Some("True") => Tri::True,
-            Some("False") => Tri::False,
-            _ => Tri::Unknown,
+            Some("True") => TriState::True,
+            Some("False") => TriState::False,
+            _ => TriState::Unknown,
         },
         ready_since: ready.and_then(|ready| ready.last_transition_time.as_ref()).map(|time| time.0),
         complaint: ready.filter(|ready| ready.status == "False").and_then(|ready| {
@@ -151,7 +151,7 @@ mod tests {
                         "message": "PLEG is not healthy: pleg was last seen active 3m1s ago"},
                     {"type": "KernelDeadlock", "status": "False", "lastHeartbeatTime": late}]}});
         let found = view(&node(seen.clone()));
-        assert_eq!((found.ready, found.complaint), (Tri::True, None));
+        assert_eq!((found.ready, found.complaint), (TriState::True, None));
         assert_eq!(found.status_at, early.parse().ok(), "another program's condition is not the kubelet's word");
         assert_eq!(found.kubelet_version.as_deref(), Some("v1.36.3"));
         assert_eq!(found.runtime_version.as_deref(), Some("containerd://1.7.24"));
@@ -159,7 +159,10 @@ mod tests {
         (ready["status"], ready["reason"], ready["lastHeartbeatTime"]) =
             (json!("False"), json!("KubeletNotReady"), json!(late));
         let found = view(&node(seen));
-        assert_eq!((found.ready, found.complaint), (Tri::False, Some(crate::core::kubelet::Complaint::PlegStalled)));
+        assert_eq!(
+            (found.ready, found.complaint),
+            (TriState::False, Some(crate::core::kubelet::Complaint::PlegStalled))
+        );
         assert_eq!(found.status_at, late.parse().ok());
     }
 
@@ -181,7 +184,7 @@ mod tests {
             ]
         );
         assert_eq!((seen.unschedulable, seen.cordoned_by.as_deref()), (true, Some("e1")));
-        assert_eq!(seen.ready, Tri::Unknown);
+        assert_eq!(seen.ready, TriState::Unknown);
         let down = view(&node(json!({"metadata": {"name": "w1"}, "status": {"conditions": [
             {"type": "DrainInProgress", "status": "True"}, {"type": "GracefulNodeShutdownInProgress", "status": "True"}]}})));
         assert_eq!(down.vetoes, SHUTTING_DOWN);

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::core::fault::PodRef;
 use crate::core::go_duration;
-use crate::core::narrow::PodTraits;
+use crate::core::matching::PodTraits;
 use crate::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use crate::core::text::bounded;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
-use super::arrival::{Arrivals, UNDATED};
+use super::arrival::{ReportArrivals, UNDATED};
 use super::said::Conditions;
 use crate::api::condition::{standing_of, status_of};
 use crate::api::health::{NodeRuntimeHealth, RemediationStatus, RestartSafeStatus, Summary};
@@ -15,12 +15,12 @@ use crate::core::condition::unlooked;
 use crate::core::fault::{Fault, MAX_FAULTS};
 use crate::core::observation::KubeletSettings;
 use crate::core::reboot::MAX_BOOT_ID;
-use crate::core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, Tri};
+use crate::core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, TriState};
 use crate::core::text::bounded;
 
 /// The controller's part of the object, as it stands in the API.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Standing {
+pub struct ControllerStatus {
     /// Uid of the object.
     pub uid: String,
     /// Uid of the Node that owns it.
@@ -60,9 +60,9 @@ pub fn owner(meta: &ObjectMeta) -> Option<String> {
 }
 
 /// The controller's part.
-pub fn standing(object: &NodeRuntimeHealth) -> Standing {
+pub fn standing(object: &NodeRuntimeHealth) -> ControllerStatus {
     let status = object.status.clone().unwrap_or_default();
-    Standing {
+    ControllerStatus {
         uid: object.metadata.uid.clone().unwrap_or_default(),
         owner: owner(&object.metadata),
         deleting: object.metadata.deletion_timestamp.is_some(),
@@ -117,7 +117,7 @@ fn restart(status: &NodeRuntimeHealthStatus) -> RestartView {
     let each = status.restart_safe.unwrap_or(RestartSafeStatus { kubelet: both, runtime: both });
     let condition = status.conditions.iter().find(|one| one.type_ == ConditionType::RestartSafe.as_str());
     let made = status.probe.as_ref().and_then(|probe| probe.heartbeat_at);
-    let since = condition.filter(|_| both != Tri::True).map(|condition| condition.last_transition_time.0);
+    let since = condition.filter(|_| both != TriState::True).map(|condition| condition.last_transition_time.0);
     let unsafe_for = made.zip(since).map(|(made, since)| made.duration_since(since));
     RestartView {
         kubelet: each.kubelet,
@@ -148,30 +148,30 @@ fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
 }
 
 /// Whether the kubelet can start pods: the probe's condition has the last word, its plain look the first.
-fn kubelet_works(status: &NodeRuntimeHealthStatus, started: Option<bool>) -> Tri {
+fn kubelet_works(status: &NodeRuntimeHealthStatus, started: Option<bool>) -> TriState {
     match (status_of(&status.conditions, ConditionType::KubeletReady), started) {
-        (Tri::Unknown, Some(true)) => Tri::True,
-        (Tri::Unknown, Some(false)) => Tri::False,
+        (TriState::Unknown, Some(true)) => TriState::True,
+        (TriState::Unknown, Some(false)) => TriState::False,
         (known, _) => known,
     }
 }
 
 /// A report that nobody can read: not reported, and held.
-pub fn unreadable(meta: &ObjectMeta, error: &str) -> (ReportView, Standing) {
+pub fn unreadable(meta: &ObjectMeta, error: &str) -> (ReportView, ControllerStatus) {
     let why = format!("its NodeRuntimeHealth cannot be read: {}", bounded(error, 200));
     let view = ReportView { node_uid: owner(meta), suspended: Some(why), ..ReportView::default() };
-    let standing = Standing {
+    let standing = ControllerStatus {
         uid: meta.uid.clone().unwrap_or_default(),
         owner: owner(meta),
         deleting: meta.deletion_timestamp.is_some(),
         unreadable: true,
-        ..Standing::default()
+        ..ControllerStatus::default()
     };
     (view, standing)
 }
 
 /// Brings all ages of a report up to `now`.
-pub fn age(view: &mut ReportView, arrivals: &Arrivals, now: Instant) {
+pub fn age(view: &mut ReportView, arrivals: &ReportArrivals, now: Instant) {
     if let Some(heartbeat) = view.heartbeat.as_mut() {
         heartbeat.arrived = arrivals.age(now);
     }
@@ -184,7 +184,7 @@ pub fn age(view: &mut ReportView, arrivals: &Arrivals, now: Instant) {
 }
 
 /// What of it a decision reads: not for how long it has stood so, which grows with every heartbeat.
-fn safe(view: &RestartView) -> (Tri, Tri, &str) {
+fn safe(view: &RestartView) -> (TriState, TriState, &str) {
     (view.kubelet, view.runtime, &view.message)
 }
 
@@ -224,7 +224,7 @@ mod tests {
         assert!(!differs(&one, &two));
         assert!(differs(&one, &view(&object(2, false))));
         assert_eq!(one.node_uid.as_deref(), Some("node-uid"));
-        assert_eq!(one.heartbeat.unwrap().kubelet_works, Tri::True);
+        assert_eq!(one.heartbeat.unwrap().kubelet_works, TriState::True);
     }
 
     #[test]

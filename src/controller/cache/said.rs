@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::conditions::Shared;
 use crate::api::ConditionType;
-use crate::core::snapshot::Tri;
+use crate::core::snapshot::TriState;
 
 /// A condition without its time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,7 +17,7 @@ pub struct Said {
     /// Its type, as it stands in the object.
     pub kind: String,
     /// Its status.
-    pub status: Tri,
+    pub status: TriState,
     /// Its reason.
     pub reason: String,
     /// Its message.
@@ -43,7 +43,7 @@ impl Conditions {
         let one = |condition: &Condition| Stands {
             said: Arc::new(Said {
                 kind: condition.type_.clone(),
-                status: Tri::of(&condition.status),
+                status: TriState::of(&condition.status),
                 reason: condition.reason.clone(),
                 message: condition.message.clone(),
             }),
@@ -63,8 +63,8 @@ impl Conditions {
     }
 
     /// The status of the one of this type; Unknown where it is missing.
-    pub fn status(&self, kind: ConditionType) -> Tri {
-        self.get(kind).map_or(Tri::Unknown, |one| one.said.status)
+    pub fn status(&self, kind: ConditionType) -> TriState {
+        self.get(kind).map_or(TriState::Unknown, |one| one.said.status)
     }
 
     /// Keeps one copy of what is said, in place of the own ones.
@@ -107,9 +107,9 @@ mod tests {
         assert_eq!(all[2].get(ConditionType::RuntimeReady).unwrap().said.message, "ill");
         assert_eq!(
             (all[0].status(ConditionType::RuntimeReady), all[0].status(ConditionType::RestartSafe)),
-            (Tri::True, Tri::Unknown)
+            (TriState::True, TriState::Unknown)
         );
-        assert_eq!(all[0].named("Other").unwrap().said.status, Tri::Unknown, "what nobody knows is no word");
+        assert_eq!(all[0].named("Other").unwrap().said.status, TriState::Unknown, "what nobody knows is no word");
         let [one, two, three] = all;
         one.give_back(&mut shared);
         assert_eq!(shared.len(), 3, "the second still says it");

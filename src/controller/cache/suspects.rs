@@ -18,9 +18,9 @@ use crate::controller::calls::{CallError, Calls, bounded, bounded_opt};
 use crate::controller::clock::Clock;
 use crate::controller::leader::Leadership;
 use crate::core::fault::PodRef;
-use crate::core::narrow::pod_of;
+use crate::core::matching::pod_of;
 use crate::core::policy::{asked_keys, asks_of_pods};
-use crate::core::snapshot::{SuspectPod, Tri};
+use crate::core::snapshot::{SuspectPod, TriState};
 use crate::core::stuck;
 
 /// Least time between two reads of one node's pods.
@@ -249,7 +249,7 @@ fn is_suspect(pod: &Pod, now: Timestamp) -> bool {
 fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked) -> bool {
     let Asked { at, wall } = asked;
     let pods = &found.pods;
-    let of_sets = pods.iter().filter(|pod| state.is_of_daemon_set(pod) == Tri::True);
+    let of_sets = pods.iter().filter(|pod| state.is_of_daemon_set(pod) == TriState::True);
     let all: Vec<SuspectPod> = of_sets.filter_map(|pod| pods::suspect(pod, wall)).collect();
     match subject {
         Subject::Set { key, .. } => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::fold::News;
+use super::fold::Changed;
 
 /// Least time between two wakes by one node in the long run.
 pub const EACH: Duration = Duration::from_secs(1);
@@ -18,17 +18,17 @@ pub struct Wakes(BTreeMap<String, Instant>);
 
 impl Wakes {
     /// What news of a node that came at `now` come to.
-    pub fn news(&mut self, node: &str, matters: bool, now: Instant) -> News {
+    pub fn news(&mut self, node: &str, matters: bool, now: Instant) -> Changed {
         if !matters {
-            return News::Nothing;
+            return Changed::Nothing;
         }
         // When the node will have used up no more than its share.
         let even = self.0.get(node).copied().unwrap_or(now).max(now);
         if even.saturating_duration_since(now) > EACH * (AT_ONCE - 1) {
-            return News::MattersSoon;
+            return Changed::MattersSoon;
         }
         self.0.insert(node.to_owned(), even + EACH);
-        News::Matters
+        Changed::Matters
     }
 
     /// Forgets a node.
@@ -47,15 +47,15 @@ mod tests {
         let mut at_once = 0;
         for tick in 0..1000_u32 {
             let now = began + Duration::from_millis(20) * tick;
-            at_once += u32::from(wakes.news("liar", true, now) == News::Matters);
-            assert_eq!(wakes.news("liar", false, now), News::Nothing);
+            at_once += u32::from(wakes.news("liar", true, now) == Changed::Matters);
+            assert_eq!(wakes.news("liar", false, now), Changed::Nothing);
         }
         assert_eq!(at_once, AT_ONCE + 19, "in 20 s");
         let now = began + Duration::from_secs(20);
-        assert_eq!(wakes.news("liar", true, now - Duration::from_millis(1)), News::MattersSoon);
-        assert_eq!(wakes.news("other", true, now), News::Matters);
+        assert_eq!(wakes.news("liar", true, now - Duration::from_millis(1)), Changed::MattersSoon);
+        assert_eq!(wakes.news("other", true, now), Changed::Matters);
         let rested = now + EACH * AT_ONCE;
-        assert!((0..AT_ONCE).all(|_| wakes.news("liar", true, rested) == News::Matters));
-        assert_eq!(wakes.news("liar", true, rested), News::MattersSoon);
+        assert!((0..AT_ONCE).all(|_| wakes.news("liar", true, rested) == Changed::Matters));
+        assert_eq!(wakes.news("liar", true, rested), Changed::MattersSoon);
     }
 }

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::Cache;
-use super::fold::{Folds, News};
+use super::fold::{Changed, Ingest};
 use super::guard::Guarded;
 use crate::api::{
     NODE_NAMESPACE, NodeCommand, NodeRemediation, NodeRuntimeHealth, OPERATION_LABEL, RemediationConfig,
@@ -45,15 +45,15 @@ pub async fn run(client: Client, cache: Arc<Cache>) {
 
 async fn watch<K>(api: Api<K>, config: watcher::Config, cache: &Cache)
 where
-    K: Folds + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Ingest + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let mut events = pin!(watcher(api, config).default_backoff());
     loop {
         match events.try_next().await {
             Ok(Some(event)) => match fold(event, cache) {
-                News::Matters => cache.wake(),
-                News::MattersSoon => cache.wake_soon(),
-                News::Nothing => {}
+                Changed::Matters => cache.wake(),
+                Changed::MattersSoon => cache.wake_soon(),
+                Changed::Nothing => {}
             },
             Ok(None) => return,
             // The stream goes on by itself, after a pause; what we hold stays and grows old visibly.
@@ -62,21 +62,21 @@ where
     }
 }
 
-fn fold<K: Folds>(event: watcher::Event<K>, cache: &Cache) -> News {
+fn fold<K: Ingest>(event: watcher::Event<K>, cache: &Cache) -> Changed {
     let mut state = cache.lock();
     let now = Instant::now();
     match event {
         watcher::Event::Init => {
             K::versions(&mut state).begin();
-            News::Nothing
+            Changed::Nothing
         }
         watcher::Event::InitApply(object) => {
             object.fold(&mut state, now);
-            News::Nothing
+            Changed::Nothing
         }
         watcher::Event::InitDone => {
             K::finish_list(&mut state);
-            News::Matters
+            Changed::Matters
         }
         watcher::Event::Apply(object) => object.fold(&mut state, now),
         watcher::Event::Delete(object) => object.fold_deletion(&mut state),

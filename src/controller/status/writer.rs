@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{
-    Difference, NodePart, Outlook, config_status, difference, news_of_policy, node_part, policy_status,
+    Difference, NodePart, StatusViews, config_status, difference, news_of_policy, node_part, policy_status,
     same_policy_status,
 };
 use crate::api::{
@@ -28,9 +28,9 @@ use crate::api::{
     PROBE_LABEL, RemediationConfig, RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus, WrittenFlap,
 };
 use crate::controller::cache::command::CommandRow;
-use crate::controller::cache::fold::Folds;
+use crate::controller::cache::fold::Ingest;
 use crate::controller::cache::guard::{Guardable, Guarded};
-use crate::controller::cache::report::Standing;
+use crate::controller::cache::report::ControllerStatus;
 use crate::controller::cache::versions::version_of;
 use crate::controller::cache::{Cache, State};
 use crate::controller::calls::{CallError, Calls, bounded};
@@ -39,7 +39,7 @@ use crate::controller::commands::{Ask, Command, owned_by};
 use crate::controller::events::Events;
 use crate::controller::leader::Leadership;
 use crate::core::along::Along;
-use crate::core::plan::NodeOutlook;
+use crate::core::plan::NodeStatusView;
 
 /// Most writes at the same time.
 const AT_ONCE: usize = 8;
@@ -153,12 +153,12 @@ pub struct StatusWriter {
     clock: Clock,
     events: Events,
     leadership: Leadership,
-    outlook: watch::Receiver<Arc<Outlook>>,
+    outlook: watch::Receiver<Arc<StatusViews>>,
     asked: BTreeMap<String, Asked>,
     written: BTreeMap<String, Instant>,
     not_before: BTreeMap<String, Instant>,
     /// What was last compared, and when that was done with all nodes.
-    compared: (Arc<Outlook>, Option<Instant>),
+    compared: (Arc<StatusViews>, Option<Instant>),
     /// Until when it counts that many nodes differed at a time.
     crowded_until: Option<Instant>,
     /// When it was last written of nodes that they were watched for long enough.
@@ -173,7 +173,7 @@ impl StatusWriter {
         clock: Clock,
         events: Events,
         leadership: Leadership,
-        outlook: watch::Receiver<Arc<Outlook>>,
+        outlook: watch::Receiver<Arc<StatusViews>>,
     ) -> Self {
         let (asked, written, not_before) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let compared = (Arc::default(), None);
@@ -271,7 +271,7 @@ impl StatusWriter {
         full
     }
 
-    fn due(&mut self, outlook: &Arc<Outlook>, now: Instant) -> Vec<Write> {
+    fn due(&mut self, outlook: &Arc<StatusViews>, now: Instant) -> Vec<Write> {
         let cache = self.cache.clone();
         let mut state = cache.lock();
         if !state.is_synced() {
@@ -363,8 +363,8 @@ impl StatusWriter {
     fn node_write(
         &mut self,
         node: &str,
-        (outlook, blocked): &(Arc<NodeOutlook>, Vec<String>),
-        standing: &Standing,
+        (outlook, blocked): &(Arc<NodeStatusView>, Vec<String>),
+        standing: &ControllerStatus,
         now: Instant,
         budget: &mut Budget,
     ) -> Compared {
@@ -372,7 +372,7 @@ impl StatusWriter {
             return Compared::Same;
         }
         let part = node_part(outlook, blocked, standing, self.clock.now());
-        let is_recent = |least| !self.has_rested(node, now, least);
+        let is_recent = |least| !self.min_interval_elapsed(node, now, least);
         let is_crowded = self.crowded_until.is_some_and(|until| until > now);
         let is_put_off = match difference(standing, &part) {
             Difference::None => return Compared::Same,
@@ -395,7 +395,7 @@ impl StatusWriter {
     }
 
     /// Whether nothing was written about the node for that long.
-    fn has_rested(&self, node: &str, now: Instant, least: Duration) -> bool {
+    fn min_interval_elapsed(&self, node: &str, now: Instant, least: Duration) -> bool {
         self.rested(&format!("node {node}"), now, least)
     }
 
@@ -539,13 +539,13 @@ fn node_patch(part: &NodePart) -> serde_json::Value {
 }
 
 /// The latest version of an object that is known before a call about it is sent.
-fn latest<K: Folds>(cache: &Cache, key: &str) -> u64 {
+fn latest<K: Ingest>(cache: &Cache, key: &str) -> u64 {
     let state: &mut State = &mut cache.lock();
     K::versions(state).latest(key)
 }
 
 /// Takes the answer to a call over that was sent when the object's latest version was `before`.
-fn fold<K: Folds>(cache: &Cache, before: u64, object: K) {
+fn fold<K: Ingest>(cache: &Cache, before: u64, object: K) {
     let state: &mut State = &mut cache.lock();
     K::versions(state).note_answer(&K::key(object.meta()), before, version_of(object.meta()));
     object.fold(state, Instant::now());

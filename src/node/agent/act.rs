@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::look::{Allowed, Bounds, Unit};
 use super::target::Held;
 use super::verdict;
+use crate::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState, Signal};
 use crate::core::observation::ContainerState;
-use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState, Signal};
 use crate::core::reboot::sentinel_name;
 use crate::node::bus::login::{self, LoginError};
 use crate::node::bus::units::{self, UnitError};
@@ -23,7 +23,7 @@ use crate::node::sentinel::{Folder, Mark, Placed, SentinelError};
 const RHYTHM: Duration = Duration::from_millis(50);
 
 /// Does what the look allows. Called once per claim, by the one who holds it.
-pub(super) async fn act(order: &Order, allowed: Allowed, bounds: &Bounds) -> Outcome {
+pub(super) async fn act(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
     match allowed {
         Allowed::Signal { held, signal } => send(order, &held, signal, bounds.verify).await,
         Allowed::Remove { cri, container_id, state } => {
@@ -40,7 +40,7 @@ pub(super) async fn act(order: &Order, allowed: Allowed, bounds: &Bounds) -> Out
 }
 
 /// Has the login manager boot the machine anew. Whether it does, the next boot id tells.
-async fn reboot(order: &Order, bus: &Path, bounds: &Bounds) -> Outcome {
+async fn reboot(order: &ActionCommand, bus: &Path, bounds: &Bounds) -> Outcome {
     let said = match login::reboot(bus, bounds.call).await {
         Ok(delays) if delays.is_empty() => "the login manager was asked to reboot the node".to_owned(),
         Ok(delays) => format!("the login manager was asked to reboot the node, which waits for {delays}"),
@@ -52,7 +52,7 @@ async fn reboot(order: &Order, bus: &Path, bounds: &Bounds) -> Outcome {
 }
 
 /// Leaves the mark. Whether the node boots anew for it, the next boot id tells.
-fn leave(order: &Order, folder: &Folder, mark: &Mark, path: &str) -> Outcome {
+fn leave(order: &ActionCommand, folder: &Folder, mark: &Mark, path: &str) -> Outcome {
     let done = |reason, said: &str| verdict::outcome(order, OutcomeState::Done, reason, said);
     match folder.place(sentinel_name(path).unwrap_or_default(), mark) {
         Ok(Placed::Made) => done(
@@ -73,7 +73,7 @@ fn leave(order: &Order, folder: &Folder, mark: &Mark, path: &str) -> Outcome {
 }
 
 /// Has systemd restart the unit and waits for its end. Whether that heals, the probe's next looks tell.
-async fn restart(order: &Order, unit: &Unit, bounds: &Bounds) -> Outcome {
+async fn restart(order: &ActionCommand, unit: &Unit, bounds: &Bounds) -> Outcome {
     let (name, before) = (&unit.name, unit.seen.phrase());
     let result = match units::restart(&unit.bus, name, &unit.seen, bounds.restart).await {
         Ok(result) => result,
@@ -99,7 +99,7 @@ async fn restart(order: &Order, unit: &Unit, bounds: &Bounds) -> Outcome {
     }
 }
 
-async fn send(order: &Order, held: &Arc<Held>, signal: Signal, bound: Duration) -> Outcome {
+async fn send(order: &ActionCommand, held: &Arc<Held>, signal: Signal, bound: Duration) -> Outcome {
     let pid = held.process.pid;
     let before = match held.state() {
         Ok(Some(before)) => before,
@@ -158,7 +158,7 @@ fn effect(held: &Held, signal: Signal, before: char) -> io::Result<Option<String
     Ok(Some(format!("sent {} to process {pid} ({command}), which was in state {before}; {after}", signal.as_str())))
 }
 
-fn ended_before(order: &Order, pid: i32) -> Outcome {
+fn ended_before(order: &ActionCommand, pid: i32) -> Outcome {
     let message = format!("process {pid} ended before a signal was sent");
     verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetGone, &message)
 }
@@ -193,6 +193,6 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
     }
 }
 
-fn failed(order: &Order, message: &str) -> Outcome {
+fn failed(order: &ActionCommand, message: &str) -> Outcome {
     verdict::outcome(order, OutcomeState::Failed, OutcomeReason::RequestFailed, message)
 }

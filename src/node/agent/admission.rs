@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::claims::Moment;
 use super::verdict::Refusal;
+use crate::core::command::{ActionCommand, CommandAction, OutcomeReason, Restart, Signal, is_service};
 use crate::core::fault::{FaultType, ProcessRef, Role};
-use crate::core::order::{NodeAction, Order, OutcomeReason, Restart, Signal, is_service};
 use crate::core::policy::Daemon;
 use crate::core::reboot::{self, MarkOrder};
 use crate::core::text::is_full_id;
@@ -41,7 +41,7 @@ pub(in crate::node) enum Task {
 }
 
 /// Checks the form of an order and says what it asks for.
-pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> {
+pub(in crate::node) fn task(order: &ActionCommand, node: &str) -> Result<Task, Refusal> {
     if order.node != node {
         let message = format!("the command is for node {:?}, this is {node:?}", order.node);
         return Err(Refusal::new(OutcomeReason::WrongNode, message));
@@ -61,16 +61,16 @@ pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> 
         return Err(malformed("restart.unit is not the name of a service, such as kubelet.service"));
     }
     let signal = match order.action {
-        NodeAction::ReleaseCont => Some(Signal::Cont),
-        NodeAction::ReleaseKill => Some(Signal::Kill),
-        NodeAction::CleanupOrphans => None,
-        NodeAction::RestartKubelet => return restart(order, Daemon::Kubelet),
-        NodeAction::RestartRuntime => return restart(order, Daemon::Runtime),
-        NodeAction::Reboot => {
+        CommandAction::ReleaseCont => Some(Signal::Cont),
+        CommandAction::ReleaseKill => Some(Signal::Kill),
+        CommandAction::CleanupOrphans => None,
+        CommandAction::RestartKubelet => return restart(order, Daemon::Kubelet),
+        CommandAction::RestartRuntime => return restart(order, Daemon::Runtime),
+        CommandAction::Reboot => {
             let (boot_id, process) = boot(order, order.fault_type.spec().remedy.new_boot)?;
             return Ok(Task::Reboot { boot_id, process });
         }
-        NodeAction::MarkForReboot => return mark(order),
+        CommandAction::MarkForReboot => return mark(order),
     };
     match (signal, order.fault_type) {
         (Some(signal), FaultType::HungContainer) => {
@@ -95,7 +95,7 @@ pub(in crate::node) fn task(order: &Order, node: &str) -> Result<Task, Refusal> 
 }
 
 /// A restart, where this version can look again at what it is for.
-fn restart(order: &Order, daemon: Daemon) -> Result<Task, Refusal> {
+fn restart(order: &ActionCommand, daemon: Daemon) -> Result<Task, Refusal> {
     use FaultType as F;
     match (daemon, order.fault_type) {
         (Daemon::Kubelet, F::KubeletDown | F::FdExhaustion)
@@ -107,7 +107,7 @@ fn restart(order: &Order, daemon: Daemon) -> Result<Task, Refusal> {
 }
 
 /// A reboot, where this version can look again at what it is for.
-fn boot(order: &Order, helps: Result<(), &str>) -> Result<(String, Option<ProcessRef>), Refusal> {
+fn boot(order: &ActionCommand, helps: Result<(), &str>) -> Result<(String, Option<ProcessRef>), Refusal> {
     use FaultType as F;
     let boot_id = order.boot_id.clone().filter(|id| reboot::is_boot_id(id));
     let boot_id = boot_id.ok_or_else(|| malformed("a reboot must name the boot that is to end (bootId)"))?;
@@ -124,7 +124,7 @@ fn boot(order: &Order, helps: Result<(), &str>) -> Result<(String, Option<Proces
 }
 
 /// A mark for a reboot by another tool: of a file that may be one, and for a bounded time.
-fn mark(order: &Order) -> Result<Task, Refusal> {
+fn mark(order: &ActionCommand) -> Result<Task, Refusal> {
     let (boot_id, process) = boot(order, reboot::marking_helps(order.fault_type))?;
     let Some(mark) = order.reboot_marker.clone() else {
         return Err(malformed("MarkForReboot must name the file (rebootMarker)"));
@@ -138,7 +138,7 @@ fn mark(order: &Order) -> Result<Task, Refusal> {
     Ok(Task::Mark { boot_id, process, mark })
 }
 
-fn no_second_look(order: &Order) -> Refusal {
+fn no_second_look(order: &ActionCommand) -> Refusal {
     Refusal::cannot_look(format!(
         "{:?} for {}: this version has no second check for it, so it executes nothing",
         order.action, order.fault_type
@@ -146,7 +146,7 @@ fn no_second_look(order: &Order) -> Refusal {
 }
 
 /// The process the order names, where it may be named at all.
-fn process(order: &Order, role: Role) -> Result<ProcessRef, Refusal> {
+fn process(order: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
     let Some(process) = &order.target.process else {
         return Err(malformed("no process is named"));
     };
@@ -170,7 +170,12 @@ fn process(order: &Order, role: Role) -> Result<ProcessRef, Refusal> {
 }
 
 /// Whether there is still time to start it.
-pub(super) fn in_time(order: &Order, wall: Timestamp, first_read: &Moment, now: &Moment) -> Result<(), Refusal> {
+pub(super) fn in_time(
+    order: &ActionCommand,
+    wall: Timestamp,
+    first_read: &Moment,
+    now: &Moment,
+) -> Result<(), Refusal> {
     let ttl = Duration::from_secs(order.ttl_seconds.into());
     let age = Duration::try_from(wall.duration_since(order.issued_at)).unwrap_or_default();
     if age > ttl.saturating_add(CLOCK_SLACK) {

@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use serde::{Deserialize, Serialize};
 
-use crate::core::order::{Order, Outcome};
+use crate::core::command::{ActionCommand, Outcome};
 use crate::node::misread::Misread;
 
 /// Claims older than this are swept. An order can be started for at most an hour and the clock slack of
@@ -50,7 +50,7 @@ pub(super) struct Moment {
 /// What is stored under an operation's id.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Claim {
-    order: Order,
+    order: ActionCommand,
     /// Process id of the claimant, for people.
     pid: u32,
     outcome: Option<Outcome>,
@@ -124,7 +124,7 @@ impl Claims {
     }
 
     /// When this operation was first read: `now`, unless it was read before.
-    pub(super) fn first_read(&self, order: &Order, now: &Moment) -> io::Result<Moment> {
+    pub(super) fn first_read(&self, order: &ActionCommand, now: &Moment) -> io::Result<Moment> {
         let name = format!("seen/{}", order.operation_id);
         if self.create(&name, now)? {
             return Ok(now.clone());
@@ -135,14 +135,14 @@ impl Claims {
     }
 
     /// What is known of this order's operation.
-    pub(super) fn known(&self, order: &Order) -> io::Result<Known> {
+    pub(super) fn known(&self, order: &ActionCommand) -> io::Result<Known> {
         let path = self.claim_path(order);
         let Some(bytes) = read(&path)? else { return Ok(Known::Free) };
         Ok(of_claim(&bytes, order))
     }
 
     /// Takes the operation; `false` when it is taken already. With an outcome, it has ended by that.
-    pub(super) fn claim(&self, order: &Order, outcome: Option<Outcome>) -> io::Result<bool> {
+    pub(super) fn claim(&self, order: &ActionCommand, outcome: Option<Outcome>) -> io::Result<bool> {
         self.create(
             &format!("ops/{}", order.operation_id),
             &Claim { order: order.clone(), pid: std::process::id(), outcome },
@@ -150,7 +150,7 @@ impl Claims {
     }
 
     /// Stores what came of an operation that the caller has claimed.
-    pub(super) fn conclude(&self, order: &Order, outcome: &Outcome) -> io::Result<()> {
+    pub(super) fn conclude(&self, order: &ActionCommand, outcome: &Outcome) -> io::Result<()> {
         let claim = Claim { order: order.clone(), pid: std::process::id(), outcome: Some(outcome.clone()) };
         self.replace(&format!("ops/{}", order.operation_id), &claim)
     }
@@ -179,7 +179,7 @@ impl Claims {
         Ok(std::fs::metadata(mark)?.modified()?.elapsed().is_ok_and(|age| age > KEEP))
     }
 
-    fn claim_path(&self, order: &Order) -> PathBuf {
+    fn claim_path(&self, order: &ActionCommand) -> PathBuf {
         self.folder.join("ops").join(&order.operation_id)
     }
 
@@ -240,7 +240,7 @@ impl Claims {
 
 /// What a claim says of this order's operation. One that cannot be read was cut short by a crash: it is a claim all the
 /// same.
-pub(in crate::node) fn of_claim(bytes: &[u8], order: &Order) -> Known {
+pub(in crate::node) fn of_claim(bytes: &[u8], order: &ActionCommand) -> Known {
     let Ok(claim) = serde_json::from_slice::<Claim>(bytes) else { return Known::Open };
     match claim.outcome {
         _ if !same_attempt(&claim.order, order) => Known::OtherOrder,
@@ -251,7 +251,7 @@ pub(in crate::node) fn of_claim(bytes: &[u8], order: &Order) -> Known {
 
 /// One attempt at one fault. A new leader may give the same order again, with its own epoch and time, and with a
 /// target that was looked up anew: that is the same attempt, and it has one outcome.
-fn same_attempt(a: &Order, b: &Order) -> bool {
+fn same_attempt(a: &ActionCommand, b: &ActionCommand) -> bool {
     (&a.fault_id, a.fault_type, a.action) == (&b.fault_id, b.fault_type, b.action)
 }
 

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use super::reader::Reader;
 use super::{Agent, AgentSettings};
 use crate::cli::{RunCommandArgs, STATE_DIR};
+use crate::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use crate::core::fault::MAX_LINE;
-use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::text::bounded;
 use crate::node::collect::HostPaths;
 use crate::node::collect::kubelet::Finder;
@@ -45,7 +45,7 @@ async fn run_in(state_dir: &Path, args: RunCommandArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(in crate::node) fn read_order(text: &str) -> Result<Order, String> {
+pub(in crate::node) fn read_order(text: &str) -> Result<ActionCommand, String> {
     if text.len() > MAX_ORDER {
         return Err(format!("the command has {} bytes, at most {MAX_ORDER} are read", text.len()));
     }

@@ -12,10 +12,10 @@ use super::admission::Task;
 use super::reader::Reader;
 use super::target::Held;
 use super::verdict::Refusal;
+use crate::core::command::{ActionCommand, OutcomeReason, Signal};
 use crate::core::fault::{ProcessRef, Target};
 use crate::core::faults::{kubelet, network_plugin_hung};
 use crate::core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
-use crate::core::order::{Order, OutcomeReason, Signal};
 use crate::core::thresholds::{TASK_DEADLINE, Thresholds};
 use crate::node::collect::{self, kubelet::Finder};
 use crate::node::cri::endpoint::{Api, Endpoint};
@@ -112,7 +112,7 @@ pub(super) struct Looker {
 
 impl Looker {
     /// Looks for what `task` is meant to heal.
-    pub(super) async fn look(&self, order: &Order, task: &Task) -> Result<Allowed, Refusal> {
+    pub(super) async fn look(&self, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
         match task {
             Task::ReleaseShim { process, signal } => {
                 let held = self.hold(process, &order.target).await?;

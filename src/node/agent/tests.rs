@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Agent, AgentSettings};
+use crate::core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
 use crate::core::fault::{FaultType, PodRef, ProcessRef, Role, Target};
-use crate::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use crate::node::cri::endpoint::{Endpoint, NamedBy};
 
 mod cleanup;
@@ -59,14 +59,14 @@ impl Node {
         Agent::new(self.settings())
     }
 
-    async fn execute(&self, order: &Order) -> Outcome {
+    async fn execute(&self, order: &ActionCommand) -> Outcome {
         self.agent().execute(order).await
     }
 }
 
-fn order(action: NodeAction, fault_type: FaultType, target: Target) -> Order {
+fn order(action: CommandAction, fault_type: FaultType, target: Target) -> ActionCommand {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    Order {
+    ActionCommand {
         operation_id: format!("op-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
         epoch: 3,
         node: "n1".to_owned(),
@@ -88,9 +88,9 @@ fn process_target(process: ProcessRef, sandbox_id: &str) -> Target {
 }
 
 /// Resume the frozen shim of this sandbox.
-fn resume(shim: &Running, sandbox_id: &str) -> Order {
+fn resume(shim: &Running, sandbox_id: &str) -> ActionCommand {
     let target = process_target(shim.as_target(Role::Shim), sandbox_id);
-    order(NodeAction::ReleaseCont, FaultType::HungContainer, target)
+    order(CommandAction::ReleaseCont, FaultType::HungContainer, target)
 }
 
 #[track_caller]
@@ -110,19 +110,19 @@ async fn orders_for_others_or_out_of_time_are_refused() {
     let shim = node.stage.shim(&sandbox);
     shim.stop();
 
-    let other = Order { node: "n2".to_owned(), ..resume(&shim, &sandbox) };
+    let other = ActionCommand { node: "n2".to_owned(), ..resume(&shim, &sandbox) };
     refused(&node.execute(&other).await, OutcomeReason::WrongNode);
 
     let two_hours = Timestamp::now() - SignedDuration::from_hours(2);
-    let old = Order { issued_at: two_hours, ..resume(&shim, &sandbox) };
+    let old = ActionCommand { issued_at: two_hours, ..resume(&shim, &sandbox) };
     refused(&node.execute(&old).await, OutcomeReason::Expired);
 
-    let newer = Order { epoch: 9, target: Target::default(), ..resume(&shim, &sandbox) };
+    let newer = ActionCommand { epoch: 9, target: Target::default(), ..resume(&shim, &sandbox) };
     let _ = node.execute(&newer).await;
-    let newer = Order {
+    let newer = ActionCommand {
         epoch: 9,
         ..order(
-            NodeAction::CleanupOrphans,
+            CommandAction::CleanupOrphans,
             FaultType::OrphanContainer,
             Target { container_id: Some(id()), ..Target::default() },
         )
@@ -132,7 +132,7 @@ async fn orders_for_others_or_out_of_time_are_refused() {
 
     let mut off = node.settings();
     off.allow_actions = false;
-    let order = Order { epoch: 9, ..resume(&shim, &sandbox) };
+    let order = ActionCommand { epoch: 9, ..resume(&shim, &sandbox) };
     refused(&Agent::new(off).execute(&order).await, OutcomeReason::ActionsDisabled);
 
     assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
@@ -145,7 +145,7 @@ async fn an_order_read_too_long_ago_is_refused_although_clocks_agree() {
     let sandbox = id();
     let shim = node.stage.shim(&sandbox);
     shim.stop();
-    let order = Order { ttl_seconds: 1, ..resume(&shim, &sandbox) };
+    let order = ActionCommand { ttl_seconds: 1, ..resume(&shim, &sandbox) };
     let claims = super::claims::Claims::new(&node.stage.path("state"));
     claims.prepare().unwrap();
     let now = node.agent().now().unwrap();
@@ -154,7 +154,7 @@ async fn an_order_read_too_long_ago_is_refused_although_clocks_agree() {
     refused(&node.execute(&order).await, OutcomeReason::Expired);
     assert_eq!(shim.state(), Some('T'));
 
-    let order = Order { operation_id: "boot".to_owned(), ..resume(&shim, &sandbox) };
+    let order = ActionCommand { operation_id: "boot".to_owned(), ..resume(&shim, &sandbox) };
     let before = super::claims::Moment { boot: "another".to_owned(), uptime: Duration::ZERO };
     claims.first_read(&order, &before).unwrap();
     refused(&node.execute(&order).await, OutcomeReason::Expired);
@@ -170,20 +170,20 @@ async fn malformed_orders_are_refused() {
     let good = || resume(&shim, &sandbox);
     let long = "x".repeat(64);
     for operation in ["", "../epoch", "a/b", "A", "-a", "a-", ".", long.as_str()] {
-        let order = Order { operation_id: operation.to_owned(), ..good() };
+        let order = ActionCommand { operation_id: operation.to_owned(), ..good() };
         refused(&node.execute(&order).await, OutcomeReason::CheckFailed);
     }
     for ttl_seconds in [0, 3601, u32::MAX] {
-        refused(&node.execute(&Order { ttl_seconds, ..good() }).await, OutcomeReason::CheckFailed);
+        refused(&node.execute(&ActionCommand { ttl_seconds, ..good() }).await, OutcomeReason::CheckFailed);
     }
     // A shim without the id it serves, nothing at all, and faults that this version cannot look at again.
     let no_id = Target { process: good().target.process, ..Target::default() };
     for order in [
-        Order { target: no_id, ..good() },
-        Order { target: Target::default(), ..good() },
-        Order { fault_type: FaultType::RuntimeListHung, ..good() },
-        Order { fault_type: FaultType::LeakedShim, ..good() },
-        Order { action: NodeAction::CleanupOrphans, ..good() },
+        ActionCommand { target: no_id, ..good() },
+        ActionCommand { target: Target::default(), ..good() },
+        ActionCommand { fault_type: FaultType::RuntimeListHung, ..good() },
+        ActionCommand { fault_type: FaultType::LeakedShim, ..good() },
+        ActionCommand { action: CommandAction::CleanupOrphans, ..good() },
     ] {
         refused(&node.execute(&order).await, OutcomeReason::CheckFailed);
     }

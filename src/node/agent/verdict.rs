@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::reader::Unanswered;
+use crate::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use crate::core::fault::MAX_LINE;
-use crate::core::order::{Order, Outcome, OutcomeReason, OutcomeState};
 use crate::core::text::bounded;
 
 /// Why nothing was done: nothing was touched.
@@ -24,7 +24,7 @@ impl Refusal {
         Self::new(OutcomeReason::CheckFailed, message)
     }
 
-    pub(super) fn outcome(self, order: &Order) -> Outcome {
+    pub(super) fn outcome(self, order: &ActionCommand) -> Outcome {
         outcome(order, OutcomeState::Refused, self.reason, &self.message)
     }
 }
@@ -36,7 +36,7 @@ impl From<Unanswered> for Refusal {
 }
 
 /// An answer to `order`, now, with bounded text.
-pub(super) fn outcome(order: &Order, state: OutcomeState, reason: OutcomeReason, message: &str) -> Outcome {
+pub(super) fn outcome(order: &ActionCommand, state: OutcomeState, reason: OutcomeReason, message: &str) -> Outcome {
     Outcome {
         operation_id: bounded(&order.operation_id, 63),
         state,

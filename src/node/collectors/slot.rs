@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::core::observation::Look;
+use crate::core::observation::Reading;
 use crate::node::cri::CriError;
 use crate::node::patience::Patience;
 
@@ -122,21 +122,21 @@ impl<T> Slot<T> {
 
 impl<T: Clone> Slot<T> {
     /// What is known now.
-    pub(super) fn look(&self, now: Instant) -> Look<T> {
+    pub(super) fn look(&self, now: Instant) -> Reading<T> {
         if let Some(sent) = self.sent
             && sent.patience.is_over(now)
         {
-            return Look::Hung { out: sent.patience.waited(now) };
+            return Reading::Hung { out: sent.patience.waited(now) };
         }
         match &self.outcome {
-            Outcome::Never => Look::Never,
+            Outcome::Never => Reading::Never,
             Outcome::Done { value, at, took } => {
-                Look::Done { value: value.clone(), age: now.saturating_duration_since(*at), took: *took }
+                Reading::Done { value: value.clone(), age: now.saturating_duration_since(*at), took: *took }
             }
             Outcome::Failed { error, at } => {
-                Look::Failed { error: error.clone(), age: now.saturating_duration_since(*at) }
+                Reading::Failed { error: error.clone(), age: now.saturating_duration_since(*at) }
             }
-            Outcome::Blind { reason } => Look::Blind { reason: reason.clone() },
+            Outcome::Blind { reason } => Reading::Blind { reason: reason.clone() },
         }
     }
 }
@@ -151,18 +151,18 @@ mod tests {
     fn a_call_past_its_deadline_hides_the_older_answer() {
         let start = Instant::now();
         let mut slot = Slot::new(DEADLINE);
-        assert_eq!(slot.look(start), Look::Never);
+        assert_eq!(slot.look(start), Reading::Never);
         slot.sent(start);
         slot.ended(Ok(7), start + Duration::from_secs(1), Duration::from_secs(1));
         slot.sent(start + Duration::from_secs(10));
         // Nobody has counted: this process did not run, and the call may be answered.
-        assert!(matches!(slot.look(start + Duration::from_mins(1)), Look::Done { value: 7, .. }));
+        assert!(matches!(slot.look(start + Duration::from_mins(1)), Reading::Done { value: 7, .. }));
         for _ in 0..9 {
             slot.count(slot.next_count().unwrap());
         }
         let just_before = start + Duration::from_millis(14_999);
-        assert!(matches!(slot.look(just_before), Look::Done { value: 7, .. }));
-        assert_eq!(slot.look(start + Duration::from_secs(15)), Look::Hung { out: DEADLINE });
+        assert!(matches!(slot.look(just_before), Reading::Done { value: 7, .. }));
+        assert_eq!(slot.look(start + Duration::from_secs(15)), Reading::Hung { out: DEADLINE });
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         let mut slot = Slot::new(DEADLINE);
         slot.ended(Ok(7), start, Duration::ZERO);
         slot.ended(Err(Failure::Exhausted(Duration::from_mins(1))), start, Duration::ZERO);
-        assert!(matches!(slot.look(start), Look::Failed { .. }));
+        assert!(matches!(slot.look(start), Reading::Failed { .. }));
         assert_eq!(slot.value(), None);
     }
 }

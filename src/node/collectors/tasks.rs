@@ -21,7 +21,7 @@ use super::pace::{Pace, Paces, back_off};
 use super::runtime::{place, unconnected};
 use super::slot::{Failure, Slot};
 use super::{Shared, lock};
-use crate::core::observation::{ListRound, Look, RuntimeKind, TaskAnswer};
+use crate::core::observation::{ListRound, Reading, RuntimeKind, TaskAnswer};
 use crate::core::thresholds::task_interval;
 use crate::node::runtime::{Asker, Place};
 
@@ -152,14 +152,14 @@ impl Table {
         if self.kind.answers_itself() { self.paces.1 } else { self.paces.0 }
     }
 
-    pub(super) fn looks(&self, now: Instant) -> BTreeMap<String, Look<TaskAnswer>> {
+    pub(super) fn looks(&self, now: Instant) -> BTreeMap<String, Reading<TaskAnswer>> {
         let asked = self.entries.iter().filter(|(_, entry)| entry.ended.is_some() || entry.slot.is_out());
         asked.map(|(id, entry)| (id.clone(), self.look(entry, now))).collect()
     }
 
-    fn look(&self, entry: &Entry, now: Instant) -> Look<TaskAnswer> {
+    fn look(&self, entry: &Entry, now: Instant) -> Reading<TaskAnswer> {
         match entry.slot.look(now) {
-            Look::Hung { out } if !self.is_proven(entry, now) => {
+            Reading::Hung { out } if !self.is_proven(entry, now) => {
                 let out = out.as_secs();
                 let who = match self.kind {
                     RuntimeKind::Docker => "Docker",
@@ -167,7 +167,7 @@ impl Table {
                     _ => "containerd",
                 };
                 let error = format!("out for {out} s, and {who} has answered no other question since it was due");
-                Look::Failed { error, age: Duration::ZERO }
+                Reading::Failed { error, age: Duration::ZERO }
             }
             look => look,
         }

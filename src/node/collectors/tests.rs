@@ -86,7 +86,7 @@ fn answered(seen: &Observations) -> usize {
 
 fn version_age(seen: &Observations) -> Option<Duration> {
     match &seen.runtime {
-        Look::Done { age, .. } => Some(*age),
+        Reading::Done { age, .. } => Some(*age),
         _ => None,
     }
 }
@@ -134,7 +134,7 @@ async fn a_status_that_hangs_is_a_collector_of_its_own() {
     let fake = Fake::start();
     fake.say("Status", Say::Never);
     let collectors = start(&fake, &quick());
-    until(&collectors, "a hung status", |seen| matches!(seen.status, Look::Hung { .. })).await;
+    until(&collectors, "a hung status", |seen| matches!(seen.status, Reading::Hung { .. })).await;
     others_go_on(&collectors, &fake).await;
     assert_eq!((fake.calls("Status"), collectors.outstanding().out["status"]), (1, 1), "nobody asks twice");
 }
@@ -172,7 +172,7 @@ async fn a_bad_list_is_no_verdict_and_delays_nobody() {
             fake.lists(&["s1"], &[("c1", "s1")]);
             fake.say(list, say.clone());
             let collectors = start(&fake, &quick());
-            let seen = until(&collectors, "a failed list", |seen| matches!(seen.lists, Look::Failed { .. })).await;
+            let seen = until(&collectors, "a failed list", |seen| matches!(seen.lists, Reading::Failed { .. })).await;
             assert_eq!(seen.lists.value(), None, "{list} {say:?}: a part of a round was kept");
             assert_eq!(seen.list_too_large, matches!(say, Say::Huge), "{list} {say:?}");
             others_go_on(&collectors, &fake).await;
@@ -195,13 +195,13 @@ async fn a_list_that_hangs_is_seen_at_its_deadline_and_not_asked_again() {
         let collectors = start(&fake, &quick());
         // On a slow machine the list before it may be late, too, for a moment.
         until(&collectors, "a hung list", |seen| {
-            matches!(seen.lists, Look::Hung { .. }) && seen.sandbox_list_hung == sandboxes
+            matches!(seen.lists, Reading::Hung { .. }) && seen.sandbox_list_hung == sandboxes
         })
         .await;
         others_go_on(&collectors, &fake).await;
         collectors.refresh();
         others_go_on(&collectors, &fake).await;
-        let Look::Hung { out } = now(&collectors).lists else { panic!("{list} no longer hung") };
+        let Reading::Hung { out } = now(&collectors).lists else { panic!("{list} no longer hung") };
         assert!(out >= ms(400), "{out:?}");
         assert_eq!((fake.calls(list), fake.out(list)), (1, 1), "{list} was sent again");
         assert_eq!(collectors.outstanding().out["lists"], 1);
@@ -216,7 +216,7 @@ async fn a_list_that_hangs_after_a_slow_one_is_seen_too() {
     fake.say("ListPodSandbox", Say::Late(ms(4000), Box::new(answer)));
     fake.say("ListContainers", Say::Never);
     let collectors = start(&fake, &quick());
-    let is_hung = |seen: &Observations| matches!(seen.lists, Look::Hung { .. });
+    let is_hung = |seen: &Observations| matches!(seen.lists, Reading::Hung { .. });
     until(&collectors, "a slow list of sandboxes", |seen| is_hung(seen) && seen.sandbox_list_hung).await;
     until(&collectors, "a hung list of containers", |seen| is_hung(seen) && !seen.sandbox_list_hung).await;
     let held_up = collectors.outstanding().held_up_seconds.get("lists").copied().unwrap_or_default();
@@ -229,7 +229,7 @@ async fn a_slow_list_is_hung_for_a_while_and_then_an_answer() {
     let answer = Say::message(&k8s_cri::v1::ListContainersResponse::default());
     fake.say("ListContainers", Say::Late(ms(4000), Box::new(answer)));
     let collectors = start(&fake, &quick());
-    until(&collectors, "a hung list", |seen| matches!(seen.lists, Look::Hung { .. })).await;
+    until(&collectors, "a hung list", |seen| matches!(seen.lists, Reading::Hung { .. })).await;
     until(&collectors, "its answer", |seen| round(seen).is_some()).await;
 }
 
@@ -243,7 +243,7 @@ async fn after_the_bound_a_call_is_dropped_counted_and_not_repeated_soon() {
     until(
         &collectors,
         "the bound",
-        |seen| matches!(&seen.lists, Look::Failed { error, .. } if error.contains("given up")),
+        |seen| matches!(&seen.lists, Reading::Failed { error, .. } if error.contains("given up")),
     )
     .await;
     assert_eq!(collectors.outstanding().given_up.get("lists"), Some(&1));
@@ -258,7 +258,7 @@ async fn a_version_call_that_hangs_does_not_hold_up_the_lists() {
     let fake = Fake::start();
     fake.say("Version", Say::Never);
     let collectors = start(&fake, &quick());
-    let seen = until(&collectors, "a hung version call", |seen| matches!(seen.runtime, Look::Hung { .. })).await;
+    let seen = until(&collectors, "a hung version call", |seen| matches!(seen.runtime, Reading::Hung { .. })).await;
     let first = round(&seen).unwrap_or_default();
     until(&collectors, "more rounds", |seen| round(seen).is_some_and(|round| round >= first + 3)).await;
     assert_eq!(fake.calls("Version"), 1);
@@ -273,7 +273,7 @@ async fn a_runtime_restart_is_seen_and_survived() {
     until(&collectors, "a first answer", |seen| seen.lists.value().is_some() && seen.tasks.contains_key("c1")).await;
     fake.stop();
     let seen = until(&collectors, "the end", |seen| {
-        matches!(seen.runtime, Look::Failed { .. }) && matches!(seen.lists, Look::Failed { .. })
+        matches!(seen.runtime, Reading::Failed { .. }) && matches!(seen.lists, Reading::Failed { .. })
     })
     .await;
     assert!(seen.tasks.contains_key("c1"), "tasks were forgotten while nobody could look");
@@ -281,7 +281,7 @@ async fn a_runtime_restart_is_seen_and_survived() {
     until(&collectors, "the new runtime", |seen| {
         seen.runtime.value().is_some()
             && seen.lists.value().is_some()
-            && matches!(seen.tasks.get("c1"), Some(Look::Done { value: TaskAnswer::Answered, age, .. }) if *age < ms(1000))
+            && matches!(seen.tasks.get("c1"), Some(Reading::Done { value: TaskAnswer::Answered, age, .. }) if *age < ms(1000))
     })
     .await;
 }
@@ -294,22 +294,22 @@ async fn a_socket_that_is_missing_from_the_start_is_blindness_one_that_goes_is_a
     let settings = || CollectorSettings { host: host.clone(), paces: quick(), ..CollectorSettings::default() };
     let collectors =
         Collectors::start(CollectorSettings { sockets: named(folder.path().join("none.sock")), ..settings() });
-    until(&collectors, "blindness", |seen| matches!(seen.runtime, Look::Blind { .. })).await;
+    until(&collectors, "blindness", |seen| matches!(seen.runtime, Reading::Blind { .. })).await;
 
     let fake = Fake::start();
     fake.lists(&["s1"], &[]);
     let collectors = start(&fake, &quick());
     until(&collectors, "an answer", |seen| seen.runtime.value().is_some()).await;
     std::fs::remove_file(fake.socket()).unwrap();
-    until(&collectors, "a failure", |seen| matches!(seen.runtime, Look::Failed { .. })).await;
+    until(&collectors, "a failure", |seen| matches!(seen.runtime, Reading::Failed { .. })).await;
 
     let collectors = Collectors::start(settings());
     let seen = until(&collectors, "blindness", |seen| {
-        matches!(seen.runtime, Look::Blind { .. }) && matches!(seen.lists, Look::Blind { .. })
+        matches!(seen.runtime, Reading::Blind { .. }) && matches!(seen.lists, Reading::Blind { .. })
     })
     .await;
     // There is no process table at all at that place.
-    assert!(!matches!(seen.processes, Look::Done { .. }) && !matches!(seen.kubelet, Look::Done { .. }));
+    assert!(!matches!(seen.processes, Reading::Done { .. }) && !matches!(seen.kubelet, Reading::Done { .. }));
 }
 
 fn orphans(fake: &Fake, containers: &[(&str, &str)]) {
@@ -407,11 +407,11 @@ async fn a_deaf_task_is_named_and_the_others_answer() {
     let mut paces = quick();
     paces.tasks.deadline = ms(2000);
     let collectors = start(&fake, &paces);
-    let is_over = |look: &Look<TaskAnswer>| !matches!(look, Look::Never | Look::Hung { .. });
+    let is_over = |look: &Reading<TaskAnswer>| !matches!(look, Reading::Never | Reading::Hung { .. });
     // An answer that came late while this process could not run is no silence: c2 is then asked again.
     let seen = until(&collectors, "all tasks", |seen| {
         seen.tasks.len() == 6
-            && matches!(seen.tasks["c1"], Look::Hung { .. })
+            && matches!(seen.tasks["c1"], Reading::Hung { .. })
             && seen.tasks["c2"].value() == Some(&TaskAnswer::NoAnswer)
             && ids[2..].iter().all(|id| is_over(&seen.tasks[*id]))
     })
@@ -419,7 +419,7 @@ async fn a_deaf_task_is_named_and_the_others_answer() {
     let said = |id: &str| seen.tasks[id].value().copied();
     assert_eq!(said("c3"), Some(TaskAnswer::NoAnswer));
     assert_eq!(said("c4"), Some(TaskAnswer::NotFound));
-    assert!(matches!(seen.tasks["c5"], Look::Failed { .. }));
+    assert!(matches!(seen.tasks["c5"], Reading::Failed { .. }));
     assert_eq!(said("c6"), Some(TaskAnswer::Answered));
     let calls = fake.calls("Get:c6");
     until(&collectors, "more questions", |_| fake.calls("Get:c6") >= calls + 2).await;
@@ -457,18 +457,18 @@ async fn a_containerd_that_answers_no_question_accuses_no_task() {
     fake.say("Get", Say::Never);
     let collectors = start(&fake, &quick());
     until(&collectors, "all to be asked", |seen| {
-        seen.tasks.len() == 6 && seen.tasks.values().all(|look| matches!(look, Look::Failed { .. }))
+        seen.tasks.len() == 6 && seen.tasks.values().all(|look| matches!(look, Reading::Failed { .. }))
     })
     .await;
     tokio::time::sleep(ms(1000)).await;
     let seen = now(&collectors);
-    assert!(seen.tasks.values().all(|look| matches!(look, Look::Failed { .. })), "{:?}", seen.tasks);
+    assert!(seen.tasks.values().all(|look| matches!(look, Reading::Failed { .. })), "{:?}", seen.tasks);
     assert!(ids.iter().all(|id| fake.calls(&format!("Get:{id}")) == 1), "a question was sent twice");
     others_go_on(&collectors, &fake).await;
     // Once the service answers anything, what is still out is out because of its own shim.
     fake.say("Get", Say::Error(Code::NotFound, "no such container".to_owned()));
     let hung = until(&collectors, "the control question", |seen| {
-        seen.tasks.values().all(|look| matches!(look, Look::Hung { .. }))
+        seen.tasks.values().all(|look| matches!(look, Reading::Hung { .. }))
     })
     .await;
     assert_eq!(hung.tasks.len(), 6);
@@ -480,9 +480,9 @@ async fn an_unknown_state_that_comes_at_once_is_no_silence() {
     fake.lists(&["s1"], &[("c1", "s1")]);
     fake.say("Get:c1", task(0));
     let collectors = start(&fake, &quick());
-    let asked = |seen: &Observations| seen.tasks.get("c1").is_some_and(|look| !matches!(look, Look::Never));
+    let asked = |seen: &Observations| seen.tasks.get("c1").is_some_and(|look| !matches!(look, Reading::Never));
     let seen = until(&collectors, "the task", asked).await;
-    assert!(matches!(seen.tasks["c1"], Look::Failed { .. }), "{:?}", seen.tasks["c1"]);
+    assert!(matches!(seen.tasks["c1"], Reading::Failed { .. }), "{:?}", seen.tasks["c1"]);
 }
 
 #[tokio::test]
@@ -551,6 +551,6 @@ async fn a_guess_does_not_replace_the_socket_that_an_earlier_probe_has_used() {
     let guessed = |collectors: &Collectors| collectors.endpoint().map(|endpoint| endpoint.named_by);
     until(&guessing, "a guess", |_| guessed(&guessing) == Some(NamedBy::Nobody)).await;
     let collectors = Collectors::start(CollectorSettings { saved_endpoint: Some(saved.clone()), ..settings });
-    until(&collectors, "a look", |seen| !matches!(seen.kubelet, Look::Never)).await;
+    until(&collectors, "a look", |seen| !matches!(seen.kubelet, Reading::Never)).await;
     assert_eq!(collectors.endpoint(), Some(saved));
 }

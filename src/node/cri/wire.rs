@@ -19,8 +19,8 @@ use super::seen;
 use crate::core::fault::PodRef;
 use crate::core::observation::{ContainerSeen, SandboxSeen};
 
-/// Most bytes kept of one list: some 6,000 containers, or 9,000 sandboxes. Two rounds of lists are held while the next one is read.
-pub(in crate::node) const MAX_KEPT: usize = 3 << 20;
+/// Most bytes kept of one list: some 5,000 containers, or 7,500 sandboxes. Two rounds of lists are held while the next one is read.
+pub(in crate::node) const MAX_KEPT: usize = 5 << 19;
 /// What a text takes beside its letters, in bytes.
 const TEXT: usize = 16;
 /// The field of the items, in both lists.
@@ -149,7 +149,7 @@ impl fmt::Display for ListError {
         match self {
             Self::Malformed(error) => error.fmt(f),
             Self::TooLarge(items) => {
-                write!(f, "{items} items of the list take more than the {} MiB that are kept of one", MAX_KEPT >> 20)
+                write!(f, "{items} items of the list take more than the {} KiB that are kept of one", MAX_KEPT >> 10)
             }
         }
     }

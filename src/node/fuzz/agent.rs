@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::api::duration::HumanDuration;
+use crate::core::command::{ActionCommand, CommandAction, is_service};
 use crate::core::fault::MAX_FAULTS;
 use crate::core::faults;
 use crate::core::finding::Findings;
-use crate::core::order::{NodeAction, Order, is_service};
 use crate::core::reboot::{MARK_STANDS, is_boot_id, sentinel_name};
 use crate::core::text::is_full_id;
 use crate::core::thresholds::Thresholds;
@@ -43,11 +43,11 @@ pub(crate) fn order(data: &[u8]) -> bool {
         Task::RemoveContainer { container_id } => assert!(is_full_id(&container_id)),
         Task::RemoveShim { process } | Task::RemoveUnresponsiveShim { process } => assert!(process.pid > 1),
         Task::ReleaseClient { process, .. } => {
-            assert!(process.pid > 1 && order.action != NodeAction::CleanupOrphans);
+            assert!(process.pid > 1 && order.action != CommandAction::CleanupOrphans);
             assert!(order.target.container_id.as_deref().is_some_and(is_full_id));
         }
         Task::ReleaseShim { process, .. } | Task::ReleasePlugin { process, .. } => {
-            assert!(process.pid > 1 && order.action != NodeAction::CleanupOrphans);
+            assert!(process.pid > 1 && order.action != CommandAction::CleanupOrphans);
         }
         Task::Reboot { boot_id, process } => {
             assert!(is_boot_id(&boot_id) && process.is_none_or(|process| process.pid > 1));
@@ -64,11 +64,11 @@ pub(crate) fn order(data: &[u8]) -> bool {
 
 /// What stands under an operation's id. Whatever it is, the operation is not free.
 pub(crate) fn claim(data: &[u8]) -> bool {
-    let order = Order {
+    let order = ActionCommand {
         operation_id: "op-1".to_owned(),
         epoch: 1,
         node: "w1".to_owned(),
-        action: NodeAction::ReleaseCont,
+        action: CommandAction::ReleaseCont,
         allow_running_pods: false,
         fault_id: "hungcontainer-1".to_owned(),
         fault_type: fault::FaultType::HungContainer,

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::handle::Handle;
 use super::{bounded::read_file, rooted};
-use crate::core::order::is_service;
+use crate::core::command::is_service;
 
 /// Longest list of groups that is read.
 const MAX_GROUPS: usize = 16 << 10;

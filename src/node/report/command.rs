@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::client::{CallError, call, in_time, request};
 use crate::api::{NodeCommand, is_check_name};
-use crate::core::order::Order;
+use crate::core::command::ActionCommand;
 
 /// Annotation of the bookmark that follows what was there when a watch began.
 const INITIAL: &str = "k8s.io/initial-events-end";
@@ -22,7 +22,7 @@ pub struct Command {
     /// Whether it was ever read: before that, that no order shows says nothing.
     pub is_known: bool,
     /// The order that stands, if one does and it can be read.
-    pub order: Option<Order>,
+    pub order: Option<ActionCommand>,
     /// The controller's last request for a fresh check; 0 = none.
     pub check_sequence: u64,
     /// The last request of a person or a roll-out for a fresh check, by its name.

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::api::{ConditionType, condition::status_of};
     use crate::core::examples::{Node, SANDBOX};
-    use crate::core::snapshot::Tri;
+    use crate::core::snapshot::TriState;
 
     fn at(node: &mut Node, second: u64) -> Observations {
         node.now = Duration::from_secs(second);
@@ -225,7 +225,7 @@ mod tests {
         let kubelet = status.kubelet.unwrap();
         assert_eq!((kubelet.started, kubelet.started_at), (Some(true), Timestamp::from_second(1_699_999_400).ok()));
         assert_eq!(status.conditions.len(), 15);
-        assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), Tri::True);
+        assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), TriState::True);
         let collectors = status.probe.unwrap().collectors;
         assert_eq!(collectors.len(), 10);
         assert!(
@@ -264,10 +264,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_the_node_itself_lacks_makes_no_collector_look_more_often() {
-        use crate::core::observation::Look;
+        use crate::core::observation::Reading;
         let mut judge = Judge::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
-        let Look::Done { value: disks, .. } = &mut node.disks else { panic!("no look") };
+        let Reading::Done { value: disks, .. } = &mut node.disks else { panic!("no look") };
         disks.filesystems[0].bytes.left = 0;
         let seen = at(&mut node, 1000);
         let judged = judge.judge(&seen, &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
@@ -293,7 +293,7 @@ mod tests {
         let mut judge = Judge::new(Thresholds::default(), Saved::default());
         let mut node = Node::healthy();
         judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
-        node.runtime = crate::core::observation::Look::Failed { error: "refused".into(), age: Duration::ZERO };
+        node.runtime = crate::core::observation::Reading::Failed { error: "refused".into(), age: Duration::ZERO };
         let judged = judge.judge(&at(&mut node, 1010), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
         assert_eq!(judged.status.runtime.unwrap().version, "containerd://1.6.20");
     }

@@ -62,8 +62,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::core::command::ActionCommand;
     use crate::core::examples::order;
-    use crate::core::order::Order;
     use crate::node::cri::endpoint::{Endpoint, NamedBy};
     use crate::node::sentinel::{Mark, Placed};
 
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(Folder::open(host).unwrap().place("reboot-required", &mark).unwrap(), Placed::Made);
     }
 
-    fn told(order: Option<Order>) -> Command {
+    fn told(order: Option<ActionCommand>) -> Command {
         Command { order, ..Command::NONE }
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
-use crate::core::order::{Order, Outcome};
+use crate::core::command::{ActionCommand, Outcome};
 
 /// Carries out one order. Called again with the same order it tells what came of it.
-pub(super) type Execute = Arc<dyn Fn(Order) -> BoxFuture<'static, Outcome> + Send + Sync>;
+pub(super) type Execute = Arc<dyn Fn(ActionCommand) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
 /// The order under way and the outcome of the one before.
 pub(super) struct Orders {
@@ -34,7 +34,7 @@ impl Orders {
 
     /// Starts this order, unless it is under way or at its end, or another is under way: then it must be
     /// offered again.
-    pub(super) fn offer(&mut self, order: &Order) {
+    pub(super) fn offer(&mut self, order: &ActionCommand) {
         let ended = self.outcome.as_ref().is_some_and(|outcome| outcome.operation_id == order.operation_id);
         if ended || self.running.is_some() {
             return;
@@ -64,8 +64,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::core::command::{OutcomeReason, OutcomeState};
     use crate::core::examples::order;
-    use crate::core::order::{OutcomeReason, OutcomeState};
 
     fn counting(count: &Arc<AtomicU32>) -> Execute {
         let count = Arc::clone(count);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::core::observation::{Look, Observations};
-use crate::core::snapshot::Tri;
+use crate::core::observation::{Observations, Reading};
+use crate::core::snapshot::TriState;
 use crate::node::report::command::Command;
 
 /// The controller's request is answered after this long even if a collector has not come back.
@@ -74,13 +74,13 @@ impl Requests {
     }
 
     /// Notes which requests are answered by these observations, whose ages hold at `at`, and by what they say of a restart.
-    pub(super) fn settle(&mut self, seen: &Observations, at: Instant, safe: Tri) {
+    pub(super) fn settle(&mut self, seen: &Observations, at: Instant, safe: TriState) {
         let look = self.looks.settle(at, |since| since >= LOOK_WITHIN || looked_since(seen, since));
         let check = self.checks.settle(at, |since| {
             // A yes by evidence from before the question would be no answer to it.
             let is_overdue = since >= CHECK_WITHIN;
             let is_whole = tasks_since(seen, since);
-            (is_whole && looked_since(seen, since)) || (is_overdue && (is_whole || safe != Tri::True))
+            (is_whole && looked_since(seen, since)) || (is_overdue && (is_whole || safe != TriState::True))
         });
         self.answers = self.answers.saturating_add(u64::from(look || check));
     }
@@ -99,11 +99,11 @@ impl Requests {
 
 /// Whether a look was sent and has come back within this time, or hangs. A look that hangs tells, and one that nobody can take never
 /// comes.
-fn looked<T>(look: &Look<T>, since: Duration) -> bool {
+fn looked<T>(look: &Reading<T>, since: Duration) -> bool {
     match look {
-        Look::Done { age, .. } | Look::Failed { age, .. } => *age <= since,
-        Look::Hung { .. } | Look::Blind { .. } => true,
-        Look::Never => false,
+        Reading::Done { age, .. } | Reading::Failed { age, .. } => *age <= since,
+        Reading::Hung { .. } | Reading::Blind { .. } => true,
+        Reading::Never => false,
     }
 }
 
@@ -145,49 +145,49 @@ mod tests {
         assert!(!requests.hear(&Command::default(), began) && !requests.hear(&Command::NONE, began));
         assert!(requests.hear(&told(3, None), began) && requests.is_open());
         assert!(!requests.hear(&told(4, None), began) && !requests.hear(&told(5, None), began), "one is under way");
-        requests.settle(&seen, began + LOOK_WITHIN, Tri::True);
+        requests.settle(&seen, began + LOOK_WITHIN, TriState::True);
         assert_eq!((requests.answers, requests.is_open()), (1, false));
         assert!(requests.hear(&told(5, None), began + secs(3)));
-        requests.settle(&seen, began + secs(6), Tri::True);
+        requests.settle(&seen, began + secs(6), TriState::True);
         assert!(!requests.hear(&told(5, None), began + secs(7)), "it is answered");
         // The object is deleted and made anew: its numbers begin anew.
         assert!(!requests.hear(&Command::NONE, began + secs(8)));
         assert!(requests.hear(&told(1, None), began + secs(9)));
-        requests.settle(&seen, began + secs(12), Tri::True);
+        requests.settle(&seen, began + secs(12), TriState::True);
         assert!(requests.hear(&told(5, None), began + secs(13)));
     }
 
     #[test]
     fn a_person_waits_for_every_container_and_the_controller_does_not() {
         let (mut requests, began, mut node) = (Requests::default(), Instant::now(), Node::healthy());
-        let aged = |seconds: u64| Look::Done {
+        let aged = |seconds: u64| Reading::Done {
             value: TaskAnswer::Answered,
             age: secs(seconds),
             took: Duration::from_millis(5),
         };
         node.tasks.insert("slow".into(), aged(60));
         assert!(requests.hear(&told(1, Some("a")), began));
-        requests.settle(&node.seen(), began + secs(11), Tri::True);
+        requests.settle(&node.seen(), began + secs(11), TriState::True);
         assert_eq!((requests.answers, requests.check_answered()), (1, None), "the controller's is answered");
         node.tasks.insert("slow".into(), aged(2));
-        requests.settle(&node.seen(), began + secs(11), Tri::True);
+        requests.settle(&node.seen(), began + secs(11), TriState::True);
         assert_eq!((requests.answers, requests.check_answered().map(String::as_str)), (2, Some("a")));
         assert!(!requests.is_open());
         // One that hangs has said all that it can say, and one that nobody asks is not waited for.
-        node.tasks.insert("slow".into(), Look::Hung { out: secs(9) });
+        node.tasks.insert("slow".into(), Reading::Hung { out: secs(9) });
         assert!(requests.hear(&told(1, Some("b")), began + secs(20)));
-        requests.settle(&node.seen(), began + secs(22), Tri::True);
+        requests.settle(&node.seen(), began + secs(22), TriState::True);
         assert_eq!(requests.check_answered().map(String::as_str), Some("b"));
         node.tasks.insert("slow".into(), aged(600));
         assert!(requests.hear(&told(1, Some("a")), began + secs(30)), "the same name as once before");
-        requests.settle(&node.seen(), began + secs(100), Tri::True);
-        requests.settle(&node.seen(), began + secs(41), Tri::Unknown);
+        requests.settle(&node.seen(), began + secs(100), TriState::True);
+        requests.settle(&node.seen(), began + secs(41), TriState::Unknown);
         assert_eq!(
             requests.check_answered().map(String::as_str),
             Some("b"),
             "a yes waits, and so does a no for a while"
         );
-        requests.settle(&node.seen(), began + secs(30) + CHECK_WITHIN, Tri::False);
+        requests.settle(&node.seen(), began + secs(30) + CHECK_WITHIN, TriState::False);
         assert_eq!(requests.check_answered().map(String::as_str), Some("a"));
     }
 }

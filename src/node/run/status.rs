@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::api::health::{CollectorState, CollectorStatus, ProbeMode, ProbeStatus, RuntimeStatus};
-use crate::core::observation::{Look, Observations, ProcessTable, TaskAnswer};
-use crate::core::order::Outcome;
+use crate::core::command::Outcome;
+use crate::core::observation::{Observations, ProcessTable, Reading, TaskAnswer};
 use crate::core::text::bounded;
 
 /// Bounds of the object's fields.
@@ -85,13 +85,13 @@ pub(super) fn collectors(seen: &Observations) -> Vec<CollectorStatus> {
     ]
 }
 
-fn collector<T>(name: &str, look: &Look<T>) -> CollectorStatus {
+fn collector<T>(name: &str, look: &Reading<T>) -> CollectorStatus {
     let (state, message) = match look {
-        Look::Never => (CollectorState::Starting, String::new()),
-        Look::Done { .. } => (CollectorState::Ok, String::new()),
-        Look::Hung { out } => (CollectorState::Hung, format!("a call has been out for {} s", out.as_secs())),
-        Look::Failed { error, .. } => (CollectorState::Failed, error.clone()),
-        Look::Blind { reason } => (CollectorState::Unavailable, reason.clone()),
+        Reading::Never => (CollectorState::Starting, String::new()),
+        Reading::Done { .. } => (CollectorState::Ok, String::new()),
+        Reading::Hung { out } => (CollectorState::Hung, format!("a call has been out for {} s", out.as_secs())),
+        Reading::Failed { error, .. } => (CollectorState::Failed, error.clone()),
+        Reading::Blind { reason } => (CollectorState::Unavailable, reason.clone()),
     };
     CollectorStatus {
         name: name.to_owned(),
@@ -102,7 +102,7 @@ fn collector<T>(name: &str, look: &Look<T>) -> CollectorStatus {
 }
 
 /// The collector of processes, which goes on where there is more than it takes in, and says what it has left out.
-fn processes(look: &Look<ProcessTable>) -> CollectorStatus {
+fn processes(look: &Reading<ProcessTable>) -> CollectorStatus {
     let left_out = look.value().map(|table| table.left_out.to_string()).unwrap_or_default();
     let collector = collector("processes", look);
     if left_out.is_empty() { collector } else { CollectorStatus { message: bounded(&left_out, LINE), ..collector } }
@@ -110,20 +110,20 @@ fn processes(look: &Look<ProcessTable>) -> CollectorStatus {
 
 /// The collector of single tasks: as fresh as its newest answer, and hung only when none comes back.
 fn tasks(seen: &Observations) -> CollectorStatus {
-    let newest = |wanted: fn(&Look<TaskAnswer>) -> bool| {
+    let newest = |wanted: fn(&Reading<TaskAnswer>) -> bool| {
         seen.tasks.values().filter(|look| wanted(look)).min_by_key(|look| age(look).unwrap_or(Duration::MAX))
     };
-    let best = newest(|look| matches!(look, Look::Done { .. }))
-        .or_else(|| newest(|look| matches!(look, Look::Hung { .. })))
+    let best = newest(|look| matches!(look, Reading::Done { .. }))
+        .or_else(|| newest(|look| matches!(look, Reading::Hung { .. })))
         .or_else(|| newest(|_| true));
-    best.map_or_else(|| collector::<TaskAnswer>("tasks", &Look::Never), |look| collector("tasks", look))
+    best.map_or_else(|| collector::<TaskAnswer>("tasks", &Reading::Never), |look| collector("tasks", look))
 }
 
 /// Age of the last completed look.
-pub(super) fn age<T>(look: &Look<T>) -> Option<Duration> {
+pub(super) fn age<T>(look: &Reading<T>) -> Option<Duration> {
     match look {
-        Look::Done { age, .. } | Look::Failed { age, .. } => Some(*age),
-        Look::Never | Look::Hung { .. } | Look::Blind { .. } => None,
+        Reading::Done { age, .. } | Reading::Failed { age, .. } => Some(*age),
+        Reading::Never | Reading::Hung { .. } | Reading::Blind { .. } => None,
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     fn a_look_that_has_left_something_out_says_so_and_is_no_failure() {
         let mut node = Node::healthy();
         assert_eq!(processes(&node.seen().processes).message, "");
-        let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+        let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
         value.left_out.locks = Some("more file locks than are read".to_owned());
         let collector = processes(&node.seen().processes);
         assert_eq!(
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn one_hung_task_does_not_make_the_collector_hung() {
         let mut node = Node::healthy();
-        node.tasks.insert("x".into(), Look::Hung { out: Duration::from_secs(9) });
+        node.tasks.insert("x".into(), Reading::Hung { out: Duration::from_secs(9) });
         assert_eq!(tasks(&node.seen()).state, CollectorState::Ok);
         node.tasks.retain(|id, _| id == "x");
         assert_eq!(tasks(&node.seen()).state, CollectorState::Hung);

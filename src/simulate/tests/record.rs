@@ -2,7 +2,7 @@
 
 use crate::core::plan::BlockReason;
 use crate::core::remediation::Phase;
-use crate::core::snapshot::{Snapshot, Tri};
+use crate::core::snapshot::{Snapshot, TriState};
 use crate::simulate;
 use crate::simulate::account::What;
 use crate::simulate::record::record;
@@ -113,16 +113,16 @@ events:
 until: 30m
 ";
     let mut seen = after(text, policy);
-    let told = |recorded: &Timeline| -> Vec<(String, Option<Tri>, String)> {
+    let told = |recorded: &Timeline| -> Vec<(String, Option<TriState>, String)> {
         let of = |event: &Event| event.condition.clone().map(|one| (event.nodes[0].clone(), one.status, one.reason));
         recorded.events.iter().filter_map(of).collect()
     };
     let worker = |number: u8| format!("worker-{number}");
     let recorded = record(&seen);
     let expected = [
-        (worker(1), Some(Tri::True), "DockerHung".to_owned()),
+        (worker(1), Some(TriState::True), "DockerHung".to_owned()),
         (worker(1), None, String::new()),
-        (worker(2), Some(Tri::True), String::new()),
+        (worker(2), Some(TriState::True), String::new()),
     ];
     assert_eq!(told(&recorded), expected);
     let again = serde_saphyr::to_string(&recorded).unwrap();

@@ -1,7 +1,7 @@
 //! The one shape of a Job in nrh-node.
 
 use anyhow::Result;
-use nrh::core::order::Order;
+use nrh::core::command::ActionCommand;
 use nrh_testbed::Bed;
 use nrh_testbed::operator::IMAGE;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ const JOBS: &str = "/apis/batch/v1/namespaces/nrh-node/jobs";
 
 /// A Job as the controller makes it, for an order to worker-1.
 pub fn shaped() -> Value {
-    let order: Order = serde_json::from_value(crate::admission::nodes::order()).unwrap();
+    let order: ActionCommand = serde_json::from_value(crate::admission::nodes::order()).unwrap();
     serde_json::to_value(nrh::controller::jobs::job(&order, IMAGE).unwrap()).unwrap()
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use nrh::core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
+use nrh::core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
 
 /// How the kubelet of a machine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Machine {
     /// Its kubelet.
     pub kubelet: Kubelet,
     /// What is done there in vain.
-    fails: &'static [NodeAction],
+    fails: &'static [CommandAction],
     boots: usize,
     claimed: BTreeSet<String>,
     said: Option<Outcome>,
@@ -34,7 +34,7 @@ pub struct Machine {
 
 impl Machine {
     /// In its first boot, without any order.
-    pub fn new(kubelet: Kubelet, fails: &'static [NodeAction]) -> Self {
+    pub fn new(kubelet: Kubelet, fails: &'static [CommandAction]) -> Self {
         let (claimed, said, mark) = Default::default();
         Self { kubelet, fails, boots: 0, claimed, said, goes_down: false, mark }
     }
@@ -50,7 +50,7 @@ impl Machine {
     }
 
     /// Boots anew where it goes down, or where it is marked for that and the order for the mark still stands; whether it did.
-    pub fn boots_anew(&mut self, standing: Option<&Order>) -> bool {
+    pub fn boots_anew(&mut self, standing: Option<&ActionCommand>) -> bool {
         let is_wanted = |mark: &String| standing.is_some_and(|order| order.operation_id == *mark);
         let is_rebooted = self.goes_down || self.mark.take_if(|mark| is_wanted(mark)).is_some();
         // The file goes with its order.
@@ -63,7 +63,7 @@ impl Machine {
 
     /// Does what the order says, unless it has done so already, or it is for another boot. What was done, and whether the fault is
     /// gone by that.
-    pub fn obeys(&mut self, order: &Order) -> Option<(NodeAction, bool)> {
+    pub fn obeys(&mut self, order: &ActionCommand) -> Option<(CommandAction, bool)> {
         if !self.claimed.insert(order.operation_id.clone()) {
             return None;
         }
@@ -81,8 +81,8 @@ impl Machine {
         if !is_meant {
             return None;
         }
-        self.goes_down = action == NodeAction::Reboot;
-        self.mark = (action == NodeAction::MarkForReboot).then(|| order.operation_id.clone());
+        self.goes_down = action == CommandAction::Reboot;
+        self.mark = (action == CommandAction::MarkForReboot).then(|| order.operation_id.clone());
         let is_for_boot = self.goes_down || self.mark.is_some();
         Some((action, state == OutcomeState::Done && !is_for_boot))
     }

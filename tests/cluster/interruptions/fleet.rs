@@ -11,9 +11,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use nrh::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, TAINT_ANNOTATION};
+use nrh::core::command::ActionCommand;
 use nrh::core::condition::looked_at;
 use nrh::core::fault::FaultType;
-use nrh::core::order::Order;
 use nrh::core::remediation::Phase;
 use nrh::core::taint::TAINT_KEY;
 use serde_json::{Value, json};
@@ -310,7 +310,7 @@ impl Fleet {
     }
 
     /// One agent does so, by this order; whether its machine has booted anew.
-    fn obeys(&self, node: &str, order: Option<&Order>) -> bool {
+    fn obeys(&self, node: &str, order: Option<&ActionCommand>) -> bool {
         let (mut machines, mut nodes) = (self.machines.lock().unwrap(), self.nodes.lock().unwrap());
         let (Some(machine), Some(sick)) = (machines.get_mut(node), nodes.get_mut(node)) else { return false };
         let is_rebooted = machine.boots_anew(order);

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use nrh::core::command::CommandAction;
 use nrh::core::drain::QUIET_APART;
 use nrh::core::fault::FaultType;
-use nrh::core::order::NodeAction;
 use nrh::core::plan::PlanSettings;
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ pub struct Ladder {
     /// What is done on the node, in that order, as its kubelet and its agent know it.
     pub acts: &'static [&'static str],
     /// What of that is in vain.
-    pub fails: &'static [NodeAction],
+    pub fails: &'static [CommandAction],
     /// The controller's writes to others' objects by the audit log, and how often there is each of them.
     pub written: &'static [(&'static str, usize)],
     /// Kinds of writes at which the leader is to be killed, beside those of every remediation.
@@ -126,7 +126,7 @@ pub const LADDERS: [Ladder; 9] = [
             json!([step("RestartKubelet", &json!({})), {"action": "Cordon"}, step("Reboot", &reboot), {"action": "Notify"}])
         },
         acts: &["RestartKubelet", "Reboot"],
-        fails: &[NodeAction::RestartKubelet],
+        fails: &[CommandAction::RestartKubelet],
         written: &[("patch nodes", 2)],
         points: &["order given", "order withdrawn", "PATCH nodes"],
         ..COMMON
@@ -140,7 +140,7 @@ pub const LADDERS: [Ladder; 9] = [
             json!([step("RestartRuntime", &json!({})), mark, {"action": "Notify"}])
         },
         acts: &["RestartRuntime", "MarkForReboot"],
-        fails: &[NodeAction::RestartRuntime],
+        fails: &[CommandAction::RestartRuntime],
         points: ORDERED,
         ..COMMON
     },

@@ -36,8 +36,8 @@ use crate::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, Role, Severity, Su
 use crate::finding::*;
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DisksSeen, HostSeen, KubeletSeen, KubeletSettings,
-    ListRound, Look, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen, ProcessTable, RelistsSeen,
-    RuntimeKind, RuntimeSeen, SandboxSeen, Space, StatusSeen, TaskAnswer, Unproven, Usage,
+    ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen, ProcessTable, Reading,
+    RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, Space, StatusSeen, TaskAnswer, Unproven, Usage,
 };
 use crate::reason::ConditionReason;
 

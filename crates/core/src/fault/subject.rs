@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::tri::Tri;
+use crate::tri_state::TriState;
 
 /// A pod, by the three things that identify it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -88,7 +88,7 @@ impl Daemon {
 #[serde(rename_all = "camelCase")]
 pub struct ConditionStatus {
     /// Its status: True, False or Unknown.
-    pub status: Tri,
+    pub status: TriState,
     /// Its reason, as whoever wrote it put it; may be empty.
     #[serde(default)]
     #[schemars(length(max = 256))]

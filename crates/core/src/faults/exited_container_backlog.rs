@@ -4,7 +4,7 @@ use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Findings, STALE, Verdict, lists};
-use crate::observation::{ContainerState, ListRound, Look};
+use crate::observation::{ContainerState, ListRound, Reading};
 use crate::thresholds::Confirm;
 
 /// The kubelet removes ended containers every minute.
@@ -33,7 +33,7 @@ const KEY: &str = "lists";
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::ExitedContainerBacklog;
     let (severity, message, impact, line, looked) = match (&seen.lists, lists(seen)) {
-        (Look::Failed { age, error }, _) if seen.list_too_large && *age <= STALE => (
+        (Reading::Failed { age, error }, _) if seen.list_too_large && *age <= STALE => (
             Severity::High,
             "the runtime's list of sandboxes or containers is too large to be read",
             "nothing that needs this list is judged; beyond 16 MiB the kubelet sees none of its pods either, and cannot remove \

@@ -67,7 +67,7 @@ pub(super) fn full(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
             ((false, false), _) => Verdict::undecided("it is nearly full"),
             ((bytes, _), _) => {
                 let what = if bytes { "bytes" } else { "inodes" };
-                findings.sightings.push(is_full(filesystem, what, looked, thresholds).into());
+                findings.sightings.push(full_filesystem(filesystem, what, looked, thresholds).into());
                 Verdict::undecided("it is full")
             }
         };
@@ -76,7 +76,12 @@ pub(super) fn full(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
     findings.cover(kind, coverage);
 }
 
-fn is_full<'a>(filesystem: &'a FilesystemSeen, what: &str, looked: Duration, thresholds: &Thresholds) -> Component<'a> {
+fn full_filesystem<'a>(
+    filesystem: &'a FilesystemSeen,
+    what: &str,
+    looked: Duration,
+    thresholds: &Thresholds,
+) -> Component<'a> {
     let FilesystemSeen { bytes, inodes, device, .. } = filesystem;
     Component {
         kind: FaultType::DiskFull,

@@ -11,7 +11,7 @@ use crate::finding::{
     describe, evidence, lists, of_pod, process_ref, short,
 };
 use crate::observation::{
-    ContainerSeen, ContainerState, ListRound, Look, Observations, Part, ProcessSeen, RuntimeKind, TaskAnswer,
+    ContainerSeen, ContainerState, ListRound, Observations, Part, ProcessSeen, Reading, RuntimeKind, TaskAnswer,
     answers_nobody,
 };
 use crate::reason::ConditionReason;
@@ -130,7 +130,7 @@ impl<'a> Answers<'a> {
         answers
     }
 
-    fn take(&mut self, id: &'a str, look: Option<&Look<TaskAnswer>>, now: Duration, needed: bool) {
+    fn take(&mut self, id: &'a str, look: Option<&Reading<TaskAnswer>>, now: Duration, needed: bool) {
         let Some(look) = look else {
             self.unasked += usize::from(needed);
             return;
@@ -141,8 +141,8 @@ impl<'a> Answers<'a> {
         };
         match look {
             // The daemon itself may have been stuck for a part of the time.
-            Look::Hung { .. } => silence(now, None),
-            Look::Done { value: TaskAnswer::NoAnswer, age, took } if *age <= self.max_age => {
+            Reading::Hung { .. } => silence(now, None),
+            Reading::Done { value: TaskAnswer::NoAnswer, age, took } if *age <= self.max_age => {
                 let looked = now.saturating_sub(*age);
                 silence(looked.saturating_sub(*took), Some(looked));
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind};
+use crate::fault::{Daemon, FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Findings, Known, KubeletStart, STALE, Verdict, answer, lists, processes};
 use crate::observation::{KubeletSeen, Observations, Part};
 use crate::reason::ConditionReason;
@@ -36,6 +36,8 @@ pub(super) const DOWN: FaultSpec = FaultSpec {
     bounds: &[&START_AGE],
     condition: Some(ConditionType::KubeletReady),
     time_to_confirm: |of| of.confirm(&CONFIRM_DOWN).usual_time(),
+    down: Some(Daemon::Kubelet),
+    names: |_| true,
     pods_cannot_end: true,
     remedy: Remedy { restart: |_| ByDaemon { kubelet: Ok(()), ..NO_RESTART }, new_boot: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::Critical, SubjectKind::Kubelet)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy, Reporter};
+use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy, ShowsIn};
 use crate::fault::{FaultGroup, Severity, SubjectKind};
 
 /// Age from which a kubelet should have written its node's status, or have completed its start by its own word. It
@@ -14,7 +14,7 @@ pub const AGE: Duration = Duration::from_secs(90);
 pub const SEEN: Duration = Duration::from_mins(1);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
-    reporter: Reporter::Controller,
+    shows_in: ShowsIn::KubeletStart,
     time_to_confirm: |_| AGE,
     pods_cannot_end: true,
     holds_up_pods: true,

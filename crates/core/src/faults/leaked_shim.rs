@@ -30,6 +30,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     condition: Some(ConditionType::SandboxesConsistent),
     time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
+    names: |target| target.process.is_some() || target.sandbox_id.is_some(),
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Shim)
 };
@@ -61,28 +62,28 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     }
     for process in &table.processes {
         let Part::Shim { id, living_children } = &process.part else { continue };
-        match standing(id, lists) {
-            Standing::Needed => {
+        match orphan_state(id, lists) {
+            OrphanState::Needed => {
                 coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
             }
-            Standing::Unclear => {
+            OrphanState::Unclear => {
                 let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
                 coverage.named.insert(id.clone(), Verdict::unknown(ConditionReason::CheckFailed, &detail));
             }
             // The kubelet's have full ids; a shim of `ctr run` with a name of its own is nobody's leftover.
-            Standing::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
+            OrphanState::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
                 coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
             }
-            Standing::Left if table.left_out.processes.is_some() => {
+            OrphanState::Left if table.left_out.processes.is_some() => {
                 coverage.named.insert(id.clone(), absent(table, both));
             }
-            Standing::Left if seen.kind == RuntimeKind::Docker => match docker_proof(process, id, lists, both) {
+            OrphanState::Left if seen.kind == RuntimeKind::Docker => match docker_proof(process, id, lists, both) {
                 Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
                 Err(verdict) => {
                     coverage.named.insert(id.clone(), verdict);
                 }
             },
-            Standing::Left => match proof(process, id, seen, both, thresholds, findings) {
+            OrphanState::Left => match proof(process, id, seen, both, thresholds, findings) {
                 Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
                 Err(verdict) => {
                     coverage.named.insert(id.clone(), verdict);
@@ -107,7 +108,7 @@ fn leaked_monitors(
     coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CheckFailed, detail));
     for process in table.processes.iter().filter(|process| process.state == 'T') {
         let Part::Monitor { id } = &process.part else { continue };
-        let is_left = matches!(standing(id, lists), Standing::Left);
+        let is_left = matches!(orphan_state(id, lists), OrphanState::Left);
         if is_left && process.parent == 1 && table.left_out.processes.is_none() {
             let proof = Proof { line: "it is stopped, and no container with its id runs", looked };
             let mut sighting = leaked(process, id, lists, &proof, thresholds);
@@ -121,7 +122,7 @@ fn leaked_monitors(
 }
 
 /// How a shim's id stands in the lists.
-enum Standing {
+enum OrphanState {
     /// A ready sandbox or a running container is behind it.
     Needed,
     /// A container that is created, or of unknown state, is behind it: it may be at work.
@@ -130,7 +131,7 @@ enum Standing {
     Left,
 }
 
-fn standing(id: &str, lists: &ListRound) -> Standing {
+fn orphan_state(id: &str, lists: &ListRound) -> OrphanState {
     let ready = lists.sandboxes.iter().any(|sandbox| sandbox.ready && sandbox.id == id);
     // Known only to the second list: it has just come, and its state is not known yet.
     let new = lists.sandboxes_again.iter().any(|known| known == id)
@@ -138,15 +139,15 @@ fn standing(id: &str, lists: &ListRound) -> Standing {
     let mut unclear = new;
     for container in lists.containers.iter().filter(|container| container.id == id || container.sandbox_id == id) {
         match container.state {
-            ContainerState::Running => return Standing::Needed,
+            ContainerState::Running => return OrphanState::Needed,
             ContainerState::Created | ContainerState::Unknown => unclear = true,
             ContainerState::Exited => {}
         }
     }
     match (ready, unclear) {
-        (true, _) => Standing::Needed,
-        (false, true) => Standing::Unclear,
-        (false, false) => Standing::Left,
+        (true, _) => OrphanState::Needed,
+        (false, true) => OrphanState::Unclear,
+        (false, false) => OrphanState::Left,
     }
 }
 

@@ -31,6 +31,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     // High only while the kubelet is down and none has completed a start since the orphan was first seen: it may be what keeps it
     // from starting. A kubelet older than 1.24 surely dies on it (Critical).
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
+    names: |target| target.container_id.is_some(),
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };

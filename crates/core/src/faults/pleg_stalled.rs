@@ -1,10 +1,10 @@
 //! `PlegStalled`: the kubelet says that it cannot check its pods. The controller finds it.
 
-use super::spec::{FaultSpec, Remedy, Reporter};
+use super::spec::{FaultSpec, Remedy, ShowsIn};
 use crate::fault::{FaultGroup, Severity, SubjectKind};
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
-    reporter: Reporter::Controller,
+    shows_in: ShowsIn::Ready,
     // The kubelet itself waits three minutes before it says so.
     pods_cannot_end: true,
     holds_up_pods: true,

@@ -6,7 +6,7 @@ use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Coverage, Findings, PORT_STALE, STALE, Verdict};
-use crate::observation::Look;
+use crate::observation::Reading;
 use crate::reason::ConditionReason;
 use crate::thresholds::Confirm;
 
@@ -33,20 +33,22 @@ enum Sight {
 }
 
 /// Calls to the runtime: their errors and their silence are signs of the runtime's faults, and so is a look had.
-fn of_call<T>(look: &Look<T>, now: Duration, stale: Duration) -> Sight {
+fn of_call<T>(look: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     match look {
-        Look::Done { age, .. } | Look::Failed { age, .. } if *age <= stale => Sight::Looked(now.saturating_sub(*age)),
-        Look::Hung { .. } => Sight::Looked(now),
-        Look::Blind { reason } => Sight::Blind(reason.clone()),
-        Look::Never | Look::Done { .. } | Look::Failed { .. } => Sight::Never,
+        Reading::Done { age, .. } | Reading::Failed { age, .. } if *age <= stale => {
+            Sight::Looked(now.saturating_sub(*age))
+        }
+        Reading::Hung { .. } => Sight::Looked(now),
+        Reading::Blind { reason } => Sight::Blind(reason.clone()),
+        Reading::Never | Reading::Done { .. } | Reading::Failed { .. } => Sight::Never,
     }
 }
 
 /// Looks at the node itself, each on a thread of its own: nobody else tells why one of them gives nothing.
-fn of_thread<T>(look: &Look<T>, now: Duration, stale: Duration) -> Sight {
+fn of_thread<T>(look: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     match look {
-        Look::Hung { .. } => Sight::Blind("the check does not return".to_owned()),
-        Look::Failed { error, age } if *age <= stale => Sight::Blind(error.clone()),
+        Reading::Hung { .. } => Sight::Blind("the check does not return".to_owned()),
+        Reading::Failed { error, age } if *age <= stale => Sight::Blind(error.clone()),
         look => of_call(look, now, stale),
     }
 }

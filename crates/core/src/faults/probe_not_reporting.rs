@@ -1,12 +1,17 @@
 //! `ProbeNotReporting`: the probe has missed its heartbeats. The controller finds it.
 
-use super::spec::{FaultSpec, NO_RESTART, Remedy, Reporter};
-use crate::fault::{FaultGroup, Severity, SubjectKind};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::spec::{FaultSpec, NO_RESTART, Remedy, ShowsIn};
+use crate::fault::{Fault, FaultGroup, FaultState, FaultType, Severity, Subject, SubjectKind, Target};
+use crate::moment::begun;
 
 const NOBODY_CHECKS: &str = "no action is executed on a node that nobody can check";
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
-    reporter: Reporter::Controller,
+    shows_in: ShowsIn::Heartbeats,
     remedy: Remedy {
         hung_process: Err(NOBODY_CHECKS),
         leftover: Err(NOBODY_CHECKS),
@@ -18,3 +23,23 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     },
     ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Probe)
 };
+
+/// The fault, of a probe whose last report arrived so long ago.
+pub fn fault(node: &str, now: Timestamp, arrived: Duration) -> Fault {
+    Fault {
+        id: Fault::identity(FaultType::ProbeNotReporting, node),
+        kind: FaultType::ProbeNotReporting,
+        severity: Severity::Medium,
+        state: FaultState::Confirmed,
+        subject: Subject::of(SubjectKind::Probe),
+        target: Target::default(),
+        message: format!("the probe of node {node} has missed three of its promised heartbeats"),
+        impact: "what is wrong on the node is not known, and nothing can be done there".to_owned(),
+        first_seen: begun(now, arrived),
+        duration_seconds: arrived.as_secs(),
+        confirmations: 3,
+        check_age_seconds: 0,
+        evidence: Vec::new(),
+        evidence_bundle: None,
+    }
+}

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
+use crate::fault::{Daemon, FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{Check, Component, Findings, STALE, Verdict, answer, describe, evidence, lists, processes};
-use crate::observation::{Look, MayBe, Observations, Part};
+use crate::observation::{MayBe, Observations, Part, Reading};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, LIST_DEADLINE};
@@ -23,6 +23,8 @@ pub(super) const UNREACHABLE: FaultSpec = FaultSpec {
     time_to_confirm: |of| of.confirm(&CONFIRM_UNREACHABLE).usual_time(),
     restart_harms: |_| ByDaemon { kubelet: true, runtime: false },
     runtime_unresponsive: true,
+    down: Some(Daemon::Runtime),
+    names: |_| true,
     pods_cannot_end: true,
     remedy: Remedy { restart: |_| ByDaemon { runtime: Ok(()), ..NO_RESTART }, new_boot: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Runtime, Severity::Critical, SubjectKind::Runtime)
@@ -35,6 +37,7 @@ pub(super) const LIST_HUNG: FaultSpec = FaultSpec {
     time_to_confirm: |of| of.bound(&LIST_DEADLINE).saturating_add(of.confirm(&CONFIRM_LIST_HUNG).usual_time()),
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     runtime_unresponsive: true,
+    names: |_| true,
     pods_cannot_end: true,
     remedy: Remedy { restart: |_| ByDaemon { runtime: Ok(()), ..NO_RESTART }, new_boot: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Runtime)
@@ -78,9 +81,9 @@ fn is_gone(seen: &Observations) -> bool {
 pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::RuntimeUnreachable;
     let (how, detail, looked) = match &seen.runtime {
-        Look::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
+        Reading::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
         // A failure of long ago says nothing about now, as an answer would not.
-        Look::Failed { error, age } if *age <= STALE => {
+        Reading::Failed { error, age } if *age <= STALE => {
             ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age))
         }
         look => {
@@ -126,7 +129,7 @@ pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
             findings.blind(kind, verdict.clone());
         }
     };
-    let Look::Hung { out } = &seen.lists else {
+    let Reading::Hung { out } = &seen.lists else {
         return blind(findings, &Verdict::clean_at(lists(seen)));
     };
     if let Err(verdict) = answer(&seen.runtime, seen.now, "the runtime", STALE) {

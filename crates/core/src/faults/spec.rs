@@ -3,16 +3,26 @@
 use std::time::Duration;
 
 use crate::condition_type::ConditionType;
-use crate::fault::{Daemon, Fault, FaultGroup, Role, Severity, Subject, SubjectKind};
+use crate::fault::{Daemon, Fault, FaultGroup, Role, Severity, Subject, SubjectKind, Target};
 use crate::thresholds::{Bound, Confirm, Thresholds};
 
-/// Who finds a fault.
+/// Where a fault shows, and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reporter {
-    /// The probe, on the node.
-    Probe,
-    /// The controller, from what the API server says.
-    Controller,
+pub enum ShowsIn {
+    /// In what the probe reports. All others the controller finds.
+    Report,
+    /// In the heartbeats of the probe.
+    Heartbeats,
+    /// In the pod that it is about.
+    Pod,
+    /// In what the kubelet writes into its Node at its start.
+    KubeletStart,
+    /// In the condition `Ready` of the Node.
+    Ready,
+    /// In a condition of the Node that another tool writes.
+    Condition,
+    /// In how often the node's state has changed.
+    History,
 }
 
 /// Whether a fault names a pod.
@@ -116,8 +126,8 @@ pub struct FaultSpec {
     pub worst_severity: Severity,
     /// What it is usually about.
     pub subject: SubjectKind,
-    /// Who finds it.
-    pub reporter: Reporter,
+    /// Where it shows.
+    pub shows_in: ShowsIn,
     /// The probe's condition that it turns False.
     pub condition: Option<ConditionType>,
     /// Whether it comes and goes slowly, or stands for days: nothing is checked more often because of it.
@@ -132,6 +142,10 @@ pub struct FaultSpec {
     pub restart_harms: fn(&Fault) -> ByDaemon<bool>,
     /// Whether the runtime as a whole does not answer: nobody can say then what else hangs in it.
     pub runtime_unresponsive: bool,
+    /// The daemon that is down.
+    pub down: Option<Daemon>,
+    /// Whether what an action is to touch is named.
+    pub names: fn(&Target) -> bool,
     /// Whether pods of the node cannot end.
     pub pods_cannot_end: bool,
     /// Whether it keeps pods from getting on, as the API shows it.
@@ -150,7 +164,9 @@ impl FaultSpec {
             severity,
             worst_severity: severity,
             subject,
-            reporter: Reporter::Probe,
+            shows_in: ShowsIn::Report,
+            down: None,
+            names: |target| target.process.is_some(),
             condition: None,
             lasting: false,
             confirm: &[],

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::spec::{FaultSpec, Remedy, Reporter};
+use super::spec::{FaultSpec, Remedy, ShowsIn};
 use crate::fault::{FaultGroup, Severity, SubjectKind};
 
 /// A DaemonSet pod waits in `CrashLoopBackOff` at the longest back-off, its container ended this long
@@ -16,7 +16,7 @@ pub const TERMINATING: Duration = Duration::from_mins(2);
 pub const CREATING: Duration = Duration::from_mins(2);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
-    reporter: Reporter::Controller,
+    shows_in: ShowsIn::Pod,
     time_to_confirm: |_| BACK_OFF,
     holds_up_pods: true,
     remedy: Remedy { new_pod: Ok(()), ..Remedy::USUAL },

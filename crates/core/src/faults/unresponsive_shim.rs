@@ -10,7 +10,7 @@ use crate::finding::{
     Check, Coverage, Findings, Harm, STALE, Sighting, Verdict, absent, answer, describe, evidence, kind_not_known,
     process_ref, processes, short, unproven,
 };
-use crate::observation::{Look, MayBe, Part, ProcessSeen, RuntimeKind};
+use crate::observation::{MayBe, Part, ProcessSeen, Reading, RuntimeKind};
 use crate::text::{bounded, is_full_id};
 use crate::thresholds::Confirm;
 
@@ -29,8 +29,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::UnresponsiveShim;
     let silent = match &seen.runtime {
-        Look::Hung { .. } => true,
-        Look::Failed { age, .. } => *age <= STALE,
+        Reading::Hung { .. } => true,
+        Reading::Failed { age, .. } => *age <= STALE,
         _ => false,
     };
     // Another daemon beside it, somebody's own Docker, says nothing of containerd.

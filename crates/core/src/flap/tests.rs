@@ -21,7 +21,7 @@ fn after(gaps: &[u32]) -> (Flap, Moment) {
     (flap, now)
 }
 
-const SEEN: ReadySeen = (Tri::True, None);
+const SEEN: ReadySeen = (TriState::True, None);
 
 #[test]
 fn the_decay_halves_in_a_half_life_and_is_what_the_power_of_two_is() {
@@ -133,14 +133,14 @@ fn no_clock_hides_a_flap_that_was_written_down() {
 /// A controller that begins anew: what it sees of `Ready` first and now, beside what was written.
 #[test]
 fn what_was_written_and_what_was_seen_are_not_counted_twice() {
-    let stood = |second| (Tri::True, Some(later(second)));
+    let stood = |second| (TriState::True, Some(later(second)));
     let (flap, now) = after(&[60; 3]);
     let record = flap.record(now, wall(), stood(0));
     let own = Flap::first(Change::Ready, 3).with(Change::Ready, 4);
     let count = |own, first, seen| Flap::restored(&record, own, (first, seen), 5, wall()).unwrap().changes();
     assert_eq!(count(None, stood(0), stood(0)), 4, "nothing since");
     assert_eq!(count(None, stood(9), stood(9)), 4, "another time alone is none: some kubelets renew it");
-    let away = (Tri::Unknown, Some(later(9)));
+    let away = (TriState::Unknown, Some(later(9)));
     assert_eq!(count(None, away, away), 5, "at least one while nobody looked");
     assert_eq!(count(Some(own), stood(0), stood(9)), 6, "all of its own came after");
     assert_eq!(count(Some(own), stood(-9), stood(0)), 4, "the other controller has seen all of them");
@@ -152,11 +152,12 @@ fn what_was_written_and_what_was_seen_are_not_counted_twice() {
 #[test]
 fn what_one_who_stood_by_has_seen_is_not_forgotten() {
     let (written, then) = after(&[60; 4]);
-    let record = written.record(then, wall(), (Tri::True, Some(later(0))));
+    let record = written.record(then, wall(), (TriState::True, Some(later(0))));
     assert!(!written.is_flapping());
     let (own, now) = after(&[60; 8]);
-    let seen = (Tri::True, Some(later(240)));
-    let restored = Flap::restored(&record, Some(own), ((Tri::True, Some(later(-999))), seen), now, later(240)).unwrap();
+    let seen = (TriState::True, Some(later(240)));
+    let restored =
+        Flap::restored(&record, Some(own), ((TriState::True, Some(later(-999))), seen), now, later(240)).unwrap();
     assert!(restored.is_flapping());
     assert_eq!((restored.changes(), restored.penalty(now)), (9, own.penalty(now)), "none counts twice");
     assert_eq!(restored.record(now, later(240), seen).check(later(240)), Ok(()));

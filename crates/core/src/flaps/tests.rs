@@ -11,7 +11,7 @@ fn wall(seconds: u64) -> Timestamp {
     Timestamp::from_second(1_767_582_000 + i64::try_from(seconds).unwrap()).unwrap()
 }
 
-fn node(ready: Tri, since: u64) -> NodeView {
+fn node(ready: TriState, since: u64) -> NodeView {
     NodeView { uid: "u".into(), ready, ready_since: Some(wall(since)), ..NodeView::default() }
 }
 
@@ -19,7 +19,7 @@ fn node(ready: Tri, since: u64) -> NodeView {
 fn flap(flaps: &mut Flaps, from: u64, times: u64, every: u64) -> u64 {
     for n in 0..=times {
         let at = from + n * every;
-        let ready = if n % 2 == 0 { Tri::True } else { Tri::False };
+        let ready = if n % 2 == 0 { TriState::True } else { TriState::False };
         flaps.note_ready("n", &node(ready, at), secs(at));
     }
     from + times * every
@@ -31,7 +31,7 @@ fn report(faults: &[Fault]) -> ReportView {
         interval: secs(60),
         sequence: 1,
         actions_enabled: true,
-        kubelet_works: Tri::True,
+        kubelet_works: TriState::True,
         boot_id: String::new(),
     };
     let faults = faults.iter().map(|fault| ReportedFault { fault: fault.clone(), looked: secs(0) }).collect();
@@ -61,13 +61,13 @@ fn only_another_status_is_a_change() {
     flaps.note_ready("n", &new, secs(0));
     // A kubelet that renews the time with every heartbeat.
     for at in 0..500 {
-        flaps.note_ready("n", &node(Tri::True, at), secs(at));
+        flaps.note_ready("n", &node(TriState::True, at), secs(at));
     }
     assert!(flaps.told(secs(500), wall(500)).is_empty());
     flap(&mut flaps, 501, 8, 1);
     assert!(flaps.told(secs(510), wall(510))["n"].flapping.is_some());
     // Another Node of that name has no history.
-    flaps.note_ready("n", &NodeView { uid: "other".into(), ..node(Tri::True, 511) }, secs(511));
+    flaps.note_ready("n", &NodeView { uid: "other".into(), ..node(TriState::True, 511) }, secs(511));
     assert!(flaps.told(secs(511), wall(511)).is_empty());
 }
 
@@ -75,7 +75,7 @@ fn only_another_status_is_a_change() {
 fn a_thousand_changes_are_told_a_few_times() {
     let (mut flaps, mut before, mut tellings) = (Flaps::default(), None, 0_u64);
     for n in 0..=1_000_u64 {
-        let ready = if n % 2 == 0 { Tri::True } else { Tri::False };
+        let ready = if n % 2 == 0 { TriState::True } else { TriState::False };
         flaps.note_ready("n", &node(ready, n * 5), secs(n * 5));
         let told = flaps.told(secs(n * 5), wall(n * 5)).remove("n").map(|view| view.record);
         tellings += u64::from(told != before);
@@ -129,13 +129,13 @@ fn the_next_controller_goes_on_where_the_one_before_has_ended() {
         assert!(again.is_empty(), "it is read once");
         (next.told(secs(3), wall(now + 61)).remove("n"), refused)
     };
-    let same = node(Tri::True, now);
+    let same = node(TriState::True, now);
     let (told, refused) = restart("u", same.clone(), &record);
     assert!(refused.is_empty() && told.as_ref().unwrap().flapping.is_some());
     assert_eq!(told.unwrap().record.ready_transitions, 20);
-    let (told, _) = restart("u", node(Tri::False, now + 30), &record);
+    let (told, _) = restart("u", node(TriState::False, now + 30), &record);
     assert_eq!(told.unwrap().record.ready_transitions, 21, "at least one while nobody looked");
-    let (told, _) = restart("u", node(Tri::True, now + 30), &record);
+    let (told, _) = restart("u", node(TriState::True, now + 30), &record);
     assert_eq!(told.unwrap().record.ready_transitions, 20, "a time that is renewed is none");
     assert_eq!(restart("another", same.clone(), &record), (None, vec![]), "it is about another Node");
     let bad = FlapRecord { penalty: u32::MAX, ..record };
@@ -156,7 +156,7 @@ fn reboots_in_a_row_are_no_flap_with_all_that_they_go_through() {
     let faults =
         faults.map(|kind| Fault { id: Fault::identity(kind, "n"), state: FaultState::Confirmed, ..fault(kind) });
     for round in 0..2 {
-        let stands = [Tri::True, Tri::False, Tri::Unknown, Tri::False, Tri::True];
+        let stands = [TriState::True, TriState::False, TriState::Unknown, TriState::False, TriState::True];
         for (ready, at) in stands.into_iter().zip([0, 10, 50, 70, 90]) {
             flaps.note_ready("n", &node(ready, round * 100 + at), secs(round * 100 + at));
         }
@@ -201,8 +201,8 @@ fn on_a_node_that_flaps_a_fault_that_was_away_for_a_moment_goes_on() {
     };
     let mut sequence = 0;
     for turn in 0..6 {
-        for (ready, faults, lasts) in [(Tri::False, vec![seen.clone()], 200), (Tri::True, vec![], 60)] {
-            let complaint = (ready == Tri::False).then_some(Complaint::PlegStalled);
+        for (ready, faults, lasts) in [(TriState::False, vec![seen.clone()], 200), (TriState::True, vec![], 60)] {
+            let complaint = (ready == TriState::False).then_some(Complaint::PlegStalled);
             flaps.note_ready("n", &NodeView { complaint, ..node(ready, now) }, secs(now));
             for at in (now..now + lasts).step_by(20) {
                 sequence += 1;
@@ -213,14 +213,18 @@ fn on_a_node_that_flaps_a_fault_that_was_away_for_a_moment_goes_on() {
                 flaps.note_report("n", &report, secs(at + 19));
             }
             now += lasts;
-            if ready == Tri::False {
+            if ready == TriState::False {
                 let want = if turn < 4 { Some(0) } else { Some((turn + 1) * 200) };
                 let got = stayed(&mut flaps, now, &stalled);
                 assert_eq!(got.filter(|got| *got > 0), want.filter(|want| *want > 0), "turn {turn}");
             } else {
                 assert_eq!(stayed(&mut flaps, now, &stalled).unwrap_or(0), 0, "it is away");
             }
-            assert_eq!(stayed(&mut flaps, now, &seen).unwrap_or(0) > 600, ready == Tri::False && turn >= 4, "{turn}");
+            assert_eq!(
+                stayed(&mut flaps, now, &seen).unwrap_or(0) > 600,
+                ready == TriState::False && turn >= 4,
+                "{turn}"
+            );
         }
     }
     assert_eq!(flaps.told(secs(now), wall(now))["n"].stayed, [], "neither is there");

@@ -12,7 +12,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 /// A node that is Ready, and whose status was last written so long after the kubelet began.
-fn node(ready: Tri, written: i64) -> NodeView {
+fn node(ready: TriState, written: i64) -> NodeView {
     NodeView { ready, status_at: Some(at(BEGAN + written)), ..NodeView::default() }
 }
 
@@ -53,7 +53,7 @@ fn what_the_kubelet_says_is_read_from_a_closed_set() {
 #[test]
 fn a_ready_node_whose_status_is_older_than_its_kubelet_has_a_blocked_one() {
     // As measured: one stopped shim, kubelet 1.36, blocked for 61 s to 152 s, Ready all the time.
-    let view = node(Tri::True, -200);
+    let view = node(TriState::True, -200);
     for age in [0, 30, 89] {
         assert_eq!(blocked(&view, &process(age), &[]), None, "{age}");
     }
@@ -65,7 +65,7 @@ fn a_ready_node_whose_status_is_older_than_its_kubelet_has_a_blocked_one() {
     assert_eq!((&found.message, &found.evidence), (&later.message, &later.evidence), "no figure changes by itself");
     // It has written its status: the start is over.
     for written in [0, 1, 60, 500] {
-        assert_eq!(blocked(&node(Tri::True, written), &process(600), &[]), None, "{written}");
+        assert_eq!(blocked(&node(TriState::True, written), &process(600), &[]), None, "{written}");
     }
 }
 
@@ -74,15 +74,15 @@ fn what_explains_it_is_named_and_only_that() {
     let (hung, plugin) = (fault(FaultType::HungContainer), fault(FaultType::NetworkPluginHung));
     let mut list = fault(FaultType::RuntimeListHung);
     list.severity = Severity::Critical;
-    let found = blocked(&node(Tri::True, -200), &process(90), &[&plugin, &list, &hung]).unwrap();
+    let found = blocked(&node(TriState::True, -200), &process(90), &[&plugin, &list, &hung]).unwrap();
     assert!(found.message.ends_with("; likely cause: HungContainer: container (suspected)"), "{}", found.message);
-    let found = blocked(&node(Tri::True, -200), &process(90), &[&plugin]).unwrap();
+    let found = blocked(&node(TriState::True, -200), &process(90), &[&plugin]).unwrap();
     assert!(found.message.ends_with("names no cause on the node"), "{}", found.message);
 }
 
 #[test]
 fn missing_or_contradicting_evidence_is_no_blocked_start() {
-    let (view, kubelet) = (node(Tri::True, -200), process(600));
+    let (view, kubelet) = (node(TriState::True, -200), process(600));
     assert!(blocked(&view, &kubelet, &[]).is_some());
     let cases: [(&str, NodeView, KubeletView); 8] = [
         ("no kubelet runs", view.clone(), KubeletView { began: None, ..kubelet.clone() }),
@@ -94,9 +94,9 @@ fn missing_or_contradicting_evidence_is_no_blocked_start() {
         ),
         ("and has not counted yet", view.clone(), KubeletView { unfinished: None, ..kubelet.clone() }),
         ("the node was never written", NodeView { status_at: None, ..view.clone() }, kubelet.clone()),
-        ("its lease is stale: it has lost more than its start", node(Tri::Unknown, -200), kubelet.clone()),
-        ("it is not ready for another reason", node(Tri::False, -200), kubelet.clone()),
-        ("a rounded second", node(Tri::True, -3), kubelet.clone()),
+        ("its lease is stale: it has lost more than its start", node(TriState::Unknown, -200), kubelet.clone()),
+        ("it is not ready for another reason", node(TriState::False, -200), kubelet.clone()),
+        ("a rounded second", node(TriState::True, -3), kubelet.clone()),
     ];
     for (name, view, kubelet) in cases {
         assert_eq!(blocked(&view, &kubelet, &[]), None, "{name}");
@@ -106,7 +106,7 @@ fn missing_or_contradicting_evidence_is_no_blocked_start() {
 #[test]
 fn an_older_kubelet_says_itself_that_its_start_is_not_complete() {
     // As measured: kubelet 1.30 turned NotReady within a second, and wrote so.
-    let says = |written| NodeView { complaint: Some(Complaint::StartIncomplete), ..node(Tri::False, written) };
+    let says = |written| NodeView { complaint: Some(Complaint::StartIncomplete), ..node(TriState::False, written) };
     assert_eq!(blocked(&says(1), &process(60), &[]), None, "it took 60 s");
     let found = blocked(&says(1), &process(90), &[]).unwrap();
     assert!(found.message.contains("says that its start is not complete"), "{}", found.message);
@@ -116,8 +116,11 @@ fn an_older_kubelet_says_itself_that_its_start_is_not_complete() {
 #[test]
 fn a_stalled_pleg_is_the_kubelets_own_word_with_what_the_probe_knows() {
     use crate::observation::{KubeletSettings, SettingsSource};
-    let stalled =
-        NodeView { complaint: Some(Complaint::PlegStalled), ready_since: Some(at(BEGAN)), ..node(Tri::False, 600) };
+    let stalled = NodeView {
+        complaint: Some(Complaint::PlegStalled),
+        ready_since: Some(at(BEGAN)),
+        ..node(TriState::False, 600)
+    };
     let settings = KubeletSettings { request_timeout: secs(900), evented_pleg: true, source: SettingsSource::File };
     let kubelet = KubeletView { settings: Some(settings), ..process(6000) };
     let hung = fault(FaultType::HungContainer);
@@ -127,6 +130,6 @@ fn a_stalled_pleg_is_the_kubelets_own_word_with_what_the_probe_knows() {
     assert!(found.evidence.iter().any(|line| line.contains("900 s")), "{:?}", found.evidence);
     assert_eq!(lasted(&found, at(BEGAN + 77)), secs(77));
     assert!(pleg_stalled("w1", &stalled, None, &[]).is_some(), "also where no probe reports");
-    let ready = NodeView { ready: Tri::True, ..stalled };
+    let ready = NodeView { ready: TriState::True, ..stalled };
     assert_eq!(pleg_stalled("w1", &ready, Some(&kubelet), &[]), None);
 }

@@ -3,19 +3,19 @@
 
 use jiff::Timestamp;
 
-use super::evidence::{Cure, NodeFacts, Probe, Seen};
-use super::ladder::{Look, Relapse};
-use super::payment::Payment;
+use super::evidence::{ClearCheck, NodeContext, ObservedFault, Probe};
 use super::scope::{self, Scope};
-use super::turn::Turn;
+use super::select::{EvidenceRequirement, Recurrence};
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
 use super::{
-    Block, BlockReason, Ctx, Wake, approval, attempt, cause, drain, ending, executors, going_down, hand_off, ladder,
-    quiet, readiness, reboot, refused, steps, taint,
+    Block, BlockReason, Ctx, Wake, approval, attempt, cause, drain, ending, executors, hand_off, pending_reboot,
+    readiness, reboot, refused, select, stabilization, steps, taint,
 };
 use crate::budget::Slots;
 use crate::fault::{FaultState, FaultType};
 use crate::moment::since;
-use crate::policy::{Action, ActionType, Found, Mode, Policy, Rule, Step};
+use crate::policy::{Action, ActionType, Mode, Policy, Rule, RuleMatch, Step};
 use crate::remediation::{
     Executor, MAX_REMEDIATION_FAULTS, MAX_STEPS, Remediation, RemediationFault, Resolution, StepState,
 };
@@ -23,24 +23,24 @@ use crate::remediation::{
 /// Runs one reconcile of an open remediation.
 pub(super) fn take(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     remediation: &Remediation,
-    payment: &Payment,
+    slot: &SlotReservation,
     slots: &mut Slots,
     wake: &mut Wake,
-) -> Turn {
-    let mut turn = Turn::new(remediation.clone());
+) -> RemediationUpdate {
+    let mut turn = RemediationUpdate::new(remediation.clone());
     hand_off::note_uncordon(ctx, facts, &mut turn.remediation);
-    let is_known = ending::note_put_back(ctx, facts, &mut turn.remediation);
+    let is_known = ending::record_removed_markers(ctx, facts, &mut turn.remediation);
     if !remediation.phase.is_final() {
-        match (ending::must_end(ctx, facts, &turn.remediation), payment, ending::policy_of(ctx, remediation)) {
+        match (ending::must_end(ctx, facts, &turn.remediation), slot, ending::policy_of(ctx, remediation)) {
             (Some(why), ..) => ending::cancel(ctx, &mut turn.remediation, &why),
-            (None, Payment::Refused(why), _) => ending::cancel(ctx, &mut turn.remediation, why),
-            (None, _, Some(policy)) if is_known => go_on(ctx, facts, policy, &mut turn, (payment, slots), wake),
+            (None, SlotReservation::Refused(why), _) => ending::cancel(ctx, &mut turn.remediation, why),
+            (None, _, Some(policy)) if is_known => go_on(ctx, facts, policy, &mut turn, (slot, slots), wake),
             (None, _, _) => {}
         }
     }
-    if quiet::is_awaited(ctx, facts, &mut turn, wake) {
+    if stabilization::is_awaited(ctx, facts, &mut turn, wake) {
         return turn;
     }
     if turn.remediation.is_watched() {
@@ -51,19 +51,19 @@ pub(super) fn take(
         turn.effect = Some(cleanup);
         wake.at(ctx.settings.retry);
     }
-    going_down::note(ctx, facts, &mut turn, wake);
+    pending_reboot::note(ctx, facts, &mut turn, wake);
     turn
 }
 
 fn go_on(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
-    (payment, slots): (&Payment, &mut Slots),
+    turn: &mut RemediationUpdate,
+    (slot, slots): (&SlotReservation, &mut Slots),
     wake: &mut Wake,
 ) {
-    steps::move_on(ctx, facts, policy, turn, payment, wake);
+    steps::move_on(ctx, facts, policy, turn, slot, wake);
     if let Some(why) = scope::broken(policy) {
         set_aside(turn, &why, ctx.snapshot.now);
     }
@@ -89,20 +89,20 @@ fn go_on(
         if turn.effect.is_none() {
             match scope::broken(policy) {
                 Some(why) => hold_open(turn, &why, wake),
-                None => next_step(ctx, facts, policy, turn, payment, wake),
+                None => next_step(ctx, facts, policy, turn, slot, wake),
             }
         }
     } else {
         let blocked = turn.blocked.len();
         wait_for_step(turn, wake);
         join(ctx, facts, policy, turn, slots, wake);
-        give_way(ctx, facts, policy, turn, blocked, payment, wake);
+        yield_to_more_urgent(ctx, facts, policy, turn, blocked, slot, wake);
     }
     turn.remediation.set_phase();
 }
 
 /// Faults that are gone by a clean look, whether by a step or by themselves.
-fn mark_healed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) {
+fn mark_healed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
     let current = remediation.current_step().map(|step| step.fault_id.clone());
     let mut healed = Vec::new();
     for fault in &remediation.faults {
@@ -110,7 +110,7 @@ fn mark_healed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediatio
             continue;
         }
         let after = remediation.steps.iter().filter(|s| s.fault_id == fault.id).filter_map(|s| s.executed_at).max();
-        if facts.cure(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == Cure::Clean {
+        if facts.cure(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
             healed.push((fault.id.clone(), fault.kind, after.is_some()));
         }
     }
@@ -124,7 +124,14 @@ fn mark_healed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediatio
 }
 
 /// Confirmed faults of the node that are not in the remediation yet, or have come back.
-fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, slots: &mut Slots, wake: &mut Wake) {
+fn join(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) {
     let scope = ctx.scopes.get(policy.name.as_str());
     let selects = facts.policies.iter().any(|selecting| selecting.name == policy.name);
     for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
@@ -132,7 +139,7 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
         match turn.remediation.fault(id).map(|fault| fault.state) {
             Some(Resolution::Open) => continue,
             Some(Resolution::Exhausted) => {
-                let is_fresh = ladder::evidence(facts, seen, ctx).is_ok();
+                let is_fresh = select::evidence(facts, seen, ctx).is_ok();
                 let how =
                     if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
                 let message =
@@ -152,7 +159,8 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
             continue;
         }
         let other = facts.policy_for(&seen.fault).filter(|other| other.name != policy.name);
-        if let Some((other, Found::Perhaps(rule, lack))) = other.map(|other| (other, facts.rule_of(other, &seen.fault)))
+        if let Some((other, RuleMatch::Perhaps(rule, lack))) =
+            other.map(|other| (other, facts.rule_of(other, &seen.fault)))
         {
             turn.block(id, readiness::doubtful(other, rule, &seen.fault, &lack), wake);
             continue;
@@ -200,7 +208,7 @@ fn join(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, turn: &mut Turn, s
 }
 
 /// What joins an open remediation is as new as what would open one: where nothing new may be begun, it waits.
-fn not_blocked<'p>(facts: &NodeFacts<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
+fn not_blocked<'p>(facts: &NodeContext<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
     let blocked = scope.and_then(|scope| scope.blocked(Some(facts)));
     blocked.map_or(Ok(rule), |(reason, message)| Err(Block::new(reason, &message)))
 }
@@ -209,9 +217,9 @@ fn not_blocked<'p>(facts: &NodeFacts<'_>, scope: Option<&Scope<'_>>, rule: &'p R
 /// not noted in the stored slot yet, by which the next leader counts.
 fn limited(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     scope: &Scope<'_>,
-    turn: &Turn,
+    turn: &RemediationUpdate,
     kind: FaultType,
     slots: &mut Slots,
 ) -> Option<Block> {
@@ -229,7 +237,7 @@ fn limited(
 
 /// Takes back what has not begun, is asked for, or would need a further look before each of its rounds: no such look says yes to a
 /// policy that cannot be used, and what was never tried must not count as tried. It has its turn again when the policy is mended.
-fn set_aside(turn: &mut Turn, why: &str, now: Timestamp) {
+fn set_aside(turn: &mut RemediationUpdate, why: &str, now: Timestamp) {
     let Some(step) = turn.remediation.current_step() else { return };
     let is_waiting = match step.state {
         StepState::AwaitingApproval => true,
@@ -244,13 +252,13 @@ fn set_aside(turn: &mut Turn, why: &str, now: Timestamp) {
 }
 
 /// Nothing is begun for any of its faults, for this reason.
-fn hold_open(turn: &mut Turn, why: &str, wake: &mut Wake) {
+fn hold_open(turn: &mut RemediationUpdate, why: &str, wake: &mut Wake) {
     for id in open_but(&turn.remediation, None) {
         turn.block(&id, Block::new(BlockReason::Paused, why), wake);
     }
 }
 
-fn wait_for_step(turn: &mut Turn, wake: &mut Wake) {
+fn wait_for_step(turn: &mut RemediationUpdate, wake: &mut Wake) {
     let Some(current) = turn.remediation.current_step().map(|step| step.fault_id.clone()) else { return };
     for id in open_but(&turn.remediation, Some(&current)) {
         under_way(turn, &id, wake);
@@ -263,7 +271,7 @@ fn open_but(remediation: &Remediation, but: Option<&str>) -> Vec<String> {
     open.map(|fault| fault.id.clone()).filter(|id| Some(id.as_str()) != but).collect()
 }
 
-fn under_way(turn: &mut Turn, id: &str, wake: &mut Wake) {
+fn under_way(turn: &mut RemediationUpdate, id: &str, wake: &mut Wake) {
     let Some(step) = turn.remediation.current_step() else { return };
     let how = if step.state == StepState::AwaitingApproval { "awaits approval" } else { "is under way" };
     let message = format!("{} {how} on node {}; one step at a time", step.phrase(), turn.remediation.node);
@@ -273,23 +281,23 @@ fn under_way(turn: &mut Turn, id: &str, wake: &mut Wake) {
 /// Reserves the next step: of the most urgent fault for which one may be taken now.
 pub(super) fn next_step(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
-    payment: &Payment,
+    turn: &mut RemediationUpdate,
+    slot: &SlotReservation,
     wake: &mut Wake,
 ) {
-    next_step_but(ctx, facts, policy, turn, None, payment, wake);
+    next_step_but(ctx, facts, policy, turn, None, slot, wake);
 }
 
 /// The same for all faults but one.
 fn next_step_but(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     but: Option<&str>,
-    payment: &Payment,
+    slot: &SlotReservation,
     wake: &mut Wake,
 ) {
     for id in by_urgency(&turn.remediation, facts).into_iter().filter(|id| Some(id.as_str()) != but) {
@@ -298,14 +306,14 @@ fn next_step_but(
             turn.block(&id, Block::new(BlockReason::LowerUrgency, &message), wake);
             continue;
         }
-        if let Err(block) = try_fault(ctx, facts, policy, turn, &id, payment, wake) {
+        if let Err(block) = try_fault(ctx, facts, policy, turn, &id, slot, wake) {
             turn.block(&id, block, wake);
         }
     }
 }
 
 /// Open faults, most urgent first; those that the probe does not name now come last.
-fn by_urgency(remediation: &Remediation, facts: &NodeFacts<'_>) -> Vec<String> {
+fn by_urgency(remediation: &Remediation, facts: &NodeContext<'_>) -> Vec<String> {
     let place = |fault: &RemediationFault| facts.seen.iter().position(|s| s.fault.id == fault.id).unwrap_or(usize::MAX);
     let mut open: Vec<&RemediationFault> = remediation.faults.iter().filter(|f| f.state == Resolution::Open).collect();
     open.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.id.cmp(&b.id)));
@@ -314,11 +322,11 @@ fn by_urgency(remediation: &Remediation, facts: &NodeFacts<'_>) -> Vec<String> {
 
 fn try_fault(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     id: &str,
-    payment: &Payment,
+    slot: &SlotReservation,
     wake: &mut Wake,
 ) -> Result<(), Block> {
     loop {
@@ -332,8 +340,8 @@ fn try_fault(
             cause::looked_for_again(ctx, facts, policy, &standing)?;
         }
         let mut notes = Vec::new();
-        let step = ladder::climb(
-            Relapse::of(ctx, Some(&turn.remediation)),
+        let step = select::select_step(
+            Recurrence::of(ctx, Some(&turn.remediation)),
             &mut standing,
             rule,
             Some(&turn.remediation),
@@ -359,15 +367,15 @@ fn try_fault(
         }
         // Nothing is begun for the sake of a hand-off that cannot be; what is under way waits for it.
         let is_new = turn.remediation.identity.is_none();
-        if let Some(block) = hand_off::is_lacking(ctx, &step.action).filter(|_| is_new) {
+        if let Some(block) = hand_off::unavailable(ctx, &step.action).filter(|_| is_new) {
             turn.remediation.say(block.message());
             standing.step_index += 1;
             replace(&mut turn.remediation, standing);
             continue;
         }
-        let out_of_place = drain::is_out_of_place(ctx, facts, &turn.remediation, step);
-        let out_of_place = out_of_place.or_else(|| taint::is_out_of_place(&turn.remediation, step));
-        if let Some(why) = out_of_place.or_else(|| reboot::is_out_of_place(&turn.remediation, step)) {
+        let out_of_place = drain::skip_reason(ctx, facts, &turn.remediation, step);
+        let out_of_place = out_of_place.or_else(|| taint::skip_reason(&turn.remediation, step));
+        if let Some(why) = out_of_place.or_else(|| reboot::skip_reason(&turn.remediation, step)) {
             // Recorded: that the node was not emptied, or not rebooted, is to be seen afterwards, too.
             let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
             record.finish(StepState::Refused, &why, ctx.snapshot.now);
@@ -376,8 +384,8 @@ fn try_fault(
             replace(&mut turn.remediation, standing);
             continue;
         }
-        ladder::cooled_down(ctx, facts, &turn.remediation, &standing, step)?;
-        payment.is_made()?;
+        select::cooled_down(ctx, facts, &turn.remediation, &standing, step)?;
+        slot.require()?;
         let block = match judged(ctx, facts, policy, &turn.remediation, &standing, seen, rule, step) {
             Ok((seen, executor))
                 if step.needs_approval()
@@ -395,14 +403,14 @@ fn try_fault(
         if block.reason == BlockReason::Cooldown {
             return Err(block);
         }
-        let waits = block.waits_for_its_hour();
+        let waits = block.waits_for_window();
         // What one fault has waited for in vain, all others of the node wait for as well: not each for itself.
         let activity = if waits { turn.remediation.last_touched() } else { turn.remediation.last_activity() };
-        let (patience, idle) = (ctx.patience(step), since(ctx.snapshot.now, activity));
+        let (patience, idle) = (ctx.block_timeout(step), since(ctx.snapshot.now, activity));
         let tells = matches!(step.action, Action::Notify { .. }) && block.awaits_look();
         if let Some(seen) = seen.filter(|_| tells && (idle >= patience || facts.probe == Probe::Silent)) {
             // What was seen last was bad, and nobody can look any more: people are told all the same.
-            let executor = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Any)?;
+            let executor = select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Any)?;
             reserve(ctx, facts, turn, seen, &standing, step, executor, wake);
             return Ok(());
         }
@@ -419,28 +427,28 @@ fn try_fault(
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 fn judged<'s, 'a>(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
-    seen: Option<&'s Seen<'a>>,
+    seen: Option<&'s ObservedFault<'a>>,
     rule: &Rule,
     step: &Step,
-) -> Result<(&'s Seen<'a>, Executor), Block> {
+) -> Result<(&'s ObservedFault<'a>, Executor), Block> {
     let seen = present(facts, standing, seen)?;
-    let executor = ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
-    drain::is_cordoned(facts, remediation, step)?;
-    drain::is_worth_it(ctx, facts, policy, remediation, standing, seen, rule, step)?;
-    reboot::is_ready(facts, step)?;
+    let executor = select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
+    drain::require_cordon(facts, remediation, step)?;
+    drain::require_benefit(ctx, facts, policy, remediation, standing, seen, rule, step)?;
+    reboot::require_ready(facts, step)?;
     Ok((seen, executor))
 }
 
 /// The fault as it shows now; without that nothing is done about it.
 fn present<'s, 'a>(
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     standing: &RemediationFault,
-    seen: Option<&'s Seen<'a>>,
-) -> Result<&'s Seen<'a>, Block> {
+    seen: Option<&'s ObservedFault<'a>>,
+) -> Result<&'s ObservedFault<'a>, Block> {
     let what = format!("{} ({}) on {}", standing.kind, standing.subject, facts.name);
     match seen {
         Some(seen) if seen.fault.state == FaultState::Confirmed => Ok(seen),
@@ -463,11 +471,11 @@ fn replace(remediation: &mut Remediation, standing: RemediationFault) {
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 fn shadow(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     mut standing: RemediationFault,
-    seen: Option<&Seen<'_>>,
+    seen: Option<&ObservedFault<'_>>,
     rule: &Rule,
     step: &Step,
 ) {
@@ -490,9 +498,9 @@ fn shadow(
 #[expect(clippy::too_many_arguments, reason = "all of them make up the reservation")]
 fn reserve(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
-    turn: &mut Turn,
-    seen: &Seen<'_>,
+    facts: &NodeContext<'_>,
+    turn: &mut RemediationUpdate,
+    seen: &ObservedFault<'_>,
     standing: &RemediationFault,
     step: &Step,
     executor: Executor,
@@ -504,7 +512,7 @@ fn reserve(
     let policy = ending::policy_of(ctx, &turn.remediation);
     let agreed = policy.and_then(|policy| turn.remediation.requested_by(standing, record.action, policy));
     record.approved_by = agreed.map(ToOwned::to_owned);
-    attempt::owe(&mut turn.remediation, &record);
+    attempt::plan_cleanup(&mut turn.remediation, &record);
     turn.remediation.say(&format!("{} for {} ({}) by {executor:?}", record.phrase(), standing.kind, standing.subject));
     turn.effect = attempt::act(ctx, facts, &turn.remediation, &record, &seen.fault, step);
     turn.remediation.steps.push(record);
@@ -514,13 +522,20 @@ fn reserve(
 /// Passes over a step that stayed held for too long, or that stays so for longer than anybody waits: every wait has an end. One that
 /// waits for the hour of day, or since the node had its turn, or since nobody knows whose fault it is, is not replaced by a harsher
 /// one: people are told instead, where the ladder says so.
-fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: RemediationFault, rule: &Rule, step: &Step, block: &Block) {
+fn pass_over(
+    ctx: Ctx<'_>,
+    turn: &mut RemediationUpdate,
+    mut standing: RemediationFault,
+    rule: &Rule,
+    step: &Step,
+    block: &Block,
+) {
     let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
     let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "blocked for too long" };
     record.finish(StepState::Refused, &format!("{why}: {}", block.message()), ctx.snapshot.now);
     turn.remediation.steps.push(record);
     standing.step_index = drain::step_after_skip(step, rule, standing.step_index);
-    if block.waits_for_its_hour() || block.is_doubt() {
+    if block.waits_for_window() || block.is_ambiguous() {
         standing.step_index = rule.next_notify_step(standing.step_index);
     }
     replace(&mut turn.remediation, standing);
@@ -528,22 +543,22 @@ fn pass_over(ctx: Ctx<'_>, turn: &mut Turn, mut standing: RemediationFault, rule
 
 /// What waits for a person keeps no other fault of the node waiting that can be healed without one: it is withdrawn for that, and
 /// asked for again after it. `blocked` is how many holds the turn had before it was told what the others wait for.
-fn give_way(
+fn yield_to_more_urgent(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     blocked: usize,
-    payment: &Payment,
+    slot: &SlotReservation,
     wake: &mut Wake,
 ) {
     let may = turn.remediation.unanswered().is_some() && !policy.is_broken;
     let waiting = turn.remediation.current_step().filter(|_| may);
     let Some(fault) = waiting.map(|step| step.fault_id.clone()) else { return };
-    let mut other = Turn::new(turn.remediation.clone());
+    let mut other = RemediationUpdate::new(turn.remediation.clone());
     attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, ctx.snapshot.now);
     let mut later = *wake;
-    next_step_but(ctx, facts, policy, &mut other, Some(&fault), payment, &mut later);
+    next_step_but(ctx, facts, policy, &mut other, Some(&fault), slot, &mut later);
     let goes_first = other.remediation.current_step().is_some_and(|step| step.action != ActionType::Notify);
     if other.effect.is_none() || !goes_first {
         return;

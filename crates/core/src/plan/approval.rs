@@ -10,9 +10,9 @@
 
 use jiff::Timestamp;
 
-use super::evidence::{NodeFacts, Seen};
-use super::payment::Payment;
-use super::turn::Turn;
+use super::evidence::{NodeContext, ObservedFault};
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
 use super::{Block, BlockReason, Ctx, Wake, attempt, executors};
 use crate::moment::{clock, since};
 use crate::policy::{Policy, Step};
@@ -28,8 +28,8 @@ const IN_DOUBT: &str =
 /// Records the attempt, and asks for its approval.
 pub(super) fn ask(
     ctx: Ctx<'_>,
-    turn: &mut Turn,
-    seen: &Seen<'_>,
+    turn: &mut RemediationUpdate,
+    seen: &ObservedFault<'_>,
     standing: &RemediationFault,
     step: &Step,
     executor: Executor,
@@ -48,11 +48,11 @@ pub(super) fn ask(
 /// The attempt goes on once it is approved, and does not wait for ever.
 pub(super) fn wait(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
-    payment: &Payment,
+    slot: &SlotReservation,
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
@@ -73,10 +73,10 @@ pub(super) fn wait(
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
     let by = turn.remediation.approved(&record.operation_id).map(ToOwned::to_owned);
-    let again = payment.is_made().and_then(|()| attempt::again(ctx, facts, policy, &turn.remediation, &standing, step));
+    let again = slot.require().and_then(|()| attempt::again(ctx, facts, policy, &turn.remediation, &standing, step));
     let age = since(now, record.scheduled_at);
     let is_agreed = by.is_some() || !step.needs_approval();
-    if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_doubt) {
+    if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_ambiguous) {
         // Ignorance is nobody's no: a person is asked again once it is known what the fault is about.
         return attempt::end(turn, StepState::Cancelled, IN_DOUBT, now);
     }
@@ -106,7 +106,7 @@ pub(super) fn wait(
         Ok((fault, executor)) => {
             let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
             turn.remediation.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
-            attempt::owe(&mut turn.remediation, record);
+            attempt::plan_cleanup(&mut turn.remediation, record);
             let Some(current) = turn.remediation.current_step_mut() else { return };
             (current.state, current.scheduled_at, current.approved_by) = (StepState::Scheduled, now, by);
             // What could start pods when it was asked need not be able to now.
@@ -120,14 +120,14 @@ pub(super) fn wait(
 }
 
 /// Since when a person has been asked for this step: one that gave way is asked for again, and its time goes on.
-fn asked_at(turn: &Turn, record: &StepRecord) -> Timestamp {
+fn asked_at(turn: &RemediationUpdate, record: &StepRecord) -> Timestamp {
     let is_same =
         |step: &&StepRecord| (step.fault_id.as_str(), step.step_index) == (record.fault_id.as_str(), record.step_index);
     let last = turn.remediation.steps.iter().rev().find(is_same).filter(|step| step.message == GAVE_WAY);
     last.map_or(record.scheduled_at, |step| step.scheduled_at)
 }
 
-fn awaited(turn: &Turn, record: &StepRecord, step: &Step) -> Block {
+fn awaited(turn: &RemediationUpdate, record: &StepRecord, step: &Step) -> Block {
     let until = record.scheduled_at.checked_add(step.approval_timeout).unwrap_or(record.scheduled_at);
     let message = format!(
         "{} waits for a person until {}: {}",

@@ -1,9 +1,9 @@
 //! One attempt at a step: how it is recorded, what it is for, whether it may still be done, what it does, and how it ends.
 
-use super::evidence::{Cure, NodeFacts};
-use super::ladder::Look;
-use super::turn::Turn;
-use super::{Block, BlockReason, Ctx, Effect, drain, ending, hand_off, ladder, reboot};
+use super::evidence::{ClearCheck, NodeContext};
+use super::select::EvidenceRequirement;
+use super::update::RemediationUpdate;
+use super::{Block, BlockReason, Ctx, Effect, drain, ending, hand_off, reboot, select};
 use crate::fault::{Fault, FaultState};
 use crate::policy::{Action, ActionType, Mode, Policy, Step};
 use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState, operation_id};
@@ -20,8 +20,8 @@ pub(super) fn record(
         operation_id: operation_id(&remediation.name, remediation.started_at, remediation.steps.len() + 1),
         fault_id: standing.id.clone(),
         action: step.action.kind(),
-        signal: ladder::signal(&step.action),
-        restart: ladder::restart_with(&step.action),
+        signal: select::signal(&step.action),
+        restart: select::restart_with(&step.action),
         hand_off: step.action.hand_off().cloned(),
         taint: step.action.taint(),
         drain: step.action.drain().cloned(),
@@ -55,14 +55,14 @@ pub(super) fn template_version<'a>(ctx: Ctx<'a>, step: &Step) -> Option<&'a str>
 }
 
 /// What is to be put back after the act. Owed before it: a crash in between strands nothing.
-pub(super) fn owe(remediation: &mut Remediation, record: &StepRecord) {
+pub(super) fn plan_cleanup(remediation: &mut Remediation, record: &StepRecord) {
     if record.action == ActionType::Cordon {
         (remediation.cleanup.cordoned, remediation.cleanup.uncordoned_at) = (true, None);
     }
     if record.action == ActionType::Taint {
         (remediation.cleanup.tainted, remediation.cleanup.untainted_at) = (true, None);
     }
-    hand_off::owe(remediation, record);
+    hand_off::plan_cleanup(remediation, record);
 }
 
 /// The step of the policy that the attempt was made for, if the policy still has it.
@@ -71,8 +71,8 @@ pub(super) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record:
     let step = rule.steps.get(usize::try_from(record.step_index).ok()?)?;
     // A policy changed meanwhile must not turn one act into another, and a step that is a dry run now is none.
     let is_same = step.action.kind() == record.action
-        && ladder::signal(&step.action) == record.signal
-        && ladder::restart_with(&step.action) == record.restart
+        && select::signal(&step.action) == record.signal
+        && select::restart_with(&step.action) == record.restart
         && step.action.hand_off() == record.hand_off.as_ref()
         && step.action.taint() == record.taint
         && step.action.drain() == record.drain.as_ref()
@@ -85,9 +85,9 @@ pub(super) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record:
 /// here: the remediation stops, the fault is gone (`gone` says it), or the policy does not name the step any more.
 pub(super) fn purpose<'p>(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &'p Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
     gone: &str,
 ) -> Option<(RemediationFault, &'p Step)> {
@@ -105,7 +105,7 @@ pub(super) fn purpose<'p>(
         end(turn, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
         return None;
     }
-    if facts.cure(&standing, Some(record.scheduled_at), now, ctx.settings.evidence_max_age) == Cure::Clean {
+    if facts.cure(&standing, Some(record.scheduled_at), now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
         end(turn, StepState::Cancelled, gone, now);
         return None;
     }
@@ -115,7 +115,7 @@ pub(super) fn purpose<'p>(
 /// Whether the reserved step may still be done.
 pub(super) fn again<'f>(
     ctx: Ctx<'_>,
-    facts: &'f NodeFacts<'_>,
+    facts: &'f NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
@@ -128,24 +128,28 @@ pub(super) fn again<'f>(
     let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
     let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
     // People are told once it is decided, whether or not the probe still looks.
-    let look = if matches!(step.action, Action::Notify { .. }) { Look::Any } else { Look::Fresh };
-    let executor = ladder::may_take(ctx, facts, policy, seen, rule, step, look)?;
-    drain::is_cordoned(facts, remediation, step)?;
-    drain::is_worth_it(ctx, facts, policy, remediation, standing, seen, rule, step)?;
-    reboot::is_ready(facts, step)?;
+    let look = if matches!(step.action, Action::Notify { .. }) {
+        EvidenceRequirement::Any
+    } else {
+        EvidenceRequirement::Fresh
+    };
+    let executor = select::may_take(ctx, facts, policy, seen, rule, step, look)?;
+    drain::require_cordon(facts, remediation, step)?;
+    drain::require_benefit(ctx, facts, policy, remediation, standing, seen, rule, step)?;
+    reboot::require_ready(facts, step)?;
     Ok((&seen.fault, executor))
 }
 
 /// The act of a reserved step.
 pub(super) fn act(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     remediation: &Remediation,
     record: &StepRecord,
     fault: &Fault,
     step: &Step,
 ) -> Option<Effect> {
-    let operation = ladder::operation(ctx, facts, record, fault, step)?;
+    let operation = select::operation(ctx, facts, record, fault, step)?;
     Some(Effect::Act {
         remediation: remediation.name.clone(),
         operation_id: record.operation_id.clone(),
@@ -156,7 +160,7 @@ pub(super) fn act(
 }
 
 /// Ends the attempt under way.
-pub(super) fn end(turn: &mut Turn, state: StepState, message: &str, now: jiff::Timestamp) {
+pub(super) fn end(turn: &mut RemediationUpdate, state: StepState, message: &str, now: jiff::Timestamp) {
     if let Some(step) = turn.remediation.current_step_mut() {
         step.finish(state, message, now);
     }

@@ -35,12 +35,12 @@ impl Block {
     }
 
     /// Whether nobody can tell which rule the fault is for.
-    pub const fn is_doubt(&self) -> bool {
+    pub const fn is_ambiguous(&self) -> bool {
         matches!(self.reason, BlockReason::PodUnknown | BlockReason::RuleAmbiguous)
     }
 
     /// Whether the step may be taken at another time, and nothing else speaks against it: no harsher one replaces it.
-    pub const fn waits_for_its_hour(&self) -> bool {
+    pub const fn waits_for_window(&self) -> bool {
         matches!(self.reason, BlockReason::OutsideWindow | BlockReason::NodeLimit)
     }
 

@@ -5,23 +5,21 @@
 
 use std::time::Duration;
 
-use super::evidence::{NodeFacts, Seen};
-use super::{Block, BlockReason, Ctx, protect, readiness};
-use crate::fault::{Fault, FaultState, FaultType, Subject};
-use crate::faults::stuck_daemon_set_pod;
+use super::evidence::{NodeContext, ObservedFault};
+use super::{Block, BlockReason, Ctx, readiness, safeguards};
+use crate::fault::{Fault, FaultState, Subject};
+use crate::faults::{ShowsIn, stuck_daemon_set_pod};
 use crate::policy::{ActionType, Policy};
 use crate::remediation::{Remediation, RemediationFault, Resolution};
 use crate::stuck::{self, Pattern};
 
-/// What a pod may wait for on its node.
-const CAUSES: [FaultType; 3] = [FaultType::HungContainer, FaultType::RuntimeClientHung, FaultType::NetworkPluginHung];
 /// The longest wait for a probe that cannot look everywhere, and for a cause that is neither confirmed nor resolved.
 pub(super) const LONGEST: Duration = Duration::from_mins(10);
 /// The longest time until the next check whether that wait is over.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Whether the probe has looked for the cause since the pod is stuck, and found none that goes first.
-pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
+pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
     let Some(stuck_for) = waits_for(facts, fault) else { return Ok(()) };
     if let Some(block) = elsewhere(ctx, facts, policy, fault) {
         return Err(block);
@@ -35,7 +33,7 @@ pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, f
 /// The same before a further step of a remediation. What counts is its pod, or the stuck successor of that.
 pub(super) fn looked_for_again(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
     standing: &RemediationFault,
 ) -> Result<(), Block> {
@@ -43,7 +41,7 @@ pub(super) fn looked_for_again(
 }
 
 /// Whether nobody has looked for the cause of a stuck pod, which people must know before they take it over.
-pub(super) fn not_looked_for(facts: &NodeFacts<'_>, fault: &Fault) -> bool {
+pub(super) fn not_looked_for(facts: &NodeContext<'_>, fault: &Fault) -> bool {
     waits_for(facts, fault).is_some_and(|stuck_for| unlooked(facts, fault, stuck_for).is_some())
 }
 
@@ -51,7 +49,7 @@ pub(super) fn not_looked_for(facts: &NodeFacts<'_>, fault: &Fault) -> bool {
 /// on its own it could only fail. One that has begun a drain, or keeps its node cordoned for a fault that it could not resolve, goes on.
 pub(super) fn gives_way(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
 ) -> Option<String> {
@@ -65,20 +63,20 @@ pub(super) fn gives_way(
 }
 
 /// A fault of a remediation as it shows now.
-fn shown<'f>(facts: &'f NodeFacts<'_>, standing: &RemediationFault) -> Option<&'f Fault> {
+fn shown<'f>(facts: &'f NodeContext<'_>, standing: &RemediationFault) -> Option<&'f Fault> {
     let (kind, subject) = (standing.kind, &standing.subject);
     let namespace = |subject: &Subject| subject.pod.as_ref().map(|pod| pod.namespace.clone());
-    let is_successor = |seen: &&Seen<'_>| {
+    let is_successor = |seen: &&ObservedFault<'_>| {
         let other = &seen.fault.subject;
         seen.fault.kind == kind && other.name == subject.name && namespace(other) == namespace(subject)
     };
-    let successor = || facts.seen.iter().find(is_successor).filter(|_| kind == FaultType::StuckDaemonSetPod);
+    let successor = || facts.seen.iter().find(is_successor).filter(|_| kind.spec().shows_in == ShowsIn::Pod);
     facts.find(&standing.id).or_else(successor).map(|seen| seen.fault.as_ref())
 }
 
 /// For how long the pod has been stuck, if it is one that may wait for something on its node.
-fn waits_for(facts: &NodeFacts<'_>, fault: &Fault) -> Option<Duration> {
-    let pod = protect::suspect(facts, fault).filter(|_| fault.kind == FaultType::StuckDaemonSetPod)?;
+fn waits_for(facts: &NodeContext<'_>, fault: &Fault) -> Option<Duration> {
+    let pod = safeguards::suspect(facts, fault).filter(|_| fault.kind.spec().shows_in == ShowsIn::Pod)?;
     let (pattern, at_read) = stuck::pattern(pod)?;
     let bound = match pattern {
         Pattern::Terminating => stuck_daemon_set_pod::TERMINATING,
@@ -89,11 +87,15 @@ fn waits_for(facts: &NodeFacts<'_>, fault: &Fault) -> Option<Duration> {
 }
 
 /// What the pod may wait for, unless that has stood for too long to be waited for.
-fn causes<'f>(facts: &'f NodeFacts<'_>, fault: &Fault, state: FaultState) -> impl Iterator<Item = &'f Seen<'f>> {
-    protect::hung_processes(facts, fault).filter(move |seen| seen.fault.state == state && seen.lasted < LONGEST)
+fn causes<'f>(
+    facts: &'f NodeContext<'_>,
+    fault: &Fault,
+    state: FaultState,
+) -> impl Iterator<Item = &'f ObservedFault<'f>> {
+    safeguards::hung_processes(facts, fault).filter(move |seen| seen.fault.state == state && seen.lasted < LONGEST)
 }
 
-fn suspected(facts: &NodeFacts<'_>, fault: &Fault) -> Option<Block> {
+fn suspected(facts: &NodeContext<'_>, fault: &Fault) -> Option<Block> {
     let cause = causes(facts, fault, FaultState::Suspected).next()?;
     let message = format!(
         "{} ({}): {} ({}) is suspected to be the cause, and is confirmed or cleared first",
@@ -103,7 +105,7 @@ fn suspected(facts: &NodeFacts<'_>, fault: &Fault) -> Option<Block> {
 }
 
 /// That another policy remediates the cause now, and without asking a person.
-fn elsewhere(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
+fn elsewhere(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
     waits_for(facts, fault)?;
     let (cause, other) = causes(facts, fault, FaultState::Confirmed).find_map(|cause| {
         let other = facts.other_for(&cause.fault, policy)?;
@@ -120,9 +122,10 @@ fn elsewhere(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault
 }
 
 /// That the probe has not looked everywhere since the pod is stuck.
-fn unlooked(facts: &NodeFacts<'_>, fault: &Fault, stuck_for: Duration) -> Option<Block> {
+fn unlooked(facts: &NodeContext<'_>, fault: &Fault, stuck_for: Duration) -> Option<Block> {
     let has_reported = facts.arrived().is_some_and(|arrived| arrived < stuck_for);
-    let has_looked = facts.report.is_some_and(|report| CAUSES.iter().all(|kind| !report.unlooked.contains(kind)));
+    let has_looked =
+        facts.report.is_some_and(|report| report.unlooked.iter().all(|kind| kind.spec().remedy.hung_process.is_err()));
     if has_reported && has_looked {
         return None;
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::evidence::{self, Nodes};
-use super::payment::Payment;
 use super::scope::Scope;
-use super::turn::Turn;
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
 use super::{
-    Blocked, Effect, Plan, PlanSettings, Wake, advance, ahead, ending, history, kept, leftovers, manual_requests,
-    opening, outlook, payment, scope, taint, unreadable,
+    Blocked, Effect, Plan, PlanSettings, Wake, advance, ahead, ending, manual_requests, open, quarantine, retention,
+    scope, slot, stale, taint, unreadable, views,
 };
 use crate::budget::Slots;
 use crate::policy::{Policy, Step};
@@ -33,7 +33,7 @@ pub(super) struct Ctx<'a> {
 
 impl Ctx<'_> {
     /// The longest that anything may stay held in an open remediation before it is given up.
-    pub fn patience(self, step: &Step) -> Duration {
+    pub fn block_timeout(self, step: &Step) -> Duration {
         // The marker's timeout may be hours. If it cannot be created at all, people must hear of it sooner.
         let longest = if step.action.mark_for_reboot().is_some() { REBOOT_MARKER_BLOCK_TIMEOUT } else { Duration::MAX };
         step.timeout.min(longest).max(self.settings.answer_within)
@@ -67,32 +67,32 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
         wake.at(release);
     }
 
-    let payments = payment::settle(ctx, &nodes, &mut slots);
-    let mut turns: BTreeMap<&str, Vec<Turn>> = BTreeMap::new();
+    let payments = slot::settle(ctx, &nodes, &mut slots);
+    let mut turns: BTreeMap<&str, Vec<RemediationUpdate>> = BTreeMap::new();
     for facts in nodes.values() {
         // As if nobody had looked since: neither how it stands is known, nor what an act would find.
         if unreadable::is_frozen(facts) {
-            let open = facts.open.iter().map(|remediation| Turn::new(Remediation::clone(remediation)));
+            let open = facts.open.iter().map(|remediation| RemediationUpdate::new(Remediation::clone(remediation)));
             turns.entry(facts.name).or_default().extend(open);
             continue;
         }
         for remediation in &facts.open {
-            let payment = payments.get(remediation.name.as_str()).unwrap_or(&Payment::Awaited);
-            let turn = advance::take(ctx, facts, remediation, payment, &mut slots, &mut wake);
+            let slot = payments.get(remediation.name.as_str()).unwrap_or(&SlotReservation::Awaited);
+            let turn = advance::take(ctx, facts, remediation, slot, &mut slots, &mut wake);
             turns.entry(facts.name).or_default().push(turn);
         }
         for remediation in facts.finished.iter().filter(|remediation| remediation.is_quarantined()) {
-            turns.entry(facts.name).or_default().push(kept::watch(ctx, facts, remediation, &mut wake));
+            turns.entry(facts.name).or_default().push(quarantine::watch(ctx, facts, remediation, &mut wake));
         }
     }
     // What it comes to is seen by the next pass.
-    let is_ending = |turn: &Turn| !turn.remediation.is_quarantined() || turn.effect.is_some();
+    let is_ending = |turn: &RemediationUpdate| !turn.remediation.is_quarantined() || turn.effect.is_some();
     let mut busy: BTreeSet<&str> =
         turns.iter().filter(|(_, turns)| turns.iter().any(is_ending)).map(|(node, _)| *node).collect();
     let begun = manual_requests::begin(ctx, &nodes, &busy, &mut slots, &mut wake);
     let taken = begun.turns.iter().map(|turn| &turn.remediation.node).chain(&begun.stopped);
     busy.extend(taken.filter_map(|node| Some(*nodes.get_key_value(node.as_str())?.0)));
-    let opened = opening::open(ctx, &nodes, &busy, &mut slots, &mut wake);
+    let opened = open::open(ctx, &nodes, &busy, &mut slots, &mut wake);
     let mut blocked = opened.blocked;
     blocked.extend(begun.blocked);
     blocked.extend(unreadable::told(&nodes, &mut wake));
@@ -117,7 +117,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
         effects.extend(turns.iter().filter_map(|turn| turn.effect.clone()));
     }
     effects.extend(begun.told);
-    effects.extend(history::sweep(ctx, &nodes, &mut wake));
+    effects.extend(retention::sweep(ctx, &nodes, &mut wake));
 
     Plan {
         effects,
@@ -146,20 +146,20 @@ fn write(snapshot: &Snapshot, remediation: &Remediation) -> Option<Effect> {
 fn leftovers<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
-    turns: &'a BTreeMap<&'a str, Vec<Turn>>,
+    turns: &'a BTreeMap<&'a str, Vec<RemediationUpdate>>,
     slots: &Slots,
 ) -> BTreeMap<&'a str, Vec<Effect>> {
     let after = turns.values().flatten().map(|turn| (turn.remediation.name.as_str(), &turn.remediation)).collect();
-    let mut gone = leftovers::jobs(ctx, &after, slots);
+    let mut gone = stale::jobs(ctx, &after, slots);
     // One that cannot be read may still want its marks there.
     let stands = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);
     for facts in nodes.values() {
         let mine = turns.get(facts.name);
         let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|turn| &turn.remediation).collect();
-        let order = leftovers::order(ctx, facts, &remediations);
+        let order = stale::order(ctx, facts, &remediations);
         let is_known = !unreadable::is_frozen(facts);
         let mark = ending::stray_mark(ctx, facts, stands).filter(|_| is_known);
-        let taint = taint::stray(ctx, facts, stands).filter(|_| is_known);
+        let taint = taint::stale_marker(ctx, facts, stands).filter(|_| is_known);
         if mine.is_some() || order.is_some() || mark.is_some() || taint.is_some() {
             gone.entry(facts.name).or_default().extend(order.into_iter().chain(mark).chain(taint));
         }
@@ -170,10 +170,10 @@ fn leftovers<'a>(
 fn outlooks(
     ctx: Ctx<'_>,
     nodes: &Nodes<'_>,
-    turns: &BTreeMap<&str, Vec<Turn>>,
+    turns: &BTreeMap<&str, Vec<RemediationUpdate>>,
     blocked: &[Blocked],
-) -> BTreeMap<String, Arc<super::NodeOutlook>> {
-    let mut resting = outlook::Resting::default();
+) -> BTreeMap<String, Arc<super::NodeStatusView>> {
+    let mut resting = views::Resting::default();
     let mut by_node: BTreeMap<&str, Vec<&Blocked>> = BTreeMap::new();
     for one in blocked {
         by_node.entry(&one.node).or_default().push(one);

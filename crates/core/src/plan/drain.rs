@@ -3,30 +3,30 @@
 //! Like a cordon a drain contains, and heals nothing by itself: what follows it on the ladder follows at once. It is begun only
 //! on a node that carries this remediation's own cordon, since evicted pods would come back to any other.
 
-use super::evidence::{NodeFacts, Seen};
-use super::ladder::{Look, Relapse};
-use super::payment::Payment;
-use super::turn::Turn;
-use super::{Block, BlockReason, Ctx, Wake, attempt, hand_off, ladder, readiness};
+use super::evidence::{NodeContext, ObservedFault};
+use super::select::{EvidenceRequirement, Recurrence};
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
+use super::{Block, BlockReason, Ctx, Wake, attempt, hand_off, readiness, select};
 use crate::drain::{CannotEnd, Drain, cannot_end};
 use crate::fault::{Fault, FaultState};
 use crate::moment::since;
-use crate::policy::{Action, ActionType, Found, OnFailure, Policy, Rule, Step};
+use crate::policy::{Action, ActionType, OnFailure, Policy, Rule, RuleMatch, Step};
 use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState};
-use crate::snapshot::Tri;
+use crate::snapshot::TriState;
 
 /// How often a drain is broken off for the release of a hung process and begun anew, for one fault.
 const GIVES_WAY: usize = 3;
 
 /// Whether the controller may evict pods; as long as nobody knows, no node is drained.
-pub(super) fn is_proven(ctx: Ctx<'_>) -> Result<(), Block> {
+pub(super) fn require_proof(ctx: Ctx<'_>) -> Result<(), Block> {
     let message = match ctx.snapshot.may_evict {
-        Tri::True => return Ok(()),
-        Tri::False => {
+        TriState::True => return Ok(()),
+        TriState::False => {
             "the controller may not evict pods (create pods/eviction), so no node is drained: give it the right by ClusterRole \
              nrh:drain (config/samples/drain-rights.yaml), which is asked for again and again"
         }
-        Tri::Unknown => {
+        TriState::Unknown => {
             "it is not known yet whether the controller may evict pods (create pods/eviction), so no node is drained; it is \
              asked again and again"
         }
@@ -36,10 +36,10 @@ pub(super) fn is_proven(ctx: Ctx<'_>) -> Result<(), Block> {
 
 /// That it is known that the controller may not, or that the node cannot end pods: then such a step is left out, and nothing is
 /// begun for its sake.
-pub(super) fn is_lacking(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -> Option<Block> {
+pub(super) fn unavailable(ctx: Ctx<'_>, facts: &NodeContext<'_>, action: &Action) -> Option<Block> {
     let with = action.drain()?;
-    if ctx.snapshot.may_evict == Tri::False {
-        return is_proven(ctx).err();
+    if ctx.snapshot.may_evict == TriState::False {
+        return require_proof(ctx).err();
     }
     match ends_no_pods(facts, with) {
         Some(CannotEnd::Known(why)) => Some(Block::new(BlockReason::ActionsDisabled, &not_ended(facts, &why))),
@@ -48,15 +48,15 @@ pub(super) fn is_lacking(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -
 }
 
 /// What keeps the node from ending pods, where that is no matter of indifference to the policy.
-fn ends_no_pods(facts: &NodeFacts<'_>, with: &Drain) -> Option<CannotEnd> {
+fn ends_no_pods(facts: &NodeContext<'_>, with: &Drain) -> Option<CannotEnd> {
     let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
-    let works = heartbeat.map_or(Tri::Unknown, |heartbeat| heartbeat.kubelet_works);
-    let ready = facts.view.map_or(Tri::Unknown, |view| view.ready);
+    let works = heartbeat.map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
+    let ready = facts.view.map_or(TriState::Unknown, |view| view.ready);
     let found = || cannot_end(ready, works, facts.seen.iter().map(|seen| seen.fault.as_ref()));
     (!with.ignore_runtime_hang).then(found).flatten()
 }
 
-fn not_ended(facts: &NodeFacts<'_>, why: &str) -> String {
+fn not_ended(facts: &NodeContext<'_>, why: &str) -> String {
     format!(
         "node {} is not drained, since evicted pods would not end there: {why}; resolve that first (or set drain.ignoreRuntimeHang)",
         facts.name
@@ -66,12 +66,12 @@ fn not_ended(facts: &NodeFacts<'_>, why: &str) -> String {
 /// Whether a drain may be begun: by right, on a node that ends pods, and after what hangs there is released.
 pub(super) fn may_begin(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
     fault: &Fault,
     with: &Drain,
 ) -> Result<(), Block> {
-    is_proven(ctx)?;
+    require_proof(ctx)?;
     if let Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) = ends_no_pods(facts, with) {
         return Err(Block::new(BlockReason::ActionsDisabled, &not_ended(facts, &why)));
     }
@@ -87,17 +87,17 @@ pub(super) fn may_begin(
 /// could not go, and everything that waits for the process would wait for the whole drain.
 fn release_first<'s, 'a>(
     ctx: Ctx<'_>,
-    facts: &'s NodeFacts<'a>,
+    facts: &'s NodeContext<'a>,
     policy: &Policy,
     fault: &Fault,
-) -> Option<&'s Seen<'a>> {
-    let is_first = |seen: &&Seen<'a>| {
+) -> Option<&'s ObservedFault<'a>> {
+    let is_first = |seen: &&ObservedFault<'a>| {
         let other = seen.fault.as_ref();
         let is_its = facts.policy_for(other).is_some_and(|its| its.name == policy.name);
         if other.id == fault.id || other.state != FaultState::Confirmed || !is_its {
             return false;
         }
-        let Found::Rule(rule) = facts.rule_of(policy, other) else { return false };
+        let RuleMatch::Rule(rule) = facts.rule_of(policy, other) else { return false };
         let remediation = facts.open.iter().copied().find(|remediation| remediation.policy == policy.name);
         let known = remediation.and_then(|remediation| remediation.fault(&other.id));
         let mut standing = match known.map(|known| known.state) {
@@ -108,7 +108,7 @@ fn release_first<'s, 'a>(
         // What is not open yet is judged as it will be opened.
         let of = remediation.filter(|_| known.is_some_and(|known| known.state == Resolution::Open));
         let Some(step) =
-            ladder::climb(Relapse::of(ctx, of), &mut standing, rule, of, facts, Some(other), &mut Vec::new())
+            select::select_step(Recurrence::of(ctx, of), &mut standing, rule, of, facts, Some(other), &mut Vec::new())
         else {
             return false;
         };
@@ -117,7 +117,7 @@ fn release_first<'s, 'a>(
             return false;
         }
         let may = || match known.filter(|known| known.state == Resolution::Open) {
-            Some(_) => ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh).map(|_| ()),
+            Some(_) => select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh).map(|_| ()),
             None => readiness::judge(ctx, facts, policy, seen).map(|_| ()),
         };
         // What is not open yet has to join.
@@ -132,13 +132,13 @@ fn release_first<'s, 'a>(
 /// Whether the step that is to heal after a drain may be taken: no node is emptied for a cure that is held anyway. One that is
 /// drained for its own sake waits for none.
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
-pub(super) fn is_worth_it(
+pub(super) fn require_benefit(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
-    seen: &Seen<'_>,
+    seen: &ObservedFault<'_>,
     rule: &Rule,
     step: &Step,
 ) -> Result<(), Block> {
@@ -148,8 +148,8 @@ pub(super) fn is_worth_it(
     let mut after = standing.clone();
     loop {
         after.step_index = after.step_index.saturating_add(1);
-        let Some(next) = ladder::climb(
-            Relapse::of(ctx, Some(remediation)),
+        let Some(next) = select::select_step(
+            Recurrence::of(ctx, Some(remediation)),
             &mut after,
             rule,
             Some(remediation),
@@ -159,21 +159,21 @@ pub(super) fn is_worth_it(
         ) else {
             return Ok(());
         };
-        if next.heals() && hand_off::is_lacking(ctx, &next.action).is_none() {
-            return ladder::may_take(ctx, facts, policy, seen, rule, next, Look::Fresh).map(|_| ());
+        if next.heals() && hand_off::unavailable(ctx, &next.action).is_none() {
+            return select::may_take(ctx, facts, policy, seen, rule, next, EvidenceRequirement::Fresh).map(|_| ());
         }
     }
 }
 
 /// Why a drain has no place in this remediation, if so: it cannot be, or the cordon that it needs is not this remediation's.
-pub(super) fn is_out_of_place(
+pub(super) fn skip_reason(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     remediation: &Remediation,
     step: &Step,
 ) -> Option<String> {
     step.action.drain()?;
-    if let Some(block) = is_lacking(ctx, facts, &step.action) {
+    if let Some(block) = unavailable(ctx, facts, &step.action) {
         return Some(format!("skipped: {}", block.message()));
     }
     let is_ours = remediation.cleanup.owes_cordon() && remediation.cordoned_at().is_some();
@@ -195,7 +195,7 @@ pub(super) fn step_after_skip(step: &Step, rule: &Rule, step_index: u32) -> u32 
 
 /// Whether the node shows the cordon that a drain needs, which is this remediation's: evicted pods would come back to a node that takes
 /// pods.
-pub(super) fn is_cordoned(facts: &NodeFacts<'_>, remediation: &Remediation, step: &Step) -> Result<(), Block> {
+pub(super) fn require_cordon(facts: &NodeContext<'_>, remediation: &Remediation, step: &Step) -> Result<(), Block> {
     if step.action.drain().is_none() {
         return Ok(());
     }
@@ -226,11 +226,11 @@ pub(super) fn is_done(step: &Step, remediation: Option<&Remediation>) -> bool {
 /// A drain under way: another round of evictions, until no pod is left or its time is over.
 pub(super) fn go_on(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
-    payment: &Payment,
+    slot: &SlotReservation,
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
@@ -254,7 +254,7 @@ pub(super) fn go_on(
     if rested < ctx.settings.retry {
         return wake.at(ctx.settings.retry.saturating_sub(rested));
     }
-    match payment.is_made().and_then(|()| may_go_on(ctx, facts, policy, &turn.remediation, &standing, step)) {
+    match slot.require().and_then(|()| may_go_on(ctx, facts, policy, &turn.remediation, &standing, step)) {
         Ok(fault) => {
             turn.effect = attempt::act(ctx, facts, &turn.remediation, record, fault, step);
             wake.at(ctx.settings.retry);
@@ -267,7 +267,7 @@ pub(super) fn go_on(
 /// meanwhile, or a hung process that is to be released. For that it gives way a few times only, and is begun anew after it.
 fn interruption(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
@@ -280,7 +280,7 @@ fn interruption(
             format!("no further pod is evicted, since evicted pods do not end there: {why}"),
         ));
     }
-    let seen = facts.find(&standing.id).filter(|seen| ladder::evidence(facts, seen, ctx).is_ok())?;
+    let seen = facts.find(&standing.id).filter(|seen| select::evidence(facts, seen, ctx).is_ok())?;
     let first = release_first(ctx, facts, policy, &seen.fault)?;
     let gave_way = remediation.steps.iter().filter(|other| {
         let is_its =
@@ -295,7 +295,7 @@ fn interruption(
 /// counts itself.
 fn may_go_on<'f>(
     ctx: Ctx<'_>,
-    facts: &'f NodeFacts<'_>,
+    facts: &'f NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
@@ -307,13 +307,13 @@ fn may_go_on<'f>(
     };
     let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
     let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
-    ladder::still_asked_for(facts, policy, rule, &seen.fault, step)?;
-    ladder::evidence(facts, seen, ctx)?;
-    ladder::may_be_touched(facts, &seen.fault)?;
-    is_proven(ctx)?;
+    select::still_asked_for(facts, policy, rule, &seen.fault, step)?;
+    select::evidence(facts, seen, ctx)?;
+    select::may_be_touched(facts, &seen.fault)?;
+    require_proof(ctx)?;
     if let Some(CannotEnd::Doubtful(why)) = step.action.drain().and_then(|with| ends_no_pods(facts, with)) {
         return Err(Block::new(BlockReason::ActionsDisabled, &not_ended(facts, &why)));
     }
-    is_cordoned(facts, remediation, step)?;
+    require_cordon(facts, remediation, step)?;
     Ok(&seen.fault)
 }

@@ -1,7 +1,7 @@
 //! How a remediation comes to an end before its faults are healed, and how what it did to the node is put back.
 
-use super::evidence::NodeFacts;
-use super::{Ctx, Effect, Wake, cause, going_down, hand_off, kept, readiness, taint};
+use super::evidence::NodeContext;
+use super::{Ctx, Effect, Wake, cause, hand_off, pending_reboot, quarantine, readiness, taint};
 use crate::moment::since;
 use crate::policy::Applicability;
 use crate::policy::{ActionType, Mode, Policy};
@@ -14,7 +14,7 @@ pub(super) fn policy_of<'a>(ctx: Ctx<'a>, remediation: &Remediation) -> Option<&
 }
 
 /// Why the remediation ends at once, whatever is under way.
-pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> Option<String> {
+pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
     let Some(view) = facts.view else {
         return Some(format!("node {} is gone{}", remediation.node, hand_off::on_the_way(ctx, remediation)));
     };
@@ -50,7 +50,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remedi
 
 /// Whether somebody else made the node schedulable again. Our mark on a schedulable node is a sure sign; a node
 /// without mark and cordon only after the time that a cache may be behind.
-pub(super) fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> bool {
+pub(super) fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
     let is_wanted = remediation.is_quarantined() || remediation.wants_its_marks();
@@ -69,12 +69,12 @@ pub(super) fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &
 /// Notes what is off the node already of a remediation with nothing left to do: taken back by us, and only the record of it is
 /// missing. What joins the remediation after that must not find something owed that is not there, and take it for a person's no.
 /// False as long as nobody knows, since the view may be one of before the marks: then nothing joins.
-pub(super) fn note_put_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) -> bool {
-    note_off(ctx, facts, remediation) & taint::note_off(ctx, facts, remediation)
+pub(super) fn record_removed_markers(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
+    record_removed(ctx, facts, remediation) & taint::record_removed(ctx, facts, remediation)
 }
 
 /// The same for the cordon alone.
-fn note_off(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) -> bool {
+fn record_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
     let Some(view) = facts.view.filter(|view| view.uid == remediation.node_uid) else { return true };
     if !remediation.cleanup.owes_cordon()
         || remediation.wants_its_marks()
@@ -92,7 +92,7 @@ fn note_off(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) 
 }
 
 /// Why the remediation takes no further step, once the one under way is at its end.
-pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> Option<String> {
+pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
     let gives_way = || {
         let policy = policy_of(ctx, remediation).filter(|_| remediation.manual.is_none())?;
         cause::gives_way(ctx, facts, policy, remediation)
@@ -101,9 +101,9 @@ pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remed
 }
 
 /// The same, by the policy alone.
-pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> Option<String> {
+pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
     let policy = policy_of(ctx, remediation)?;
-    if let Some(why) = is_stopped(policy) {
+    if let Some(why) = stopped_reason(policy) {
         return Some(why);
     }
     if !facts.policies.iter().any(|selecting| selecting.name == policy.name) {
@@ -141,7 +141,7 @@ pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Re
 }
 
 /// That a person has stopped the policy as a whole.
-pub(super) fn is_stopped(policy: &Policy) -> Option<String> {
+pub(super) fn stopped_reason(policy: &Policy) -> Option<String> {
     if policy.suspend {
         return Some(format!("policy {} is suspended", policy.name));
     }
@@ -164,7 +164,7 @@ pub(super) fn cancel(ctx: Ctx<'_>, remediation: &mut Remediation, why: &str) {
 /// Puts back what the remediation did to the node, where nothing else is left to do in it and the policy does not want it kept.
 pub(super) fn put_back(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     remediation: &mut Remediation,
     wake: &mut Wake,
 ) -> Option<Effect> {
@@ -179,29 +179,30 @@ pub(super) fn put_back(
         return Some(back);
     }
     let until =
-        kept::until(ctx, remediation).filter(|until| !remediation.phase.is_final() && *until > ctx.snapshot.now);
+        quarantine::until(ctx, remediation).filter(|until| !remediation.phase.is_final() && *until > ctx.snapshot.now);
     if let Some(until) = until {
-        kept::contain(ctx, remediation, until, wake);
+        quarantine::contain(ctx, remediation, until, wake);
         return None;
     }
     cleanup(ctx, facts, remediation)
 }
 
 /// Takes the cordon back, and ends the remediation once nothing is owed.
-pub(super) fn cleanup(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) -> Option<Effect> {
+pub(super) fn cleanup(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
     let mut effect = None;
-    if going_down::keeps_closed(ctx, facts, remediation).is_some() {
+    if pending_reboot::blocks_uncordon(ctx, facts, remediation).is_some() {
         return None;
     }
     if remediation.cleanup.owes_cordon() {
         let same_node = facts.view.filter(|view| view.uid == remediation.node_uid);
         match same_node {
             Some(view) if view.cordoned_by.as_deref().is_none_or(|mark| mark == remediation.name) => {
-                let heir = kept::heir(ctx, facts, Some(remediation)).map(|heir| heir.name.clone());
+                let successor =
+                    quarantine::successor(ctx, facts, Some(remediation)).map(|successor| successor.name.clone());
                 effect = Some(Effect::Uncordon {
                     remediation: remediation.name.clone(),
                     node: remediation.node.clone(),
-                    heir,
+                    successor,
                 });
             }
             // Another node, or somebody else's mark: nothing of ours is left there.
@@ -214,12 +215,12 @@ pub(super) fn cleanup(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Rem
 
 /// A mark that no open remediation stands behind: what a forcibly removed remediation left, or a person's uncordon; also one that another
 /// tool has saved and put on a new machine of that name, where the mark is taken off alone.
-pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
+pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
     let view = facts.view?;
     let mark = view.cordoned_by.as_deref()?;
     is_stray(ctx, view, mark, is_slot).then(|| {
-        let heir = kept::heir(ctx, facts, None).map(|heir| heir.name.clone());
-        Effect::Uncordon { remediation: mark.to_owned(), node: facts.name.to_owned(), heir }
+        let successor = quarantine::successor(ctx, facts, None).map(|successor| successor.name.clone());
+        Effect::Uncordon { remediation: mark.to_owned(), node: facts.name.to_owned(), successor }
     })
 }
 

@@ -8,20 +8,20 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::unreadable::{Kept, Unreadable};
-use super::{PlanSettings, Wake, conditions, relapse};
+use super::{PlanSettings, Wake, conditions, recurrence};
 use crate::along::Along;
-use crate::fault::{Fault, FaultState, FaultType, MAX_FAULTS, Severity, Subject, SubjectKind, Target};
-use crate::faults::kubelet_start_blocked;
+use crate::command::ActionCommand;
+use crate::external_condition::ObservedCondition;
+use crate::fault::{Fault, FaultState, MAX_FAULTS};
+use crate::faults::{ShowsIn, kubelet_start_blocked, probe_not_reporting};
 use crate::flap::{FlapView, QUIET};
-use crate::foreign::Noticed;
 use crate::kubelet;
+use crate::matching::MatchContext;
 use crate::moment::since;
-use crate::narrow::Around;
-use crate::order::Order;
-use crate::policy::{Found, Mode, Policy};
+use crate::policy::{Mode, Policy, RuleMatch};
 use crate::remediation::{Remediation, RemediationFault};
 use crate::snapshot::{
-    CommandView, Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, Tri, missed_after,
+    CommandView, Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, Snapshot, SuspectPod, TriState, missed_after,
 };
 use crate::stuck;
 
@@ -42,7 +42,7 @@ pub(super) enum Probe {
 
 /// A fault with the ages that rules ask for.
 #[derive(Clone, Debug)]
-pub(super) struct Seen<'a> {
+pub(super) struct ObservedFault<'a> {
     pub fault: Cow<'a, Fault>,
     /// Time since the last look at it.
     pub looked: Duration,
@@ -52,7 +52,7 @@ pub(super) struct Seen<'a> {
 
 /// Everything known of one node.
 #[derive(Debug)]
-pub(super) struct NodeFacts<'a> {
+pub(super) struct NodeContext<'a> {
     pub name: &'a str,
     /// Who has suspended all remediation, and why.
     pub all_suspended: Option<&'a str>,
@@ -61,19 +61,19 @@ pub(super) struct NodeFacts<'a> {
     pub command: Option<&'a CommandView>,
     pub probe: Probe,
     /// All faults, most urgent first, the controller's own too.
-    pub seen: Vec<Seen<'a>>,
+    pub seen: Vec<ObservedFault<'a>>,
     /// Pods of every suspect DaemonSet here.
     pub pods: Vec<&'a SuspectPod>,
     /// Time since all DaemonSet pods of the node were read.
     pub pods_read: Option<Duration>,
     /// What rules may ask about its pods and about itself.
-    pub around: Around<'a>,
+    pub around: MatchContext<'a>,
     /// Conditions that stand on it as some policy asks for them.
-    pub noticed: &'a [Noticed],
+    pub noticed: &'a [ObservedCondition],
     /// Its changes of late, if there were several.
     pub flap: Option<&'a FlapView>,
     /// Whether it does not flap, by what was seen of it.
-    pub stable: Tri,
+    pub stable: TriState,
     /// The policies that select the node, the one that goes first before the others.
     pub policies: Vec<&'a Policy>,
     /// Open remediations, oldest first.
@@ -87,11 +87,11 @@ pub(super) struct NodeFacts<'a> {
 }
 
 /// What is known of every node that is named anywhere, by its name. Each stays where it is while the map is made.
-pub(super) type Nodes<'a> = BTreeMap<&'a str, Box<NodeFacts<'a>>>;
+pub(super) type Nodes<'a> = BTreeMap<&'a str, Box<NodeContext<'a>>>;
 
 /// Whether a fault of a remediation is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cure {
+pub(super) enum ClearCheck {
     /// Gone, by a clean look.
     Clean,
     /// Still there.
@@ -123,7 +123,7 @@ impl Probe {
     }
 }
 
-impl<'a> NodeFacts<'a> {
+impl<'a> NodeContext<'a> {
     /// The policy that heals this fault: of those with a rule for it, the one that goes first. A policy without a
     /// rule for a fault does not keep it from those that have one, and a dry run not from those that act. One of which nobody
     /// knows whether it has a rule keeps it like one that has.
@@ -142,7 +142,7 @@ impl<'a> NodeFacts<'a> {
     }
 
     /// The rule of a policy for a fault of this node.
-    pub fn rule_of<'p>(&self, policy: &'p Policy, fault: &Fault) -> Found<'p> {
+    pub fn rule_of<'p>(&self, policy: &'p Policy, fault: &Fault) -> RuleMatch<'p> {
         policy.rule_for(fault, &self.around)
     }
 
@@ -151,11 +151,11 @@ impl<'a> NodeFacts<'a> {
     pub fn other_for(&self, fault: &Fault, than: &Policy) -> Option<&'a Policy> {
         let acts = |other: &&Policy| other.mode == Mode::Enforce && other.name != than.name;
         let other = self.policy_for(fault).filter(acts)?;
-        matches!(self.rule_of(other, fault), Found::Rule(_)).then_some(other)
+        matches!(self.rule_of(other, fault), RuleMatch::Rule(_)).then_some(other)
     }
 }
 
-impl<'a> NodeFacts<'a> {
+impl<'a> NodeContext<'a> {
     /// Whether the report is about this very node, however old it is.
     pub fn owns_report(&self) -> bool {
         matches!(self.probe, Probe::Reporting | Probe::Missed | Probe::Silent)
@@ -167,12 +167,12 @@ impl<'a> NodeFacts<'a> {
     }
 
     /// The order that stands, to whichever node of that name.
-    pub fn order(&self) -> Option<&'a Order> {
+    pub fn order(&self) -> Option<&'a ActionCommand> {
         self.command?.order.as_ref()
     }
 
     /// The order that stands, where it is to this very node.
-    pub fn own_order(&self) -> Option<&'a Order> {
+    pub fn own_command(&self) -> Option<&'a ActionCommand> {
         let uid = &self.view?.uid;
         self.command.filter(|command| command.node_uid.as_ref() == Some(uid))?.order.as_ref()
     }
@@ -208,7 +208,7 @@ impl<'a> NodeFacts<'a> {
     }
 
     /// The fault of that id.
-    pub fn find(&self, id: &str) -> Option<&Seen<'_>> {
+    pub fn find(&self, id: &str) -> Option<&ObservedFault<'_>> {
         self.seen.iter().find(|seen| seen.fault.id == id)
     }
 
@@ -216,7 +216,7 @@ impl<'a> NodeFacts<'a> {
     pub fn kubelet_works(&self) -> bool {
         let (Some(view), Some(report)) = (self.view, self.report) else { return false };
         let started = report.kubelet.began.is_some() && kubelet::unfinished(view, &report.kubelet).is_none();
-        started && view.ready == Tri::True
+        started && view.ready == TriState::True
     }
 
     /// Time since the last report arrived.
@@ -225,20 +225,26 @@ impl<'a> NodeFacts<'a> {
     }
 
     /// Whether a fault of a remediation is gone by a look later than `after`.
-    pub fn cure(&self, fault: &RemediationFault, after: Option<Timestamp>, now: Timestamp, fresh: Duration) -> Cure {
+    pub fn cure(
+        &self,
+        fault: &RemediationFault,
+        after: Option<Timestamp>,
+        now: Timestamp,
+        fresh: Duration,
+    ) -> ClearCheck {
         if self.probe != Probe::Reporting {
-            return Cure::Unknown;
+            return ClearCheck::Unknown;
         }
         let is_later = |age: Duration| after.is_none_or(|after| age < since(now, after));
         if let Some(seen) = self.find(&fault.id) {
             // A pod that could not be read lately may be gone.
-            let is_doubt = fault.kind == FaultType::StuckDaemonSetPod && seen.fault.state != FaultState::Confirmed;
-            return if is_doubt { Cure::Unknown } else { Cure::Present };
+            let is_ambiguous = fault.kind.spec().shows_in == ShowsIn::Pod && seen.fault.state != FaultState::Confirmed;
+            return if is_ambiguous { ClearCheck::Unknown } else { ClearCheck::Present };
         }
-        let looked = match fault.kind {
-            FaultType::StuckDaemonSetPod => {
+        let looked = match fault.kind.spec().shows_in {
+            ShowsIn::Pod => {
                 if self.pods.iter().any(|pod| is_unwell(pod, fault)) {
-                    return Cure::Present;
+                    return ClearCheck::Present;
                 }
                 // The deleted pod is gone; that its successor has not come yet is no cure.
                 let is_back = self.pods.iter().any(|pod| is_of(pod, fault));
@@ -247,25 +253,25 @@ impl<'a> NodeFacts<'a> {
                 let is_awaited = !is_back && (is_kept_away || after.is_some_and(|after| since(now, after) < SUCCESSOR));
                 !is_awaited && self.pods_read.is_some_and(|age| age <= fresh && is_later(age))
             }
-            FaultType::ProbeNotReporting => true,
+            ShowsIn::Heartbeats => true,
             // It is not flapping any more only by the history that the controller keeps.
-            FaultType::NodeFlapping => self.stable == Tri::True && self.arrived().is_some_and(is_later),
-            FaultType::KubeletStartBlocked => self.kubelet_works() && self.arrived().is_some_and(is_later),
-            FaultType::PlegStalled => {
-                self.view.is_some_and(|view| view.ready == Tri::True) && self.arrived().is_some_and(is_later)
+            ShowsIn::History => self.stable == TriState::True && self.arrived().is_some_and(is_later),
+            ShowsIn::KubeletStart => self.kubelet_works() && self.arrived().is_some_and(is_later),
+            ShowsIn::Ready => {
+                self.view.is_some_and(|view| view.ready == TriState::True) && self.arrived().is_some_and(is_later)
             }
             // The watch never goes back: what stands there now was seen later than what was acted upon. That a report has
             // come since proves that the node was there to be written to.
-            FaultType::NodeCondition => conditions::is_other(self, fault) && self.arrived().is_some_and(is_later),
+            ShowsIn::Condition => conditions::is_other(self, fault) && self.arrived().is_some_and(is_later),
             // A full report may have left the fault out.
-            _ => {
+            ShowsIn::Report => {
                 let is_full = self.report.is_none_or(|report| report.faults.len() >= MAX_FAULTS);
                 // So may a probe that has just begun without its memory, or that lost sight of something.
                 let is_blind = self.report.is_none_or(|report| report.unlooked.contains(&fault.kind));
                 !is_full && !is_blind && self.arrived().is_some_and(is_later)
             }
         };
-        if looked { Cure::Clean } else { Cure::Unknown }
+        if looked { ClearCheck::Clean } else { ClearCheck::Unknown }
     }
 }
 
@@ -325,9 +331,9 @@ pub(super) fn gather<'a>(
             let (open, finished): (Vec<&Remediation>, Vec<&Remediation>) =
                 here.into_iter().partition(|remediation| remediation.is_open());
             let uid = view.map(|view| view.uid.as_str());
-            let recent = relapse::recent(&finished, uid, snapshot.now, settings.failed_memory);
+            let recent = recurrence::recent(&finished, uid, snapshot.now, settings.failed_memory);
             let probe = Probe::of(view, report);
-            let mut facts = Box::new(NodeFacts {
+            let mut facts = Box::new(NodeContext {
                 name,
                 all_suspended: snapshot.suspended.as_deref(),
                 view,
@@ -337,7 +343,7 @@ pub(super) fn gather<'a>(
                 seen: Vec::new(),
                 pods,
                 pods_read: reads.at(name).copied(),
-                around: Around {
+                around: MatchContext {
                     pods: Some(&snapshot.pods_seen),
                     runtime: view.and_then(|view| view.runtime_version.as_deref()),
                     kubelet: view.and_then(|view| view.kubelet_version.as_deref()),
@@ -361,17 +367,17 @@ pub(super) fn gather<'a>(
 }
 
 /// Whether a node does not flap. One without a history has had no changes for as long as it was watched.
-fn stable(snapshot: &Snapshot, view: Option<&NodeView>, flap: Option<&FlapView>) -> Tri {
+fn stable(snapshot: &Snapshot, view: Option<&NodeView>, flap: Option<&FlapView>) -> TriState {
     let is_read = view.is_some_and(|view| view.unreadable.is_none());
     match flap {
-        Some(flap) if flap.flapping.is_some() => Tri::False,
-        _ if is_read && snapshot.watched >= QUIET => Tri::True,
-        _ => Tri::Unknown,
+        Some(flap) if flap.flapping.is_some() => TriState::False,
+        _ if is_read && snapshot.watched >= QUIET => TriState::True,
+        _ => TriState::Unknown,
     }
 }
 
-fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp) -> Vec<Seen<'a>> {
-    let mut all: Vec<Seen<'a>> = Vec::new();
+fn seen<'a>(facts: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
+    let mut all: Vec<ObservedFault<'a>> = Vec::new();
     if facts.owns_report()
         && let Some(report) = facts.report
     {
@@ -379,7 +385,7 @@ fn seen<'a>(facts: &NodeFacts<'a>, now: Timestamp) -> Vec<Seen<'a>> {
         // A probe has no say in what only the controller can know.
         for reported in report.faults.iter().filter(|r| !r.fault.kind.is_cluster_fault()) {
             let lasted = Duration::from_secs(reported.fault.duration_seconds).saturating_add(arrived);
-            all.push(Seen { fault: believed(&reported.fault), looked: reported.looked, lasted });
+            all.push(ObservedFault { fault: believed(&reported.fault), looked: reported.looked, lasted });
         }
     }
     // A report that names a fault twice is read with the greater doubt, whatever its order.
@@ -414,15 +420,15 @@ fn believed(reported: &Fault) -> Cow<'_, Fault> {
 }
 
 /// Faults that show only in the API.
-fn cluster_faults<'a>(facts: &NodeFacts<'_>, probe: &[Seen<'a>], now: Timestamp) -> Vec<Seen<'a>> {
+fn cluster_faults<'a>(facts: &NodeContext<'_>, probe: &[ObservedFault<'a>], now: Timestamp) -> Vec<ObservedFault<'a>> {
     let reported: Vec<&Fault> = probe.iter().map(|seen| seen.fault.as_ref()).collect();
-    let mut own: Vec<Seen<'a>> = stuck::stuck_pods(now, &facts.pods, &reported)
+    let mut own: Vec<ObservedFault<'a>> = stuck::stuck_pods(now, &facts.pods, &reported)
         .into_iter()
         .map(|fault| {
             let uid = fault.subject.pod.as_ref().map(|pod| pod.uid.as_str());
             let read = facts.pods.iter().filter(|pod| Some(pod.pod.uid.as_str()) == uid).map(|pod| pod.read).max();
             let lasted = Duration::from_secs(fault.duration_seconds);
-            Seen { looked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
+            ObservedFault { looked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
         })
         .collect();
     own.extend(of_kubelet(facts, &reported, now));
@@ -430,17 +436,21 @@ fn cluster_faults<'a>(facts: &NodeFacts<'_>, probe: &[Seen<'a>], now: Timestamp)
     own.extend(facts.flap.and_then(|flap| {
         let (fault, lasted) = flap.fault(facts.name).zip(flap.flapping)?;
         // The Node is watched: it is as it was last written.
-        Some(Seen { looked: Duration::ZERO, lasted, fault: Cow::Owned(fault) })
+        Some(ObservedFault { looked: Duration::ZERO, lasted, fault: Cow::Owned(fault) })
     }));
     if let (Probe::Silent, Some(arrived)) = (facts.probe, facts.arrived()) {
-        let fault = silent_probe(facts.name, now, arrived);
-        own.push(Seen { fault: Cow::Owned(fault), looked: Duration::ZERO, lasted: arrived });
+        let fault = probe_not_reporting::fault(facts.name, now, arrived);
+        own.push(ObservedFault { fault: Cow::Owned(fault), looked: Duration::ZERO, lasted: arrived });
     }
     own
 }
 
 /// Faults of the kubelet that show in what it writes, and does not write, into its Node.
-fn of_kubelet<'a>(facts: &NodeFacts<'_>, reported: &[&Fault], now: Timestamp) -> impl Iterator<Item = Seen<'a>> {
+fn of_kubelet<'a>(
+    facts: &NodeContext<'_>,
+    reported: &[&Fault],
+    now: Timestamp,
+) -> impl Iterator<Item = ObservedFault<'a>> {
     let process = facts.own_report().map(|report| &report.kubelet);
     // Of a process that nobody looks at any more, nothing is known. One missed heartbeat makes nothing undone: the Node
     // is watched all the while.
@@ -451,30 +461,15 @@ fn of_kubelet<'a>(facts: &NodeFacts<'_>, reported: &[&Fault], now: Timestamp) ->
     });
     let stalled = facts.view.and_then(|view| kubelet::pleg_stalled(facts.name, view, process, reported));
     let all = blocked.into_iter().chain(stalled.map(|fault| (fault, Duration::ZERO)));
-    all.map(move |(fault, looked)| Seen { looked, lasted: kubelet::lasted(&fault, now), fault: Cow::Owned(fault) })
-}
-
-fn silent_probe(node: &str, now: Timestamp, arrived: Duration) -> Fault {
-    Fault {
-        id: Fault::identity(FaultType::ProbeNotReporting, node),
-        kind: FaultType::ProbeNotReporting,
-        severity: Severity::Medium,
-        state: FaultState::Confirmed,
-        subject: Subject::of(SubjectKind::Probe),
-        target: Target::default(),
-        message: format!("the probe of node {node} has missed three of its promised heartbeats"),
-        impact: "what is wrong on the node is not known, and nothing can be done there".to_owned(),
-        first_seen: stuck::begun(now, arrived),
-        duration_seconds: arrived.as_secs(),
-        confirmations: 3,
-        check_age_seconds: 0,
-        evidence: Vec::new(),
-        evidence_bundle: None,
-    }
+    all.map(move |(fault, looked)| ObservedFault {
+        looked,
+        lasted: kubelet::lasted(&fault, now),
+        fault: Cow::Owned(fault),
+    })
 }
 
 /// When something about the node may change by the mere passing of time.
-fn plan_wake(facts: &NodeFacts<'_>, wake: &mut Wake) {
+fn plan_wake(facts: &NodeContext<'_>, wake: &mut Wake) {
     if let Some(heartbeat) = facts.own_report().and_then(|report| report.heartbeat.as_ref()) {
         let (missed, silent) = bounds(heartbeat);
         wake.when_past(missed, heartbeat.arrived);

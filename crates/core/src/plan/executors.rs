@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 
-use super::evidence::NodeFacts;
-use crate::fault::FaultType;
+use super::evidence::NodeContext;
+use crate::fault::Daemon;
 use crate::kubelet;
 use crate::policy::ActionType;
 use crate::remediation::{Executor, StepRecord};
-use crate::snapshot::Tri;
+use crate::snapshot::TriState;
 use crate::text::bounded;
 
 /// Longest reason, in bytes.
@@ -15,18 +15,18 @@ const LONGEST: usize = 256;
 
 /// The executor of what a Job could do, and why. While its start is blocked a kubelet starts none, although the node may be Ready: already
 /// one that has written nothing since it began, for however short a time, is no good choice. Nor is one whose runtime does not answer.
-pub(super) fn choose(facts: &NodeFacts<'_>) -> (Executor, &'static str) {
+pub(super) fn choose(facts: &NodeContext<'_>) -> (Executor, &'static str) {
     let Some((view, report)) = facts.view.zip(facts.report) else {
         return (Executor::Probe, "the kubelet is not known");
     };
-    let works = report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.kubelet_works == Tri::True);
+    let works = report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.kubelet_works == TriState::True);
     if !works {
         (Executor::Probe, "by the probe's word it is not known that the kubelet works")
-    } else if view.ready != Tri::True {
+    } else if view.ready != TriState::True {
         (Executor::Probe, "the node is not Ready")
     } else if kubelet::unfinished(view, &report.kubelet).is_some() {
         (Executor::Probe, "the kubelet's start has not come to an end")
-    } else if facts.seen.iter().any(|seen| seen.fault.kind == FaultType::RuntimeUnreachable) {
+    } else if facts.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime)) {
         (Executor::Probe, "the container runtime does not answer")
     } else {
         (Executor::Job, "the kubelet works, and the node is Ready")
@@ -39,7 +39,7 @@ pub(super) const fn is_of_either(action: ActionType) -> bool {
 }
 
 /// Notes by what evidence the executor of an attempt was chosen, where there was a choice.
-pub(super) fn note(facts: &NodeFacts<'_>, record: &mut StepRecord) {
+pub(super) fn note(facts: &NodeContext<'_>, record: &mut StepRecord) {
     record.executor_reason = match record.executor {
         Executor::Probe if !is_of_either(record.action) => String::new(),
         Executor::Probe | Executor::Job => format!("{:?}: {}", record.executor, choose(facts).1),

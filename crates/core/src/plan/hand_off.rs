@@ -4,14 +4,14 @@
 //! before the step's time is over.
 
 use super::attempt;
-use super::evidence::{Cure, NodeFacts};
-use super::turn::Turn;
+use super::evidence::{ClearCheck, NodeContext};
+use super::update::RemediationUpdate;
 use super::{Block, BlockReason, Ctx, Effect, Wake, ending, readiness, steps};
 use crate::hand_off::{HandOff, HandOffView, HandedOff};
 use crate::moment::{clock, since};
 use crate::policy::{Action, ActionType, Policy, Step};
 use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState};
-use crate::snapshot::Tri;
+use crate::snapshot::TriState;
 use std::time::Duration;
 
 /// For how long an object is deleted again that could not be, counted from the end of its step.
@@ -24,7 +24,7 @@ const TELL_WITHIN: Duration = Duration::from_hours(1);
 const TIDY_UP: Duration = Duration::from_mins(15);
 
 /// Whether the controller may use the remediator's kinds; as long as nobody knows, nothing is handed to it.
-pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Block> {
+pub(super) fn require_proof(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Block> {
     let template = &with.remediation_template;
     if !ctx.snapshot.unproven.contains(template) {
         return Ok(());
@@ -39,14 +39,14 @@ pub(super) fn is_proven(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Block> {
 }
 
 /// That it is known that the controller may not: then nothing is begun for the sake of such a step, and the others are taken.
-pub(super) fn is_lacking(ctx: Ctx<'_>, action: &Action) -> Option<Block> {
+pub(super) fn unavailable(ctx: Ctx<'_>, action: &Action) -> Option<Block> {
     let with = action.hand_off()?;
-    is_proven(ctx, with).err().filter(|_| ctx.snapshot.lacking.contains(&with.remediation_template))
+    require_proof(ctx, with).err().filter(|_| ctx.snapshot.lacking.contains(&with.remediation_template))
 }
 
 /// An object of a node is made once in a remediation: what it has not healed it does not heal under another operation, for
 /// whichever fault.
-pub(super) fn is_new(action: &Action, remediation: Option<&Remediation>) -> Result<(), &'static str> {
+pub(super) fn require_untried(action: &Action, remediation: Option<&Remediation>) -> Result<(), &'static str> {
     let Some((with, remediation)) = action.hand_off().zip(remediation) else { return Ok(()) };
     let is_done = begun(remediation, with).any(|step| step.state.is_final());
     if is_done { Err("the node was handed to this remediator in this remediation already") } else { Ok(()) }
@@ -63,7 +63,7 @@ fn begun<'e>(remediation: &'e Remediation, with: &HandOff) -> impl Iterator<Item
 
 /// Whether this Node may be handed to that remediator, as far as the one goes that had its name before: a machine that was deleted and
 /// made anew in vain is not deleted again at once, and again after that.
-pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, with: &HandOff) -> Result<(), Block> {
+pub(super) fn admit(ctx: Ctx<'_>, facts: &NodeContext<'_>, with: &HandOff) -> Result<(), Block> {
     let was_handed = |remediation: &Remediation| begun(remediation, with).any(|step| step.state != StepState::Refused);
     let handed = facts.on_others_of_its_name().filter(|(remediation, _)| was_handed(remediation));
     let Some((remediation, at)) = handed.max_by_key(|(_, at)| *at) else { return Ok(()) };
@@ -82,7 +82,7 @@ pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, with: &HandOff) ->
 }
 
 /// What is to be deleted after the act. Owed before it: a crash in between strands nothing.
-pub(super) fn owe(remediation: &mut Remediation, record: &StepRecord) {
+pub(super) fn plan_cleanup(remediation: &mut Remediation, record: &StepRecord) {
     let Some(with) = &record.hand_off else { return };
     if remediation.cleanup.hand_off_of(&record.operation_id).is_none() {
         let handed = HandedOff::new(&with.remediation_template, &remediation.node, &record.operation_id);
@@ -105,16 +105,16 @@ pub(super) fn was_made(ctx: Ctx<'_>, record_of: &StepRecord) -> bool {
 /// A node that is handed off: its remediator's word and the probe's are awaited, until the step's time is over.
 pub(super) fn wait(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
     // It may last for long, and a person who stops it is not kept waiting. What other tools mark on the node may be this very
     // remediator's doing.
-    if let Some(why) = readiness::suspended(facts).or_else(|| ending::is_stopped(policy)) {
+    if let Some(why) = readiness::suspended(facts).or_else(|| ending::stopped_reason(policy)) {
         return ending::cancel(ctx, &mut turn.remediation, &why);
     }
     let began = record.started_at.unwrap_or(record.scheduled_at);
@@ -124,13 +124,13 @@ pub(super) fn wait(
     let moved = || rule?.steps.iter().find(is_it);
     let step = attempt::step_of(policy, &turn.remediation, record).or_else(moved);
     let is_clean = match turn.remediation.fault(&record.fault_id) {
-        Some(fault) => facts.cure(fault, Some(began), now, ctx.settings.evidence_max_age) == Cure::Clean,
+        Some(fault) => facts.cure(fault, Some(began), now, ctx.settings.evidence_max_age) == ClearCheck::Clean,
         None => true,
     };
     let limit = step.map_or(ctx.settings.answer_within, |step| step.timeout);
     let view = view(ctx, record, began);
     // A node that is being shut down may look clean: as long as the remediator says that it is at it, that is no cure.
-    let is_at_it = view.is_some_and(|view| view.processing == Tri::True && view.succeeded != Tri::True);
+    let is_at_it = view.is_some_and(|view| view.processing == TriState::True && view.succeeded != TriState::True);
     let age = since(now, began);
     if is_at_it {
         if let Some(current) = turn.remediation.current_step_mut() {
@@ -145,7 +145,7 @@ pub(super) fn wait(
     if !is_clean && let Some(why) = view.and_then(|view| failed(&turn.remediation, record, view)) {
         return attempt::end(turn, StepState::Failed, &why, now);
     }
-    let is_done = view.is_some_and(|view| view.succeeded == Tri::True);
+    let is_done = view.is_some_and(|view| view.succeeded == TriState::True);
     if record.state == StepState::Started && (is_clean || is_done) {
         let Some(current) = turn.remediation.current_step_mut() else { return };
         current.state = StepState::Verifying;
@@ -174,14 +174,14 @@ fn failed(remediation: &Remediation, record: &StepRecord, view: &HandOffView) ->
     if !view.exists {
         return Some(format!("{object} is not there any more: somebody has deleted it"));
     }
-    (view.succeeded == Tri::False).then(|| format!("{object}: its remediator has failed: {}", view.message))
+    (view.succeeded == TriState::False).then(|| format!("{object}: its remediator has failed: {}", view.message))
 }
 
 /// The time of a hand-off is over: its remediator is told so before anything else is done, then the attempt ends. One that
 /// cannot be told holds nobody up for long.
 pub(super) fn time_out(
     ctx: Ctx<'_>,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
     limit: Duration,
     why: &str,
@@ -242,7 +242,7 @@ pub(super) fn take_back(ctx: Ctx<'_>, remediation: &mut Remediation) -> Option<E
 }
 
 /// That nothing else is done to the node before the object is deleted, once that takes longer than the one call that it is.
-pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut Turn, wake: &mut Wake) {
+pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) {
     let Some(handed) = turn.remediation.cleanup.owed_hand_off() else { return };
     let step = turn.remediation.steps.iter().find(|step| step.operation_id == handed.operation_id);
     let Some((step, end)) = step.and_then(|step| Some((step, step.finished_at?))) else { return };
@@ -286,7 +286,7 @@ pub(super) fn on_the_way(ctx: Ctx<'_>, remediation: &Remediation) -> String {
 }
 
 /// Whether a remediator may have uncordoned the node: one is at work there, in whichever remediation, or was until a moment ago.
-fn may_have_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> bool {
+fn may_have_uncordoned(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> bool {
     let here = facts.open.iter().chain(&facts.finished).copied().filter(|other| other.node_uid == remediation.node_uid);
     let mut steps = here.flat_map(|other| &other.steps).filter(|step| was_begun(step));
     steps.any(|step| step.finished_at.is_none_or(|end| since(ctx.snapshot.now, end) < TIDY_UP))
@@ -294,7 +294,7 @@ fn may_have_uncordoned(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remedi
 
 /// Notes that the node's remediator has taken our cordon off: it uncordons what it has rebooted, which says nothing of a person.
 /// A later step may cordon it again.
-pub(super) fn note_uncordon(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) {
+pub(super) fn note_uncordon(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
     let Some(view) = facts.view.filter(|view| view.uid == remediation.node_uid && !view.unschedulable) else { return };
     let is_cordoning = remediation.current_step().is_some_and(|step| step.action == ActionType::Cordon);
     let Some(at) = remediation.cordoned_at().filter(|_| remediation.cleanup.owes_cordon() && !is_cordoning) else {

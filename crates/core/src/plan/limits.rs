@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::evidence::{NodeFacts, Nodes};
+use super::evidence::{NodeContext, Nodes};
 use crate::budget::Slots;
 use crate::fault::FaultType;
 use crate::moment::since;
@@ -20,7 +20,7 @@ pub(super) type Group<'a> = BTreeMap<Option<&'a str>, u32>;
 
 /// What there is room for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LimitsOutlook {
+pub struct LimitsView {
     /// In zones, racks and pools: those with the least room first, at most [`MAX_SHOWN`].
     pub topologies: Vec<TopologyRoom>,
     /// How many more there are.
@@ -80,7 +80,7 @@ pub(super) fn outlook(
     nodes: &Nodes<'_>,
     slots: &Slots,
     (now, answer_within): (Timestamp, Duration),
-) -> LimitsOutlook {
+) -> LimitsView {
     let limits = &policy.limits;
     let each = limits.per_topology.iter().zip(groups);
     let rooms: Vec<_> = each.flat_map(|(limit, group)| rooms(policy, limit, group, nodes, slots)).collect();
@@ -88,7 +88,7 @@ pub(super) fn outlook(
     let spent = nodes.values().filter_map(|facts| spent(facts, policy, now, answer_within));
     let spent = spent.map(|one| (std::cmp::Reverse(one.until), one.node, one.actions, one.is_slow));
     let (spent, spent_left_out) = least(spent.collect());
-    LimitsOutlook {
+    LimitsView {
         topologies: rooms.into_iter().map(|(_, room)| room.told()).collect(),
         topologies_left_out,
         faults: limits
@@ -171,7 +171,7 @@ const BUSY: u32 = 4;
 /// Whether an attempt has healed makes no difference: the node says so itself. What it has refused counts as well, since it has had
 /// the slot for that.
 pub(super) fn spent(
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
     now: Timestamp,
     answer_within: Duration,

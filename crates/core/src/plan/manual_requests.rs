@@ -9,16 +9,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::evidence::{NodeFacts, Nodes, Seen};
-use super::ladder::{self, Look, Relapse};
-use super::payment::Payment;
-use super::turn::Turn;
+use super::evidence::{NodeContext, Nodes, ObservedFault};
+use super::select::{self, EvidenceRequirement, Recurrence};
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
 use super::{Block, BlockReason, Blocked, Ctx, Effect, Wake, advance, ending, hand_off, readiness};
 use crate::budget::{Bounds, Slots};
 use crate::fault::{FaultState, FaultType, MAX_LINE};
+use crate::faults::ShowsIn;
 use crate::manual::{MARK, MAX_NAME, MAX_WAITING, OpenManualRequest, steps};
 use crate::moment::since;
-use crate::policy::{ActionType, Found, Mode, Policy, Rule};
+use crate::policy::{ActionType, Mode, Policy, Rule, RuleMatch};
 use crate::remediation::{RemediationFault, STOPPED_BY_A_PERSON};
 use crate::snapshot::Slot;
 use crate::text::bounded;
@@ -27,7 +28,7 @@ use crate::text::bounded;
 #[derive(Debug, Default)]
 pub(super) struct Begun {
     /// Those that begin, each with its first act.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<RemediationUpdate>,
     /// What is written about the others.
     pub told: Vec<Effect>,
     /// What is held.
@@ -138,7 +139,7 @@ fn start<'a>(
     busy: &BTreeSet<&str>,
     slots: &mut Slots,
     wake: &mut Wake,
-) -> Result<Turn, No> {
+) -> Result<RemediationUpdate, No> {
     let (facts, policy) = place(ctx, nodes, manual, wake)?;
     if let Some(open) = facts.open.first() {
         let message = format!("remediation {} has node {} until its end", open.name, facts.name);
@@ -153,10 +154,10 @@ fn start<'a>(
     let (rule, standing) = step_index(ctx, facts, policy, manual, seen)?;
     room(ctx, nodes, facts, (manual, seen.fault.kind), slots)?;
 
-    let mut turn = Turn::new(manual.begun(ctx.snapshot.now));
+    let mut turn = RemediationUpdate::new(manual.begun(ctx.snapshot.now));
     turn.remediation.faults.push(standing.clone());
-    let payment = if slots.is_known() { Payment::Made } else { Payment::Awaited };
-    advance::next_step(ctx, facts, policy, &mut turn, &payment, wake);
+    let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
+    advance::next_step(ctx, facts, policy, &mut turn, &slot, wake);
     let step = turn.remediation.current_step();
     if !step.is_some_and(|step| step.action == manual.manual.action && step.step_index == standing.step_index) {
         // What is held of it; of another step in its place nothing is said, since it is not what was asked for.
@@ -187,7 +188,7 @@ fn place<'n, 'a>(
     nodes: &'n Nodes<'a>,
     manual: &OpenManualRequest,
     wake: &mut Wake,
-) -> Result<(&'n NodeFacts<'a>, &'a Policy), No> {
+) -> Result<(&'n NodeContext<'a>, &'a Policy), No> {
     if let Some(cancel) = &manual.cancel {
         return never(format!("taken back {}", cancel.told()));
     }
@@ -234,7 +235,7 @@ fn named<'n, 'a>(
     ctx: Ctx<'a>,
     nodes: &'n Nodes<'a>,
     manual: &OpenManualRequest,
-) -> Result<(&'n NodeFacts<'a>, &'a Policy), String> {
+) -> Result<(&'n NodeContext<'a>, &'a Policy), String> {
     let found = nodes.get(manual.node.as_str()).and_then(|facts| Some((facts, facts.view?)));
     let Some((facts, view)) = found else { return Err(format!("there is no node {}", manual.node)) };
     if view.uid != manual.node_uid {
@@ -243,16 +244,16 @@ fn named<'n, 'a>(
     let Some(policy) = ctx.policies.get(manual.policy.as_str()).copied() else {
         return Err(format!("there is no policy {}, or it is not valid", manual.policy));
     };
-    if let Some(why) = ending::is_stopped(policy) {
+    if let Some(why) = ending::stopped_reason(policy) {
         return Err(why);
     }
     if !facts.policies.iter().any(|selecting| selecting.name == policy.name) {
         return Err(format!("policy {} does not select node {}", policy.name, manual.node));
     }
     let kind = manual.manual.fault;
-    let is_for = |rule: &&Rule| match kind {
-        FaultType::NodeCondition => !rule.conditions.is_empty(),
-        kind => rule.faults.contains(&kind),
+    let is_for = |rule: &&Rule| match kind.spec().shows_in {
+        ShowsIn::Condition => !rule.conditions.is_empty(),
+        _ => rule.faults.contains(&kind),
     };
     let mut rules = policy.rules.iter().filter(is_for).peekable();
     if rules.peek().is_none() {
@@ -267,17 +268,21 @@ fn named<'n, 'a>(
 }
 
 /// The one fault that is meant.
-fn fault<'f, 'a>(ctx: Ctx<'_>, facts: &'f NodeFacts<'a>, manual: &OpenManualRequest) -> Result<&'f Seen<'a>, No> {
+fn fault<'f, 'a>(
+    ctx: Ctx<'_>,
+    facts: &'f NodeContext<'a>,
+    manual: &OpenManualRequest,
+) -> Result<&'f ObservedFault<'a>, No> {
     let (kind, id) = (manual.manual.fault, manual.manual.fault_id.as_deref());
-    let is_meant = |seen: &&Seen<'_>| seen.fault.kind == kind && id.is_none_or(|id| seen.fault.id == id);
-    let confirmed = |seen: &&Seen<'_>| seen.fault.state == FaultState::Confirmed;
+    let is_meant = |seen: &&ObservedFault<'_>| seen.fault.kind == kind && id.is_none_or(|id| seen.fault.id == id);
+    let confirmed = |seen: &&ObservedFault<'_>| seen.fault.state == FaultState::Confirmed;
     let which = id.map_or_else(String::new, |id| format!(" with id {id}"));
     // What is not there was not seen by who wants it healed: a fault that comes later is another matter.
     if !facts.seen.iter().any(|seen| is_meant(&seen)) {
         let why = format!("no {kind}{which} is seen on node {}", facts.name);
         return Err(soon(ctx, manual, BlockReason::NotConfirmed, why));
     }
-    let mut all: Vec<&Seen<'_>> = facts.seen.iter().filter(is_meant).filter(confirmed).collect();
+    let mut all: Vec<&ObservedFault<'_>> = facts.seen.iter().filter(is_meant).filter(confirmed).collect();
     // The same sentence for the same faults, whatever their order.
     all.sort_by(|a, b| a.fault.id.cmp(&b.fault.id));
     match all.as_slice() {
@@ -301,17 +306,17 @@ fn fault<'f, 'a>(ctx: Ctx<'_>, facts: &'f NodeFacts<'a>, manual: &OpenManualRequ
 /// The step on which it begins: the first step of that action that can do something about the fault, and may now.
 fn step_index<'p>(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &'p Policy,
     manual: &OpenManualRequest,
-    seen: &Seen<'_>,
+    seen: &ObservedFault<'_>,
 ) -> Result<(&'p Rule, RemediationFault), No> {
     let (fault, action) = (seen.fault.as_ref(), manual.manual.action);
     let what = format!("{} ({})", fault.kind, fault.subject);
     let rule = match facts.rule_of(policy, fault) {
-        Found::Rule(rule) => rule,
-        Found::Perhaps(rule, lack) => return Err(readiness::doubtful(policy, rule, fault, &lack).into()),
-        Found::Nothing => {
+        RuleMatch::Rule(rule) => rule,
+        RuleMatch::Perhaps(rule, lack) => return Err(readiness::doubtful(policy, rule, fault, &lack).into()),
+        RuleMatch::Nothing => {
             let severity = fault.severity.as_str();
             return never(format!("policy {} has no rule for {what} of severity {severity}", policy.name));
         }
@@ -327,15 +332,15 @@ fn step_index<'p>(
     let mut standing = readiness::standing(ctx, seen, rule);
     standing.step_index = u32::try_from(step_index).unwrap_or(u32::MAX);
     let (wanted, mut notes) = (standing.step_index, Vec::new());
-    let step = ladder::climb(Relapse::Ignored, &mut standing, rule, None, facts, Some(fault), &mut notes);
+    let step = select::select_step(Recurrence::Ignored, &mut standing, rule, None, facts, Some(fault), &mut notes);
     let Some(step) = step.filter(|_| standing.step_index == wanted) else {
         let why = notes.into_iter().next().unwrap_or_else(none);
         return Err(Block::new(BlockReason::ActionsDisabled, &why).into());
     };
-    if let Some(block) = hand_off::is_lacking(ctx, &step.action) {
+    if let Some(block) = hand_off::unavailable(ctx, &step.action) {
         return Err(block.into());
     }
-    ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
+    select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
     Ok((rule, standing))
 }
 
@@ -343,7 +348,7 @@ fn step_index<'p>(
 fn room<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
-    facts: &NodeFacts<'a>,
+    facts: &NodeContext<'a>,
     (manual, kind): (&OpenManualRequest, FaultType),
     slots: &Slots,
 ) -> Result<(), Block> {

@@ -9,16 +9,16 @@
 
 use std::time::Duration;
 
-use super::evidence::{Cure, NodeFacts, Probe};
-use super::turn::Turn;
+use super::evidence::{ClearCheck, NodeContext, Probe};
+use super::update::RemediationUpdate;
 use super::{Ctx, Wake, attempt, ending, readiness, reboot};
-use crate::fault::{FaultState, FaultType};
+use crate::command::{ActionCommand, OutcomeReason};
+use crate::fault::{Daemon, FaultState};
 use crate::moment::since;
-use crate::order::{Order, OutcomeReason};
 use crate::policy::{ActionType, Policy, Step};
 use crate::reboot::{MARK_STANDS, MarkOrder};
 use crate::remediation::{StepRecord, StepState};
-use crate::snapshot::{SHUTTING_DOWN, Tri};
+use crate::snapshot::{SHUTTING_DOWN, TriState};
 use crate::window;
 
 /// How long a node may look as if nobody could drain it before its mark is taken back: a machine that goes down looks like that, too.
@@ -44,9 +44,9 @@ pub(super) const fn is_carried(step: &StepRecord) -> bool {
 /// A mark that was ordered: another boot id is awaited, for as long as the step says and everybody still wants it.
 pub(super) fn wait(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
     wake: &mut Wake,
 ) {
@@ -66,7 +66,7 @@ pub(super) fn wait(
         let why = told(facts, record, "its approval was taken back, or the policy asks for one now");
         return attempt::end(turn, StepState::Cancelled, &why, now);
     }
-    if let Some(why) = cannot_be(facts, record, now).or_else(|| is_shut(facts, policy, record, now)) {
+    if let Some(why) = cannot_be(facts, record, now).or_else(|| closed_reason(facts, policy, record, now)) {
         return attempt::end(turn, StepState::Cancelled, &why, now);
     }
     let begun = record.started_at.unwrap_or(record.scheduled_at);
@@ -79,7 +79,7 @@ pub(super) fn wait(
         let why = "the node did not say in time whether it carries the mark";
         return attempt::end(turn, StepState::TimedOut, why, now);
     }
-    let order = facts.own_order().filter(|order| order.operation_id == record.operation_id);
+    let order = facts.own_command().filter(|order| order.operation_id == record.operation_id);
     // Withdrawn while the answer was on its way, or gone with the NodeCommand: an awaited boot would never come.
     if order.is_none() && record.reason.is_some() && age > ctx.settings.cache_lag {
         let why = "its command was withdrawn, so the node has removed our file";
@@ -102,7 +102,7 @@ pub(super) fn wait(
 }
 
 /// Why the mark came to its end, and what is left to do where the node may still carry it, and nobody is there to remove it.
-fn told(facts: &NodeFacts<'_>, record: &StepRecord, why: &str) -> String {
+fn told(facts: &NodeContext<'_>, record: &StepRecord, why: &str) -> String {
     let path = record.mark_for_reboot.as_ref().map(|with| with.path.as_str()).unwrap_or_default();
     let is_ours = is_carried(record) && record.reason != Some(OutcomeReason::AlreadyRequested);
     if facts.probe == Probe::Reporting || !is_ours {
@@ -112,20 +112,20 @@ fn told(facts: &NodeFacts<'_>, record: &StepRecord, why: &str) -> String {
 }
 
 /// Why nobody can drain the node for its mark, if so. Only by the word of the boot that was to end: silence may be the boot itself.
-fn cannot_be(facts: &NodeFacts<'_>, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
+fn cannot_be(facts: &NodeContext<'_>, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
     let report = facts.report.filter(|_| facts.probe == Probe::Reporting)?;
     let boot = report.heartbeat.as_ref().map(|heartbeat| heartbeat.boot_id.as_str());
     if boot != record.boot_id.as_deref() {
         return None;
     }
-    let is_down = |seen: &super::evidence::Seen<'_>| {
+    let is_down = |seen: &super::evidence::ObservedFault<'_>| {
         let fault = seen.fault.as_ref();
-        fault.kind == FaultType::KubeletDown && fault.state == FaultState::Confirmed && seen.lasted >= GRACE
+        fault.kind.spec().down == Some(Daemon::Kubelet) && fault.state == FaultState::Confirmed && seen.lasted >= GRACE
     };
     let view = facts.view?;
     let what = if facts.seen.iter().any(is_down) {
         "its kubelet is down"
-    } else if view.ready == Tri::Unknown && view.ready_since.is_some_and(|at| since(now, at) >= GRACE) {
+    } else if view.ready == TriState::Unknown && view.ready_since.is_some_and(|at| since(now, at) >= GRACE) {
         "whether it is Ready is Unknown"
     } else {
         return None;
@@ -135,7 +135,12 @@ fn cannot_be(facts: &NodeFacts<'_>, record: &StepRecord, now: jiff::Timestamp) -
 }
 
 /// Why no reboot may start now. A reboot that has started, or a node that is already down, is not interrupted.
-fn is_shut(facts: &NodeFacts<'_>, policy: &Policy, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
+fn closed_reason(
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    record: &StepRecord,
+    now: jiff::Timestamp,
+) -> Option<String> {
     let is_begun = facts.view?.vetoes.iter().any(|veto| SHUTTING_DOWN.contains(&veto.as_str()));
     if facts.probe != Probe::Reporting || is_begun {
         return None;
@@ -145,20 +150,26 @@ fn is_shut(facts: &NodeFacts<'_>, policy: &Policy, record: &StepRecord, now: jif
 }
 
 /// For how long the node keeps the mark of this order by itself.
-fn stands_for(order: &Order) -> Option<Duration> {
+fn stands_for(order: &ActionCommand) -> Option<Duration> {
     Some(Duration::from_secs(order.reboot_marker.as_ref()?.expires_after_seconds.into()))
 }
 
 /// Why the whole remediation ends. That the node is being drained, or goes down, is what a mark asks for: to take it back then would stop
 /// nobody, and leave the boot to no step.
-fn must_stop(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &Turn, record: &StepRecord) -> Option<String> {
+fn must_stop(ctx: Ctx<'_>, facts: &NodeContext<'_>, turn: &RemediationUpdate, record: &StepRecord) -> Option<String> {
     let passed: &[&str] = if is_carried(record) { &SHUTTING_DOWN } else { &[] };
     readiness::leave_alone_but(facts, passed).or_else(|| ending::policy_stops(ctx, facts, &turn.remediation))
 }
 
 /// Whether the fault is gone by a clean look in the boot that was to end. Where the probe tells of another one, the Node will show it.
-fn is_gone(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &Turn, record: &StepRecord, begun: jiff::Timestamp) -> bool {
+fn is_gone(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    turn: &RemediationUpdate,
+    record: &StepRecord,
+    begun: jiff::Timestamp,
+) -> bool {
     let Some(fault) = turn.remediation.fault(&record.fault_id) else { return true };
     let is_same = reboot::boot_of(facts).is_ok_and(|boot| record.boot_id.as_deref() == Some(boot));
-    is_same && facts.cure(fault, Some(begun), ctx.snapshot.now, ctx.settings.evidence_max_age) == Cure::Clean
+    is_same && facts.cure(fault, Some(begun), ctx.snapshot.now, ctx.settings.evidence_max_age) == ClearCheck::Clean
 }

@@ -1,43 +1,43 @@
 //! Whether anything may begin for a fault: everything that says no, in the order in which a person would ask.
 
-use super::evidence::{NodeFacts, Seen};
-use super::ladder::{Look, Relapse};
-use super::storm::{self, Storm};
-use super::{Block, BlockReason, Ctx, cause, conditions, drain, hand_off, ladder, scope, unreadable};
+use super::evidence::{NodeContext, ObservedFault};
+use super::select::{EvidenceRequirement, Recurrence};
+use super::storm::{self, StormPhase};
+use super::{Block, BlockReason, Ctx, cause, conditions, drain, hand_off, scope, select, unreadable};
 use crate::fault::Fault;
+use crate::matching::MissingFact;
 use crate::moment::{clock, since};
-use crate::narrow::Lack;
 use crate::policy::why_none;
-use crate::policy::{Action, Found, Mode, Policy, Rule};
+use crate::policy::{Action, Mode, Policy, Rule, RuleMatch};
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
 
 /// How often one fault may come back within the memory before a person has to look at it.
 const MAX_RECURRENCES: usize = 3;
 
 /// Why the node as a whole is to be left alone, if so.
-pub(super) fn leave_alone(facts: &NodeFacts<'_>) -> Option<String> {
+pub(super) fn leave_alone(facts: &NodeContext<'_>) -> Option<String> {
     leave_alone_but(facts, &[])
 }
 
 /// The same, as a block.
-pub(super) fn excluded(facts: &NodeFacts<'_>) -> Result<(), Block> {
+pub(super) fn excluded(facts: &NodeContext<'_>) -> Result<(), Block> {
     let reason = if suspended(facts).is_some() { BlockReason::Suspended } else { BlockReason::Excluded };
     leave_alone(facts).map_or(Ok(()), |why| Err(Block::new(reason, &why)))
 }
 
 /// Whether a person has suspended this node.
-pub(super) fn is_suspended(facts: &NodeFacts<'_>) -> bool {
+pub(super) fn is_suspended(facts: &NodeContext<'_>) -> bool {
     facts.report.is_some_and(|report| report.suspended.is_some())
 }
 
 /// Whether this node is to be left alone, whatever holds for all of them. That all remediation is suspended shows in its own object: it
 /// would be a write to every node.
-pub(super) fn is_excluded(facts: &NodeFacts<'_>) -> bool {
+pub(super) fn is_excluded(facts: &NodeContext<'_>) -> bool {
     facts.all_suspended.is_none() && leave_alone(facts).is_some()
 }
 
 /// The same, where these vetoes do not count.
-pub(super) fn leave_alone_but(facts: &NodeFacts<'_>, passed: &[&str]) -> Option<String> {
+pub(super) fn leave_alone_but(facts: &NodeContext<'_>, passed: &[&str]) -> Option<String> {
     let view = facts.view?;
     if view.deleting {
         return Some(format!("node {} is being deleted", facts.name));
@@ -55,7 +55,7 @@ pub(super) fn all_suspended(by: Option<&str>) -> Option<String> {
 }
 
 /// That a person has suspended the node, or all remediation.
-pub(super) fn suspended(facts: &NodeFacts<'_>) -> Option<String> {
+pub(super) fn suspended(facts: &NodeContext<'_>) -> Option<String> {
     if let Some(why) = all_suspended(facts.all_suspended) {
         return Some(why);
     }
@@ -64,7 +64,7 @@ pub(super) fn suspended(facts: &NodeFacts<'_>) -> Option<String> {
 }
 
 /// The standing of a fault that enters a remediation now.
-pub(super) fn standing(ctx: Ctx<'_>, seen: &Seen<'_>, rule: &Rule) -> RemediationFault {
+pub(super) fn standing(ctx: Ctx<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> RemediationFault {
     let fault = &seen.fault;
     RemediationFault {
         since: ctx.snapshot.now.checked_sub(seen.lasted).ok(),
@@ -81,9 +81,9 @@ pub(super) fn standing(ctx: Ctx<'_>, seen: &Seen<'_>, rule: &Rule) -> Remediatio
 /// The rule under which a confirmed fault may be healed now, or why it may not (budgets aside).
 pub(super) fn judge<'p>(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &'p Policy,
-    seen: &Seen<'_>,
+    seen: &ObservedFault<'_>,
 ) -> Result<&'p Rule, Block> {
     let fault = seen.fault.as_ref();
     unreadable::may_begin(facts)?;
@@ -95,9 +95,9 @@ pub(super) fn judge<'p>(
         return Err(Block::new(BlockReason::Paused, &why));
     }
     let rule = match facts.rule_of(policy, fault) {
-        Found::Rule(rule) => rule,
-        Found::Perhaps(rule, lack) => return Err(doubtful(policy, rule, fault, &lack)),
-        Found::Nothing => {
+        RuleMatch::Rule(rule) => rule,
+        RuleMatch::Perhaps(rule, lack) => return Err(doubtful(policy, rule, fault, &lack)),
+        RuleMatch::Nothing => {
             let message = format!(
                 "policy {} has no rule for {} of severity {} ({}){}",
                 policy.name,
@@ -123,7 +123,7 @@ pub(super) fn judge<'p>(
             Block::new(BlockReason::MinDurationNotReached, &message).until(rule.min_duration.saturating_sub(lasted))
         );
     }
-    ladder::evidence(facts, seen, ctx)?;
+    select::evidence(facts, seen, ctx)?;
     first_step(ctx, facts, policy, seen, rule)?;
     cause::looked_for(ctx, facts, policy, fault)?;
     no_storm(ctx, facts, policy, fault, rule)?;
@@ -131,7 +131,7 @@ pub(super) fn judge<'p>(
 }
 
 /// That nobody knows whether a rule is for the fault. It goes to no later rule, and to no other policy, as long as that is so.
-pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Lack) -> Block {
+pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &MissingFact) -> Block {
     let (reason, todo) = if lack.passes {
         (
             BlockReason::PodUnknown,
@@ -149,9 +149,9 @@ pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Lack)
 }
 
 /// Whether the fault is no storm that rises.
-fn no_storm(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Block> {
-    let front = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
-    if front.and_then(|front| front.on(facts.view)) != Some(Storm::Rising) || !rule.acts() {
+fn no_storm(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Block> {
+    let storm = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
+    if storm.and_then(|storm| storm.on(facts.view)) != Some(StormPhase::Rising) || !rule.acts() {
         return Ok(());
     }
     let message = format!(
@@ -163,14 +163,26 @@ fn no_storm(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, fault: &Fault,
 
 /// Whether the first step that applies, and the first that heals, may be taken: no node is cordoned or drained
 /// for a cure that is held anyway.
-fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>, rule: &Rule) -> Result<(), Block> {
+fn first_step(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    seen: &ObservedFault<'_>,
+    rule: &Rule,
+) -> Result<(), Block> {
     let mut standing = standing(ctx, seen, rule);
     let mut notes = Vec::new();
     let mut keeps = false;
     loop {
-        let Some(step) =
-            ladder::climb(Relapse::Counts(ctx), &mut standing, rule, None, facts, Some(&seen.fault), &mut notes)
-        else {
+        let Some(step) = select::select_step(
+            Recurrence::Counts(ctx),
+            &mut standing,
+            rule,
+            None,
+            facts,
+            Some(&seen.fault),
+            &mut notes,
+        ) else {
             // Nothing follows the cordon, and it is there to stay: that is what is asked for.
             if keeps {
                 return Ok(());
@@ -181,7 +193,7 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
             return Err(Block::new(BlockReason::NoRule, &format!("no step can be taken: {why}")));
         };
         // Nor does a hand-off or a drain that the controller may not make keep the node from the other steps.
-        let lacking = hand_off::is_lacking(ctx, &step.action).or_else(|| drain::is_lacking(ctx, facts, &step.action));
+        let lacking = hand_off::unavailable(ctx, &step.action).or_else(|| drain::unavailable(ctx, facts, &step.action));
         notes.extend(lacking.iter().map(|block| block.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
             standing.step_index = if step.mode == Mode::DryRun {
@@ -191,7 +203,7 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
             };
             continue;
         }
-        ladder::may_take(ctx, facts, policy, seen, rule, step, Look::Fresh)?;
+        select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
         match step.action {
             Action::Cordon(keep) => keeps |= keep.is_some(),
             Action::Taint(_) | Action::Drain(_) => {}
@@ -203,7 +215,7 @@ fn first_step(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy, seen: &Seen<
 
 /// That a person has stopped the healing of this node, as long as it counts: by its remediations, and by the note of one that
 /// was deleted.
-pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> Option<Stopped> {
+pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeContext<'_>) -> Option<Stopped> {
     let uid = facts.view.map(|view| view.uid.as_str())?;
     let noted = facts.report.filter(|report| report.node_uid.as_deref() == Some(uid));
     let noted = noted.and_then(|report| report.stopped.clone());
@@ -215,7 +227,7 @@ pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> Option<Stopped> {
 }
 
 /// What earlier remediations of the node say against another one.
-fn remembered(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
+fn remembered(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
     let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
     let recent = || facts.recent.iter().filter_map(|remediation| Some((*remediation, remediation.finished_at?)));
     let block = |message: String, at: jiff::Timestamp| {

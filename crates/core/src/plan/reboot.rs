@@ -12,27 +12,27 @@
 
 use std::time::Duration;
 
-use super::evidence::NodeFacts;
-use super::turn::Turn;
+use super::evidence::NodeContext;
+use super::update::RemediationUpdate;
 use super::{Block, BlockReason, Ctx, Wake, attempt, ending, mark};
+use crate::command::{ActionCommand, OutcomeReason};
 use crate::moment::{clock, since};
-use crate::order::{Order, OutcomeReason};
 use crate::policy::{Action, ActionType, Policy, Step};
 use crate::reboot::is_boot_id;
 use crate::remediation::{Remediation, StepRecord, StepState};
-use crate::snapshot::Tri;
+use crate::snapshot::TriState;
 
 /// Least time between two reboots of one node, in whatever remediation and by whatever policy.
 const APART: Duration = Duration::from_hours(1);
 
 /// The same after one that has not helped: a node that is rebooted again and again in vain is for a person to see.
-pub(super) const AFTER_ONE_IN_VAIN: Duration = Duration::from_hours(24);
+pub(super) const RETRY_AFTER_FAILED_REBOOT: Duration = Duration::from_hours(24);
 
 /// How long another boot id is awaited where the policy does not name the step any more: a machine that was told goes on to boot.
 const AWAY: Duration = Duration::from_mins(20);
 
 /// The boot that the Node shows, where the probe's word is the same.
-pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Block> {
+pub(super) fn boot_of<'a>(facts: &NodeContext<'a>) -> Result<&'a str, Block> {
     let unknown = |what: String| {
         let message = format!("node {} is not rebooted: {what}", facts.name);
         Block::new(BlockReason::ActionsDisabled, &message)
@@ -51,10 +51,10 @@ pub(super) fn boot_of<'a>(facts: &NodeFacts<'a>) -> Result<&'a str, Block> {
 }
 
 /// Whether it may be done now, as far as the node's boots go.
-pub(super) fn is_allowed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, action: &Action) -> Result<(), Block> {
+pub(super) fn admit(ctx: Ctx<'_>, facts: &NodeContext<'_>, action: &Action) -> Result<(), Block> {
     boot_of(facts)?;
     // Who reboots a marked node drains it first, by its kubelet: of that nothing is known then.
-    let is_unknown = facts.view.is_none_or(|view| view.ready == Tri::Unknown);
+    let is_unknown = facts.view.is_none_or(|view| view.ready == TriState::Unknown);
     if is_unknown && action.mark_for_reboot().is_some() {
         let message = format!("node {} is not marked for a reboot: whether it is Ready is Unknown", facts.name);
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
@@ -94,11 +94,11 @@ fn begun(remediation: &Remediation) -> impl Iterator<Item = &StepRecord> {
 fn apart(step: &StepRecord, booted: Option<&str>) -> Duration {
     // Whom the mark has set to work, its withdrawal does not stop: a boot that came all the same has helped as little.
     if step.state == StepState::Cancelled && mark::is_carried(step) && booted != step.boot_id.as_deref() {
-        return AFTER_ONE_IN_VAIN;
+        return RETRY_AFTER_FAILED_REBOOT;
     }
     let was_made = step.reason != Some(OutcomeReason::RequestFailed);
     let is_in_vain = matches!(step.state, StepState::Failed | StepState::TimedOut) && was_made;
-    if is_in_vain { AFTER_ONE_IN_VAIN } else { APART }
+    if is_in_vain { RETRY_AFTER_FAILED_REBOOT } else { APART }
 }
 
 /// Whether a decision rests on the record of the remediation for longer than on others.
@@ -107,7 +107,7 @@ pub(super) fn is_remembered(remediation: &Remediation) -> bool {
 }
 
 /// Whether the node shows the cordon of its own remediation: a node that takes pods is not rebooted under them.
-pub(super) fn is_ready(facts: &NodeFacts<'_>, step: &Step) -> Result<(), Block> {
+pub(super) fn require_ready(facts: &NodeContext<'_>, step: &Step) -> Result<(), Block> {
     if step.action.reboot().is_none() {
         return Ok(());
     }
@@ -125,7 +125,7 @@ pub(super) fn is_ready(facts: &NodeFacts<'_>, step: &Step) -> Result<(), Block> 
 }
 
 /// Why a reboot has no place in this remediation, if so: the cordon that it needs is not this remediation's, or the node is not drained.
-pub(super) fn is_out_of_place(remediation: &Remediation, step: &Step) -> Option<String> {
+pub(super) fn skip_reason(remediation: &Remediation, step: &Step) -> Option<String> {
     let with = step.action.reboot()?;
     let node = &remediation.node;
     let cordoned = remediation.cordoned_at().filter(|_| remediation.cleanup.owes_cordon());
@@ -143,7 +143,7 @@ pub(super) fn is_out_of_place(remediation: &Remediation, step: &Step) -> Option<
 }
 
 /// At most one in a remediation: what one has not ended another does not end either.
-pub(super) fn is_new(step: &Step, remediation: Option<&Remediation>) -> Result<(), &'static str> {
+pub(super) fn require_untried(step: &Step, remediation: Option<&Remediation>) -> Result<(), &'static str> {
     let Some(remediation) = remediation.filter(|_| step.action.kind().boots()) else { return Ok(()) };
     let reboots = || remediation.steps.iter().filter(|record| record.action.boots());
     // Withdrawn, or its time was over, while a person was asked: nothing was ordered.
@@ -184,10 +184,10 @@ pub(super) fn is_news(step: &StepRecord, answer: OutcomeReason) -> bool {
 }
 
 /// Notes what shows that the attempt was begun, or done: the order that stands, and another boot id.
-pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) {
+pub(super) fn note(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
     let now = ctx.snapshot.now;
     let booted = facts.view.and_then(|view| view.boot_id.clone());
-    let ordered = facts.own_order();
+    let ordered = facts.own_command();
     let Some(step) = remediation.current_step_mut().filter(|step| step.action.boots()) else { return };
     let is_begun = matches!(step.state, StepState::Scheduled | StepState::Started);
     if step.state == StepState::Scheduled && ordered.is_some_and(|order| order.operation_id == step.operation_id) {
@@ -209,10 +209,10 @@ pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remedi
 /// then must not act on it later; one that has acted, and could not say so, is told of by its next boot id.
 pub(super) fn is_over(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     remediation: &Remediation,
     step: &StepRecord,
-    order: &Order,
+    order: &ActionCommand,
 ) -> bool {
     if step.operation_id != order.operation_id {
         return false;
@@ -233,9 +233,9 @@ pub(super) fn is_over(
 /// A reboot that was ordered: another boot id is awaited, for as long as the step says. The order is given once.
 pub(super) fn wait(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
     wake: &mut Wake,
 ) {
@@ -265,7 +265,7 @@ pub(super) fn times(ctx: Ctx<'_>, record: &StepRecord, step: Option<&Step>) -> (
 }
 
 /// Whether a clean look is one of the new boot. Of any other step: yes.
-pub(super) fn is_looked_anew(facts: &NodeFacts<'_>, record: &StepRecord) -> bool {
+pub(super) fn is_looked_anew(facts: &NodeContext<'_>, record: &StepRecord) -> bool {
     !record.action.boots()
         || boot_of(facts).is_ok_and(|boot| record.boot_id.as_deref().is_some_and(|before| before != boot))
 }
@@ -282,7 +282,7 @@ pub(super) fn boot(ctx: Ctx<'_>, remediation: &Remediation, action: &Action) -> 
 }
 
 /// Whether the node is still in the boot that the attempt was recorded for.
-pub(super) fn is_same_boot(facts: &NodeFacts<'_>, record: &StepRecord) -> bool {
+pub(super) fn is_same_boot(facts: &NodeContext<'_>, record: &StepRecord) -> bool {
     !record.action.boots()
         || (record.boot_id.is_some()
             && facts.view.and_then(|view| view.boot_id.as_deref()) == record.boot_id.as_deref())

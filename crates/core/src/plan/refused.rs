@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::evidence::NodeFacts;
+use super::evidence::NodeContext;
 use super::{Block, BlockReason, Ctx};
 use crate::moment::{clock, since};
 use crate::policy::{ActionType, Rule, Step};
@@ -32,7 +32,7 @@ fn cool_down(step: &Step) -> Duration {
 }
 
 /// The message that the API server refused the last step before this notification; `None` = it did not.
-pub(super) fn not_executed(facts: &NodeFacts<'_>, notification: &StepRecord) -> Option<String> {
+pub(super) fn not_executed(facts: &NodeContext<'_>, notification: &StepRecord) -> Option<String> {
     let steps = facts.open.iter().flat_map(|remediation| &remediation.steps);
     let mut before = steps.filter(|step| step.fault_id == notification.fault_id && step.action != ActionType::Notify);
     let refused = before.next_back().filter(|step| step.is_refused_call())?;

@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
-use super::evidence::NodeFacts;
+use super::evidence::NodeContext;
 use super::{Block, BlockReason};
-use crate::fault::{Fault, FaultType};
-use crate::order::Restart;
+use crate::command::Restart;
+use crate::fault::Fault;
+use crate::faults::ShowsIn;
 use crate::policy::{Action, Daemon, Rule};
-use crate::snapshot::Tri;
+use crate::snapshot::TriState;
 
 /// For how long a restart waits, from when its rule is to act and while it is not safe, until the next step takes its turn.
 const WAITS: Duration = Duration::from_mins(10);
 
 /// What is never safe to restart must not keep people from being told.
-pub(super) fn has_waited(
+pub(super) fn require_waiting(
     action: &Action,
     fault: &Fault,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     rule: &Rule,
 ) -> Result<(), &'static str> {
     let Action::Restart { daemon, with } = action else { return Ok(()) };
@@ -24,19 +25,24 @@ pub(super) fn has_waited(
     let unsafe_for = facts.report.map_or(Duration::ZERO, |report| report.restart.unsafe_for);
     let is_long = lasted >= rule.min_duration.saturating_add(WAITS) && unsafe_for >= WAITS;
     // A kubelet waits for its runtime, which has a ladder of its own.
-    let for_runtime =
-        *daemon == Daemon::Kubelet && facts.seen.iter().any(|seen| seen.fault.kind == FaultType::RuntimeUnreachable);
-    if is_long && !for_runtime && is_safe(facts, fault, *daemon, with).is_err() {
+    let for_runtime = *daemon == Daemon::Kubelet
+        && facts.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime));
+    if is_long && !for_runtime && require_safe(facts, fault, *daemon, with).is_err() {
         return Err("a restart was not safe for 10 min");
     }
     Ok(())
 }
 
 /// Whether the daemon can be restarted without harm, by the probe's word, or the policy wants it all the same.
-pub(super) fn is_safe(facts: &NodeFacts<'_>, fault: &Fault, daemon: Daemon, with: &Restart) -> Result<(), Block> {
+pub(super) fn require_safe(
+    facts: &NodeContext<'_>,
+    fault: &Fault,
+    daemon: Daemon,
+    with: &Restart,
+) -> Result<(), Block> {
     let view = facts.report.map(|report| &report.restart);
-    let safe = view.map_or(Tri::Unknown, |view| view.of(daemon));
-    let blocked = facts.seen.iter().find(|seen| seen.fault.kind == FaultType::KubeletStartBlocked);
+    let safe = view.map_or(TriState::Unknown, |view| view.of(daemon));
+    let blocked = facts.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::KubeletStart);
     if let (Daemon::Kubelet, Some(blocked)) = (daemon, blocked) {
         let message = format!(
             "{} on {}: the kubelet is not restarted while its start is blocked, it would wait anew: {}",
@@ -44,7 +50,7 @@ pub(super) fn is_safe(facts: &NodeFacts<'_>, fault: &Fault, daemon: Daemon, with
         );
         return Err(Block::new(BlockReason::RestartUnsafe, &message));
     }
-    if safe == Tri::True || with.skip_safety_check {
+    if safe == TriState::True || with.skip_safety_check {
         return Ok(());
     }
     let said = view.map_or("", |view| view.message.as_str());

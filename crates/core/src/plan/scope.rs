@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::evidence::{NodeFacts, Nodes, Probe};
+use super::evidence::{NodeContext, Nodes, Probe};
 use super::limits::{self, Group};
-use super::storm::{Front, StormOutlook, Weather};
-use super::{BlockReason, PolicyOutlook, readiness};
+use super::storm::{Storm, StormDetector, StormView};
+use super::{BlockReason, PolicyStatusView, readiness};
 use crate::budget::{Bounds, Slots};
 use crate::fault::{Fault, FaultState, FaultType};
 use crate::policy::{Amount, Mode, Policy, Rule};
-use crate::snapshot::{NodeView, Snapshot, Tri};
+use crate::snapshot::{NodeView, Snapshot, TriState};
 use crate::window::{self, Shut};
 
 /// So many of the selected nodes may be unhealthy by nothing but their own probe's word before that counts in `maxUnhealthy`: one
@@ -36,9 +36,9 @@ pub(super) struct Scope<'a> {
     pub max_in_flight: u32,
     pub overlaps: BTreeSet<&'a str>,
     /// Faults that many of them have.
-    weather: Weather<'a>,
+    weather: StormDetector<'a>,
     /// Those of them that are a storm.
-    pub storms: BTreeMap<FaultType, Front>,
+    pub storms: BTreeMap<FaultType, Storm>,
     /// Selected nodes by the value of their label, for each topology that has a limit.
     groups: Vec<Group<'a>>,
 }
@@ -100,13 +100,13 @@ impl<'a> Scope<'a> {
             max_unhealthy: 0,
             max_in_flight: 0,
             overlaps: BTreeSet::new(),
-            weather: Weather::default(),
+            weather: StormDetector::default(),
             storms: BTreeMap::new(),
             groups: vec![BTreeMap::new(); policy.limits.per_topology.len()],
         }
     }
 
-    fn count(&mut self, facts: &NodeFacts<'_>, view: &'a NodeView, now: Timestamp) {
+    fn count(&mut self, facts: &NodeContext<'_>, view: &'a NodeView, now: Timestamp) {
         self.selected += 1;
         self.weather.count(self.policy, facts, view, now);
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&mut self.groups) {
@@ -122,7 +122,7 @@ impl<'a> Scope<'a> {
 
     /// Why the policy starts nothing new on this node, budgets of slots aside; without one: on any node of which only its own probe says
     /// that it is unhealthy.
-    pub fn blocked(&self, facts: Option<&NodeFacts<'_>>) -> Option<(BlockReason, String)> {
+    pub fn blocked(&self, facts: Option<&NodeContext<'_>>) -> Option<(BlockReason, String)> {
         if let Some(why) = &self.suspended {
             return Some((BlockReason::Suspended, why.clone()));
         }
@@ -161,7 +161,7 @@ impl<'a> Scope<'a> {
 
     /// Why no further remediation may start on this node since enough run in its zone, rack or pool. One whose node is gone counts
     /// in each of them: nobody knows where it was.
-    pub fn crowded(&self, facts: &NodeFacts<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(BlockReason, String)> {
+    pub fn crowded(&self, facts: &NodeContext<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(BlockReason, String)> {
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&self.groups) {
             let value = |view: &NodeView| view.labels.get(&limit.key).cloned();
             let mine = facts.view.and_then(value);
@@ -212,13 +212,12 @@ impl<'a> Scope<'a> {
         nodes: &Nodes<'_>,
         slots: &Slots,
         (now, answer_within): (Timestamp, Duration),
-    ) -> PolicyOutlook {
+    ) -> PolicyStatusView {
         let mode = self.policy.mode;
         let bounds = Bounds { in_flight: self.max_in_flight, mode };
         let storms = self.weather.told(self.policy, &self.storms);
-        let storm =
-            |told: &StormOutlook| (BlockReason::Storm, format!("policy {}: {}", self.policy.name, told.evidence));
-        PolicyOutlook {
+        let storm = |told: &StormView| (BlockReason::Storm, format!("policy {}: {}", self.policy.name, told.evidence));
+        PolicyStatusView {
             limits: limits::outlook(self.policy, &self.groups, self.selected, nodes, slots, (now, answer_within)),
             windows: self.policy.windows.iter().map(|window| window.outlook(now)).collect(),
             selected: self.selected,
@@ -254,8 +253,8 @@ pub(super) fn broken(policy: &Policy) -> Option<String> {
 /// must not keep a hung container from being healed.
 /// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe. One whose object cannot be read
 /// counts as if it were not Ready.
-fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
-    facts.view.is_some_and(|view| view.ready != Tri::True || view.unreadable.is_some())
+fn is_unhealthy(policy: &Policy, facts: &NodeContext<'_>) -> bool {
+    facts.view.is_some_and(|view| view.ready != TriState::True || view.unreadable.is_some())
         || facts.probe == Probe::Silent
         || facts.open.iter().any(|remediation| remediation.mode == Mode::Enforce)
         || facts.unreadable.is_some()
@@ -265,15 +264,15 @@ fn is_unhealthy(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
 
 /// Whether the API shows that an unhealthy node is, and not its own probe alone: it is not Ready or kept from its pods, its probe
 /// is silent, or the controller itself has found the fault.
-fn is_corroborated(policy: &Policy, facts: &NodeFacts<'_>) -> bool {
-    facts.view.is_some_and(|view| view.ready != Tri::True || view.unreadable.is_some() || view.unschedulable)
+fn is_corroborated(policy: &Policy, facts: &NodeContext<'_>) -> bool {
+    facts.view.is_some_and(|view| view.ready != TriState::True || view.unreadable.is_some() || view.unschedulable)
         || facts.probe == Probe::Silent
         || facts.unreadable.is_some()
         || is_sick(policy, facts, |fault| fault.kind.is_cluster_fault())
 }
 
 /// Whether it has a confirmed fault, of those asked for, that a rule is for, or may be for.
-fn is_sick(policy: &Policy, facts: &NodeFacts<'_>, is_asked: impl Fn(&Fault) -> bool) -> bool {
+fn is_sick(policy: &Policy, facts: &NodeContext<'_>, is_asked: impl Fn(&Fault) -> bool) -> bool {
     let confirmed =
         facts.seen.iter().map(|seen| seen.fault.as_ref()).filter(|fault| fault.state == FaultState::Confirmed);
     confirmed

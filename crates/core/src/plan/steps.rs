@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::evidence::{Cure, NodeFacts};
-use super::payment::Payment;
-use super::turn::Turn;
+use super::evidence::{ClearCheck, NodeContext};
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
 use super::{BlockReason, Ctx, Wake, approval, attempt, drain, executors, hand_off, mark, reboot};
+use crate::command::{Outcome, OutcomeReason, OutcomeState};
 use crate::moment::since;
-use crate::order::{Outcome, OutcomeReason, OutcomeState};
 use crate::policy::{ActionType, Policy, Step};
 use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState};
 use crate::snapshot::JobView;
@@ -17,10 +17,10 @@ use crate::snapshot::JobView;
 /// Moves the step under way on as far as the evidence allows.
 pub(super) fn move_on(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
-    payment: &Payment,
+    turn: &mut RemediationUpdate,
+    slot: &SlotReservation,
     wake: &mut Wake,
 ) {
     let Some(record) = turn.remediation.current_step().cloned() else { return };
@@ -30,13 +30,13 @@ pub(super) fn move_on(
     }
     let Some(record) = turn.remediation.current_step().cloned() else { return };
     match record.state {
-        StepState::AwaitingApproval => approval::wait(ctx, facts, policy, turn, &record, payment, wake),
-        StepState::Scheduled => repeat(ctx, facts, policy, turn, &record, payment, wake),
+        StepState::AwaitingApproval => approval::wait(ctx, facts, policy, turn, &record, slot, wake),
+        StepState::Scheduled => repeat(ctx, facts, policy, turn, &record, slot, wake),
         StepState::Started | StepState::Verifying if record.action == ActionType::HandOff => {
             hand_off::wait(ctx, facts, policy, turn, &record, wake);
         }
         StepState::Started if record.action == ActionType::Drain => {
-            drain::go_on(ctx, facts, policy, turn, &record, payment, wake);
+            drain::go_on(ctx, facts, policy, turn, &record, slot, wake);
         }
         StepState::Started if record.action == ActionType::Reboot => {
             reboot::wait(ctx, facts, policy, turn, &record, wake);
@@ -44,7 +44,7 @@ pub(super) fn move_on(
         StepState::Started if record.action == ActionType::MarkForReboot => {
             mark::wait(ctx, facts, policy, turn, &record, wake);
         }
-        StepState::Started => wait(ctx, facts, policy, turn, &record, payment, wake),
+        StepState::Started => wait(ctx, facts, policy, turn, &record, slot, wake),
         StepState::Verifying => {
             verify(ctx, facts, turn, &record, attempt::step_of(policy, &turn.remediation, &record), wake);
         }
@@ -53,7 +53,7 @@ pub(super) fn move_on(
 }
 
 /// The node's answer, from either executor: the best one counts.
-fn answer<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, operation: &str) -> Option<&'a Outcome> {
+fn answer<'a>(ctx: Ctx<'a>, facts: &NodeContext<'a>, operation: &str) -> Option<&'a Outcome> {
     let job = ctx.snapshot.jobs.get(operation).and_then(|job| job.outcome.as_ref());
     let agent = facts.own_report().and_then(|report| report.agent.as_ref());
     let rank = |outcome: &Outcome| match (outcome.state, outcome.reason) {
@@ -66,7 +66,7 @@ fn answer<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, operation: &str) -> Option<&'
     [job, agent].into_iter().flatten().filter(|outcome| outcome.operation_id == operation).min_by_key(|o| rank(o))
 }
 
-fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation, operation: &str) {
+fn take_answer(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation, operation: &str) {
     let now = ctx.snapshot.now;
     let answer = answer(ctx, facts, operation).cloned();
     let has_job = ctx.snapshot.jobs.contains_key(operation);
@@ -104,11 +104,11 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediatio
 /// A reserved step: the act may or may not have happened. It is repeated, after the same questions as before.
 fn repeat(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
-    payment: &Payment,
+    slot: &SlotReservation,
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
@@ -123,17 +123,17 @@ fn repeat(
     {
         return attempt::end(turn, StepState::Cancelled, block.message(), now);
     }
-    let (age, unpaid) = (since(now, record.scheduled_at), payment.is_made().err());
+    let (age, unpaid) = (since(now, record.scheduled_at), slot.require().err());
     if age >= ctx.settings.answer_within {
         let against = again.err().filter(|_| record.started_at.is_none());
         // Without a ledger, before its hour, or without knowing whose fault it is, nobody has tried: that costs no attempt, and nothing
         // harsher follows on it.
         let (state, why) = match (unpaid, against) {
             (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
-            (None, Some(block)) if block.is_doubt() => {
+            (None, Some(block)) if block.is_ambiguous() => {
                 (StepState::Cancelled, "nobody knew in time whether its rule applies to the fault")
             }
-            (None, Some(block)) if block.waits_for_its_hour() => {
+            (None, Some(block)) if block.waits_for_window() => {
                 (StepState::Cancelled, "its window closed, or its node reached limits.perNode, before it started")
             }
             (None, _) => (StepState::TimedOut, "the action could not be started in time"),
@@ -151,7 +151,7 @@ fn repeat(
     match again {
         Ok((fault, _)) => {
             // What an earlier remediation of this name had put there may have been taken off meanwhile, and recorded here.
-            attempt::owe(&mut turn.remediation, record);
+            attempt::plan_cleanup(&mut turn.remediation, record);
             turn.effect = attempt::act(ctx, facts, &turn.remediation, record, fault, step);
             wake.at(ctx.settings.retry);
         }
@@ -162,11 +162,11 @@ fn repeat(
 /// A started step: the answer is awaited. What has not begun by its executor in time, or cannot begin, goes on by the other one, once.
 fn wait(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut Turn,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
-    payment: &Payment,
+    slot: &SlotReservation,
     wake: &mut Wake,
 ) {
     let (now, settings) = (ctx.snapshot.now, ctx.settings);
@@ -179,7 +179,7 @@ fn wait(
     match other_executor(ctx, facts, record, is_running, age) {
         Some((to, why)) => {
             let record = switch_executor(turn, record, to, &why, now);
-            return repeat(ctx, facts, policy, turn, &record, payment, wake);
+            return repeat(ctx, facts, policy, turn, &record, slot, wake);
         }
         None if record.executor == Executor::Job && age >= settings.job_start => {
             if let Some(job) = ctx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
@@ -202,7 +202,7 @@ fn wait(
 /// The executor that is asked instead, and why, where that of the attempt has not begun and was not asked instead itself.
 fn other_executor(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     record: &StepRecord,
     is_running: bool,
     age: Duration,
@@ -247,7 +247,13 @@ fn refused(job: &JobView) -> Option<String> {
 
 /// The same operation by the other executor, for which the same questions are asked: the node claims it once, whichever comes first.
 /// What stands of the first executor is taken away in the same pass, before the act.
-fn switch_executor(turn: &mut Turn, record: &StepRecord, to: Executor, why: &str, now: Timestamp) -> StepRecord {
+fn switch_executor(
+    turn: &mut RemediationUpdate,
+    record: &StepRecord,
+    to: Executor,
+    why: &str,
+    now: Timestamp,
+) -> StepRecord {
     if let Some(current) = turn.remediation.current_step_mut() {
         executors::note_switch(current, to, why, now);
         // That it was begun once stays in the record: the first executor may still be on its way.
@@ -261,8 +267,8 @@ fn switch_executor(turn: &mut Turn, record: &StepRecord, to: Executor, why: &str
 /// A done step: the probe's clean look decides, for as long as the step asks.
 pub(super) fn verify(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
-    turn: &mut Turn,
+    facts: &NodeContext<'_>,
+    turn: &mut RemediationUpdate,
     record: &StepRecord,
     step: Option<&Step>,
     wake: &mut Wake,
@@ -271,12 +277,12 @@ pub(super) fn verify(
     let (timeout, stable_for) = reboot::times(ctx, record, step);
     let executed_at = record.executed_at.unwrap_or(record.scheduled_at);
     let cure = match turn.remediation.fault(&record.fault_id) {
-        Some(_) if !reboot::is_looked_anew(facts, record) => Cure::Unknown,
+        Some(_) if !reboot::is_looked_anew(facts, record) => ClearCheck::Unknown,
         Some(fault) => facts.cure(fault, Some(executed_at), now, ctx.settings.evidence_max_age),
-        None => Cure::Clean,
+        None => ClearCheck::Clean,
     };
-    turn.look |= cure != Cure::Clean && facts.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
-    let clear_since = (cure == Cure::Clean).then(|| record.clear_since.unwrap_or(now));
+    turn.look |= cure != ClearCheck::Clean && facts.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
+    let clear_since = (cure == ClearCheck::Clean).then(|| record.clear_since.unwrap_or(now));
     if let Some(current) = turn.remediation.current_step_mut() {
         current.clear_since = clear_since;
     }
@@ -292,7 +298,8 @@ pub(super) fn verify(
         }
         Some(clean) => wake.at(stable_for.saturating_sub(clean)),
         None if age >= timeout => {
-            let why = if cure == Cure::Present { "the fault is still there" } else { "nobody could check the fault" };
+            let why =
+                if cure == ClearCheck::Present { "the fault is still there" } else { "nobody could check the fault" };
             if record.action == ActionType::HandOff {
                 return hand_off::time_out(ctx, turn, record, timeout, &done_message(record, why), wake);
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::evidence::{NodeFacts, Probe};
+use super::evidence::{NodeContext, Probe};
 use crate::fault::{Fault, FaultState, FaultType};
 use crate::moment::since;
 use crate::policy::{Policy, Rule};
@@ -28,7 +28,7 @@ pub(super) const AGAIN: Duration = Duration::from_secs(30);
 
 /// The same fault on the nodes of one policy.
 #[derive(Clone, Debug, Default)]
-struct Spread<'a> {
+struct FaultSpread<'a> {
     /// Nodes on which it is confirmed.
     sick: Vec<&'a NodeView>,
     /// Nodes on which it is new, also those on which it does not show any more.
@@ -37,7 +37,7 @@ struct Spread<'a> {
     gone: u32,
 }
 
-impl Spread<'_> {
+impl FaultSpread<'_> {
     fn sick(&self) -> u32 {
         count(&self.sick)
     }
@@ -52,7 +52,7 @@ fn count(nodes: &[&NodeView]) -> u32 {
 }
 
 /// The kinds of fault that were to be healed here in the name of the policy and that began within the time of a storm.
-fn lately(policy: &Policy, facts: &NodeFacts<'_>, now: Timestamp) -> BTreeSet<FaultType> {
+fn lately(policy: &Policy, facts: &NodeContext<'_>, now: Timestamp) -> BTreeSet<FaultType> {
     let faults = facts.remediations_of(policy).flat_map(|remediation| &remediation.faults);
     let is_new = |fault: &&RemediationFault| fault.since.is_some_and(|at| since(now, at) <= policy.limits.storm.window);
     let acts = |fault: &&RemediationFault| policy.rule(&fault.rule).is_some_and(Rule::acts);
@@ -61,15 +61,15 @@ fn lately(policy: &Policy, facts: &NodeFacts<'_>, now: Timestamp) -> BTreeSet<Fa
 
 /// What a policy's nodes have in common.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Weather<'a> {
-    spreads: BTreeMap<FaultType, Spread<'a>>,
+pub(super) struct StormDetector<'a> {
+    spreads: BTreeMap<FaultType, FaultSpread<'a>>,
     /// The selected nodes.
     selected: Vec<&'a NodeView>,
 }
 
 /// A storm, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StormOutlook {
+pub struct StormView {
     /// The kind of fault.
     pub fault: FaultType,
     /// How many nodes may be healed of it at a time; 0 while new ones come.
@@ -84,32 +84,32 @@ pub struct StormOutlook {
 
 /// The storm of one kind of fault.
 #[derive(Clone, Debug)]
-pub(super) struct Front {
-    stage: Storm,
+pub(super) struct Storm {
+    phase: StormPhase,
     /// Where few are enough: what they have in common. Other nodes have nothing to do with it.
     among: Option<Common>,
 }
 
-impl Front {
+impl Storm {
     /// How it stands for this node.
-    pub fn on(&self, node: Option<&NodeView>) -> Option<Storm> {
+    pub fn on(&self, node: Option<&NodeView>) -> Option<StormPhase> {
         let is_here = self.among.as_ref().is_none_or(|common| node.is_none_or(|node| common.is_of(node)));
-        is_here.then_some(self.stage)
+        is_here.then_some(self.phase)
     }
 }
 
 /// How one kind of fault stands with a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Storm {
+pub(super) enum StormPhase {
     /// New ones come: nothing is begun.
     Rising,
     /// No more come, and many are sick still: so many may be healed at a time.
     Passing(u32),
 }
 
-impl<'a> Weather<'a> {
+impl<'a> StormDetector<'a> {
     /// Counts one selected node.
-    pub fn count(&mut self, policy: &Policy, facts: &NodeFacts<'_>, view: &'a NodeView, now: Timestamp) {
+    pub fn count(&mut self, policy: &Policy, facts: &NodeContext<'_>, view: &'a NodeView, now: Timestamp) {
         self.selected.push(view);
         let mut met: BTreeMap<FaultType, bool> = BTreeMap::new();
         // People are told at any time: no storm holds a rule that does nothing else.
@@ -144,14 +144,14 @@ impl<'a> Weather<'a> {
 
     /// Whether so many of them are a storm: many of all, or enough that have something in common. Where no number of nodes would be
     /// one, nobody wants any.
-    fn front(&self, nodes: &[&NodeView], from: u32, stage: impl Fn() -> Storm) -> Option<Front> {
+    fn storm(&self, nodes: &[&NodeView], from: u32, phase: impl Fn() -> StormPhase) -> Option<Storm> {
         if count(nodes) >= from {
-            return Some(Front { stage: stage(), among: None });
+            return Some(Storm { phase: phase(), among: None });
         }
         let is_possible = from <= count(&self.selected) && count(nodes) >= LEAST;
         let common = is_possible.then(|| shared(nodes, &self.selected)).flatten();
         let common = common.filter(|common| common.having() >= LEAST)?;
-        Some(Front { stage: stage(), among: Some(common) })
+        Some(Storm { phase: phase(), among: Some(common) })
     }
 
     /// The kinds of fault that many of the nodes have.
@@ -160,39 +160,39 @@ impl<'a> Weather<'a> {
         policy: &Policy,
         remediations: &BTreeMap<String, Remediation>,
         now: Timestamp,
-    ) -> BTreeMap<FaultType, Front> {
+    ) -> BTreeMap<FaultType, Storm> {
         let from = self.from(policy);
-        let stand = |(kind, spread): (&FaultType, &Spread<'_>)| {
-            let rising = || self.front(&spread.fresh, from, || Storm::Rising);
-            let passing = || Storm::Passing(max_concurrent(helped(policy, *kind, remediations, now)));
-            Some((*kind, rising().or_else(|| self.front(&spread.sick, from, passing))?))
+        let stand = |(kind, spread): (&FaultType, &FaultSpread<'_>)| {
+            let rising = || self.storm(&spread.fresh, from, || StormPhase::Rising);
+            let passing = || StormPhase::Passing(max_concurrent(helped(policy, *kind, remediations, now)));
+            Some((*kind, rising().or_else(|| self.storm(&spread.sick, from, passing))?))
         };
         self.spreads.iter().filter_map(stand).collect()
     }
 
     /// What is told of the policy: all of its storms, the widest first, each with what speaks for one cause.
-    pub fn told(&self, policy: &Policy, storms: &BTreeMap<FaultType, Front>) -> Vec<StormOutlook> {
+    pub fn told(&self, policy: &Policy, storms: &BTreeMap<FaultType, Storm>) -> Vec<StormView> {
         let mut all: Vec<_> =
-            storms.iter().filter_map(|(kind, front)| Some((*kind, front, self.spreads.get(kind)?))).collect();
+            storms.iter().filter_map(|(kind, storm)| Some((*kind, storm, self.spreads.get(kind)?))).collect();
         all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((spread.fresh(), spread.sick(), *kind)));
-        let outlook = |(kind, front, spread): (FaultType, &Front, &Spread<'_>)| StormOutlook {
+        let outlook = |(kind, storm, spread): (FaultType, &Storm, &FaultSpread<'_>)| StormView {
             fault: kind,
-            max_concurrent: match front.stage {
-                Storm::Rising => 0,
-                Storm::Passing(max_concurrent) => max_concurrent,
+            max_concurrent: match storm.phase {
+                StormPhase::Rising => 0,
+                StormPhase::Passing(max_concurrent) => max_concurrent,
             },
             nodes: spread.sick(),
             new: spread.fresh(),
-            evidence: self.evidence(policy, kind, front, spread),
+            evidence: self.evidence(policy, kind, storm, spread),
         };
         all.into_iter().map(outlook).collect()
     }
 
     /// What speaks for a storm of this kind, and what is done about it.
-    fn evidence(&self, policy: &Policy, kind: FaultType, front: &Front, spread: &Spread<'_>) -> String {
+    fn evidence(&self, policy: &Policy, kind: FaultType, storm: &Storm, spread: &FaultSpread<'_>) -> String {
         let from = self.from(policy);
         let within = policy.limits.storm.window.as_secs() / 60;
-        let (rises, selected) = (front.stage == Storm::Rising, self.selected.len());
+        let (rises, selected) = (storm.phase == StormPhase::Rising, self.selected.len());
         let what = if rises {
             let gone = match spread.gone {
                 0 => String::new(),

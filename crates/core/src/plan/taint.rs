@@ -4,7 +4,7 @@
 //! what a cordon with `quarantineFor` is for. Only one remediation at a time puts a taint on a node, and only one taint, so none is ever
 //! handed on or changed.
 
-use super::evidence::NodeFacts;
+use super::evidence::NodeContext;
 use super::{Ctx, Effect};
 use crate::moment::since;
 use crate::policy::Step;
@@ -12,7 +12,7 @@ use crate::remediation::Remediation;
 use crate::snapshot::NodeView;
 
 /// Takes the taint back, if one is owed. None where there is nothing of ours on the node.
-pub(super) fn take_back(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) -> Option<Effect> {
+pub(super) fn take_back(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
     if !remediation.cleanup.owes_taint() {
         return None;
     }
@@ -38,7 +38,7 @@ fn is_on(view: &NodeView, remediation: &Remediation) -> bool {
 
 /// Whether somebody else took the taint off the node. Our mark without it is a sure sign; a node without either only after the
 /// time that a cache may be behind.
-pub(super) fn was_removed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> bool {
+pub(super) fn was_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do it was to be taken back anyway: by us, perhaps, and only the record of it is missing.
     if !remediation.cleanup.owes_taint() || is_on(view, remediation) || !remediation.wants_its_marks() {
@@ -54,7 +54,7 @@ pub(super) fn was_removed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Rem
 /// Notes that the taint of a remediation with nothing left to do is off its node: by us, and only the record of it is missing. What
 /// joins the remediation after that must not find a taint owed that is not there, and take it for a person's no. False as long as
 /// the view may be one of before the taint.
-pub(super) fn note_off(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation) -> bool {
+pub(super) fn record_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
     let Some(view) = facts.view.filter(|view| view.uid == remediation.node_uid) else { return true };
     let is_marked = view.tainted_by.as_ref().is_some_and(|mark| mark.remediation == remediation.name);
     if !remediation.cleanup.owes_taint() || remediation.wants_its_marks() || is_marked || is_on(view, remediation) {
@@ -69,7 +69,7 @@ pub(super) fn note_off(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Re
 }
 
 /// A mark that no open remediation stands behind, also one that another tool has saved and put on a new machine of that name.
-pub(super) fn stray(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
+pub(super) fn stale_marker(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
     let view = facts.view?;
     let mark = view.tainted_by.as_ref()?;
     // Somebody has written another name over the mark of a remediation that is at work: the taint is still that one's, and the mark
@@ -92,7 +92,7 @@ pub(super) fn stray(ctx: Ctx<'_>, facts: &NodeFacts<'_>, is_slot: impl Fn(&str) 
 }
 
 /// Why a taint is not put on a node that has a softer one of the same remediation: a remediation puts on one.
-pub(super) fn is_out_of_place(remediation: &Remediation, step: &Step) -> Option<String> {
+pub(super) fn skip_reason(remediation: &Remediation, step: &Step) -> Option<String> {
     let wanted = step.action.taint()?;
     let on = remediation.taint().filter(|on| remediation.cleanup.owes_taint() && wanted.is_stricter_than(*on))?;
     Some(format!(

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::evidence::{NodeFacts, Nodes};
+use super::evidence::{NodeContext, Nodes};
 use super::{Block, BlockReason, Blocked, Wake};
 use crate::snapshot::{Snapshot, UnreadableRemediation};
 use crate::text::short_name;
@@ -41,7 +41,7 @@ impl<'a> Kept<'a> {
 }
 
 /// That the node's object, or the command to it, cannot be read, in words.
-pub(super) fn of_node(facts: &NodeFacts<'_>) -> Option<String> {
+pub(super) fn of_node(facts: &NodeContext<'_>) -> Option<String> {
     let name = facts.name;
     if let Some(why) = facts.command.and_then(|command| command.unreadable.as_ref()) {
         return Some(format!(
@@ -57,12 +57,12 @@ pub(super) fn of_node(facts: &NodeFacts<'_>) -> Option<String> {
 }
 
 /// Whether all that is open on the node waits, since its object cannot be read.
-pub(super) fn is_frozen(facts: &NodeFacts<'_>) -> bool {
+pub(super) fn is_frozen(facts: &NodeContext<'_>) -> bool {
     facts.view.is_some_and(|view| view.unreadable.is_some())
 }
 
 /// Whether anything may be begun on the node.
-pub(super) fn may_begin(facts: &NodeFacts<'_>) -> Result<(), Block> {
+pub(super) fn may_begin(facts: &NodeContext<'_>) -> Result<(), Block> {
     if let Some(why) = of_node(facts) {
         return Err(Block::new(BlockReason::ActionsDisabled, &why));
     }
@@ -78,6 +78,6 @@ pub(super) fn may_begin(facts: &NodeFacts<'_>) -> Result<(), Block> {
 /// What is told of the nodes, whether or not there is a fault to heal.
 pub(super) fn told(nodes: &Nodes<'_>, wake: &mut Wake) -> Vec<Blocked> {
     let mut block =
-        |facts: &NodeFacts<'_>| Some(may_begin(facts).err()?.about(facts.name.to_owned(), None, None, wake));
+        |facts: &NodeContext<'_>| Some(may_begin(facts).err()?.about(facts.name.to_owned(), None, None, wake));
     nodes.values().filter_map(|facts| block(facts)).collect()
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use super::{Policy, Rule};
 use crate::fault::Fault;
-use crate::narrow::{
-    About, Answer, Around, Lack, MAX_KEY, MAX_KEYS, NO_OWNER, Narrow, PodSeen, PodTraits, Requirement,
+use crate::matching::{
+    MAX_KEY, MAX_KEYS, Match, MatchContext, Matching, MissingFact, NO_OWNER, PodOfFault, PodSeen, PodTraits,
+    Requirement,
 };
 use crate::text::bounded;
 
@@ -24,47 +25,47 @@ pub enum Applicability<'p> {
     /// Its own `match` is not met any more; why.
     No(String),
     /// Nobody knows whether this one is: it itself, or one before it.
-    Perhaps(&'p Rule, Lack),
+    Perhaps(&'p Rule, MissingFact),
 }
 
 impl Policy {
     /// Whether this rule of it is still the one for the fault.
-    pub fn still_means<'p>(&'p self, rule: &'p Rule, fault: &Fault, around: &Around<'_>) -> Applicability<'p> {
+    pub fn still_means<'p>(&'p self, rule: &'p Rule, fault: &Fault, around: &MatchContext<'_>) -> Applicability<'p> {
         // Its own no is a no, whatever is not known of the others.
         let own = rule.asks(fault, around);
-        if own == Answer::No {
+        if own == Match::No {
             return Applicability::No(why_not(rule, fault, around));
         }
         let before = self.rules.iter().take_while(|other| other.name != rule.name);
         let mut doubt = None;
         // One that asks for nothing was before it already when it was chosen.
-        for other in before.filter(|other| other.is_narrow()) {
+        for other in before.filter(|other| other.is_restricted()) {
             match other.matches(fault, around) {
-                Answer::Yes => return doubt.unwrap_or(Applicability::Other(other)),
-                Answer::Unknown(lack) => {
+                Match::Yes => return doubt.unwrap_or(Applicability::Other(other)),
+                Match::Unknown(lack) => {
                     doubt.get_or_insert(Applicability::Perhaps(other, lack));
                 }
-                Answer::No => {}
+                Match::No => {}
             }
         }
         match own {
-            Answer::Unknown(lack) => doubt.unwrap_or(Applicability::Perhaps(rule, lack)),
-            Answer::Yes | Answer::No => doubt.unwrap_or(Applicability::Yes),
+            Match::Unknown(lack) => doubt.unwrap_or(Applicability::Perhaps(rule, lack)),
+            Match::Yes | Match::No => doubt.unwrap_or(Applicability::Yes),
         }
     }
 }
 
 /// Why no rule of a policy is for a fault, by the one that comes nearest: that names it, and says no by what is asked last. `None` =
 /// no rule names it.
-pub fn why_none(policy: &Policy, fault: &Fault, around: &Around<'_>) -> Option<String> {
+pub fn why_none(policy: &Policy, fault: &Fault, around: &MatchContext<'_>) -> Option<String> {
     let near = |rule: &&Rule| {
-        let about = About::of(fault);
-        let is_no = |answer: Answer| answer == Answer::No;
+        let about = PodOfFault::of(fault);
+        let is_no = |answer: Match| answer == Match::No;
         match () {
             () if !rule.is_for(fault) => 0,
             () if is_no(rule.namespaces.hold(about)) => 1,
-            () if is_no(rule.narrow.of_runtime(around.runtime)) => 2,
-            () if is_no(rule.narrow.of_kubelet(around.kubelet)) => 3,
+            () if is_no(rule.matching.of_runtime(around.runtime)) => 2,
+            () if is_no(rule.matching.of_kubelet(around.kubelet)) => 3,
             () => 4,
         }
     };
@@ -75,49 +76,51 @@ pub fn why_none(policy: &Policy, fault: &Fault, around: &Around<'_>) -> Option<S
 }
 
 /// By which field of its `match` a rule is not for a fault: what it asks for, and what was found.
-fn why_not(rule: &Rule, fault: &Fault, around: &Around<'_>) -> String {
-    let about = About::of(fault);
+fn why_not(rule: &Rule, fault: &Fault, around: &MatchContext<'_>) -> String {
+    let about = PodOfFault::of(fault);
     if !rule.is_for(fault) {
         let (least, found) = (rule.min_severity.as_str(), fault.severity.as_str());
         return format!("match.minSeverity is {least}, and its severity is {found}");
     }
     let namespaces = &rule.namespaces;
-    if namespaces.hold(about) == Answer::No {
-        let About::Pod(pod) = about else { return "match.namespaces asks for a pod, and it is about none".to_owned() };
-        let only = Answer::No == super::Namespaces { except: Vec::new(), ..namespaces.clone() }.hold(about);
+    if namespaces.hold(about) == Match::No {
+        let PodOfFault::Pod(pod) = about else {
+            return "match.namespaces asks for a pod, and it is about none".to_owned();
+        };
+        let only = Match::No == super::Namespaces { except: Vec::new(), ..namespaces.clone() }.hold(about);
         let (field, asked) =
             if only { ("namespaces", &namespaces.only) } else { ("excludedNamespaces", &namespaces.except) };
         return format!("match.{field} is {}, and its pod is {pod}", list(asked.iter().map(String::as_str)));
     }
-    of_narrow(&rule.narrow, about, around)
+    of_matching(&rule.matching, about, around)
 }
 
-fn of_narrow(narrow: &Narrow, about: About<'_>, around: &Around<'_>) -> String {
+fn of_matching(matching: &Matching, about: PodOfFault<'_>, around: &MatchContext<'_>) -> String {
     let told = |told: Option<&str>| bounded(told.unwrap_or("not known"), crate::version::LONGEST);
-    if narrow.of_runtime(around.runtime) == Answer::No {
-        let asked = narrow.runtimes.iter().map(|one| match &one.versions {
+    if matching.of_runtime(around.runtime) == Match::No {
+        let asked = matching.runtimes.iter().map(|one| match &one.versions {
             Some(versions) => format!("{} {versions}", one.name),
             None => one.name.clone(),
         });
         let found = told(around.runtime);
         return format!("match.runtimes asks for {}, and the node's is {found}", list(asked));
     }
-    if narrow.of_kubelet(around.kubelet) == Answer::No {
-        let asked = list(narrow.kubelets.iter().map(ToString::to_string));
+    if matching.of_kubelet(around.kubelet) == Match::No {
+        let asked = list(matching.kubelets.iter().map(ToString::to_string));
         return format!("match.kubeletVersions asks for {asked}, and the node's is {}", told(around.kubelet));
     }
-    let field = narrow.field_of_pod();
-    let About::Pod(pod) = about else { return format!("match.{field} asks for a pod, and it is about none") };
+    let field = matching.field_of_pod();
+    let PodOfFault::Pod(pod) = about else { return format!("match.{field} asks for a pod, and it is about none") };
     let Some(PodSeen::Read(seen)) = around.pods.and_then(|pods| pods.get(pod)) else {
         return format!("match.{field} is not met by pod {pod}");
     };
     let owner = seen.owner.as_deref().unwrap_or(NO_OWNER);
-    if !narrow.owner_kinds.is_empty() && !narrow.owner_kinds.contains(owner) {
-        let asked = list(narrow.owner_kinds.iter().map(String::as_str));
+    if !matching.owner_kinds.is_empty() && !matching.owner_kinds.contains(owner) {
+        let asked = list(matching.owner_kinds.iter().map(String::as_str));
         return format!("match.ownerKinds asks for {asked}, and the owner of pod {pod} is {owner}, {}", seen.was());
     }
-    let asked = narrow.pods.iter().flat_map(|selector| &selector.0);
-    let unmet = asked.into_iter().find(|one| one.of_pod(seen) == Answer::No);
+    let asked = matching.pods.iter().flat_map(|selector| &selector.0);
+    let unmet = asked.into_iter().find(|one| one.of_pod(seen) == Match::No);
     match unmet {
         Some(one) => format!(
             "match.podSelector asks for {}, and pod {pod} has {}, {}",
@@ -161,11 +164,11 @@ impl std::fmt::Display for Requirement {
 /// The labels of pods that policies ask for, in order; no more than are ever read.
 pub fn asked_keys<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> BTreeSet<String> {
     let rules = policies.into_iter().flat_map(|policy| &policy.rules);
-    let keys: BTreeSet<&str> = rules.flat_map(|rule| rule.narrow.keys()).filter(|key| key.len() <= MAX_KEY).collect();
+    let keys: BTreeSet<&str> = rules.flat_map(|rule| rule.matching.keys()).filter(|key| key.len() <= MAX_KEY).collect();
     keys.into_iter().take(MAX_KEYS).map(ToOwned::to_owned).collect()
 }
 
 /// Whether any of them asks something of pods.
 pub fn asks_of_pods<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> bool {
-    policies.into_iter().flat_map(|policy| &policy.rules).any(|rule| rule.narrow.asks_of_pods())
+    policies.into_iter().flat_map(|policy| &policy.rules).any(|rule| rule.matching.asks_of_pods())
 }

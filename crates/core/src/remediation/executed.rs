@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 
 use super::{Remediation, Resolution, StepRecord, StepState};
+use crate::command::OutcomeReason;
 use crate::drain::{EMPTY_ROUNDS, QUIET_APART};
 use crate::fault::MAX_LINE;
 use crate::moment::since;
-use crate::order::OutcomeReason;
 use crate::policy::ActionType;
 use crate::text;
 

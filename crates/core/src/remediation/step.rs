@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::command::{OutcomeReason, Restart, Signal};
 use crate::drain::Drain;
 use crate::fault::{MAX_LINE, Target};
 use crate::hand_off::HandOff;
-use crate::order::{OutcomeReason, Restart, Signal};
 use crate::policy::ActionType;
 use crate::reboot::{MarkForReboot, Reboot};
 use crate::taint::TaintEffect;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::diagnose::diagnose;
 use crate::examples::{Node, SANDBOX};
-use crate::observation::{ContainerState, Look, TaskAnswer};
+use crate::observation::{ContainerState, Reading, TaskAnswer};
 
 /// A tracker fed from a node, second by second.
 struct Watch {
@@ -119,7 +119,7 @@ fn one_answer_counts_once_however_often_it_is_read() {
     for second in (1000..1100).step_by(5) {
         // One silent answer of second 1000; the shim is not stopped, so nothing renews it.
         let age = Duration::from_secs(second - 1000);
-        let silent = Look::Done { value: TaskAnswer::NoAnswer, age, took: Duration::ZERO };
+        let silent = Reading::Done { value: TaskAnswer::NoAnswer, age, took: Duration::ZERO };
         watch.node.tasks.insert("aaaa1".into(), silent);
         assert_eq!(watch.at(second, Hung), SUSPECTED);
     }
@@ -146,7 +146,7 @@ fn a_silence_counts_from_its_question_on() {
     watch.node.freeze(SANDBOX);
     watch.node.tasks.clear();
     assert_eq!(watch.at(1000, Hung), SUSPECTED, "a sign, and no answer yet");
-    let silent = Look::Done { value: TaskAnswer::NoAnswer, age: Duration::ZERO, took: Duration::from_secs(2) };
+    let silent = Reading::Done { value: TaskAnswer::NoAnswer, age: Duration::ZERO, took: Duration::from_secs(2) };
     for (second, state) in
         [(1001, SUSPECTED), (1018, SUSPECTED), (1019, SUSPECTED), (1038, SUSPECTED), (1039, CONFIRMED)]
     {
@@ -347,7 +347,7 @@ fn a_flood_is_bounded_and_counted() {
 fn nothing_is_said_of_containers_before_each_has_answered() {
     use crate::condition::{ConditionType, of_probe};
     use crate::restart_safety::restart_safety;
-    use crate::snapshot::Tri;
+    use crate::snapshot::TriState;
     let mut watch = Watch::new(Node::healthy());
     let responsive = |watch: &mut Watch, second| {
         watch.node.now = Duration::from_secs(second);
@@ -358,12 +358,12 @@ fn nothing_is_said_of_containers_before_each_has_answered() {
     };
     let asked = watch.node.tasks.clone();
     watch.node.tasks.remove("aaaa1");
-    assert_eq!(responsive(&mut watch, 1000), Some(Tri::Unknown));
+    assert_eq!(responsive(&mut watch, 1000), Some(TriState::Unknown));
     watch.node.tasks = asked;
-    assert_eq!(responsive(&mut watch, 1010), Some(Tri::True));
+    assert_eq!(responsive(&mut watch, 1010), Some(TriState::True));
     // Nor of one that has just come.
     watch.node.tasks.remove("aaaa1");
     let saved = serde_json::to_string(&watch.tracker).unwrap();
     watch.tracker = serde_json::from_str::<Tracker>(&saved).unwrap().restored(Duration::from_secs(1021));
-    assert_eq!(responsive(&mut watch, 1021), Some(Tri::Unknown));
+    assert_eq!(responsive(&mut watch, 1021), Some(TriState::Unknown));
 }

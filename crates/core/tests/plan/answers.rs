@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::moment::since;
-use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::{BlockReason, Effect, SelfHealing, plan};
 use nrh_core::policy::Action;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
 use crate::world::{Chaos, ClearedBy, World, notification, reasons, secs};
@@ -71,7 +71,7 @@ fn a_job_that_ended_without_a_result_has_failed_where_nobody_knows_whether_it_be
 fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
     let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false)]);
     let node = world.node("n1");
-    node.view.ready = Tri::False;
+    node.view.ready = TriState::False;
     node.probe_runs = false;
     world.pass();
     for _ in 0..19 {

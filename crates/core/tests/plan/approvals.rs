@@ -231,7 +231,7 @@ fn a_dry_run_of_it_waits_for_nobody() {
 
 #[test]
 fn a_node_cannot_answer_for_the_person() {
-    use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
+    use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
     world.pass();
     let (operation_id, at) = (world.only_remediation().current_step().unwrap().operation_id.clone(), world.now);

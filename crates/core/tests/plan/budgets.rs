@@ -1,12 +1,12 @@
 //! Policies, budgets, slots, dry runs and history.
 
+use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType, Severity};
-use nrh_core::narrow::{Answer, Around};
-use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::matching::{Match, MatchContext};
 use nrh_core::plan::{BlockReason, Effect, SelfHealing, plan};
 use nrh_core::policy::{Action, Amount, FaultLimit, Mode, Namespaces, NodeLimit, TopologyLimit};
 use nrh_core::remediation::{Phase, StepState};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
@@ -47,7 +47,7 @@ fn a_rule_may_be_for_the_pods_of_some_namespaces() {
         (&[], &["shop-*"], (true, true)),
     ] {
         let rule = about(only, except);
-        let is_for = |fault| rule.matches(fault, &Around::default()) == Answer::Yes;
+        let is_for = |fault| rule.matches(fault, &MatchContext::default()) == Match::Yes;
         assert_eq!((is_for(&of_pod), is_for(&of_none)), expected, "{only:?} {except:?}");
     }
     let mut world = World::new(&[policy("p", &[about(&["shop"], &[])])], &["n1"]);
@@ -275,7 +275,7 @@ fn unhealthy_counts_what_the_design_says() {
     );
     world.policies[0].limits.max_unhealthy = Amount::Percent(50);
     world.infect("a", hung("x"), ClearedBy::Cont);
-    world.node("b").view.ready = Tri::Unknown;
+    world.node("b").view.ready = TriState::Unknown;
     world.infect("c", plugin(), ClearedBy::Cont); // no rule for it: not counted
     world.node("d").report.heartbeat = None; // never reported: unknown
     world.node("e").report.heartbeat.as_mut().unwrap().arrived = secs(60); // silent

@@ -1,12 +1,12 @@
 //! What a person starts and cancels by hand.
 
+use nrh_core::command::Restart;
 use nrh_core::fault::FaultType;
 use nrh_core::manual::MAX_WAITING;
-use nrh_core::order::Restart;
 use nrh_core::plan::{BlockReason, Effect, Plan, plan};
-use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Keep, Mode, Step};
+use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Quarantine, Step};
 use nrh_core::remediation::{Approval, Cancel, ManualRequest, Phase, Remediation, StepState};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 use nrh_core::window::WindowType;
 
 use crate::samples::{cont, fault, hung, kill, notify, policy, rule, step, today};
@@ -87,7 +87,7 @@ fn a_no_written_right_before_the_act_prevents_it() {
 
 #[test]
 fn a_person_ends_the_keeping_of_a_cordon() {
-    let keep = Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) };
+    let keep = Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) };
     let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Some(keep))), cont(), notify()]);
     world.run(secs(600));
     assert_eq!(world.only_remediation().phase, Phase::Quarantined);
@@ -333,7 +333,7 @@ fn no_later_and_harsher_step_begins_in_the_place_of_the_first() {
     let node = world.node("n1");
     node.sick[0].fault.duration_seconds = 1_200;
     node.send();
-    (node.report.restart.runtime, node.report.restart.unsafe_for) = (Tri::False, secs(1_200));
+    (node.report.restart.runtime, node.report.restart.unsafe_for) = (TriState::False, secs(1_200));
     world.ask("by-hand", "n1", "p", manual(FaultType::RuntimeUnreachable, ActionType::RestartRuntime));
     let plan = world.plan();
     let begun: Vec<_> = plan.effects.iter().filter(|effect| matches!(effect, Effect::BeginManualRequest(_))).collect();

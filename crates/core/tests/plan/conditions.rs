@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use nrh_core::command::Restart;
+use nrh_core::external_condition::{ConditionMatcher, ExternalCondition};
 use nrh_core::fault::FaultType;
-use nrh_core::foreign::{Asked, Foreign};
-use nrh_core::order::Restart;
 use nrh_core::plan::{BlockReason, Health};
 use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Policy, Rule, Step};
 use nrh_core::remediation::{Phase, Resolution};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 use nrh_testbed_matrix::{Seen, Way};
 
 use crate::samples::{cont, hung, mark_for_reboot, notify, policy, reboot, rule, secs, step};
@@ -18,7 +18,10 @@ const DEADLOCK: &str = "KernelDeadlock";
 
 fn asks(name: &str, reasons: &[&str], steps: &[nrh_core::policy::Step]) -> Rule {
     let reasons = reasons.iter().map(|one| (*one).to_owned()).collect();
-    Rule { conditions: vec![Asked { kind: DEADLOCK.to_owned(), status: Tri::True, reasons }], ..rule(name, &[], steps) }
+    Rule {
+        conditions: vec![ConditionMatcher { kind: DEADLOCK.to_owned(), status: TriState::True, reasons }],
+        ..rule(name, &[], steps)
+    }
 }
 
 fn world(rules: &[Rule]) -> World {
@@ -26,7 +29,7 @@ fn world(rules: &[Rule]) -> World {
 }
 
 fn write(world: &mut World, node: &str, status: &str, reason: &str) {
-    let condition = Foreign::new(DEADLOCK, status, reason, "task docker blocked").unwrap();
+    let condition = ExternalCondition::new(DEADLOCK, status, reason, "task docker blocked").unwrap();
     world.node(node).set_condition(DEADLOCK, Some(condition));
 }
 
@@ -142,15 +145,16 @@ fn gone_for_a_moment_it_is_counted_from_anew() {
 }
 
 /// Asks for the condition in each of these statuses.
-fn asks_any_of(statuses: &[Tri], steps: &[nrh_core::policy::Step]) -> Rule {
-    let one = |status: &Tri| Asked { kind: DEADLOCK.to_owned(), status: *status, reasons: BTreeSet::new() };
+fn asks_any_of(statuses: &[TriState], steps: &[nrh_core::policy::Step]) -> Rule {
+    let one =
+        |status: &TriState| ConditionMatcher { kind: DEADLOCK.to_owned(), status: *status, reasons: BTreeSet::new() };
     Rule { conditions: statuses.iter().map(one).collect(), ..rule("r", &[], steps) }
 }
 
 /// Told in medik8s/node-healthcheck-operator #274, aws/eks-node-monitoring-agent #39.
 #[test]
 fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
-    let mut patient = asks_any_of(&[Tri::False, Tri::Unknown], &[step(Action::Cordon(None)), notify()]);
+    let mut patient = asks_any_of(&[TriState::False, TriState::Unknown], &[step(Action::Cordon(None)), notify()]);
     patient.min_duration = secs(600);
     patient.steps[1].timeout = secs(86_400);
     patient.steps[1].approval = ApprovalMode::Manual;
@@ -186,7 +190,7 @@ fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
 #[test]
 fn statuses_that_rules_ask_for_apart_are_faults_of_their_own() {
     let apart = |status, name: &str| Rule { name: name.to_owned(), ..asks_any_of(&[status], &[notify()]) };
-    let mut rules = [apart(Tri::False, "no"), apart(Tri::Unknown, "perhaps")];
+    let mut rules = [apart(TriState::False, "no"), apart(TriState::Unknown, "perhaps")];
     for rule in &mut rules {
         rule.min_duration = secs(60);
     }
@@ -207,7 +211,7 @@ fn what_another_policy_asks_for_beside_it_is_no_cure_of_what_stands() {
     let mut world = world(&[asks("a", &["A"], &steps), asks("b", &["B"], &[notify()])]);
     write(&mut world, "n1", "True", "A");
     world.run(secs(60));
-    let mut trial = policy("trial", &[asks_any_of(&[Tri::True, Tri::Unknown], &[notify()])]);
+    let mut trial = policy("trial", &[asks_any_of(&[TriState::True, TriState::Unknown], &[notify()])]);
     (trial.mode, trial.priority) = (Mode::DryRun, -1);
     world.policies.push(trial);
     world.run(secs(60));
@@ -259,7 +263,7 @@ fn on_a_node_that_flaps_the_gaps_of_a_condition_do_not_begin_it_anew() {
     let toggle = |world: &mut World| {
         // Ready goes with it, and once more for itself: so the node flaps before the condition does.
         let view = &mut world.node("n1").view;
-        view.ready = if view.ready == Tri::True { Tri::False } else { Tri::True };
+        view.ready = if view.ready == TriState::True { TriState::False } else { TriState::True };
     };
     let turn = told_after(180, 60, 20, toggle);
     assert!(turn.is_some_and(|turn| (2..5).contains(&turn)), "{turn:?}");
@@ -286,7 +290,7 @@ fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
     assert_eq!(reasons(&world.plan()), [BlockReason::NodeReplaced]);
     // That nothing is heard of the kubelet takes back nothing that another tool has said.
     let mut world = fresh();
-    world.node("n1").view.ready = Tri::Unknown;
+    world.node("n1").view.ready = TriState::Unknown;
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "cordon".to_owned())]);
 }
 
@@ -294,8 +298,8 @@ fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
 fn two_conditions_of_one_type_are_neither_a_fault_nor_a_cure() {
     let mut world = world(&[asks("r", &[], &[step(Action::Cordon(None)), notify()])]);
     let twice = |world: &mut World| {
-        let one = |status| Foreign::new(DEADLOCK, status, "r", "m").unwrap();
-        world.node("n1").view.conditions = nrh_core::foreign::sorted([one("True"), one("False")]);
+        let one = |status| ExternalCondition::new(DEADLOCK, status, "r", "m").unwrap();
+        world.node("n1").view.conditions = nrh_core::external_condition::sorted([one("True"), one("False")]);
     };
     twice(&mut world);
     assert_eq!((kinds(&world), acts(&world.plan()).len()), (vec![], 0));

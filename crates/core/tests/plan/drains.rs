@@ -3,9 +3,9 @@
 use nrh_core::drain::{Drain, Owner};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Operation, plan};
-use nrh_core::policy::{Action, ActionType, ApprovalMode, Keep, Mode, NodeLimit, OnFailure, Step};
+use nrh_core::policy::{Action, ActionType, ApprovalMode, Mode, NodeLimit, OnFailure, Quarantine, Step};
 use nrh_core::remediation::{Approval, Phase, Resolution, StepState};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, drain, fault, hand_off, hung, kill, notify, plugin, secs, step, workload};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons};
@@ -101,7 +101,7 @@ fn nothing_harsher_follows_a_drain_in_vain_where_the_policy_says_stop() {
     // Nor does anything harsher follow where it cannot be done at all.
     let mut world = sick(&[cordon(), stop, kill(true), notify()], 1);
     world.pass();
-    world.may_evict = Tri::False;
+    world.may_evict = TriState::False;
     world.run(secs(900));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
 }
@@ -125,7 +125,7 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
         world.may_evict = may;
         world.pass()
     };
-    let blocked = decided(Tri::Unknown);
+    let blocked = decided(TriState::Unknown);
     assert!(acts(&blocked).is_empty(), "no node is cordoned for a drain of which nobody knows: {:?}", blocked.effects);
     assert_eq!(reasons(&blocked), [BlockReason::ActionsDisabled]);
     assert!(
@@ -135,11 +135,11 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
     );
     // What is known to be lacking keeps nobody from the other steps.
     let mut world = sick(&ladder, 1);
-    world.may_evict = Tri::False;
+    world.may_evict = TriState::False;
     world.run(secs(300));
     assert_eq!(world.did(), ["cordon", "job ReleaseKill", "uncordon"]);
     let mut alone = sick(&[step(Action::Cordon(None)), drain()], 1);
-    alone.may_evict = Tri::False;
+    alone.may_evict = TriState::False;
     let blocked = alone.pass();
     assert!(acts(&blocked).is_empty() && blocked.blocked[0].message.contains("nrh:drain"), "{:?}", blocked.blocked);
 }
@@ -222,7 +222,7 @@ fn what_no_step_can_heal_is_neither_cordoned_nor_drained_for() {
     world.run(secs(60));
     assert_eq!(world.did(), ["notify"]);
     // Who keeps the cordon wants it for itself, and so the drain.
-    let kept = step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
+    let kept = step(Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
     let mut world = World::sick(fault(FaultType::DiskFull, "k"), None, &[kept, drain(), kill(true), notify()]);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(60));

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use nrh_core::command::{Restart, Signal};
 use nrh_core::fault::Target;
-use nrh_core::order::{Restart, Signal};
 use nrh_core::plan::{BlockReason, Effect, Plan};
 use nrh_core::policy::{ActionType, Mode};
 use nrh_core::remediation::{Remediation, StepRecord};

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nrh_core::drain::Owner;
+use nrh_core::external_condition::ExternalCondition;
 use nrh_core::fault::{FaultState, FaultType, Severity};
-use nrh_core::foreign::Foreign;
 use nrh_core::policy::{ActionType, Mode, Policy};
 use nrh_core::remediation::{Approval, Cancel, ManualRequest, remediation_of};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 use nrh_core::taint::KeyedTaint;
 use nrh_core::window::WindowType;
 use nrh_simulate::remediator::Remediator;
@@ -44,8 +44,8 @@ pub enum Event {
     Probe(usize, bool),
     Look(usize, u64),
     Jobs(usize, bool),
-    Ready(usize, Tri),
-    Kubelet(usize, Tri),
+    Ready(usize, TriState),
+    Kubelet(usize, TriState),
     MayAct(usize, bool),
     Veto(usize, bool),
     Suspend(usize, bool),
@@ -79,7 +79,7 @@ pub enum Event {
     ManualRequest(usize, FaultType, ActionType),
     Cancel(usize),
     DeleteManualRequest(usize),
-    MayEvict(Tri),
+    MayEvict(TriState),
     Pods(usize, u8),
     RemovePolicy(usize),
     /// The one that was removed last comes back as it was.
@@ -152,7 +152,7 @@ pub fn event() -> impl Strategy<Value = Event> {
         ActionType::HandOff,
         ActionType::Notify,
     ]);
-    let tri = || prop::sample::select(vec![Tri::True, Tri::True, Tri::False, Tri::Unknown]);
+    let tri = || prop::sample::select(vec![TriState::True, TriState::True, TriState::False, TriState::Unknown]);
     let remediator =
         prop::sample::select(vec![Remediator::Works, Remediator::Fails, Remediator::Silent, Remediator::Taken]);
     let state = prop::sample::select(vec![FaultState::Suspected, FaultState::Confirmed, FaultState::Clearing]);
@@ -351,7 +351,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::Pods(n, how) => world.node(name(n)).workloads = workloads(*how),
         Event::Pool(n, pool) => drop(world.node(name(n)).view.labels.insert(POOL.into(), pool.to_string())),
         Event::Condition(n, how) => {
-            let written = |status, reason| Foreign::new(CONDITION, status, reason, "");
+            let written = |status, reason| ExternalCondition::new(CONDITION, status, reason, "");
             let condition = match how {
                 0 => written("True", "Asked"),
                 1 => written("True", "Other"),

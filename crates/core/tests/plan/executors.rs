@@ -1,11 +1,11 @@
 //! An attempt that goes on by the other executor.
 
+use nrh_core::command::{Outcome, OutcomeReason, OutcomeState, Restart};
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::order::{Outcome, OutcomeReason, OutcomeState, Restart};
 use nrh_core::plan::{Effect, Operation, Plan};
 use nrh_core::policy::{Action, Daemon, Step};
 use nrh_core::remediation::{Executor, Phase, StepState};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, fault, hung, step};
 use crate::world::{ClearedBy, World, secs};
@@ -14,9 +14,9 @@ use crate::world::{ClearedBy, World, secs};
 fn ordered(fault: Fault, step: Step) -> World {
     let mut world = World::sick(fault, ClearedBy::Cont, &[step]);
     let node = world.node("n1");
-    (node.view.ready, node.probe_runs) = (Tri::False, false);
+    (node.view.ready, node.probe_runs) = (TriState::False, false);
     world.pass();
-    world.node("n1").view.ready = Tri::True;
+    world.node("n1").view.ready = TriState::True;
     world
 }
 
@@ -88,7 +88,7 @@ fn no_job_is_made_where_none_could_start_or_the_order_is_taken_or_only_the_probe
         world.did().into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let mut down = ordered(hung("log"), cont());
-    down.node("n1").view.ready = Tri::False;
+    down.node("n1").view.ready = TriState::False;
     assert_eq!(did(down, 100), ["command ReleaseCont"]);
 
     let mut taken = ordered(hung("log"), cont());

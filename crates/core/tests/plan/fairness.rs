@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::moment::since;
-use nrh_core::order::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::Amount;
 
@@ -203,7 +203,7 @@ fn what_only_a_nodes_own_probe_says_is_not_held_against_the_others() {
     assert!(too_many(&world), "all of them: that is no lie of one");
     // What the API shows counts as ever.
     let mut world = cluster(3);
-    world.node(LIAR).view.ready = nrh_core::snapshot::Tri::False;
+    world.node(LIAR).view.ready = nrh_core::snapshot::TriState::False;
     world.infect("n01", hung("log"), ClearedBy::Cont);
     assert!(too_many(&world));
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use nrh_core::fault::FaultType;
 use nrh_core::moment::since;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, Keep, Policy, Step};
+use nrh_core::policy::{Action, Policy, Quarantine, Step};
 use nrh_core::remediation::{Phase, Remediation, Resolution};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 use nrh_core::taint::TaintEffect;
 use nrh_testbed_matrix::{Seen, Way};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use crate::samples::{cont, hung, notify, policy, rule, step};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn keeps(healthy_delay: Duration) -> Step {
-    step(Action::Cordon(Some(Keep { quarantine_for: Duration::from_hours(12), healthy_delay })))
+    step(Action::Cordon(Some(Quarantine { quarantine_for: Duration::from_hours(12), healthy_delay })))
 }
 
 fn asks(steps: &[Step]) -> Policy {
@@ -28,7 +28,7 @@ fn asks(steps: &[Step]) -> Policy {
 fn flap(world: &mut World, times: usize, every: u64) {
     for _ in 0..times {
         let view = &mut world.node("n1").view;
-        view.ready = if view.ready == Tri::True { Tri::False } else { Tri::True };
+        view.ready = if view.ready == TriState::True { TriState::False } else { TriState::True };
         wait(world, every);
     }
 }
@@ -56,15 +56,18 @@ fn flapping(world: &World) -> Vec<FaultType> {
 #[test]
 fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
     let mut world = World::new(&[asks(&[notify()])], &["n1"]);
-    assert_eq!(world.plan().nodes["n1"].stable, Tri::Unknown, "nobody has watched it yet");
+    assert_eq!(world.plan().nodes["n1"].stable, TriState::Unknown, "nobody has watched it yet");
     wait(&mut world, 600);
-    assert_eq!(world.plan().nodes["n1"].stable, Tri::True);
+    assert_eq!(world.plan().nodes["n1"].stable, TriState::True);
     flap(&mut world, 5, 30);
-    assert_eq!((flapping(&world), world.plan().nodes["n1"].stable), (vec![], Tri::True));
+    assert_eq!((flapping(&world), world.plan().nodes["n1"].stable), (vec![], TriState::True));
     flap(&mut world, 55, 30);
     let outlook = &world.plan().nodes["n1"];
     let fault = &outlook.cluster_faults[0];
-    assert_eq!((fault.kind, outlook.cluster_faults.len(), outlook.stable), (FaultType::NodeFlapping, 1, Tri::False));
+    assert_eq!(
+        (fault.kind, outlook.cluster_faults.len(), outlook.stable),
+        (FaultType::NodeFlapping, 1, TriState::False)
+    );
     assert!(fault.message.starts_with("Ready changed ") && fault.message.contains("about every 30s"), "{fault:?}");
     assert_eq!(world.only_remediation().phase, Phase::Failed, "people were told, once");
     assert_eq!(world.did(), ["notify"]);

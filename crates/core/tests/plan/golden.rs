@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use std::path::Path;
 
 use fnv::FnvHasher;
-use nrh_core::plan::{Effect, NodeOutlook, Operation, Plan, PolicyOutlook};
+use nrh_core::plan::{Effect, NodeStatusView, Operation, Plan, PolicyStatusView};
 use nrh_core::remediation::Remediation;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -93,8 +93,8 @@ fn render(text: &mut String, plan: &Plan) {
                 let what = self::operation(operation);
                 line("start", format!("{remediation} {operation_id} {node} {node_uid}: {what}"));
             }
-            Effect::Uncordon { remediation, node, heir } => {
-                line("remove cordon", format!("{remediation} {node}, heir {heir:?}"));
+            Effect::Uncordon { remediation, node, successor } => {
+                line("remove cordon", format!("{remediation} {node}, successor {successor:?}"));
             }
             Effect::Untaint { remediation, node } => line("remove taint", format!("{remediation} {node}")),
             Effect::TimeOutHandOff { remediation, node, handed, at, why } => {
@@ -131,7 +131,7 @@ fn operation(operation: &Operation) -> String {
         Operation::Drain(drain) => format!("Drain {}", json(drain)),
         Operation::DeletePod(pod) => format!("DeletePod {}", json(pod)),
         Operation::RunJob(command) => format!("Job {}", json(command)),
-        Operation::GiveOrder(command) => format!("NodeCommand {}", json(command)),
+        Operation::GiveCommand(command) => format!("NodeCommand {}", json(command)),
         Operation::HandOff(hand_off) => format!("HandOff {}", json(hand_off)),
         Operation::Notify(message) => format!("Notify {message}"),
     }
@@ -149,7 +149,7 @@ fn remediation(one: &Remediation) -> String {
     )
 }
 
-fn node(one: &NodeOutlook) -> String {
+fn node(one: &NodeStatusView) -> String {
     let remedies: Vec<_> = one.remedies.iter().map(|(id, remedy)| (id, &remedy.policy, &remedy.rule)).collect();
     let stopped = one.stopped.as_ref().map(|stopped| (&stopped.remediation, &stopped.message, stopped.at));
     let conditions = [one.probe_reporting, one.self_healing.status(), one.pods_progressing, one.stable];
@@ -169,7 +169,7 @@ fn node(one: &NodeOutlook) -> String {
     )
 }
 
-fn policy(one: &PolicyOutlook) -> String {
+fn policy(one: &PolicyStatusView) -> String {
     let numbers = [one.selected, one.unhealthy, one.unknown, one.in_flight, one.max_unhealthy, one.max_in_flight];
     let blocked = one.blocked.as_ref().map(|(reason, message)| (json(reason), message));
     format!("{numbers:?} {blocked:?} {:?} {:?} {:?} {:?}", one.overlaps, one.limits, one.windows, one.storms)

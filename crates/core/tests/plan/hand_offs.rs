@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use nrh_core::command::OutcomeReason;
 use nrh_core::fault::FaultType;
-use nrh_core::order::OutcomeReason;
 use nrh_core::plan::{BlockReason, Effect, Plan, plan};
-use nrh_core::policy::{Action, ApprovalMode, Keep, NodeLimit, Step};
+use nrh_core::policy::{Action, ApprovalMode, NodeLimit, Quarantine, Step};
 use nrh_core::remediation::{Executor, Phase, Resolution, StepState};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 use nrh_simulate::remediator::Remediator;
 
 use crate::samples::{cont, fault, hand_off, hung, notify, secs, step};
@@ -308,8 +308,8 @@ fn a_clean_look_is_no_cure_while_the_remediator_says_that_it_is_at_work() {
         plan(&snapshot, &world.settings)
     };
     let written = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::WriteRemediation(_)));
-    assert!(!written(&at_work(&world, Tri::True)), "a node that shuts down looks clean, too");
-    assert!(written(&at_work(&world, Tri::Unknown)), "others do not say");
+    assert!(!written(&at_work(&world, TriState::True)), "a node that shuts down looks clean, too");
+    assert!(written(&at_work(&world, TriState::Unknown)), "others do not say");
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_aga
 
 #[test]
 fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
-    let kept = Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) }));
+    let kept = Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }));
     let steps = [step(Action::Cordon(None)), hand_off("Fix"), step(kept), notify()];
     let mut world = World::sick(hung("log"), None, &steps);
     world.run(secs(2_400));

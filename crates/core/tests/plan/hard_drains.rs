@@ -1,13 +1,13 @@
 //! Drains that would empty nothing, or for nothing: on a node that cannot end pods, before a release that cannot wait, for a cure that
 //! is held, and what is taken for empty too early.
 
+use nrh_core::command::Restart;
 use nrh_core::drain::Drain;
 use nrh_core::fault::{Fault, FaultState, FaultType};
-use nrh_core::order::Restart;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, Daemon, Keep, Mode, OnFailure, Step};
+use nrh_core::policy::{Action, Daemon, Mode, OnFailure, Quarantine, Step};
 use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, drain, fault, hung, kill, notify, policy, rule, secs, step, workload};
 use crate::world::{ClearedBy, World, acts, reasons};
@@ -18,7 +18,7 @@ fn cordon() -> Step {
 
 /// A cordon that is wanted for its own sake.
 fn kept() -> Step {
-    step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })))
+    step(Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) })))
 }
 
 fn restart(skip_safety_check: bool) -> Step {
@@ -106,9 +106,9 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
     let doubts: [Doubt; 5] = [
         Box::new(move |world| world.infect("n1", suspected(FaultState::Suspected), None)),
         Box::new(move |world| world.infect("n1", suspected(FaultState::Clearing), None)),
-        Box::new(|world| world.node("n1").view.ready = Tri::Unknown),
-        Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = Tri::False),
-        Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = Tri::Unknown),
+        Box::new(|world| world.node("n1").view.ready = TriState::Unknown),
+        Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = TriState::False),
+        Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = TriState::Unknown),
     ];
     for (number, doubt) in doubts.iter().enumerate() {
         let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[kept(), drain(), notify()], 40);

@@ -4,7 +4,7 @@ use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Health, Operation, SelfHealing};
 use nrh_core::policy::{Action, Amount, Mode, OnFailure, Step};
 use nrh_core::remediation::{Phase, Resolution, StepState};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
@@ -83,11 +83,11 @@ fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
 #[test]
 fn the_executor_follows_the_kubelet() {
     for (ready, kubelet, expected) in [
-        (Tri::True, Tri::True, "job ReleaseCont"),
-        (Tri::True, Tri::False, "command ReleaseCont"),
-        (Tri::True, Tri::Unknown, "command ReleaseCont"),
-        (Tri::Unknown, Tri::True, "command ReleaseCont"),
-        (Tri::False, Tri::True, "command ReleaseCont"),
+        (TriState::True, TriState::True, "job ReleaseCont"),
+        (TriState::True, TriState::False, "command ReleaseCont"),
+        (TriState::True, TriState::Unknown, "command ReleaseCont"),
+        (TriState::Unknown, TriState::True, "command ReleaseCont"),
+        (TriState::False, TriState::True, "command ReleaseCont"),
     ] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
         let node = world.node("n1");

@@ -4,16 +4,16 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use nrh_core::command::CommandAction;
 use nrh_core::drain::{Owner, cannot_end};
 use nrh_core::fault::{FaultState, FaultType};
 use nrh_core::hand_off::HandedOff;
+use nrh_core::matching::PodSeen;
 use nrh_core::moment::since;
-use nrh_core::narrow::PodSeen;
-use nrh_core::order::NodeAction;
 use nrh_core::plan::{Effect, Operation, Plan};
 use nrh_core::policy::{ActionType, Mode, Policy, Rule, Step};
 use nrh_core::remediation::{Phase, Remediation, Resolution, StepRecord, StepState, remediation_of};
-use nrh_core::snapshot::{NodeView, Snapshot, Tri};
+use nrh_core::snapshot::{NodeView, Snapshot, TriState};
 use nrh_core::taint::TaintEffect;
 use nrh_core::window;
 use nrh_simulate::remediator::Object;
@@ -243,7 +243,7 @@ fn check_new(snapshot: &Snapshot, remediation: &Remediation) {
         assert!(!policy.suspend && !policy.is_broken && policy.pause_requests.is_empty(), "opened: {remediation:?}");
         assert!(policy.selector.matches(&snapshot.nodes[&remediation.node].labels), "not its node: {remediation:?}");
         // What else is unhealthy comes on top of these.
-        let down = selected(snapshot, policy).filter(|node| node.ready != Tri::True).count();
+        let down = selected(snapshot, policy).filter(|node| node.ready != TriState::True).count();
         let selected = u32::try_from(selected(snapshot, policy).count()).unwrap();
         let most = usize::try_from(policy.limits.max_unhealthy.of(selected)).unwrap();
         assert!(down <= most, "opened with {down} nodes that are not Ready, maxUnhealthy is {most}: {remediation:?}");
@@ -336,7 +336,7 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
     }
     assert!(heartbeat.arrived <= heartbeat.interval * 3 / 2, "a missed heartbeat");
     if matches!(operation, Operation::Drain(_)) {
-        assert_eq!(snapshot.may_evict, Tri::True);
+        assert_eq!(snapshot.may_evict, TriState::True);
         let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.remediations.get(mark)).unwrap();
         assert!(view.unschedulable && own.is_open(), "drained without a cordon of its remediation");
         let faults = report.faults.iter().map(|seen| &seen.fault);
@@ -365,21 +365,21 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
             assert!(kind.is_some_and(FaultType::is_cluster_fault), "{step:?}");
         }
     }
-    if let Operation::RunJob(order) | Operation::GiveOrder(order) = operation {
+    if let Operation::RunJob(order) | Operation::GiveCommand(order) = operation {
         let seen = report.faults.iter().find(|seen| seen.fault.id == order.fault_id).unwrap();
         assert_eq!(seen.fault.state, FaultState::Confirmed);
         assert!(seen.looked <= secs(45), "an old look");
     }
-    if let Operation::GiveOrder(order) | Operation::RunJob(order) = operation
+    if let Operation::GiveCommand(order) | Operation::RunJob(order) = operation
         && let Some(with) = &order.restart
     {
         let safe = match order.action {
-            NodeAction::RestartKubelet => report.restart.kubelet,
-            NodeAction::RestartRuntime => report.restart.runtime,
+            CommandAction::RestartKubelet => report.restart.kubelet,
+            CommandAction::RestartRuntime => report.restart.runtime,
             other => panic!("{other:?} is no restart"),
         };
-        assert!(safe == Tri::True || with.skip_safety_check, "{:?} while that is not safe", order.action);
-        assert!(matches!(operation, Operation::GiveOrder(_)), "a restart by a Job");
+        assert!(safe == TriState::True || with.skip_safety_check, "{:?} while that is not safe", order.action);
+        assert!(matches!(operation, Operation::GiveCommand(_)), "a restart by a Job");
     }
     check_reboot(snapshot, node, operation);
     if let Operation::DeletePod(target) = operation {
@@ -392,8 +392,8 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
 
 /// A rule that asks for the labels of pods is for no fault whose pod's labels nobody knows.
 fn check_pod(snapshot: &Snapshot, record: &Remediation, step: &StepRecord, operation: &Operation) {
-    let narrow = &step_index_of(snapshot, record, step).0.narrow;
-    if narrow.pods.is_none() || matches!(operation, Operation::Notify(_)) {
+    let matching = &step_index_of(snapshot, record, step).0.matching;
+    if matching.pods.is_none() || matches!(operation, Operation::Notify(_)) {
         return;
     }
     let fault = record.fault(&step.fault_id).unwrap();
@@ -407,12 +407,12 @@ fn check_pod(snapshot: &Snapshot, record: &Remediation, step: &StepRecord, opera
 /// What the world keeps after every pass, however it was disturbed.
 /// For the boot that the node is in, and once in a remediation; by its own agent only under the cordon of that remediation.
 fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
-    let Operation::GiveOrder(order) = operation else {
+    let Operation::GiveCommand(order) = operation else {
         assert!(!matches!(operation, Operation::RunJob(order) if order.boot_id.is_some()), "by a Job");
         return;
     };
-    assert_eq!(order.reboot_marker.is_some(), order.action == NodeAction::MarkForReboot);
-    if !matches!(order.action, NodeAction::Reboot | NodeAction::MarkForReboot) {
+    assert_eq!(order.reboot_marker.is_some(), order.action == CommandAction::MarkForReboot);
+    if !matches!(order.action, CommandAction::Reboot | CommandAction::MarkForReboot) {
         return assert_eq!(order.boot_id, None);
     }
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
@@ -426,8 +426,8 @@ fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
         |own: &Remediation| own.steps.iter().filter(is_begun).filter(|step| step.state != StepState::Refused).count();
     let own = snapshot.remediations.get(remediation_of(&order.operation_id));
     assert_eq!(own.map_or(0, begun), 0, "twice in one remediation");
-    if order.action == NodeAction::MarkForReboot {
-        return assert_ne!(view.ready, Tri::Unknown, "marked although nobody knows how it is");
+    if order.action == CommandAction::MarkForReboot {
+        return assert_ne!(view.ready, TriState::Unknown, "marked although nobody knows how it is");
     }
     let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.remediations.get(mark)).unwrap();
     assert!(view.unschedulable && own.is_open() && own.cleanup.owes_cordon(), "without a cordon of its remediation");
@@ -588,7 +588,7 @@ fn calm_down(world: &mut World) {
     }
     world.refuses = false;
     world.suspended = None;
-    world.may_evict = Tri::True;
+    world.may_evict = TriState::True;
     for node in world.nodes.values_mut() {
         (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));
         // Whoever wants a node left alone keeps it cordoned, too, for as long as he wants.

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, plan};
-use nrh_core::policy::{Action, ActionType, Keep, Policy, Step};
+use nrh_core::policy::{Action, ActionType, Policy, Quarantine, Step};
 use nrh_core::remediation::{Phase, Remediation, Resolution};
 
 use crate::samples::{cont, hung, notify, plugin, step};
-use crate::world::{ClearedBy, Sickness, World, reasons, secs};
+use crate::world::{ClearedBy, InjectedFault, World, reasons, secs};
 
 const HOURS_4: Duration = Duration::from_hours(4);
 
 fn kept(quarantine_for: Duration) -> Step {
-    step(Action::Cordon(Some(Keep { quarantine_for, healthy_delay: Duration::from_mins(5) })))
+    step(Action::Cordon(Some(Quarantine { quarantine_for, healthy_delay: Duration::from_mins(5) })))
 }
 
 /// One node with a hung container that nothing heals, until its ladder is at its end.
@@ -81,7 +81,7 @@ fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
     pass_time(&mut world, secs(200));
     assert!(is_cordoned(&world), "200 of 300 s");
     // It comes back, so the time begins anew.
-    world.node("n1").sick.push(Sickness { fault: hung("log"), cleared_by: std::collections::BTreeSet::new() });
+    world.node("n1").sick.push(InjectedFault { fault: hung("log"), cleared_by: std::collections::BTreeSet::new() });
     world.node("n1").send();
     pass_time(&mut world, secs(15));
     mend(&mut world);
@@ -142,7 +142,7 @@ fn with_another(keep_first: Duration, steps: &[Step], by: impl Into<Option<Clear
     other.rules[0].steps = steps.to_vec();
     world.policies[0].rules[0].faults = [hung("log").kind].into();
     world.policies.push(other);
-    world.node("n1").sick.push(Sickness { fault: plugin(), cleared_by: by.into().into_iter().collect() });
+    world.node("n1").sick.push(InjectedFault { fault: plugin(), cleared_by: by.into().into_iter().collect() });
     world.node("n1").send();
     world
 }

@@ -5,7 +5,7 @@ use nrh_core::fault::FaultType;
 use nrh_core::kubelet::Complaint;
 use nrh_core::plan::Health;
 use nrh_core::policy::Action;
-use nrh_core::snapshot::{KubeletView, Tri};
+use nrh_core::snapshot::{KubeletView, TriState};
 use nrh_testbed_matrix::{Seen, Way};
 
 use crate::samples::{cont, hung, policy, rule, secs, step};
@@ -20,7 +20,7 @@ fn at(second: i64) -> Option<Timestamp> {
 /// A kubelet of this age in a node that is Ready, whose status was written before it began.
 pub fn block(world: &mut World, age: u64) {
     let node = world.node("n1");
-    (node.view.status_at, node.view.ready) = (at(BEGAN - 100), Tri::True);
+    (node.view.status_at, node.view.ready) = (at(BEGAN - 100), TriState::True);
     let unfinished = Some(secs(age));
     node.report.kubelet = KubeletView { began: at(BEGAN), age: secs(age), unfinished, ..KubeletView::default() };
 }
@@ -47,7 +47,7 @@ fn a_blocked_start_is_named_with_its_cause_and_nothing_vouches_for_a_restart() {
     let outlook = &plan.nodes["n1"];
     assert_eq!(outlook.cluster_faults[0].kind, FaultType::KubeletStartBlocked);
     assert!(outlook.cluster_faults[0].message.contains("likely cause: HungContainer"), "{outlook:?}");
-    assert_eq!((outlook.health, outlook.pods_progressing), (Health::Unhealthy, Tri::False));
+    assert_eq!((outlook.health, outlook.pods_progressing), (Health::Unhealthy, TriState::False));
     assert!(!outlook.restart_safe_known);
 }
 
@@ -82,7 +82,7 @@ fn it_is_healed_when_the_kubelet_has_written_its_status_and_not_before() {
     world.node("n1").report.kubelet.unfinished = None;
     world.run(secs(120));
     let plan = world.plan();
-    assert_eq!((plan.nodes["n1"].health, plan.nodes["n1"].pods_progressing), (Health::Healthy, Tri::True));
+    assert_eq!((plan.nodes["n1"].health, plan.nodes["n1"].pods_progressing), (Health::Healthy, TriState::True));
 }
 
 #[test]
@@ -104,13 +104,13 @@ fn a_probe_that_has_fallen_silent_blames_no_kubelet() {
 fn a_stalled_pleg_is_told_and_gone_with_the_condition() {
     let mut world = world();
     let view = &mut world.node("n1").view;
-    (view.ready, view.complaint, view.ready_since) = (Tri::False, Some(Complaint::PlegStalled), at(BEGAN));
+    (view.ready, view.complaint, view.ready_since) = (TriState::False, Some(Complaint::PlegStalled), at(BEGAN));
     world.run(secs(30));
     assert_eq!(world.did(), ["notify"]);
     assert_eq!(world.plan().nodes["n1"].cluster_faults[0].kind, FaultType::PlegStalled);
     Seen::of("PlegStalled", "containerd", Way::MadeUp).record();
     let view = &mut world.node("n1").view;
-    (view.ready, view.complaint) = (Tri::True, None);
+    (view.ready, view.complaint) = (TriState::True, None);
     world.run(secs(60));
     assert_eq!(world.plan().nodes["n1"].health, Health::Healthy);
 }

@@ -1,12 +1,12 @@
 //! Marks for a reboot by another tool: without a cordon of ours, for one boot, and taken back as long as nobody has begun.
 
+use nrh_core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::order::{NodeAction, Order, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, ApprovalMode, Step};
 use nrh_core::reboot::MarkForReboot;
 use nrh_core::remediation::{Approval, Phase, Resolution, StepRecord, StepState};
-use nrh_core::snapshot::{SHUTTING_DOWN, Tri};
+use nrh_core::snapshot::{SHUTTING_DOWN, TriState};
 use nrh_core::window::{Window, WindowType};
 use nrh_simulate::world::Kured;
 
@@ -63,11 +63,11 @@ fn the_order_names_the_file_the_boot_and_for_how_long() {
     let mark = Step { action: Action::MarkForReboot(MarkForReboot { path: path.clone() }), ..mark_for_reboot() };
     let world = sick(&[mark]);
     let order = world.plan().effects.into_iter().find_map(|effect| match effect {
-        Effect::Act { operation: Operation::GiveOrder(order), .. } => Some(order),
+        Effect::Act { operation: Operation::GiveCommand(order), .. } => Some(order),
         _ => None,
     });
-    let order: Order = order.unwrap();
-    assert_eq!((order.action, order.boot_id.as_deref()), (NodeAction::MarkForReboot, Some("boot-0")));
+    let order: ActionCommand = order.unwrap();
+    assert_eq!((order.action, order.boot_id.as_deref()), (CommandAction::MarkForReboot, Some("boot-0")));
     let mark = order.reboot_marker.unwrap();
     assert_eq!((mark.path, mark.expires_after_seconds), (path, 3600));
 }
@@ -219,7 +219,7 @@ fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
         |w| w.node("n1").view.boot_id = None,
         |w| w.node("n1").view.boot_id = Some("other".into()),
         |w| w.node("n1").report.heartbeat.as_mut().unwrap().boot_id = String::new(),
-        |w| w.node("n1").view.ready = Tri::Unknown,
+        |w| w.node("n1").view.ready = TriState::Unknown,
     ];
     for change in cases {
         let mut world = sick(&[mark_for_reboot(), notify()]);
@@ -266,7 +266,7 @@ fn a_mark_that_cannot_be_made_is_not_waited_for_as_long_as_one_may_stand() {
     let cordon = step(Action::Cordon(None));
     let mut world = sick(&[cordon, mark_for_reboot(), notify()]);
     world.pass();
-    world.node("n1").view.ready = Tri::Unknown;
+    world.node("n1").view.ready = TriState::Unknown;
     world.run(secs(1000));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"]);
     let message = record(&world).message;
@@ -306,7 +306,7 @@ fn a_mark_for_which_nobody_can_drain_the_node_makes_room() {
     let kubelet = fault(FaultType::KubeletDown, "kubelet");
     down.infect("n1", Fault { duration_seconds: 200, ..kubelet.clone() }, None);
     let mut unknown = marked(&[mark_for_reboot(), notify()]);
-    unknown.node("n1").view.ready = Tri::Unknown;
+    unknown.node("n1").view.ready = TriState::Unknown;
     unknown.node("n1").view.ready_since = Some(unknown.now);
     for world in [&mut down, &mut unknown] {
         pass_for(world, 60);

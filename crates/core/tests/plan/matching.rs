@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nrh_core::fault::{FaultType, PodRef};
-use nrh_core::narrow::{Narrow, Runtime};
+use nrh_core::matching::{Matching, Runtime};
 use nrh_core::plan::{BlockReason, SelfHealing};
 use nrh_core::policy::{Action, Amount, ApprovalMode, Mode, Namespaces, Policy, Requirement, Rule, Selector, Step};
 use nrh_core::remediation::Approval;
@@ -15,8 +15,8 @@ use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule,
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn narrowed(name: &str, requirement: Requirement, steps: &[Step]) -> Rule {
-    let narrow = Narrow { pods: Some(Selector(vec![requirement])), ..Narrow::default() };
-    Rule { narrow, ..rule(name, &FaultType::ALL, steps) }
+    let matching = Matching { pods: Some(Selector(vec![requirement])), ..Matching::default() };
+    Rule { matching, ..rule(name, &FaultType::ALL, steps) }
 }
 
 fn is(value: &str) -> Requirement {
@@ -110,12 +110,12 @@ fn a_dry_run_that_cannot_tell_keeps_no_fault_from_a_policy_that_acts() {
 
 #[test]
 fn only_nodes_with_such_a_runtime_and_kubelet_are_acted_on() {
-    let narrow = Narrow {
+    let matching = Matching {
         runtimes: vec![Runtime { name: "containerd".into(), versions: Range::parse(">=1.7.0 <1.7.24").ok() }],
         kubelets: vec![Range::parse(">=1.29 <1.31").unwrap()],
-        ..Narrow::default()
+        ..Matching::default()
     };
-    let policy = policy("p", &[Rule { narrow, ..all_rules("r", &[cont()]) }]);
+    let policy = policy("p", &[Rule { matching, ..all_rules("r", &[cont()]) }]);
     for (runtime, kubelet, blocked) in [
         (Some("containerd://1.7.23"), Some("v1.30.2-eks-1"), None),
         (Some("containerd://1.7.24"), Some("v1.30.2"), Some("has no rule")),
@@ -133,8 +133,8 @@ fn only_nodes_with_such_a_runtime_and_kubelet_are_acted_on() {
         match blocked {
             None => assert_eq!(acts(&plan).len(), 1, "{runtime:?} {kubelet:?} {:?}", plan.blocked),
             Some(words) => {
-                let is_doubt = words.contains("cannot be read");
-                let reason = if is_doubt { BlockReason::RuleAmbiguous } else { BlockReason::NoRule };
+                let is_ambiguous = words.contains("cannot be read");
+                let reason = if is_ambiguous { BlockReason::RuleAmbiguous } else { BlockReason::NoRule };
                 assert_eq!((acts(&plan).len(), reasons(&plan)), (0, vec![reason]));
                 assert!(plan.blocked[0].message.contains(words), "{}", plan.blocked[0].message);
             }
@@ -334,12 +334,12 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
     };
     let only = Namespaces { only: vec!["shop".into()], except: Vec::new() };
     let except = Namespaces { only: Vec::new(), except: vec!["shop".into()] };
-    let owners = Narrow { owner_kinds: ["Job".to_owned()].into(), ..Narrow::default() };
+    let owners = Matching { owner_kinds: ["Job".to_owned()].into(), ..Matching::default() };
     let all = || all_rules("first", &[notify()]);
     for (first, field) in [
         (Rule { namespaces: only, ..all() }, "match.namespaces"),
         (Rule { namespaces: except, ..all() }, "match.excludedNamespaces"),
-        (Rule { narrow: owners, ..all() }, "match.ownerKinds"),
+        (Rule { matching: owners, ..all() }, "match.ownerKinds"),
         (narrowed("first", is_not("db"), &[notify()]), "match.podSelector"),
     ] {
         let mut world = World::new(&[policy("p", &[first, all_rules("later", &[kill(true)])])], &["n1"]);
@@ -350,8 +350,8 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
         assert!(said.contains(field) && said.contains("the probe does not know which"), "{said}");
     }
     // That it is about some pod is known.
-    let any = Narrow { pods: Some(Selector::default()), ..Narrow::default() };
-    let rules = [Rule { narrow: any, ..all() }, all_rules("later", &[kill(true)])];
+    let any = Matching { pods: Some(Selector::default()), ..Matching::default() };
+    let rules = [Rule { matching: any, ..all() }, all_rules("later", &[kill(true)])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.infect("n1", unnamed(), ClearedBy::Kill);
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "notify".to_owned())]);
@@ -359,11 +359,11 @@ fn a_fault_whose_pod_nobody_could_tell_goes_to_no_later_rule() {
 
 #[test]
 fn what_no_rule_is_for_is_told_with_the_rule_that_comes_nearest_and_why_it_is_not() {
-    let narrow = Narrow {
+    let matching = Matching {
         owner_kinds: ["DaemonSet".to_owned()].into(),
         runtimes: vec![Runtime { name: "containerd".into(), versions: Range::parse(">=1.7.0 <1.7.24").ok() }],
         kubelets: vec![Range::parse(">=1.29").unwrap()],
-        ..Narrow::default()
+        ..Matching::default()
     };
     let rules = [
         Rule { faults: [FaultType::DiskFull].into(), ..all_rules("disks", &[notify()]) },
@@ -371,7 +371,7 @@ fn what_no_rule_is_for_is_told_with_the_rule_that_comes_nearest_and_why_it_is_no
             namespaces: Namespaces { only: vec!["shop".into()], except: Vec::new() },
             ..all_rules("shops", &[cont()])
         },
-        Rule { narrow, ..all_rules("near", &[cont()]) },
+        Rule { matching, ..all_rules("near", &[cont()]) },
     ];
     for (runtime, kubelet, expected) in [
         (

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{MAX_SHOWN, Plan, PolicyOutlook, TopologyRoom, plan};
+use nrh_core::plan::{MAX_SHOWN, Plan, PolicyStatusView, TopologyRoom, plan};
 use nrh_core::policy::{Amount, FaultLimit, NodeLimit, TopologyLimit};
 use nrh_core::window::{Window, WindowType};
 
 use crate::samples::{cont, hung, policy, rule, today};
 use crate::world::{ClearedBy, World, secs};
 
-fn of(plan: &Plan) -> &PolicyOutlook {
+fn of(plan: &Plan) -> &PolicyStatusView {
     &plan.policies["p"]
 }
 

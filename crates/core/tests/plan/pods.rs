@@ -4,7 +4,7 @@ use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Health, SelfHealing, plan};
 use nrh_core::policy::{Action, ActionType};
 use nrh_core::remediation::{Phase, StepState};
-use nrh_core::snapshot::{FailedContainer, SuspectPod, Tri};
+use nrh_core::snapshot::{FailedContainer, SuspectPod, TriState};
 use nrh_core::stuck::FRESH;
 
 use crate::samples::{
@@ -18,7 +18,7 @@ fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     let plan = world.pass();
     assert_eq!(acts(&plan), [("n1".to_owned(), "delete agent-1".to_owned())]);
-    assert_eq!(plan.nodes["n1"].pods_progressing, Tri::False);
+    assert_eq!(plan.nodes["n1"].pods_progressing, TriState::False);
     let mut successor = backing_off("n1", "agent-2");
     successor.waiting.clear();
     successor.age = secs(3);
@@ -158,7 +158,7 @@ fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
     let blocked = plan(&snapshot, &world.settings);
     let said = &blocked.nodes["n1"];
     assert_eq!((acts(&blocked).len(), said.cluster_faults[0].state), (0, FaultState::Suspected));
-    assert_eq!((said.health, said.pods_progressing), (Health::Degraded, Tri::Unknown));
+    assert_eq!((said.health, said.pods_progressing), (Health::Degraded, TriState::Unknown));
     assert!(!said.check_sequence, "the probe cannot read pods");
     world.node("n1").report.heartbeat.as_mut().unwrap().arrived = secs(23);
     let blocked = world.plan();

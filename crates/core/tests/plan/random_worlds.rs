@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use nrh_core::command::Restart;
+use nrh_core::external_condition::ConditionMatcher;
 use nrh_core::fault::FaultType;
-use nrh_core::foreign::Asked;
-use nrh_core::order::Restart;
 use nrh_core::policy::{
-    Action, Amount, ApprovalMode, Daemon, FaultLimit, Keep, Limits, Mode, NodeLimit, OnFailure, Policy, Requirement,
-    Rule, Selector, Step, StormLimit, TopologyLimit,
+    Action, Amount, ApprovalMode, Daemon, FaultLimit, Limits, Mode, NodeLimit, OnFailure, Policy, Quarantine,
+    Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
 };
 use nrh_core::reboot::Reboot;
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 use nrh_core::taint::TaintEffect;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
@@ -44,10 +44,14 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
         vec![
             step(Action::Taint(TaintEffect::PreferNoSchedule)),
             cont(),
-            step(Action::Cordon(Some(Keep { quarantine_for: secs(600), healthy_delay: secs(60) }))),
+            step(Action::Cordon(Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }))),
             short("Fix"),
         ],
-        vec![step(Action::Cordon(Some(Keep { quarantine_for: secs(600), healthy_delay: secs(60) }))), cont(), notify()],
+        vec![
+            step(Action::Cordon(Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }))),
+            cont(),
+            notify(),
+        ],
         vec![cont(), kill(false), step(Action::CleanupOrphans), step(Action::DeletePod)],
         vec![step(Action::Cordon(None)), cont(), kill(true), step(Action::CleanupOrphans), notify()],
         vec![step(Action::Cordon(None)), twice.clone(), step(Action::DeletePod), notify()],
@@ -56,7 +60,7 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
         vec![step(Action::Cordon(None)), drain(), cont(), kill(true), notify()],
         vec![
             cont(),
-            step(Action::Cordon(Some(Keep { quarantine_for: secs(600), healthy_delay: secs(60) }))),
+            step(Action::Cordon(Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }))),
             Step { on_failure: OnFailure::Stop, ..drain() },
             short("Fix"),
             notify(),
@@ -87,7 +91,7 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
         ],
         vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon(None)), kill(false)],
         vec![
-            step(Action::Cordon(Some(Keep { quarantine_for: secs(600), healthy_delay: secs(60) }))),
+            step(Action::Cordon(Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }))),
             short("Fix"),
             notify(),
         ],
@@ -118,8 +122,8 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 /// The condition that policies ask for.
-fn asked() -> Asked {
-    Asked { kind: CONDITION.into(), status: Tri::True, reasons: ["Asked".to_owned()].into() }
+fn asked() -> ConditionMatcher {
+    ConditionMatcher { kind: CONDITION.into(), status: TriState::True, reasons: ["Asked".to_owned()].into() }
 }
 
 fn world(policies: &[Policy], ceiling: u32) -> World {
@@ -134,11 +138,11 @@ fn world(policies: &[Policy], ceiling: u32) -> World {
 
 /// One policy for all nodes and all faults.
 pub fn worlds() -> impl Strategy<Value = World> {
-    let narrow = prop::option::weighted(0.3, Just(NOT_DB));
-    (ladders(), limits(), 1_u32..4, narrow).prop_map(|(ladder, limits, ceiling, narrow)| {
+    let matching = prop::option::weighted(0.3, Just(NOT_DB));
+    (ladders(), limits(), 1_u32..4, matching).prop_map(|(ladder, limits, ceiling, matching)| {
         let mut policy = policy("p", &[rule("r", &FaultType::ALL, &ladder)]);
         let other = |value: &str| Requirement::NotIn(LABEL.into(), BTreeSet::from([value.to_owned()]));
-        policy.rules[0].narrow.pods = narrow.map(|value| Selector(vec![other(value)]));
+        policy.rules[0].matching.pods = matching.map(|value| Selector(vec![other(value)]));
         policy.rules[0].conditions.push(asked());
         policy.limits = limits;
         world(&[policy], ceiling)

@@ -1,13 +1,13 @@
 //! Reboots: under our own cordon only, once for one boot, by the node's own agent, and judged by the boot id alone.
 
+use nrh_core::command::{CommandAction, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::drain::Drain;
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::order::{NodeAction, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, History, Mode, Step, TopologyLimit};
 use nrh_core::reboot::Reboot;
 use nrh_core::remediation::{ActionResult, Approval, Phase, Resolution, StepRecord, StepState, executed};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 use crate::samples::{drain, fault, hand_off, hung, notify, plugin, reboot, secs, silent, step, workload};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons};
@@ -60,11 +60,11 @@ fn the_order_is_for_one_boot_and_for_the_nodes_own_agent() {
     world.tick(secs(5));
     let plan = world.pass();
     let order = plan.effects.into_iter().find_map(|effect| match effect {
-        Effect::Act { operation: Operation::GiveOrder(order), .. } => Some(order),
+        Effect::Act { operation: Operation::GiveCommand(order), .. } => Some(order),
         _ => None,
     });
     let order = order.unwrap();
-    assert_eq!((order.action, order.boot_id.as_deref()), (NodeAction::Reboot, Some("boot-0")));
+    assert_eq!((order.action, order.boot_id.as_deref()), (CommandAction::Reboot, Some("boot-0")));
 }
 
 #[test]
@@ -227,9 +227,9 @@ fn an_order_that_was_not_begun_in_time_keeps_no_node_closed_once_a_look_shows_th
     world.clone().run(secs(2_500 - gone));
     // The node of a runtime that does not answer is not Ready as a rule, and proves nothing then.
     world.node("n1").probe_runs = true;
-    world.node("n1").view.ready = Tri::False;
+    world.node("n1").view.ready = TriState::False;
     assert!(stays_cordoned(&mut world.clone(), 600));
-    world.node("n1").view.ready = Tri::True;
+    world.node("n1").view.ready = TriState::True;
     world.run(secs(60));
     assert_eq!((is_cordoned(&world), world.only_remediation().phase), (false, Phase::Failed));
 }
@@ -395,7 +395,7 @@ fn nodes_of_one_zone_are_rebooted_one_after_the_other() {
         most = most.max(world.nodes.values().filter(|node| node.boots.away.is_some()).count());
     }
     assert_eq!(most, 1, "both at a time");
-    assert!(world.nodes.values().all(|node| node.boots.count == 1 && node.view.ready == Tri::True));
+    assert!(world.nodes.values().all(|node| node.boots.count == 1 && node.view.ready == TriState::True));
 }
 
 #[test]

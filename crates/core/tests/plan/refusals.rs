@@ -5,7 +5,7 @@ use std::time::Duration;
 use nrh_core::fault::{FaultState, FaultType, Severity};
 use nrh_core::plan::{BlockReason, Health, SelfHealing, plan};
 use nrh_core::policy::{Action, Amount, Mode};
-use nrh_core::snapshot::{Snapshot, Tri};
+use nrh_core::snapshot::{Snapshot, TriState};
 use nrh_core::window::WindowType;
 
 use crate::samples::{cont, creating, fault, hung, kill, notify, pod, step, today, tomorrow};
@@ -37,12 +37,12 @@ fn every_doubt_holds() {
             s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = Duration::from_millis(22_501);
         }),
         ("nobody may act", BlockReason::ActionsDisabled, |s| {
-            s.nodes.get_mut("n1").unwrap().ready = Tri::False;
+            s.nodes.get_mut("n1").unwrap().ready = TriState::False;
             s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().actions_enabled = false;
         }),
         ("kubelet unknown, nobody may act", BlockReason::ActionsDisabled, |s| {
             let heartbeat = s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap();
-            (heartbeat.kubelet_works, heartbeat.actions_enabled) = (Tri::Unknown, false);
+            (heartbeat.kubelet_works, heartbeat.actions_enabled) = (TriState::Unknown, false);
         }),
         ("no process named", BlockReason::ActionsDisabled, |s| {
             s.reports.get_mut("n1").unwrap().faults[0].fault.target.process = None;
@@ -137,7 +137,7 @@ fn a_silent_probe_is_told_of_and_nothing_else_is_done() {
     world.tick(secs(60));
     let plan = world.plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "notify".to_owned())]);
-    assert_eq!(plan.nodes["n1"].probe_reporting, Tri::False);
+    assert_eq!(plan.nodes["n1"].probe_reporting, TriState::False);
     assert_eq!(plan.nodes["n1"].health, Health::Unknown);
     assert!(plan.nodes["n1"].top_fault.starts_with("ProbeNotReporting"), "{}", plan.nodes["n1"].top_fault);
     assert_eq!(plan.policies["p"].unhealthy, 1);
@@ -208,7 +208,7 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
 
 #[test]
 fn where_the_probe_may_not_act_nobody_does() {
-    for kubelet in [Tri::True, Tri::False] {
+    for kubelet in [TriState::True, TriState::False] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont(), notify()]);
         let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
         (heartbeat.kubelet_works, heartbeat.actions_enabled) = (kubelet, false);

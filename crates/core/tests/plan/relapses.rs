@@ -3,7 +3,7 @@
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{Action, ActionType, ApprovalMode, OnFailure, Step};
 use nrh_core::remediation::Phase;
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, drain, hung, kill, notify, policy, rule, secs, step};
 use crate::world::{ClearedBy, World};
@@ -113,7 +113,7 @@ fn what_waits_for_a_person_is_no_next_step() {
 #[test]
 fn what_comes_behind_a_drain_that_cannot_be_is_no_next_step() {
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), drain(), kill(true)])])], &["n1"]);
-    world.may_evict = Tri::False;
+    world.may_evict = TriState::False;
     world.infect("n1", hung("log"), ClearedBy::Cont);
     world.run(secs(120));
     again(&mut world);

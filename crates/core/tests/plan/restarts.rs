@@ -1,12 +1,12 @@
 //! Restarts of the kubelet and the runtime: only where the probe says that they do no harm, by the probe alone, the runtime before
 //! the kubelet that waits for it.
 
+use nrh_core::command::{ActionCommand, CommandAction, Restart};
 use nrh_core::fault::{Fault, FaultType, Severity, SubjectKind};
-use nrh_core::order::{NodeAction, Order, Restart};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, Daemon, Step};
 use nrh_core::remediation::{Phase, StepState};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 use crate::samples::{fault, notify, step};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
@@ -27,9 +27,9 @@ fn down(kind: FaultType) -> Fault {
     Fault { severity: Severity::Critical, ..fault(kind, "it") }
 }
 
-fn order(world: &World) -> Option<Order> {
+fn order(world: &World) -> Option<ActionCommand> {
     world.plan().effects.into_iter().find_map(|effect| match effect {
-        Effect::Act { operation: Operation::GiveOrder(order) | Operation::RunJob(order), .. } => Some(order),
+        Effect::Act { operation: Operation::GiveCommand(order) | Operation::RunJob(order), .. } => Some(order),
         _ => None,
     })
 }
@@ -50,18 +50,18 @@ fn never_by_a_job_even_where_one_could_start() {
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].1, "command RestartRuntime");
     let order = order(&world).unwrap();
-    assert_eq!((order.action, order.restart), (NodeAction::RestartRuntime, Some(with)));
+    assert_eq!((order.action, order.restart), (CommandAction::RestartRuntime, Some(with)));
 }
 
 /// Told in kubernetes/kubernetes #115491.
 #[test]
 fn not_while_it_does_harm_or_nobody_knows_unless_the_policy_says_so() {
     for (safe, careless, executed) in [
-        (Tri::True, false, true),
-        (Tri::False, false, false),
-        (Tri::Unknown, false, false),
-        (Tri::False, true, true),
-        (Tri::Unknown, true, true),
+        (TriState::True, false, true),
+        (TriState::False, false, false),
+        (TriState::Unknown, false, false),
+        (TriState::False, true, true),
+        (TriState::Unknown, true, true),
     ] {
         for (daemon, kind) in
             [(Daemon::Kubelet, FaultType::KubeletDown), (Daemon::Runtime, FaultType::RuntimeUnreachable)]
@@ -69,7 +69,7 @@ fn not_while_it_does_harm_or_nobody_knows_unless_the_policy_says_so() {
             let step = restart(daemon, Restart { skip_safety_check: careless, ..Restart::default() });
             let mut world = World::sick(down(kind), None, &[step]);
             // What is said of the other is of no account.
-            let other = if safe == Tri::True { Tri::False } else { Tri::True };
+            let other = if safe == TriState::True { TriState::False } else { TriState::True };
             let view = &mut world.node("n1").report.restart;
             (view.kubelet, view.runtime) = if daemon == Daemon::Kubelet { (safe, other) } else { (other, safe) };
             view.message = "a shim is stopped".into();
@@ -92,7 +92,7 @@ fn people_are_told_of_what_is_not_safe_to_restart_for_long() {
         let node = world.node("n1");
         node.sick[0].fault.duration_seconds = lasted;
         node.send();
-        (node.report.restart.runtime, node.report.restart.unsafe_for) = (Tri::Unknown, secs(unsafe_for));
+        (node.report.restart.runtime, node.report.restart.unsafe_for) = (TriState::Unknown, secs(unsafe_for));
         world
     };
     // What it was before its rule was to act does not count, nor one bad moment after a long time.
@@ -158,7 +158,7 @@ fn what_a_restart_does_not_end_is_not_restarted_for() {
             }
             let mut world = World::sick(sick, None, &[restart(daemon, Restart::default())]);
             let view = &mut world.node("n1").report.restart;
-            (view.kubelet, view.runtime) = (Tri::True, Tri::True);
+            (view.kubelet, view.runtime) = (TriState::True, TriState::True);
             let heals = match daemon {
                 Daemon::Kubelet => kind == FaultType::KubeletDown,
                 Daemon::Runtime => matches!(kind, FaultType::RuntimeUnreachable | FaultType::RuntimeListHung),

@@ -9,7 +9,7 @@ use nrh_core::moment::since;
 use nrh_core::plan::{Effect, Operation, Plan};
 use nrh_core::policy::{ActionType, Mode, Policy};
 use nrh_core::remediation::{Remediation, StepRecord, StepState};
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 use proptest::prelude::*;
 
 use crate::events::NODES;
@@ -116,7 +116,7 @@ impl Seen {
         let number = |every: Duration| lasts.as_secs() / every.as_secs();
         let node = world.node(name);
         if let Some(every) = plague.flaps {
-            node.view.ready = if number(every).is_multiple_of(2) { Tri::True } else { Tri::False };
+            node.view.ready = if number(every).is_multiple_of(2) { TriState::True } else { TriState::False };
         }
         if let Some(every) = plague.sticks
             && node.pods.is_empty()

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nrh_core::command::Signal;
 use nrh_core::drain::Drain;
 use nrh_core::fault::{Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target};
 use nrh_core::hand_off::{HandOff, TemplateRef};
-use nrh_core::narrow::Narrow;
-use nrh_core::order::Signal;
+use nrh_core::matching::Matching;
 use nrh_core::policy::{
     Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Rule, Selector,
     Step, StormLimit,
@@ -209,7 +209,7 @@ pub fn rule(name: &str, faults: &[FaultType], steps: &[Step]) -> Rule {
         conditions: Vec::new(),
         min_severity: Severity::Low,
         namespaces: Namespaces::default(),
-        narrow: Narrow::default(),
+        matching: Matching::default(),
         min_duration: Duration::ZERO,
         steps: steps.to_vec(),
     }

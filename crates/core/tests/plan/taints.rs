@@ -2,7 +2,7 @@
 
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, plan};
-use nrh_core::policy::{Action, ActionType, Keep, Mode, Step};
+use nrh_core::policy::{Action, ActionType, Mode, Quarantine, Step};
 use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::NodeView;
 use nrh_core::taint::{KeyedTaint, TaintEffect, TaintMark};
@@ -348,7 +348,7 @@ fn what_a_person_took_off_before_it_was_recorded_is_not_put_back() {
 
 #[test]
 fn a_late_write_does_not_outlast_a_remediation_that_keeps_its_cordon() {
-    let kept = step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
+    let kept = step(Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
     let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
     let remediation = world.only_remediation();
@@ -417,7 +417,7 @@ fn what_a_lost_remediation_has_left_is_taken_off() {
 
 #[test]
 fn it_goes_where_a_cordon_stays() {
-    let kept = step(Action::Cordon(Some(Keep { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
+    let kept = step(Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
     let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
     let remediation = world.only_remediation();

@@ -17,7 +17,7 @@ use crate::told;
 
 pub use crate::samples::secs;
 pub use nrh_simulate::cleared_by::ClearedBy;
-pub use nrh_simulate::world::{Sickness, WorldNode};
+pub use nrh_simulate::world::{InjectedFault, WorldNode};
 
 /// How one pass of the controller is disturbed.
 #[derive(Clone, Debug, Default)]
@@ -167,8 +167,8 @@ impl World {
 }
 
 /// A fault that one thing ends.
-pub fn sickness(fault: Fault, by: impl Into<Option<ClearedBy>>) -> Sickness {
-    Sickness { fault, cleared_by: by.into().into_iter().collect() }
+pub fn sickness(fault: Fault, by: impl Into<Option<ClearedBy>>) -> InjectedFault {
+    InjectedFault { fault, cleared_by: by.into().into_iter().collect() }
 }
 
 /// Acts of a plan, as `(node, operation)`.

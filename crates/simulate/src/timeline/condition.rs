@@ -4,8 +4,8 @@ use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::ClearedBy;
-use nrh_core::foreign::{self, Foreign};
-use nrh_core::snapshot::Tri;
+use nrh_core::external_condition::{self, ExternalCondition};
+use nrh_core::snapshot::TriState;
 use nrh_core::text::bounded;
 
 /// A condition of a Node that another tool writes or takes away.
@@ -17,7 +17,7 @@ pub struct ConditionEvent {
     pub kind: String,
     /// How it stands from now on: True, False or Unknown. Without it the Node has no such condition any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<Tri>,
+    pub status: Option<TriState>,
     /// Why, in the tool's word.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -32,8 +32,8 @@ pub struct ConditionEvent {
 
 impl ConditionEvent {
     /// The condition as it stands then; `None` where the Node has none.
-    pub fn condition(&self) -> Option<Foreign> {
-        Foreign::new(&self.kind, self.status?.as_str(), &self.reason, &self.message)
+    pub fn condition(&self) -> Option<ExternalCondition> {
+        ExternalCondition::new(&self.kind, self.status?.as_str(), &self.reason, &self.message)
     }
 
     /// Whether it can be.
@@ -42,7 +42,7 @@ impl ConditionEvent {
     /// Its type is one that no other tool writes, or it says why without saying how it stands.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let kind = bounded(&self.kind, 64);
-        let is_foreign = foreign::can_be_asked_for(&self.kind);
+        let is_foreign = external_condition::can_be_asked_for(&self.kind);
         ensure!(is_foreign, "condition: expected a type that another tool writes, found {kind:?}");
         let says = self.status.is_some() || (self.reason.is_empty() && self.message.is_empty());
         ensure!(says, "condition {kind}: reason and message go with a status");

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::WorldNode;
 use crate::cleared_by::ClearedBy;
+use nrh_core::command::ActionCommand;
 use nrh_core::moment::since;
-use nrh_core::order::Order;
-use nrh_core::snapshot::Tri;
+use nrh_core::snapshot::TriState;
 
 /// Ticks that a machine takes to boot.
 const TICKS: u32 = 12;
@@ -61,7 +61,7 @@ impl WorldNode {
     }
 
     /// Its agent leaves the mark.
-    pub(super) fn mark(&mut self, order: &Order, now: Timestamp) {
+    pub(super) fn mark(&mut self, order: &ActionCommand, now: Timestamp) {
         let seconds = order.reboot_marker.as_ref().map_or(0, |mark| mark.expires_after_seconds);
         let stands_for = Duration::from_secs(seconds.into());
         self.boots.marked = Some(Marked { operation_id: order.operation_id.clone(), at: now, stands_for });
@@ -95,7 +95,7 @@ impl WorldNode {
     /// Time passes for a machine that boots: what `/run` held is lost, and what a boot ends is gone. Whether it is away.
     pub(super) fn boot(&mut self) -> bool {
         let Some(left) = self.boots.away else { return false };
-        self.view.ready = Tri::Unknown;
+        self.view.ready = TriState::Unknown;
         self.boots.away = left.checked_sub(1);
         if self.boots.away.is_some() {
             return true;
@@ -104,7 +104,7 @@ impl WorldNode {
         self.claimed.clear();
         self.report.agent = None;
         self.end_all(ClearedBy::Reboot);
-        self.view.ready = Tri::True;
+        self.view.ready = TriState::True;
         if std::mem::take(&mut self.boots.is_cordoned) {
             self.view.unschedulable = false;
         }

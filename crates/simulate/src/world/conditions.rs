@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::WorldNode;
 use crate::cleared_by::ClearedBy;
-use nrh_core::foreign::{self, Foreign};
+use nrh_core::external_condition::{self, ExternalCondition};
 
 /// A condition that an act ends: its tool writes then what it wrote before.
 #[derive(Clone, Debug)]
@@ -12,19 +12,24 @@ pub struct Curable {
     kind: String,
     cleared_by: BTreeSet<ClearedBy>,
     /// As it stood before; `None` = the Node had none of this type.
-    before: Option<Foreign>,
+    before: Option<ExternalCondition>,
 }
 
 impl WorldNode {
     /// Another tool writes a condition on the Node in place of the one of that type, or takes it away.
-    pub fn set_condition(&mut self, kind: &str, condition: Option<Foreign>) {
+    pub fn set_condition(&mut self, kind: &str, condition: Option<ExternalCondition>) {
         self.curable.retain(|curable| curable.kind != kind);
         let others = self.view.conditions.iter().filter(|other| other.kind != kind).cloned();
-        self.view.conditions = foreign::sorted(others.chain(condition));
+        self.view.conditions = external_condition::sorted(others.chain(condition));
     }
 
     /// The same of one that each of these ends. Where one of them stands already, what was before that comes back.
-    pub fn set_curable_condition(&mut self, kind: &str, condition: Option<Foreign>, cleared_by: BTreeSet<ClearedBy>) {
+    pub fn set_curable_condition(
+        &mut self,
+        kind: &str,
+        condition: Option<ExternalCondition>,
+        cleared_by: BTreeSet<ClearedBy>,
+    ) {
         let known = self.curable.iter().find(|curable| curable.kind == kind).map(|curable| curable.before.clone());
         let stands = || self.view.conditions.iter().find(|other| other.kind == kind).cloned();
         let before = known.unwrap_or_else(stands);

@@ -1,9 +1,9 @@
 //! The marks that remediations put on a node of a timeline, and take back: cordons and taints.
 
 use super::{World, WorldNode};
-use nrh_core::order::OutcomeReason;
+use nrh_core::command::OutcomeReason;
 use nrh_core::remediation::ActionResult;
-use nrh_core::taint::{Found, KeyedTaint, TAINT_KEY, TaintEffect, TaintMark};
+use nrh_core::taint::{KeyedTaint, TAINT_KEY, TaintEffect, TaintMark, TaintState};
 
 /// Cordons the node, unless somebody else has. `is_left` = an earlier remediation has left it cordoned to this one.
 pub(super) fn cordon(node: &mut WorldNode, remediation: &str, is_left: bool) -> ActionResult {
@@ -18,17 +18,17 @@ pub(super) fn cordon(node: &mut WorldNode, remediation: &str, is_left: bool) -> 
 /// Taints the node, unless somebody else has; none = not now, the mark of another remediation goes first.
 pub(super) fn taint(node: &mut WorldNode, remediation: &str, effect: TaintEffect) -> Option<ActionResult> {
     let view = &mut node.view;
-    match Found::of(&view.taints, view.tainted_by.as_ref(), remediation, effect) {
-        Found::Marked(_) => return None,
-        Found::Somebodys => return Some(ActionResult::AlreadyTainted),
-        Found::OwnOther(_) => {
+    match TaintState::of(&view.taints, view.tainted_by.as_ref(), remediation, effect) {
+        TaintState::Marked(_) => return None,
+        TaintState::Somebodys => return Some(ActionResult::AlreadyTainted),
+        TaintState::OwnOther(_) => {
             return Some(ActionResult::Refused {
                 reason: OutcomeReason::Protected,
                 message: "another effect".to_owned(),
             });
         }
-        Found::Own | Found::TakenOff => {}
-        Found::Nothing => {
+        TaintState::Own | TaintState::TakenOff => {}
+        TaintState::Nothing => {
             view.taints.insert(KeyedTaint::plain(effect));
             view.tainted_by = Some(TaintMark::new(remediation, effect));
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Sickness, WorldNode};
+use super::{InjectedFault, WorldNode};
 use nrh_core::fault::Fault;
 use nrh_core::restart_safety::by_faults;
-use nrh_core::snapshot::{ReportedFault, RestartView, Tri};
+use nrh_core::snapshot::{ReportedFault, RestartView, TriState};
 
 impl WorldNode {
     /// The probe reports what is so.
@@ -15,7 +15,7 @@ impl WorldNode {
             heartbeat.sequence += 1;
         }
         let looked = self.looked;
-        let report = |sick: &Sickness| ReportedFault { fault: sick.fault.clone(), looked };
+        let report = |sick: &InjectedFault| ReportedFault { fault: sick.fault.clone(), looked };
         self.report.faults = self.sick.iter().map(report).collect();
         self.report.restart = self.restart();
     }
@@ -23,7 +23,7 @@ impl WorldNode {
     /// What the probe would say of a restart, by the faults alone.
     fn restart(&self) -> RestartView {
         let faults = || self.sick.iter().map(|sick| &sick.fault);
-        let forbids = |fault: &&Fault| by_faults([*fault]) != (Tri::True, Tri::True);
+        let forbids = |fault: &&Fault| by_faults([*fault]) != (TriState::True, TriState::True);
         let named: Vec<&str> = faults().filter(forbids).map(|fault| fault.kind.as_str()).collect();
         let (kubelet, runtime) = by_faults(faults());
         // As long as the oldest fault: which of them forbids it is not told apart.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::marked;
 use crate::api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, TAINT_ANNOTATION};
 use crate::controller::apply::{Applier, ApplyError};
-use crate::controller::cache::fold::Folds;
+use crate::controller::cache::fold::Ingest;
 use crate::controller::cache::node as nodes;
 use crate::controller::calls::CallError;
 use crate::controller::events::Kind;
@@ -65,7 +65,7 @@ impl Applier {
         &self,
         name: &str,
         node: &str,
-        heir: Option<&str>,
+        successor: Option<&str>,
     ) -> Result<(), ApplyError> {
         let found = self.node_now(node).await?;
         let blocked = self.cache.lock().snapshot.remediations.get(name).cloned();
@@ -77,7 +77,7 @@ impl Applier {
         }
         let ours = found.as_ref().filter(|found| nodes::cordoned_by(found).as_deref() == Some(name));
         if let Some(found) = ours {
-            let Release { patch, told, what } = release(found, blocked.as_ref(), heir);
+            let Release { patch, told, what } = release(found, blocked.as_ref(), successor);
             if let Err(error) = self.patch_node(node, &patch).await {
                 return Err(Box::pin(self.not_put_back(found, name, blocked.as_ref(), Mark::Cordon, error)).await);
             }
@@ -137,7 +137,7 @@ fn is_another(node: &Node, remediation: &Remediation) -> bool {
 }
 
 /// How the remediation lets go of the cordon that carries its name.
-fn release(node: &Node, blocked: Option<&Remediation>, heir: Option<&str>) -> Release {
+fn release(node: &Node, blocked: Option<&Remediation>, successor: Option<&str>) -> Release {
     let is_closed = nodes::view(node).unschedulable;
     if blocked.is_some_and(|remediation| is_another(node, remediation)) {
         let why = "which is another machine than the one that was cordoned";
@@ -147,11 +147,11 @@ fn release(node: &Node, blocked: Option<&Remediation>, heir: Option<&str>) -> Re
         let by = format!("since {other} has cordoned it");
         return mark_alone(node, is_closed, "which was opened since and cordoned by somebody else", &by);
     }
-    if let Some(heir) = heir.filter(|_| is_closed) {
+    if let Some(successor) = successor.filter(|_| is_closed) {
         return Release {
-            patch: marked(node, heir),
+            patch: marked(node, successor),
             told: None,
-            what: format!("remediation {heir} takes over the cordon"),
+            what: format!("remediation {successor} takes over the cordon"),
         };
     }
     let (patch, what) = put_back(node);
@@ -261,7 +261,7 @@ mod tests {
     fn on_another_machine_the_mark_goes_alone() {
         let mark_off = json!({"metadata": {"resourceVersion": "7", "annotations": {CORDON_ANNOTATION: null}}});
         let (open, closed) = (node(&json!({"spec": {}})), node(&json!({})));
-        let of_closed = release(&closed, Some(&of("n0")), Some("heir"));
+        let of_closed = release(&closed, Some(&of("n0")), Some("successor"));
         assert_eq!((of_closed.patch, of_closed.told), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
         assert!(of_closed.what.ends_with("kubectl uncordon w1 opens it"), "{}", of_closed.what);
         let of_open = release(&open, Some(&of("n0")), None);
@@ -269,8 +269,8 @@ mod tests {
         // On its own one, and where nobody knows any more which that was, the cordon goes with it.
         for blocked in [Some(of("n1")), None] {
             assert_eq!(release(&closed, blocked.as_ref(), None).patch["spec"], json!({"unschedulable": null}));
-            let left = release(&closed, blocked.as_ref(), Some("heir"));
-            assert_eq!(left.patch["metadata"]["annotations"][CORDON_ANNOTATION], "heir");
+            let left = release(&closed, blocked.as_ref(), Some("successor"));
+            assert_eq!(left.patch["metadata"]["annotations"][CORDON_ANNOTATION], "successor");
             assert_eq!((left.patch.get("spec"), left.told), (None, None));
         }
     }
@@ -288,8 +288,8 @@ mod tests {
             node(&json!({"metadata": {"name": "w1", "uid": "n1", "resourceVersion": "7", "managedFields": entries}}))
         };
         let mark_off = json!({"metadata": {"resourceVersion": "7", "annotations": {CORDON_ANNOTATION: null}}});
-        for heir in [None, Some("heir")] {
-            let theirs = release(&owned(&["kubectl"]), Some(&of("n1")), heir);
+        for successor in [None, Some("successor")] {
+            let theirs = release(&owned(&["kubectl"]), Some(&of("n1")), successor);
             assert_eq!((theirs.patch, theirs.told), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
             let said = "it stays unschedulable, since kubectl has cordoned it: kubectl uncordon w1 opens it";
             assert!(theirs.what.ends_with(said), "{}", theirs.what);

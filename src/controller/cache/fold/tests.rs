@@ -38,8 +38,8 @@ fn state() -> State {
 #[test]
 fn a_heartbeat_alone_is_no_news_and_its_time_is_kept() {
     let (mut state, now) = (state(), Instant::now());
-    assert_eq!(node(1, "2025-01-01T00:00:00Z").fold(&mut state, now), News::Matters);
-    assert_eq!(node(2, "2025-01-01T00:05:00Z").fold(&mut state, now), News::Nothing);
+    assert_eq!(node(1, "2025-01-01T00:00:00Z").fold(&mut state, now), Changed::Matters);
+    assert_eq!(node(2, "2025-01-01T00:05:00Z").fold(&mut state, now), Changed::Nothing);
     assert_eq!(state.snapshot.nodes["w1"].status_at, "2025-01-01T00:05:00Z".parse().ok());
 }
 
@@ -50,19 +50,19 @@ fn the_heartbeat_of_a_probe_that_was_due_is_no_news_that_of_one_that_was_missed_
     let beat = |after: u64, own_faults: &Value| {
         let (mut state, now) = (state(), Instant::now());
         node(1, "2025-01-01T00:58:00Z").fold(&mut state, now);
-        assert_eq!(report(1, &json!({})).fold(&mut state, now), News::Matters, "its first");
+        assert_eq!(report(1, &json!({})).fold(&mut state, now), Changed::Matters, "its first");
         let later = now + Duration::from_secs(after);
         state.refresh(later, wall);
         let mut next = report(2, &json!({}));
         next.status.as_mut().unwrap().cluster_faults = serde_json::from_value(own_faults.clone()).unwrap();
         next.fold(&mut state, later + Duration::from_secs(1))
     };
-    assert_eq!(beat(100, &json!([])), News::Nothing);
-    assert_eq!(beat(320, &json!([])), News::Nothing, "due, and nobody waits for it");
-    assert_eq!(beat(451, &json!([])), News::Matters, "missed");
+    assert_eq!(beat(100, &json!([])), Changed::Nothing);
+    assert_eq!(beat(320, &json!([])), Changed::Nothing, "due, and nobody waits for it");
+    assert_eq!(beat(451, &json!([])), Changed::Matters, "missed");
     let blocked = json!([{"id": "blocked", "type": "KubeletStartBlocked", "severity": "High", "state": "Confirmed",
         "message": "m", "firstSeen": BEGAN, "subject": {"kind": "Kubelet"}}]);
-    assert_eq!(beat(100, &blocked), News::Matters, "a fresh look is waited for");
+    assert_eq!(beat(100, &blocked), Changed::Matters, "a fresh look is waited for");
 }
 
 fn conditions(version: u64, all: &Value) -> Node {
@@ -96,15 +96,15 @@ fn a_condition_is_news_where_a_policy_asks_for_it_and_its_heartbeat_is_none() {
     conditions(1, &deadlock("False", "Fine", "well", &beat(0))).fold(&mut state, now);
     let bad = |minute: u64| deadlock("True", "DockerHung", &format!("hung at {minute}"), &beat(minute));
     let news = conditions(2, &bad(1)).fold(&mut state, now);
-    assert_eq!(news, News::Nothing, "nobody asks for it");
+    assert_eq!(news, Changed::Nothing, "nobody asks for it");
     state.refresh(now, Timestamp::UNIX_EPOCH);
     assert_eq!(state.snapshot.noticed.len(), 0);
     // It stands there when the policy comes, and counts from then on.
     let later = now + Duration::from_mins(1);
-    assert_eq!(asks(3, &[]).fold(&mut state, later), News::Matters);
+    assert_eq!(asks(3, &[]).fold(&mut state, later), Changed::Matters);
     for minute in 2..5 {
         let news = conditions(2 + minute, &bad(minute)).fold(&mut state, later + Duration::from_mins(minute));
-        assert_eq!(news, News::Nothing, "a heartbeat with another message");
+        assert_eq!(news, Changed::Nothing, "a heartbeat with another message");
     }
     let noticed = |state: &mut State, seconds: u64| {
         let wall = Timestamp::from_second(i64::try_from(seconds).unwrap()).unwrap();
@@ -117,14 +117,14 @@ fn a_condition_is_news_where_a_policy_asks_for_it_and_its_heartbeat_is_none() {
     let again = noticed(&mut state, 401).unwrap();
     assert_eq!(again.first_seen, first.first_seen, "the same from pass to pass");
     let news = conditions(9, &deadlock("True", "TaskHung", "m", &beat(9))).fold(&mut state, later);
-    assert_eq!(news, News::Matters, "another reason");
+    assert_eq!(news, Changed::Matters, "another reason");
     assert_eq!(noticed(&mut state, 500).unwrap().longest().as_secs(), 440, "whatever the reason");
     // Gone for a moment, and no pass has seen it so.
     let flip = now + Duration::from_secs(510);
-    assert_eq!(conditions(10, &deadlock("False", "Fine", "well", &beat(9))).fold(&mut state, flip), News::Matters);
-    assert_eq!(conditions(11, &bad(9)).fold(&mut state, flip), News::Matters);
+    assert_eq!(conditions(10, &deadlock("False", "Fine", "well", &beat(9))).fold(&mut state, flip), Changed::Matters);
+    assert_eq!(conditions(11, &bad(9)).fold(&mut state, flip), Changed::Matters);
     assert_eq!(noticed(&mut state, 600).unwrap().longest().as_secs(), 90);
-    assert_eq!(asks(12, &["TaskHung"]).fold(&mut state, flip), News::Matters);
+    assert_eq!(asks(12, &["TaskHung"]).fold(&mut state, flip), Changed::Matters);
     assert_eq!(noticed(&mut state, 601), None, "not for this reason");
 }
 
@@ -194,12 +194,12 @@ fn a_start_is_unfinished_for_as_long_as_it_is_seen_so_and_its_end_is_news() {
     assert_eq!(of(&state).looked, Duration::from_secs(4));
     // The kubelet is restarted: another start.
     let again = report(3, &json!({"started": true, "startedAt": "2025-01-01T01:01:00Z"}));
-    assert_eq!(again.fold(&mut state, later), News::Matters);
+    assert_eq!(again.fold(&mut state, later), Changed::Matters);
     state.refresh(later, wall);
     assert_eq!(of(&state).unfinished, Some(Duration::ZERO));
     // A status of before its start changes nothing, one of after it does.
-    assert_eq!(node(2, "2025-01-01T00:59:00Z").fold(&mut state, later), News::Nothing);
-    assert_eq!(node(3, "2025-01-01T01:02:00Z").fold(&mut state, later), News::Matters);
+    assert_eq!(node(2, "2025-01-01T00:59:00Z").fold(&mut state, later), Changed::Nothing);
+    assert_eq!(node(3, "2025-01-01T01:02:00Z").fold(&mut state, later), Changed::Matters);
     state.refresh(later, wall);
     assert_eq!(of(&state).unfinished, None);
 }
@@ -212,7 +212,7 @@ fn sandboxes_that_were_made_since_end_a_start_whatever_the_node_says() {
     state.refresh(now, Timestamp::UNIX_EPOCH);
     assert!(state.snapshot.reports["w1"].kubelet.unfinished.is_some());
     let makes = report(2, &json!({"startedAt": BEGAN, "createsPods": true}));
-    assert_eq!(makes.fold(&mut state, now), News::Matters);
+    assert_eq!(makes.fold(&mut state, now), Changed::Matters);
     state.refresh(now, Timestamp::UNIX_EPOCH);
     assert_eq!(state.snapshot.reports["w1"].kubelet.unfinished, None);
 }
@@ -248,7 +248,7 @@ fn what_a_policy_has_said_is_kept_when_it_becomes_unusable() {
     let broken = json!({"rules": rules, "priority": 7, "windows": [
         {"type": "Allow", "schedule": "61 22 * * *", "duration": "1h", "timeZone": "UTC"}]});
     policy_of(1, "u1", &json!({"rules": rules, "priority": 3})).fold(&mut state, now);
-    assert_eq!(policy_of(2, "u1", &broken).fold(&mut state, now), News::Matters);
+    assert_eq!(policy_of(2, "u1", &broken).fold(&mut state, now), Changed::Matters);
     let [kept] = state.snapshot.policies.as_slice() else { panic!("{:?}", state.snapshot.policies) };
     assert!(kept.is_broken && kept.priority == 3, "{kept:?}");
     assert!(state.policies["p"].valid().is_err() && state.snapshot.unusable_policies.is_empty());
@@ -280,9 +280,9 @@ fn remediation(version: u64, phase: &str, finalizers: &Value) -> Guarded<NodeRem
 fn a_remediation_that_cannot_be_read_is_known_by_its_metadata_until_it_can_be_or_is_gone() {
     let (mut state, now) = (state(), Instant::now());
     let ours = json!([FINALIZER]);
-    assert_eq!(remediation(1, "Running", &ours).fold(&mut state, now), News::Matters);
+    assert_eq!(remediation(1, "Running", &ours).fold(&mut state, now), Changed::Matters);
     assert!(state.snapshot.remediations.contains_key("w1-a"));
-    assert_eq!(remediation(2, "OfALaterVersion", &ours).fold(&mut state, now), News::Matters);
+    assert_eq!(remediation(2, "OfALaterVersion", &ours).fold(&mut state, now), Changed::Matters);
     let known = state.snapshot.unreadable["w1-a"].clone();
     assert_eq!((known.node.as_deref(), known.policy.as_deref(), known.is_open), (Some("w1"), Some("p"), true));
     assert_eq!(known.made_at, BEGAN.parse().ok());
@@ -291,12 +291,12 @@ fn a_remediation_that_cannot_be_read_is_known_by_its_metadata_until_it_can_be_or
         state.snapshot.remediations.is_empty() && state.remediations.is_empty(),
         "what was known of it is not true any more"
     );
-    assert_eq!(remediation(3, "OfALaterVersion", &ours).fold(&mut state, now), News::Nothing);
-    assert_eq!(remediation(4, "Running", &ours).fold(&mut state, now), News::Matters);
+    assert_eq!(remediation(3, "OfALaterVersion", &ours).fold(&mut state, now), Changed::Nothing);
+    assert_eq!(remediation(4, "Running", &ours).fold(&mut state, now), Changed::Matters);
     assert!(state.snapshot.unreadable.is_empty() && state.snapshot.remediations.contains_key("w1-a"));
     remediation(5, "OfALaterVersion", &json!([])).fold(&mut state, now);
     assert!(!state.snapshot.unreadable["w1-a"].is_open);
-    assert_eq!(remediation(6, "OfALaterVersion", &json!([])).fold_deletion(&mut state), News::Matters);
+    assert_eq!(remediation(6, "OfALaterVersion", &json!([])).fold_deletion(&mut state), Changed::Matters);
     assert!(state.snapshot.unreadable.is_empty());
 }
 
@@ -345,6 +345,6 @@ fn a_node_that_a_new_list_does_not_show_is_not_brought_back_by_a_read_from_befor
     read.clone().fold(&mut state, now);
     state.versions.nodes.begin();
     Node::finish_list(&mut state);
-    assert_eq!(read.fold(&mut state, now), News::Nothing);
+    assert_eq!(read.fold(&mut state, now), Changed::Nothing);
     assert!(state.snapshot.nodes.is_empty());
 }

@@ -56,26 +56,26 @@ fn a_node_that_cannot_be_read_is_known_as_it_was_and_held_until_it_can_be() {
     let (mut state, now) = (state(), Instant::now());
     node(1, "u", "True", FINE).fold(&mut state, now);
     let before = state.snapshot.nodes["w1"].clone();
-    assert_eq!(node(2, "u", "False", BEYOND).fold(&mut state, now), News::Matters);
+    assert_eq!(node(2, "u", "False", BEYOND).fold(&mut state, now), Changed::Matters);
     let held = state.snapshot.nodes["w1"].clone();
     assert!(held.unreadable.as_ref().unwrap().contains("lastHeartbeatTime"));
     assert_eq!(NodeView { unreadable: None, ..held }, before, "its last view");
     assert_eq!(state.unread.count("Node"), 1);
-    assert_eq!(node(3, "u", "False", BEYOND).fold(&mut state, now), News::Nothing, "told already");
-    assert_eq!(node(4, "u", "True", FINE).fold(&mut state, now), News::Matters);
+    assert_eq!(node(3, "u", "False", BEYOND).fold(&mut state, now), Changed::Nothing, "told already");
+    assert_eq!(node(4, "u", "True", FINE).fold(&mut state, now), Changed::Matters);
     assert_eq!((&state.snapshot.nodes["w1"], state.unread.count("Node")), (&before, 0));
 }
 
 #[test]
 fn one_that_was_never_read_has_a_row_and_another_object_of_its_name_takes_nothing_over() {
     let (mut state, now) = (state(), Instant::now());
-    assert_eq!(node(1, "u", "True", BEYOND).fold(&mut state, now), News::Matters);
+    assert_eq!(node(1, "u", "True", BEYOND).fold(&mut state, now), Changed::Matters);
     let view = &state.snapshot.nodes["w1"];
-    assert_eq!((view.uid.as_str(), view.labels.len(), view.ready), ("u", 1, crate::core::snapshot::Tri::Unknown));
+    assert_eq!((view.uid.as_str(), view.labels.len(), view.ready), ("u", 1, crate::core::snapshot::TriState::Unknown));
     node(2, "u", "True", FINE).fold(&mut state, now);
-    assert_eq!(node(3, "other", "True", BEYOND).fold(&mut state, now), News::Matters);
+    assert_eq!(node(3, "other", "True", BEYOND).fold(&mut state, now), Changed::Matters);
     let view = &state.snapshot.nodes["w1"];
-    assert_eq!((view.uid.as_str(), view.ready), ("other", crate::core::snapshot::Tri::Unknown));
+    assert_eq!((view.uid.as_str(), view.ready), ("other", crate::core::snapshot::TriState::Unknown));
     assert!(view.unreadable.is_some() && state.unread.count("Node") == 1);
     // A re-list without it.
     state.versions.nodes.begin();
@@ -98,14 +98,14 @@ fn pod(version: u64, owner: &str, start: &str) -> Guarded<Pod> {
 #[test]
 fn a_job_or_a_pod_that_cannot_be_read_is_there_all_the_same() {
     let (mut state, now) = (state(), Instant::now());
-    assert_eq!(job(1, BEYOND).fold(&mut state, now), News::Matters);
+    assert_eq!(job(1, BEYOND).fold(&mut state, now), Changed::Matters);
     let shown = |state: &State| state.jobs["op-1"].view("op-1", now + Duration::from_mins(1));
     assert!(state.jobs["op-1"].exists && !shown(&state).started);
-    assert_eq!(pod(1, "op-2", BEYOND).fold(&mut state, now), News::Nothing, "of another Job");
-    assert_eq!(pod(2, "op-1", BEYOND).fold(&mut state, now), News::Matters);
+    assert_eq!(pod(1, "op-2", BEYOND).fold(&mut state, now), Changed::Nothing, "of another Job");
+    assert_eq!(pod(2, "op-1", BEYOND).fold(&mut state, now), Changed::Matters);
     assert!(shown(&state).started && !shown(&state).finished, "it may have started");
     assert_eq!((state.unread.count("Job"), state.unread.count("Pod")), (1, 1));
-    assert_eq!(job(2, BEYOND).fold_deletion(&mut state), News::Matters);
+    assert_eq!(job(2, BEYOND).fold_deletion(&mut state), Changed::Matters);
     assert!(state.jobs.is_empty() && state.unread.count("Job") == 0);
 }
 
@@ -119,11 +119,11 @@ fn nor_does_a_time_in_the_metadata_hide_that_a_remediation_is_open() {
             "spec": {"nodeName": "w1", "nodeUid": "u", "policy": "p", "mode": "Enforce"}, "status": {"phase": "Running"}}),
         )
     };
-    assert_eq!(remediation(1, BEYOND).fold(&mut state, now), News::Matters);
+    assert_eq!(remediation(1, BEYOND).fold(&mut state, now), Changed::Matters);
     let held = &state.snapshot.unreadable["e1"];
     assert_eq!((held.node.as_deref(), held.policy.as_deref(), held.is_open), (Some("w1"), Some("p"), true));
     assert_eq!(state.unread.count("NodeRemediation"), 1);
-    assert_eq!(remediation(2, FINE).fold(&mut state, now), News::Matters);
+    assert_eq!(remediation(2, FINE).fold(&mut state, now), Changed::Matters);
     assert!(state.snapshot.unreadable.is_empty() && state.unread.count("NodeRemediation") == 0);
 }
 
@@ -134,7 +134,7 @@ fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
     let report: Guarded<NodeRuntimeHealth> =
         guarded(&json!({"metadata": {"name": "w1", "uid": "r", "resourceVersion": "1",
         "creationTimestamp": BEYOND, "ownerReferences": owner}, "spec": {}}));
-    assert_eq!(report.fold(&mut state, now), News::Matters);
+    assert_eq!(report.fold(&mut state, now), Changed::Matters);
     let held = &state.snapshot.reports["w1"];
     assert!(
         held.suspended.as_ref().unwrap().contains("cannot be read: ") && held.node_uid.as_deref() == Some("u"),
@@ -142,7 +142,7 @@ fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
     );
     let policy: Guarded<RemediationPolicy> =
         guarded(&json!({"metadata": {"name": "p", "uid": "p", "resourceVersion": "1"}, "spec": {"rules": 7}}));
-    assert_eq!(policy.fold(&mut state, now), News::Matters);
+    assert_eq!(policy.fold(&mut state, now), Changed::Matters);
     assert!(state.snapshot.unusable_policies.contains("p"));
     let why = state.policies["p"].read.as_ref().unwrap_err();
     assert!(why[0].starts_with("spec.rules: "), "{why:?}");
@@ -151,7 +151,7 @@ fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
     let mended: Guarded<NodeRuntimeHealth> =
         guarded(&json!({"metadata": {"name": "w1", "uid": "r", "resourceVersion": "2",
         "ownerReferences": owner}, "spec": {}}));
-    assert_eq!(mended.fold(&mut state, now), News::Matters);
+    assert_eq!(mended.fold(&mut state, now), Changed::Matters);
     assert!(state.snapshot.reports["w1"].suspended.is_none());
     let policy = |version: u64, priority: &Value| -> Guarded<RemediationPolicy> {
         guarded(
@@ -159,14 +159,14 @@ fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
             "rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": [{"action": "Notify"}]}]}}),
         )
     };
-    assert_eq!(policy(2, &json!(3)).fold(&mut state, now), News::Matters);
+    assert_eq!(policy(2, &json!(3)).fold(&mut state, now), Changed::Matters);
     assert_eq!((counts(&state), state.snapshot.unusable_policies.len()), ((0, 0), 0));
     // What it has said counts on for the faults it was for, and starts nothing.
-    assert_eq!(policy(3, &json!("high")).fold(&mut state, now), News::Matters);
+    assert_eq!(policy(3, &json!("high")).fold(&mut state, now), Changed::Matters);
     let [kept] = state.snapshot.policies.as_slice() else { panic!("{:?}", state.snapshot.policies) };
     assert!(kept.is_broken && kept.priority == 3, "{kept:?}");
     assert_eq!(counts(&state), (0, 1));
-    assert_eq!(policy(4, &json!(4)).fold_deletion(&mut state), News::Matters);
+    assert_eq!(policy(4, &json!(4)).fold_deletion(&mut state), Changed::Matters);
     assert_eq!(counts(&state), (0, 0));
 }
 
@@ -179,7 +179,7 @@ fn a_daemon_set_is_known_as_it_was() {
             "status": {"desiredNumberScheduled": desired, "currentNumberScheduled": 3, "numberReady": 3, "numberMisscheduled": 0}}))
     };
     let (mut state, now) = (state(), Instant::now());
-    assert_eq!(set(1, FINE, 3).fold(&mut state, now), News::Matters);
-    assert_eq!(set(2, BEYOND, 4).fold(&mut state, now), News::Nothing);
+    assert_eq!(set(1, FINE, 3).fold(&mut state, now), Changed::Matters);
+    assert_eq!(set(2, BEYOND, 4).fold(&mut state, now), Changed::Nothing);
     assert_eq!((state.daemon_sets["d/log"].desired, state.unread.count("DaemonSet")), (3, 1));
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::controller::cache::DaemonSetRow;
-use crate::core::narrow::{PodSeen, PodTraits};
+use crate::core::matching::{PodSeen, PodTraits};
 use serde_json::json;
 
 fn state() -> State {
@@ -187,18 +187,18 @@ fn a_pod_is_of_a_daemon_set_only_by_the_uid_of_one_that_is_listed() {
     let (mut state, now) = (state(), Instant::now());
     let wall = "2025-01-01T00:01:00Z".parse().unwrap();
     let one = pod("ds-1", "u1", false, "False");
-    assert_eq!(state.is_of_daemon_set(&one), Tri::False, "none is listed");
+    assert_eq!(state.is_of_daemon_set(&one), TriState::False, "none is listed");
     state.daemon_sets.insert("other/ds".into(), troubled());
-    assert_eq!(state.is_of_daemon_set(&one), Tri::False, "it is in another namespace");
+    assert_eq!(state.is_of_daemon_set(&one), TriState::False, "it is in another namespace");
     state.daemon_sets.insert("d/ds".into(), DaemonSetRow { uid: "another".into(), ..troubled() });
-    assert_eq!(state.is_of_daemon_set(&one), Tri::False, "it has another uid");
+    assert_eq!(state.is_of_daemon_set(&one), TriState::False, "it has another uid");
     state.unread.note("DaemonSet", "d/ds");
-    assert_eq!(state.is_of_daemon_set(&one), Tri::Unknown, "what is listed cannot be read any more");
+    assert_eq!(state.is_of_daemon_set(&one), TriState::Unknown, "what is listed cannot be read any more");
     state.daemon_sets.insert("d/ds".into(), troubled());
-    assert_eq!(state.is_of_daemon_set(&one), Tri::True);
+    assert_eq!(state.is_of_daemon_set(&one), TriState::True);
     let mut alone = one.clone();
     alone.metadata.owner_references = None;
-    assert_eq!(state.is_of_daemon_set(&alone), Tri::False);
+    assert_eq!(state.is_of_daemon_set(&alone), TriState::False);
 
     // Of a set that is not believed no pod is a suspect.
     let set = Subject::Set { key: "d/ds".into(), namespace: "d".into(), selector: "a".into(), desired: 1 };

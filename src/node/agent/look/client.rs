@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Looker;
+use crate::core::command::OutcomeReason;
 use crate::core::fault::Target;
 use crate::core::faults::runtime_client_hung::{AGE, CONFIRM, MAX_WRAPPERS};
-use crate::core::order::OutcomeReason;
 use crate::core::thresholds::STILL;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;

@@ -1,9 +1,9 @@
 //! The second look where Docker is the runtime: a container is released on Docker's own word, and nothing is removed.
 
 use super::{Looker, asked, recovered, same_object};
+use crate::core::command::{OutcomeReason, Signal};
 use crate::core::fault::Target;
 use crate::core::observation::{ContainerSeen, ContainerState, RuntimeKind, TaskAnswer};
-use crate::core::order::{OutcomeReason, Signal};
 use crate::core::text::bounded;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Looker, asked, docker, recovered};
+use crate::core::command::OutcomeReason;
 use crate::core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
-use crate::core::order::OutcomeReason;
 use crate::core::text::is_full_id;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;

@@ -5,8 +5,8 @@ use jiff::Timestamp;
 
 use super::unit::Unit;
 use super::{Allowed, Looker, recovered};
+use crate::core::command::{ActionCommand, OutcomeReason, Signal};
 use crate::core::fault::{FaultType, ProcessRef};
-use crate::core::order::{Order, OutcomeReason, Signal};
 use crate::core::policy::Daemon;
 use crate::core::reboot::{MarkOrder, sentinel_name};
 use crate::node::agent::verdict::Refusal;
@@ -20,7 +20,7 @@ impl Looker {
     /// What the login manager says comes last but for the fault itself, which may end at any moment.
     pub(super) async fn still_to_reboot(
         &self,
-        order: &Order,
+        order: &ActionCommand,
         process: Option<&ProcessRef>,
     ) -> Result<Allowed, Refusal> {
         let bus = self.system_bus().await?;
@@ -32,7 +32,7 @@ impl Looker {
     /// The same for a mark. Whether the machine may reboot just now is for who reboots it to ask.
     pub(super) async fn still_to_mark(
         &self,
-        order: &Order,
+        order: &ActionCommand,
         boot_id: &str,
         process: Option<&ProcessRef>,
         with: &MarkOrder,
@@ -60,7 +60,7 @@ impl Looker {
     }
 
     /// Whether the fault is still there, and nobody has taken the daemon out of service that it is about.
-    async fn still_as_sick(&self, order: &Order, process: Option<&ProcessRef>) -> Result<(), Refusal> {
+    async fn still_as_sick(&self, order: &ActionCommand, process: Option<&ProcessRef>) -> Result<(), Refusal> {
         use FaultType as F;
         match (order.fault_type, process) {
             (kind @ (F::RuntimeUnreachable | F::RuntimeListHung), None) => {

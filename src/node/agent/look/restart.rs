@@ -3,10 +3,10 @@
 
 use super::unit::{Process, Unit, expected, is_silence};
 use super::{Looker, asked, recovered};
+use crate::core::command::{OutcomeReason, Restart};
 use crate::core::fault::FaultType;
 use crate::core::faults::exhaustion::SICK;
 use crate::core::faults::runtime_client_hung::ENDING;
-use crate::core::order::{OutcomeReason, Restart};
 use crate::core::policy::Daemon;
 use crate::core::text::bounded;
 use crate::node::agent::verdict::Refusal;

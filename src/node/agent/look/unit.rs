@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Looker;
-use crate::core::order::{OutcomeReason, Restart};
+use crate::core::command::{OutcomeReason, Restart};
 use crate::core::policy::Daemon;
 use crate::node::agent::verdict::Refusal;
 use crate::node::bus;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::leaked::of_the_kubelets;
 use super::unit::is_silence;
 use super::{Looker, asked, recovered};
-use crate::core::order::OutcomeReason;
+use crate::core::command::OutcomeReason;
 use crate::core::policy::Daemon;
 use crate::node::agent::target::Held;
 use crate::node::agent::verdict::Refusal;

@@ -15,8 +15,8 @@ fn leaked(node: &Node, sandbox_id: &str) -> Running {
     shim
 }
 
-fn remove_shim(shim: &Running, sandbox_id: &str) -> Order {
-    order(NodeAction::CleanupOrphans, FaultType::LeakedShim, process_target(shim.as_target(Role::Shim), sandbox_id))
+fn remove_shim(shim: &Running, sandbox_id: &str) -> ActionCommand {
+    order(CommandAction::CleanupOrphans, FaultType::LeakedShim, process_target(shim.as_target(Role::Shim), sandbox_id))
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn a_shim_with_a_parent_or_living_children_is_not_leaked() {
         wchan: None,
         command: String::new(),
     };
-    let order = order(NodeAction::CleanupOrphans, FaultType::LeakedShim, process_target(process, &with_child));
+    let order = order(CommandAction::CleanupOrphans, FaultType::LeakedShim, process_target(process, &with_child));
     let outcome = node.execute(&order).await;
     refused(&outcome, OutcomeReason::Recovered);
     assert!(outcome.message.contains("live below"), "{}", outcome.message);
@@ -164,14 +164,14 @@ fn orphan_of(node: &Node, state: i32) -> Orphan {
     orphan
 }
 
-fn remove(orphan: &Orphan) -> Order {
+fn remove(orphan: &Orphan) -> ActionCommand {
     let target = Target {
         container_id: Some(orphan.container.clone()),
         sandbox_id: Some(orphan.sandbox.clone()),
         pod: Some(pod("uid-1")),
         ..Target::default()
     };
-    order(NodeAction::CleanupOrphans, FaultType::OrphanContainer, target)
+    order(CommandAction::CleanupOrphans, FaultType::OrphanContainer, target)
 }
 
 #[tokio::test]

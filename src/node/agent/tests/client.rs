@@ -23,10 +23,10 @@ impl Hung {
         Self { node, sandbox, container, client, shim, neighbour }
     }
 
-    fn order(&self) -> Order {
+    fn order(&self) -> ActionCommand {
         let process = self.client.as_target(Role::RuntimeClient);
         let target = Target { container_id: Some(self.container.clone()), ..process_target(process, &self.sandbox) };
-        order(NodeAction::ReleaseKill, FaultType::RuntimeClientHung, target)
+        order(CommandAction::ReleaseKill, FaultType::RuntimeClientHung, target)
     }
 
     #[track_caller]
@@ -52,7 +52,7 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
         ..crate::core::faults::runtime_client_hung::CONFIRM.shipped
     };
     strict.thresholds.set_confirm(&crate::core::faults::runtime_client_hung::CONFIRM, at_once);
-    let again = Order { operation_id: format!("again-{}", hung.client.pid), ..hung.order() };
+    let again = ActionCommand { operation_id: format!("again-{}", hung.client.pid), ..hung.order() };
     done(&Agent::new(strict).execute(&again).await);
     assert_eq!(hung.client.state(), None);
     // The stand-in of a shim outlives its child.
@@ -93,7 +93,7 @@ async fn what_works_for_nobody_of_the_kubelets_is_left_alone() {
     let alone = node.stage.child("alone/runc", &["create", "--bundle", "/b", &container]);
     let target =
         Target { container_id: Some(container), ..process_target(alone.as_target(Role::RuntimeClient), &id()) };
-    let order = order(NodeAction::ReleaseKill, FaultType::RuntimeClientHung, target);
+    let order = order(CommandAction::ReleaseKill, FaultType::RuntimeClientHung, target);
     refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
     assert!(alone.state().is_some());
 }
@@ -106,7 +106,8 @@ async fn with_docker_it_is_ended_on_dockers_word_that_the_container_is_of_that_p
     let agent = Agent::new(settings);
     let mut order = hung.order();
     order.target.pod = Some(pod(&format!("uid-{}", &hung.sandbox[..1])));
-    let again = |number: u32| Order { operation_id: format!("try-{number}-{}", hung.client.pid), ..order.clone() };
+    let again =
+        |number: u32| ActionCommand { operation_id: format!("try-{number}-{}", hung.client.pid), ..order.clone() };
     // The runtime is containerd: this Docker is somebody's own.
     refused(&agent.execute(&again(1)).await, OutcomeReason::TargetChanged);
     hung.node.runtime.set(|world| world.name = "docker".to_owned());

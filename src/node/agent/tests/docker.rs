@@ -32,16 +32,16 @@ impl Docked {
         self.docker.say(&format!("Inspect:{}", self.container), Say::Never);
     }
 
-    fn order(&self, action: NodeAction) -> Order {
+    fn order(&self, action: CommandAction) -> ActionCommand {
         let target = Target {
             container_id: Some(self.container.clone()),
             pod: Some(pod(&format!("uid-{}", &self.sandbox[..1]))),
             ..process_target(self.shim.as_target(Role::Shim), &self.sandbox)
         };
-        Order { allow_running_pods: true, ..order(action, FaultType::HungContainer, target) }
+        ActionCommand { allow_running_pods: true, ..order(action, FaultType::HungContainer, target) }
     }
 
-    async fn execute(&self, order: &Order) -> Outcome {
+    async fn execute(&self, order: &ActionCommand) -> Outcome {
         let mut settings = self.node.settings();
         settings.docker_socket = self.docker.socket();
         Agent::new(settings).execute(order).await
@@ -63,7 +63,7 @@ impl Docked {
 #[tokio::test]
 async fn a_stopped_shim_of_a_listed_container_is_resumed_whether_or_not_anybody_waits() {
     let docked = Docked::new();
-    done(&docked.execute(&docked.order(NodeAction::ReleaseCont)).await);
+    done(&docked.execute(&docked.order(CommandAction::ReleaseCont)).await);
     process::wait_until("the trap", || docked.shim.resumed() == 1);
     docked.neighbour_untouched();
 }
@@ -71,12 +71,12 @@ async fn a_stopped_shim_of_a_listed_container_is_resumed_whether_or_not_anybody_
 #[tokio::test]
 async fn a_shim_is_killed_only_while_docker_does_not_answer_for_its_container() {
     let docked = Docked::new();
-    refused(&docked.execute(&docked.order(NodeAction::ReleaseKill)).await, OutcomeReason::Recovered);
+    refused(&docked.execute(&docked.order(CommandAction::ReleaseKill)).await, OutcomeReason::Recovered);
     docked.hang();
-    let protected = Order { allow_running_pods: false, ..docked.order(NodeAction::ReleaseKill) };
+    let protected = ActionCommand { allow_running_pods: false, ..docked.order(CommandAction::ReleaseKill) };
     refused(&docked.execute(&protected).await, OutcomeReason::Protected);
     docked.untouched();
-    done(&docked.execute(&docked.order(NodeAction::ReleaseKill)).await);
+    done(&docked.execute(&docked.order(CommandAction::ReleaseKill)).await);
     assert_eq!(docked.shim.state(), None);
     docked.neighbour_untouched();
 }
@@ -86,9 +86,9 @@ async fn a_docker_that_answers_for_nobody_proves_nothing() {
     let docked = Docked::new();
     docked.hang();
     docked.docker.say("Inspect", Say::Never);
-    refused(&docked.execute(&docked.order(NodeAction::ReleaseKill)).await, OutcomeReason::CheckFailed);
+    refused(&docked.execute(&docked.order(CommandAction::ReleaseKill)).await, OutcomeReason::CheckFailed);
     docked.docker.say("Containers", Say::Error(500, "?".to_owned()));
-    refused(&docked.execute(&docked.order(NodeAction::ReleaseCont)).await, OutcomeReason::CheckFailed);
+    refused(&docked.execute(&docked.order(CommandAction::ReleaseCont)).await, OutcomeReason::CheckFailed);
     docked.untouched();
 }
 
@@ -97,7 +97,7 @@ async fn a_container_that_is_not_the_ordered_pods_or_runs_no_more_keeps_its_shim
     let docked = Docked::new();
     docked.hang();
     let order = |action| docked.order(action);
-    let both = [NodeAction::ReleaseCont, NodeAction::ReleaseKill];
+    let both = [CommandAction::ReleaseCont, CommandAction::ReleaseKill];
 
     // Started by hand: Docker lists it under no pod.
     docked.docker.lists(&[&docked.sandbox], &[]);
@@ -115,11 +115,11 @@ async fn a_container_that_is_not_the_ordered_pods_or_runs_no_more_keeps_its_shim
         refused(&docked.execute(&order(action)).await, OutcomeReason::TargetChanged);
     }
     docked.docker.say("Containers", entry("running", &docked.sandbox));
-    let mut other = order(NodeAction::ReleaseKill);
+    let mut other = order(CommandAction::ReleaseKill);
     other.target.pod = Some(pod("another"));
     refused(&docked.execute(&other).await, OutcomeReason::TargetChanged);
     // The sandbox's shim is another one, and so is a neighbour's.
-    let mut other = order(NodeAction::ReleaseKill);
+    let mut other = order(CommandAction::ReleaseKill);
     (other.target.container_id, other.target.sandbox_id) = (Some(id()), Some(docked.container.clone()));
     refused(&docked.execute(&other).await, OutcomeReason::TargetChanged);
     docked.untouched();
@@ -130,7 +130,7 @@ async fn a_shim_of_dockers_on_a_node_with_another_runtime_is_nobodys() {
     let docked = Docked::new();
     docked.hang();
     docked.node.runtime.set(|world| world.name = "containerd".to_owned());
-    for action in [NodeAction::ReleaseCont, NodeAction::ReleaseKill] {
+    for action in [CommandAction::ReleaseCont, CommandAction::ReleaseKill] {
         refused(&docked.execute(&docked.order(action)).await, OutcomeReason::TargetChanged);
     }
     docked.untouched();
@@ -143,8 +143,8 @@ async fn a_hung_sandbox_is_released_by_its_own_shim() {
     shim.stop();
     docked.docker.say(&format!("Inspect:{}", docked.sandbox), Say::Never);
     let target = process_target(shim.as_target(Role::Shim), &docked.sandbox);
-    let order = order(NodeAction::ReleaseKill, FaultType::HungContainer, target);
-    done(&docked.execute(&Order { allow_running_pods: true, ..order }).await);
+    let order = order(CommandAction::ReleaseKill, FaultType::HungContainer, target);
+    done(&docked.execute(&ActionCommand { allow_running_pods: true, ..order }).await);
     assert_eq!(shim.state(), None);
     docked.untouched();
 }
@@ -153,9 +153,9 @@ async fn a_hung_sandbox_is_released_by_its_own_shim() {
 async fn nothing_is_removed() {
     let docked = Docked::new();
     let leaked = process_target(docked.shim.as_target(Role::Shim), &docked.container);
-    let leaked = order(NodeAction::CleanupOrphans, FaultType::LeakedShim, leaked);
+    let leaked = order(CommandAction::CleanupOrphans, FaultType::LeakedShim, leaked);
     let target = Target { container_id: Some(docked.container.clone()), ..Target::default() };
-    let orphan = order(NodeAction::CleanupOrphans, FaultType::OrphanContainer, target);
+    let orphan = order(CommandAction::CleanupOrphans, FaultType::OrphanContainer, target);
     for order in [&leaked, &orphan] {
         let outcome = docked.execute(order).await;
         refused(&outcome, OutcomeReason::Protected);
@@ -163,7 +163,7 @@ async fn nothing_is_removed() {
     }
     let mut settings = docked.node.settings();
     settings.endpoint = Endpoint::docker(docked.docker.socket(), NamedBy::Kubelet);
-    let again = Order { operation_id: "again".to_owned(), ..orphan };
+    let again = ActionCommand { operation_id: "again".to_owned(), ..orphan };
     refused(&Agent::new(settings).execute(&again).await, OutcomeReason::Protected);
     docked.untouched();
 }

@@ -32,7 +32,7 @@ impl Marked {
         AgentSettings { host: self.host.path().to_owned(), ..self.daemons.settings() }
     }
 
-    async fn execute(&self, order: &Order) -> Outcome {
+    async fn execute(&self, order: &ActionCommand) -> Outcome {
         Agent::new(self.settings()).execute(order).await
     }
 
@@ -44,12 +44,12 @@ impl Marked {
     }
 }
 
-fn mark_for(fault_type: FaultType) -> Order {
+fn mark_for(fault_type: FaultType) -> ActionCommand {
     let mark = MarkOrder { path: SENTINEL.to_owned(), expires_after_seconds: 600 };
-    Order {
+    ActionCommand {
         boot_id: Some("boot".to_owned()),
         reboot_marker: Some(mark),
-        ..order(NodeAction::MarkForReboot, fault_type, Target::default())
+        ..order(CommandAction::MarkForReboot, fault_type, Target::default())
     }
 }
 
@@ -68,7 +68,7 @@ async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
     assert!(text.contains("\"bootId\":\"boot\",\"until\":1600,"), "{text}");
     // It was taken away since: the same order, by whatever collector or leader, does not put it back.
     fs::remove_file(node.file()).unwrap();
-    assert_eq!(node.execute(&Order { epoch: 9, ..order.clone() }).await, first);
+    assert_eq!(node.execute(&ActionCommand { epoch: 9, ..order.clone() }).await, first);
     assert!(!node.file().exists());
     assert_eq!(node.daemons.systemd.acts(), [] as [String; 0]);
     // Nor does it after the boot, with which all that was kept in /run is lost.
@@ -113,17 +113,20 @@ async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
     let order = || mark_for(FaultType::RuntimeUnreachable);
     let at = |path: &str, expires_after_seconds| Some(MarkOrder { path: path.to_owned(), expires_after_seconds });
     for (wrong, said) in [
-        (Order { boot_id: None, ..order() }, "must name the boot that is to end"),
-        (Order { reboot_marker: None, ..order() }, "must name the file"),
-        (Order { reboot_marker: at("/run/nologin", 600), ..order() }, "not a file directly in /run"),
-        (Order { reboot_marker: at("/run/../etc/reboot", 600), ..order() }, "not a file directly in /run"),
-        (Order { reboot_marker: at("/var/run/reboot-required", 600), ..order() }, "not a file directly in /run"),
-        (Order { reboot_marker: at(SENTINEL, 0), ..order() }, "expiresAfterSeconds"),
-        (Order { reboot_marker: at(SENTINEL, 86_401), ..order() }, "expiresAfterSeconds"),
+        (ActionCommand { boot_id: None, ..order() }, "must name the boot that is to end"),
+        (ActionCommand { reboot_marker: None, ..order() }, "must name the file"),
+        (ActionCommand { reboot_marker: at("/run/nologin", 600), ..order() }, "not a file directly in /run"),
+        (ActionCommand { reboot_marker: at("/run/../etc/reboot", 600), ..order() }, "not a file directly in /run"),
+        (
+            ActionCommand { reboot_marker: at("/var/run/reboot-required", 600), ..order() },
+            "not a file directly in /run",
+        ),
+        (ActionCommand { reboot_marker: at(SENTINEL, 0), ..order() }, "expiresAfterSeconds"),
+        (ActionCommand { reboot_marker: at(SENTINEL, 86_401), ..order() }, "expiresAfterSeconds"),
     ] {
         node.left_alone(&node.execute(&wrong).await, OutcomeReason::CheckFailed, said);
     }
-    let other = Order { boot_id: Some("other".to_owned()), ..order() };
+    let other = ActionCommand { boot_id: Some("other".to_owned()), ..order() };
     node.left_alone(&node.execute(&other).await, OutcomeReason::AlreadyRebooted, "this is boot boot");
     let off = AgentSettings { allow_actions: false, ..node.settings() };
     node.left_alone(&Agent::new(off).execute(&order()).await, OutcomeReason::ActionsDisabled, "are disabled");

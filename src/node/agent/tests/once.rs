@@ -61,10 +61,10 @@ async fn a_restarted_collector_is_told_what_came_of_it() {
     shim.stop();
     assert_eq!(node.execute(&order).await, first);
     // Also when its time is over and a newer leader has come since.
-    let old = Order { epoch: 8, ..resume(&shim, &sandbox) };
-    let stale = Order {
+    let old = ActionCommand { epoch: 8, ..resume(&shim, &sandbox) };
+    let stale = ActionCommand {
         target: Target { container_id: Some(id()), ..Target::default() },
-        action: NodeAction::CleanupOrphans,
+        action: CommandAction::CleanupOrphans,
         fault_type: FaultType::OrphanContainer,
         ..old
     };
@@ -116,11 +116,11 @@ async fn an_operation_id_serves_one_order_only() {
     let order = resume(&shim, &sandbox);
     done(&node.execute(&order).await);
     process::wait_until("the trap", || shim.resumed() == 1);
-    let again = Order { operation_id: order.operation_id.clone(), epoch: 4, ..resume(&shim, &sandbox) };
+    let again = ActionCommand { operation_id: order.operation_id.clone(), epoch: 4, ..resume(&shim, &sandbox) };
     done(&node.execute(&again).await);
     assert_eq!(shim.resumed(), 1, "the same attempt, given again by a new leader, is told its outcome");
     let fault_id = "fault-2".to_owned();
-    let forged = Order { operation_id: order.operation_id, fault_id, ..resume(&second, &other) };
+    let forged = ActionCommand { operation_id: order.operation_id, fault_id, ..resume(&second, &other) };
     refused(&node.execute(&forged).await, OutcomeReason::AlreadyExecuted);
     assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
 }
@@ -152,7 +152,7 @@ async fn an_order_of_a_term_far_ahead_is_refused_and_shuts_no_leader_out() {
     let (node, sandbox) = (Node::new(), id());
     let shim = node.stage.shim(&sandbox);
     shim.stop();
-    let forged = Order { epoch: u64::MAX, ..resume(&shim, &sandbox) };
+    let forged = ActionCommand { epoch: u64::MAX, ..resume(&shim, &sandbox) };
     let outcome = node.execute(&forged).await;
     refused(&outcome, OutcomeReason::Expired);
     assert!(outcome.message.contains("docs/runbook/controller.md"), "{outcome:?}");
@@ -167,8 +167,8 @@ fn old_operations_are_swept_and_young_ones_kept() {
     let day = Duration::from_hours(24);
     let at = |uptime| Moment { boot: "b".to_owned(), uptime };
     let (old, young) = (
-        order(NodeAction::ReleaseCont, FaultType::HungContainer, Target::default()),
-        order(NodeAction::ReleaseCont, FaultType::HungContainer, Target::default()),
+        order(CommandAction::ReleaseCont, FaultType::HungContainer, Target::default()),
+        order(CommandAction::ReleaseCont, FaultType::HungContainer, Target::default()),
     );
     claims.first_read(&old, &at(Duration::ZERO)).unwrap();
     claims.first_read(&young, &at(day)).unwrap();

@@ -9,8 +9,8 @@ use crate::node::bus::fake::{Login, Reboots, unit};
 /// As the stand-in remembers it: the login manager is asked without a person at hand.
 const REBOOT: &str = "Reboot ";
 
-fn reboot_for(fault_type: FaultType) -> Order {
-    Order { boot_id: Some("boot".to_owned()), ..order(NodeAction::Reboot, fault_type, Target::default()) }
+fn reboot_for(fault_type: FaultType) -> ActionCommand {
+    ActionCommand { boot_id: Some("boot".to_owned()), ..order(CommandAction::Reboot, fault_type, Target::default()) }
 }
 
 fn silent_runtime() -> Daemons {
@@ -31,7 +31,7 @@ async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
     assert_eq!(first.message, "the login manager was asked to reboot the node");
     assert_eq!(daemons.execute(&order).await, first, "another collector, or the probe after a restart");
     // A new leader gives it anew, in its own term.
-    assert_eq!(daemons.execute(&Order { epoch: 9, ..order.clone() }).await, first);
+    assert_eq!(daemons.execute(&ActionCommand { epoch: 9, ..order.clone() }).await, first);
     rebooted(&daemons, 1);
 
     // The machine is back: of all that was kept in /run nothing is left, and the same order still stands in the API.
@@ -60,10 +60,10 @@ async fn without_the_boot_that_is_to_end_nothing_is_done() {
     let daemons = silent_runtime();
     let order = reboot_for(FaultType::RuntimeUnreachable);
     for boot_id in [None, Some(String::new()), Some("../boot".to_owned())] {
-        let outcome = daemons.execute(&Order { boot_id, ..order.clone() }).await;
+        let outcome = daemons.execute(&ActionCommand { boot_id, ..order.clone() }).await;
         daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "must name the boot that is to end");
     }
-    let outcome = daemons.execute(&Order { boot_id: Some("other".into()), ..order.clone() }).await;
+    let outcome = daemons.execute(&ActionCommand { boot_id: Some("other".into()), ..order.clone() }).await;
     daemons.left_alone(&outcome, OutcomeReason::AlreadyRebooted, "this is boot boot");
     fs::remove_file(daemons.proc("sys/kernel/random/boot_id")).unwrap();
     daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "cannot read the boot id");

@@ -21,9 +21,9 @@ impl Frozen {
         Self { node, sandbox, shim, neighbour }
     }
 
-    fn kill(&self) -> Order {
+    fn kill(&self) -> ActionCommand {
         let order = resume(&self.shim, &self.sandbox);
-        Order { action: NodeAction::ReleaseKill, allow_running_pods: true, ..order }
+        ActionCommand { action: CommandAction::ReleaseKill, allow_running_pods: true, ..order }
     }
 
     #[track_caller]
@@ -51,7 +51,7 @@ async fn a_frozen_shim_is_resumed_and_its_neighbour_is_not() {
 #[tokio::test]
 async fn a_frozen_shim_is_killed_only_when_running_pods_may_end() {
     let frozen = Frozen::new();
-    let protected = Order { allow_running_pods: false, ..frozen.kill() };
+    let protected = ActionCommand { allow_running_pods: false, ..frozen.kill() };
     refused(&frozen.node.execute(&protected).await, OutcomeReason::Protected);
     frozen.untouched();
     done(&frozen.node.execute(&frozen.kill()).await);
@@ -144,7 +144,7 @@ async fn a_process_that_is_no_shim_of_the_kubelets_is_left_alone() {
     let shim = node.stage.shim(&sandbox);
     shim.stop();
     let target = process_target(shim.as_target(Role::NetworkPlugin), &sandbox);
-    let order = order(NodeAction::ReleaseKill, FaultType::NetworkPluginHung, target);
+    let order = order(CommandAction::ReleaseKill, FaultType::NetworkPluginHung, target);
     refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
     assert_eq!(shim.state(), Some('T'));
 }
@@ -163,16 +163,16 @@ async fn a_process_that_has_ended_is_gone_or_was_replaced() {
 
     let second = node.stage.shim(&sandbox);
     second.stop();
-    let again = Order { operation_id: "again".to_owned(), ..order };
+    let again = ActionCommand { operation_id: "again".to_owned(), ..order };
     let outcome = node.execute(&again).await;
     refused(&outcome, OutcomeReason::TargetChanged);
     assert!(outcome.message.contains(&second.pid.to_string()), "{}", outcome.message);
     assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
 }
 
-fn end(plugin: &Running, sandbox_id: &str, lock: Option<String>) -> Order {
+fn end(plugin: &Running, sandbox_id: &str, lock: Option<String>) -> ActionCommand {
     let target = Target { lock, ..process_target(plugin.as_target(Role::NetworkPlugin), sandbox_id) };
-    order(NodeAction::ReleaseKill, FaultType::NetworkPluginHung, target)
+    order(CommandAction::ReleaseKill, FaultType::NetworkPluginHung, target)
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn a_shim_inside_a_container_is_left_alone() {
         wchan: None,
         command: inner.command.clone(),
     };
-    let order = order(NodeAction::CleanupOrphans, FaultType::LeakedShim, process_target(process, &sandbox));
+    let order = order(CommandAction::CleanupOrphans, FaultType::LeakedShim, process_target(process, &sandbox));
     refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
     assert!(outer.state().is_some() && outer.resumed() == 0);
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::core::order::Restart;
+use crate::core::command::Restart;
 use crate::node::bus::fake::{Restarts, Systemd, unit};
 use crate::node::bus::units::UnitSeen;
 
@@ -72,7 +72,7 @@ impl Daemons {
         self.with(40, 'S', "/usr/bin/kubelet", &format!("kubelet --healthz-port={port}"), unit);
     }
 
-    pub(super) async fn execute(&self, order: &Order) -> Outcome {
+    pub(super) async fn execute(&self, order: &ActionCommand) -> Outcome {
         Agent::new(self.settings()).execute(order).await
     }
 
@@ -95,28 +95,28 @@ impl Daemons {
     }
 }
 
-fn restart_of(action: NodeAction, fault_type: FaultType, with: Restart) -> Order {
-    Order { restart: Some(with), ..order(action, fault_type, Target::default()) }
+fn restart_of(action: CommandAction, fault_type: FaultType, with: Restart) -> ActionCommand {
+    ActionCommand { restart: Some(with), ..order(action, fault_type, Target::default()) }
 }
 
-fn kubelet() -> Order {
-    restart_of(NodeAction::RestartKubelet, FaultType::KubeletDown, Restart::default())
+fn kubelet() -> ActionCommand {
+    restart_of(CommandAction::RestartKubelet, FaultType::KubeletDown, Restart::default())
 }
 
-fn runtime() -> Order {
-    restart_of(NodeAction::RestartRuntime, FaultType::RuntimeUnreachable, Restart::default())
+fn runtime() -> ActionCommand {
+    restart_of(CommandAction::RestartRuntime, FaultType::RuntimeUnreachable, Restart::default())
 }
 
-fn named(order: Order, unit: &str) -> Order {
-    Order { restart: Some(Restart { unit: Some(unit.to_owned()), ..Restart::default() }), ..order }
+fn named(order: ActionCommand, unit: &str) -> ActionCommand {
+    ActionCommand { restart: Some(Restart { unit: Some(unit.to_owned()), ..Restart::default() }), ..order }
 }
 
-fn start_if_stopped(order: Order) -> Order {
-    Order { restart: Some(Restart { start_if_stopped: true, ..Restart::default() }), ..order }
+fn start_if_stopped(order: ActionCommand) -> ActionCommand {
+    ActionCommand { restart: Some(Restart { start_if_stopped: true, ..Restart::default() }), ..order }
 }
 
-fn careless(order: Order) -> Order {
-    Order { restart: Some(Restart { skip_safety_check: true, ..Restart::default() }), ..order }
+fn careless(order: ActionCommand) -> ActionCommand {
+    ActionCommand { restart: Some(Restart { skip_safety_check: true, ..Restart::default() }), ..order }
 }
 
 /// A health check that says this.
@@ -289,9 +289,9 @@ async fn a_runtime_that_is_silent_or_gone_is_restarted_and_one_that_answers_is_n
     containerd(&daemons);
     daemons.node.runtime.set(|world| world.wrong.clear());
     daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::Recovered, "answers a version call");
-    let list = restart_of(NodeAction::RestartRuntime, FaultType::RuntimeListHung, Restart::default());
+    let list = restart_of(CommandAction::RestartRuntime, FaultType::RuntimeListHung, Restart::default());
     daemons.left_alone(&daemons.execute(&list).await, OutcomeReason::Recovered, "lists its sandboxes");
-    let list = Order { operation_id: "again".into(), ..list };
+    let list = ActionCommand { operation_id: "again".into(), ..list };
     daemons.node.runtime.set(|world| world.wrong.insert("ListPodSandbox".to_owned(), runtime::Wrong::Hangs));
     done(&daemons.execute(&list).await);
 }
@@ -329,14 +329,14 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
 
 #[tokio::test]
 async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
-    let order = restart_of(NodeAction::RestartKubelet, FaultType::FdExhaustion, Restart::default());
+    let order = restart_of(CommandAction::RestartKubelet, FaultType::FdExhaustion, Restart::default());
     for (limit, scarce) in [(10_000, false), (64, true)] {
         let daemons = Daemons::of_kubelet(unit("active", "running"));
         daemons.kubelet(healthz("200 OK").await, KUBELET);
         fs::write(daemons.proc("40/status"), "Uid:\t0\t0\t0\t0\nNSpid:\t40\nFDSize:\t256\n").unwrap();
         fs::write(daemons.proc("40/limits"), format!("Limit  Soft\nMax open files   {limit}   {limit}   files\n"))
             .unwrap();
-        let outcome = daemons.execute(&Order { operation_id: format!("files-{limit}"), ..order.clone() }).await;
+        let outcome = daemons.execute(&ActionCommand { operation_id: format!("files-{limit}"), ..order.clone() }).await;
         if scarce {
             done(&outcome);
         } else {
@@ -368,10 +368,10 @@ async fn a_restart_that_fails_or_does_not_end_is_told_as_it_is() {
 async fn without_systemd_and_for_other_faults_nothing_is_restarted() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     for order in [
-        restart_of(NodeAction::RestartKubelet, FaultType::KubeletStartBlocked, Restart::default()),
-        restart_of(NodeAction::RestartKubelet, FaultType::RuntimeUnreachable, Restart::default()),
-        restart_of(NodeAction::RestartRuntime, FaultType::KubeletDown, Restart::default()),
-        restart_of(NodeAction::RestartRuntime, FaultType::NetworkPluginHung, Restart::default()),
+        restart_of(CommandAction::RestartKubelet, FaultType::KubeletStartBlocked, Restart::default()),
+        restart_of(CommandAction::RestartKubelet, FaultType::RuntimeUnreachable, Restart::default()),
+        restart_of(CommandAction::RestartRuntime, FaultType::KubeletDown, Restart::default()),
+        restart_of(CommandAction::RestartRuntime, FaultType::NetworkPluginHung, Restart::default()),
     ] {
         daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "no second check");
     }

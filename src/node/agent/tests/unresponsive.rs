@@ -6,9 +6,9 @@ use super::*;
 use crate::node::bus::fake::{Restarts, Systemd, unit};
 use crate::node::bus::units::UnitSeen;
 
-fn end(shim: &Running, sandbox_id: &str) -> Order {
+fn end(shim: &Running, sandbox_id: &str) -> ActionCommand {
     order(
-        NodeAction::CleanupOrphans,
+        CommandAction::CleanupOrphans,
         FaultType::UnresponsiveShim,
         process_target(shim.as_target(Role::Shim), sandbox_id),
     )

@@ -217,7 +217,7 @@ fn a_silent_task_is_asked_in_time_for_each_look_that_counts() {
     }
     // Silent for certain since 2 s before the first question: looks count at -2, 18.5, 39 and 59.5 s.
     assert_eq!(ends, [2, 12, 18, 28, 39, 49, 59]);
-    let Some(Look::Done { took, .. }) = table.looks(now).remove("c000") else { panic!() };
+    let Some(Reading::Done { took, .. }) = table.looks(now).remove("c000") else { panic!() };
     assert_eq!(took, SHIM_WAIT);
 }
 
@@ -360,17 +360,17 @@ fn silence_counts_against_a_task_only_while_others_are_answered() {
     table.ended("c001", start, Ok(TaskAnswer::Answered), start + secs(1));
     assert_eq!(table.control_due(start + secs(3)), None);
     let late = wait(&mut table, start + secs(4));
-    assert!(matches!(table.looks(late)["c000"], Look::Failed { .. }));
+    assert!(matches!(table.looks(late)["c000"], Reading::Failed { .. }));
     assert_eq!(table.control_due(late), Some(late));
     table.control = Some(late);
     assert_eq!(table.control_due(late), Some(late + CONTROL));
     // An error is no answer, a deaf neighbour's is one: containerd itself said it.
     table.sent("c001", late);
     table.ended("c001", late, Err(Failure::Failed("cut".to_owned())), late);
-    assert!(matches!(table.looks(late)["c000"], Look::Failed { .. }));
+    assert!(matches!(table.looks(late)["c000"], Reading::Failed { .. }));
     table.sent("c002", late);
     table.ended("c002", late, Ok(TaskAnswer::NoAnswer), late + secs(2));
-    assert_eq!(table.looks(late + secs(2))["c000"], Look::Hung { out: secs(6) });
+    assert_eq!(table.looks(late + secs(2))["c000"], Reading::Hung { out: secs(6) });
     assert_eq!(table.control_due(late + secs(2)), None);
 }
 
@@ -388,10 +388,10 @@ fn a_collector_that_could_not_run_takes_no_silence_from_it() {
     );
     // What was answered meanwhile is read now, one after the other.
     table.ended("c001", start, Ok(TaskAnswer::Answered), thawed);
-    assert_eq!(table.looks(thawed)["c000"], Look::Never);
+    assert_eq!(table.looks(thawed)["c000"], Reading::Never);
     assert_eq!(table.control_due(thawed), None);
     let due = wait(&mut table, thawed + Duration::from_millis(3_600));
-    assert!(matches!(table.looks(due)["c000"], Look::Failed { .. }), "that answer came before this deadline");
+    assert!(matches!(table.looks(due)["c000"], Reading::Failed { .. }), "that answer came before this deadline");
     assert_eq!(table.control_due(due), Some(due));
 }
 

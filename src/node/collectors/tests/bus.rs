@@ -43,7 +43,7 @@ async fn a_node_without_systemd_or_without_a_bus_has_nobody_to_ask() {
     std::fs::remove_file(socket).unwrap();
     system(root.path());
     let since = tokio::time::Instant::now();
-    let looked = |seen: &Observations| matches!(seen.bus, Look::Done { age, .. } if age < since.elapsed());
+    let looked = |seen: &Observations| matches!(seen.bus, Reading::Done { age, .. } if age < since.elapsed());
     let seen = until(&collectors, "a look since", looked).await;
     assert_eq!(seen.bus.value(), Some(&BusSeen::NoBus));
 }
@@ -55,7 +55,7 @@ async fn a_bus_that_hangs_is_told_and_holds_up_nobody_else() {
     let deaf = deaf_bus(root.path());
     let collectors = start_below(root.path(), &fake);
     others_go_on(&collectors, &fake).await;
-    let seen = until(&collectors, "the end of the look", |seen| matches!(seen.bus, Look::Done { .. })).await;
+    let seen = until(&collectors, "the end of the look", |seen| matches!(seen.bus, Reading::Done { .. })).await;
     assert!(matches!(seen.bus.value(), Some(BusSeen::Silent { step: BusStep::Login, .. })), "{:?}", seen.bus);
     // One connection at a time, and none is kept: the queue holds those that are closed, too.
     let first = deaf.accept().await.unwrap().0;

@@ -33,7 +33,7 @@ async fn a_container_whose_status_hangs_is_named_and_asked_for_once() {
     let (id, not_found) = nobody();
     fake.say(&id, not_found);
     let collectors = start_crio(&fake);
-    let hung = |seen: &Observations| matches!(seen.tasks.get("locked"), Some(Look::Hung { .. }));
+    let hung = |seen: &Observations| matches!(seen.tasks.get("locked"), Some(Reading::Hung { .. }));
     until(&collectors, "the hang", hung).await;
     let calls = fake.calls("ContainerStatus:well");
     collectors.suspects(vec!["locked".to_owned(), "well".to_owned()]);
@@ -49,15 +49,17 @@ async fn a_crio_that_answers_for_no_container_accuses_none() {
     fake.say("ContainerStatus", Say::Never);
     let collectors = start_crio(&fake);
     let failed = |seen: &Observations| {
-        seen.tasks.len() == 2 && seen.tasks.values().all(|look| matches!(look, Look::Failed { .. }))
+        seen.tasks.len() == 2 && seen.tasks.values().all(|look| matches!(look, Reading::Failed { .. }))
     };
     until(&collectors, "no verdict", failed).await;
     tokio::time::sleep(ms(600)).await;
     assert!(failed(&now(&collectors)), "{:?}", now(&collectors).tasks);
     let (id, not_found) = nobody();
     fake.say(&id, not_found);
-    until(&collectors, "its word on nobody", |seen| seen.tasks.values().all(|look| matches!(look, Look::Hung { .. })))
-        .await;
+    until(&collectors, "its word on nobody", |seen| {
+        seen.tasks.values().all(|look| matches!(look, Reading::Hung { .. }))
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -66,6 +68,6 @@ async fn errors_say_nothing_of_a_container() {
     fake.say("ContainerStatus", container_status());
     fake.say("ContainerStatus:locked", Say::Error(Code::Internal, "no such process".to_owned()));
     let collectors = start_crio(&fake);
-    let failed = |seen: &Observations| matches!(seen.tasks.get("locked"), Some(Look::Failed { .. }));
+    let failed = |seen: &Observations| matches!(seen.tasks.get("locked"), Some(Reading::Failed { .. }));
     until(&collectors, "the error", |seen| failed(seen) && answered(seen) == 1).await;
 }

@@ -25,7 +25,7 @@ fn behind(cri: &Fake, docker: &Docker) -> Collectors {
 }
 
 fn said(seen: &Observations, id: &str) -> Option<TaskAnswer> {
-    seen.tasks.get(id).and_then(Look::value).copied()
+    seen.tasks.get(id).and_then(Reading::value).copied()
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn a_locked_container_is_named_the_others_answer_and_nobody_asks_twice() {
     docker.lists(&[&sandbox], &[(&locked, &sandbox), (&other, &sandbox)]);
     docker.say(&format!("Inspect:{locked}"), Said::Never);
     let collectors = behind(&cri, &docker);
-    let hung = |seen: &Observations| matches!(seen.tasks.get(&locked), Some(Look::Hung { .. }));
+    let hung = |seen: &Observations| matches!(seen.tasks.get(&locked), Some(Reading::Hung { .. }));
     until(&collectors, "the hang", hung).await;
     let calls = docker.calls(&format!("Inspect:{other}"));
     collectors.suspects(vec![locked.clone(), other.clone()]);
@@ -88,7 +88,7 @@ async fn a_docker_that_answers_for_no_container_accuses_none() {
     docker.say(&nobody, Said::Never);
     let collectors = alone(&docker, NamedBy::Kubelet);
     let failed = |seen: &Observations| {
-        seen.tasks.len() == 2 && seen.tasks.values().all(|look| matches!(look, Look::Failed { .. }))
+        seen.tasks.len() == 2 && seen.tasks.values().all(|look| matches!(look, Reading::Failed { .. }))
     };
     until(&collectors, "no verdict", failed).await;
     tokio::time::sleep(ms(600)).await;
@@ -96,7 +96,7 @@ async fn a_docker_that_answers_for_no_container_accuses_none() {
     // Once it answers anything, what is still out is out because of its own lock.
     docker.say(&nobody, Said::Error(404, format!("No such container: {}", "0".repeat(64))));
     until(&collectors, "the control question", |seen| {
-        seen.tasks.values().all(|look| matches!(look, Look::Hung { .. }))
+        seen.tasks.values().all(|look| matches!(look, Reading::Hung { .. }))
     })
     .await;
 }
@@ -117,13 +117,13 @@ async fn what_docker_remembers_is_held_against_the_process_table() {
     docker.say(&format!("Inspect:{broken}"), Said::Error(500, "?".to_owned()));
     let collectors = alone(&docker, NamedBy::Kubelet);
     let asked =
-        |seen: &Observations| seen.tasks.len() == 5 && !seen.tasks.values().any(|look| matches!(look, Look::Never));
+        |seen: &Observations| seen.tasks.len() == 5 && !seen.tasks.values().any(|look| matches!(look, Reading::Never));
     let seen = until(&collectors, "all answers", asked).await;
     assert_eq!(said(&seen, &sandbox), Some(TaskAnswer::DaemonAnswered));
     assert_eq!(said(&seen, &lost), Some(TaskAnswer::ProcessGone));
     assert_eq!(said(&seen, &ended), Some(TaskAnswer::Ended));
     assert_eq!(said(&seen, &gone), Some(TaskAnswer::NotFound));
-    assert!(matches!(seen.tasks[&broken], Look::Failed { .. }));
+    assert!(matches!(seen.tasks[&broken], Reading::Failed { .. }));
 }
 
 #[tokio::test]
@@ -152,14 +152,14 @@ async fn a_bad_list_of_dockers_is_no_verdict() {
             docker.lists(&[&id('a')], &[]);
             docker.say(list, say.clone());
             let collectors = alone(&docker, NamedBy::Kubelet);
-            let seen = until(&collectors, "a failed list", |seen| matches!(seen.lists, Look::Failed { .. })).await;
+            let seen = until(&collectors, "a failed list", |seen| matches!(seen.lists, Reading::Failed { .. })).await;
             assert_eq!(seen.lists.value(), None, "{list} {say:?}");
         }
     }
     let docker = Docker::start();
     docker.say("Containers", Said::Never);
     let collectors = alone(&docker, NamedBy::Kubelet);
-    let seen = until(&collectors, "a hung list", |seen| matches!(seen.lists, Look::Hung { .. })).await;
+    let seen = until(&collectors, "a hung list", |seen| matches!(seen.lists, Reading::Hung { .. })).await;
     assert!(!seen.sandbox_list_hung);
 }
 
@@ -221,7 +221,7 @@ async fn sandboxes_that_are_not_ready_are_asked_for_a_few_at_a_time_and_in_turn(
 async fn a_docker_that_nobody_named_and_no_kubelet_uses_is_not_the_runtime() {
     let docker = Docker::start();
     let collectors = alone(&docker, NamedBy::Nobody);
-    until(&collectors, "blindness", |seen| matches!(seen.lists, Look::Blind { .. })).await;
+    until(&collectors, "blindness", |seen| matches!(seen.lists, Reading::Blind { .. })).await;
     docker.lists(&[&id('a')], &[]);
     until(&collectors, "lists", |seen| seen.lists.value().is_some()).await;
 }
@@ -236,8 +236,8 @@ async fn without_dockers_socket_its_containers_are_not_known_to_be_well() {
     let sockets = Flags { runtime: Some(cri.socket()), docker: Some(missing) };
     let collectors = Collectors::start(CollectorSettings { sockets, paces: quick(), ..CollectorSettings::default() });
     let seen =
-        until(&collectors, "a question", |seen| seen.tasks.get(&id('a')).is_some_and(|look| *look != Look::Never))
+        until(&collectors, "a question", |seen| seen.tasks.get(&id('a')).is_some_and(|look| *look != Reading::Never))
             .await;
-    assert!(matches!(seen.tasks[&id('a')], Look::Failed { .. }), "{:?}", seen.tasks);
+    assert!(matches!(seen.tasks[&id('a')], Reading::Failed { .. }), "{:?}", seen.tasks);
     assert_eq!(seen.lists.value().unwrap().removals, None);
 }

@@ -25,8 +25,8 @@ const REST: usize = 10 * MIB;
 const TUNABLES: &str =
     "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0:glibc.malloc.top_pad=4096:glibc.malloc.trim_threshold=65536";
 /// Objects of a list that is kept just about.
-const CONTAINERS: usize = 6_000;
-const SANDBOXES: usize = 7_500;
+const CONTAINERS: usize = 5_000;
+const SANDBOXES: usize = 6_250;
 /// Docker's sandboxes, and a label of theirs as it stands in its list.
 const LABELLED: usize = 60;
 const LABEL: &str = r#""123456":"","#;
@@ -137,13 +137,13 @@ fn memory(name: &str) -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-fn state<T>(look: &Look<T>) -> String {
+fn state<T>(look: &Reading<T>) -> String {
     match look {
-        Look::Never => "nothing".to_owned(),
-        Look::Done { took, .. } => format!("a look of {took:?}"),
-        Look::Hung { out } => format!("one that is out for {out:?}"),
-        Look::Failed { error, .. } => error.clone(),
-        Look::Blind { reason } => reason.clone(),
+        Reading::Never => "nothing".to_owned(),
+        Reading::Done { took, .. } => format!("a look of {took:?}"),
+        Reading::Hung { out } => format!("one that is out for {out:?}"),
+        Reading::Failed { error, .. } => error.clone(),
+        Reading::Blind { reason } => reason.clone(),
     }
 }
 

@@ -95,7 +95,7 @@ async fn a_list_of_which_too_much_would_be_kept_is_refused_by_its_name() {
     fake.say("ListPodSandbox", Say::Answer(list(&sandbox(0), 60)));
     let cri = Cri::connect(&fake.socket()).await.unwrap();
     let refused = cri.containers(Duration::from_mins(1)).await.unwrap_err();
-    assert!(matches!(&refused, CriError::TooLarge(text) if text.contains("MiB that are kept")), "{refused:?}");
+    assert!(matches!(&refused, CriError::TooLarge(text) if text.contains("KiB that are kept")), "{refused:?}");
     // Most of what makes a list long is not kept.
     let (sandboxes, bytes) = cri.sandboxes_sized(Duration::from_mins(1)).await.unwrap();
     assert_eq!(sandboxes.len(), 60);
@@ -136,7 +136,7 @@ fn measured() {
     let peak = match std::env::var("NRH_TEST_LIST").unwrap().as_str() {
         "annotations" => peak::<SandboxSeen>(&list(&sandbox(0), 63), Ok(63)),
         "labels" => peak::<SandboxSeen>(&list(&sandbox(120_000), 10), Ok(10)),
-        "containers" => peak::<ContainerSeen>(&list(&container(2200), 6_000), Ok(6_000)),
+        "containers" => peak::<ContainerSeen>(&list(&container(2200), 5_000), Ok(5_000)),
         _ => peak::<ContainerSeen>(&list(&container(0), 40_000), Err(8_000)),
     };
     println!("peak: {} KiB", peak >> 10);

@@ -7,12 +7,12 @@ use tokio::time::{Instant, timeout};
 
 use super::super::command::Command;
 use super::super::fake::{Bench, Kind, Mood, seconds};
+use crate::core::command::ActionCommand;
 use crate::core::examples::{self, fault};
 use crate::core::fault::FaultType;
-use crate::core::order::Order;
 
-fn order() -> Order {
-    Order { epoch: 3, ..examples::order("op-1") }
+fn order() -> ActionCommand {
+    ActionCommand { epoch: 3, ..examples::order("op-1") }
 }
 
 /// Tells the node something and waits until it is heard; after how long that was.

@@ -13,7 +13,7 @@ fn each_collector_that_cannot_look_is_named_with_its_reason() {
     let all = ["runtime", "lists", "status", "processes", "kubelet", "host", "disks", "port", "bus"];
     assert_eq!(blind(&Node::blind()), all);
     let mut node = Node::healthy();
-    node.host = Look::Blind { reason: "permission denied".into() };
+    node.host = Reading::Blind { reason: "permission denied".into() };
     let findings = node.findings();
     let [sighting] = &findings.sightings[..] else { panic!("{:?}", findings.sightings) };
     assert_eq!(sighting.message, "the probe's collector host cannot check this node");
@@ -30,18 +30,18 @@ fn each_collector_that_cannot_look_is_named_with_its_reason() {
 fn silence_and_errors_of_the_runtime_are_no_blindness_those_of_the_node_are() {
     let mut node = Node::healthy();
     (node.runtime, node.status) =
-        (Look::Hung { out: Duration::from_secs(90) }, Look::Hung { out: Duration::from_secs(90) });
-    node.lists = Look::Failed { error: "cut off".into(), age: Duration::from_secs(5) };
+        (Reading::Hung { out: Duration::from_secs(90) }, Reading::Hung { out: Duration::from_secs(90) });
+    node.lists = Reading::Failed { error: "cut off".into(), age: Duration::from_secs(5) };
     assert!(blind(&node).is_empty());
     let mut node = Node::healthy();
-    node.disks = Look::Hung { out: Duration::from_secs(90) };
-    node.processes = Look::Failed { error: "too many".into(), age: Duration::from_secs(5) };
+    node.disks = Reading::Hung { out: Duration::from_secs(90) };
+    node.processes = Reading::Failed { error: "too many".into(), age: Duration::from_secs(5) };
     assert_eq!(blind(&node), ["processes", "disks"]);
 }
 
 #[test]
 fn a_collector_that_has_not_looked_yet_is_neither() {
-    let node = Node { kubelet: Look::Never, ..Node::healthy() };
+    let node = Node { kubelet: Reading::Never, ..Node::healthy() };
     assert!(blind(&node).is_empty());
     let findings = node.findings();
     assert_eq!(clean_at(&findings, KIND, "kubelet"), None);

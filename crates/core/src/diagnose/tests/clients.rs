@@ -79,11 +79,11 @@ fn what_may_take_long_and_what_is_not_the_kubelets_is_nothing() {
     assert!(docker.kinds().contains(&KIND));
     // What stands by the name of a pod is not clean while nobody tells pods.
     let mut hung = with(client("create", 4000, WORK));
-    hung.lists = Look::Hung { out: Duration::from_mins(2) };
+    hung.lists = Reading::Hung { out: Duration::from_mins(2) };
     assert_eq!(clean_at(&hung.findings(), KIND, "uid-one"), None);
     // Nobody lists anything: whose it is cannot be told.
     let mut dark = with(ProcessSeen { parent: 1, ..client("create", 4000, BORN) });
-    dark.lists = Look::Never;
+    dark.lists = Reading::Never;
     assert!(!dark.kinds().contains(&KIND));
     assert_eq!(clean_at(&dark.findings(), KIND, BORN), None);
 }

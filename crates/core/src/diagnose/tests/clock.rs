@@ -49,10 +49,10 @@ fn an_answer_holds_for_longer_than_a_report_takes_to_come_and_not_for_ever() {
     let aged = |minutes: u64| {
         let age = Duration::from_mins(minutes);
         let node = Node { now: Duration::from_hours(2), ..Node::healthy() };
-        Node { clock: Look::Done { value: apart(0, 0, 1), age, took: Duration::ZERO }, ..node }
+        Node { clock: Reading::Done { value: apart(0, 0, 1), age, took: Duration::ZERO }, ..node }
     };
     assert!(clean_at(&aged(19).findings(), KIND, "clock").is_some());
-    for node in [aged(21), Node { clock: Look::Never, ..Node::healthy() }] {
+    for node in [aged(21), Node { clock: Reading::Never, ..Node::healthy() }] {
         assert!(node.kinds().is_empty());
         assert!(node.findings().coverage[&KIND].gap().is_some());
     }

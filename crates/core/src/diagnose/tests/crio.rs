@@ -21,7 +21,7 @@ fn crio() -> Node {
 #[test]
 fn a_container_whose_status_hangs_is_one_fault_without_a_process_to_end() {
     let mut node = crio();
-    node.tasks.insert(WORK.into(), Look::Hung { out: Duration::from_secs(9) });
+    node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(9) });
     let findings = node.findings();
     let sighting = only(&findings);
     assert_eq!((sighting.kind, sighting.subject.id.as_deref()), (FaultType::HungContainer, Some(WORK)));
@@ -36,7 +36,7 @@ fn a_container_whose_status_hangs_is_one_fault_without_a_process_to_end() {
 fn its_monitor_is_named_where_it_is_stopped_and_is_no_target() {
     for (state, named) in [('T', true), ('D', true), ('S', false)] {
         let mut node = crio();
-        node.tasks.insert(WORK.into(), Look::Hung { out: Duration::from_secs(9) });
+        node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(9) });
         for id in [WORK, SIDECAR] {
             let pid = if id == WORK { 400 } else { 401 };
             let part = Part::Monitor { id: id.into() };
@@ -91,7 +91,7 @@ fn a_healthy_node_is_clean_and_what_crio_does_not_tell_is_unknown() {
 #[test]
 fn while_the_lists_do_not_answer_nothing_is_held_against_a_container() {
     let mut node = crio();
-    node.tasks.insert(WORK.into(), Look::Hung { out: Duration::from_secs(90) });
-    node.lists = Look::Hung { out: Duration::from_secs(10) };
+    node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(90) });
+    node.lists = Reading::Hung { out: Duration::from_secs(10) };
     assert!(!node.kinds().contains(&FaultType::HungContainer));
 }

@@ -39,7 +39,7 @@ fn a_healthy_node_is_cleanly_looked_at_in_every_kind() {
 #[test]
 fn an_inspect_that_hangs_names_its_own_container_and_shim_and_no_other() {
     let mut node = healthy();
-    node.tasks.insert(WORK.into(), Look::Hung { out: Duration::from_secs(90) });
+    node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(90) });
     let findings = node.findings();
     let sighting = only(&findings);
     assert_eq!(
@@ -59,7 +59,7 @@ fn an_inspect_that_hangs_names_its_own_container_and_shim_and_no_other() {
 #[test]
 fn a_sandbox_that_hangs_is_a_fault_of_its_own_though_containers_run_in_it() {
     let mut node = healthy();
-    node.tasks.insert(SANDBOX.into(), Look::Hung { out: Duration::from_secs(90) });
+    node.tasks.insert(SANDBOX.into(), Reading::Hung { out: Duration::from_secs(90) });
     let findings = node.findings();
     let sighting = only(&findings);
     assert_eq!((sighting.subject.kind, sighting.subject.sandbox_id.as_deref()), (SubjectKind::Sandbox, Some(SANDBOX)));
@@ -73,7 +73,7 @@ fn a_stopped_shim_for_which_nobody_waits_stays_a_suspicion() {
     let mut node = healthy();
     node.shim(WORK).state = 'T';
     for age in [0, 5, 60] {
-        if let Look::Done { age: of, .. } = &mut node.processes {
+        if let Reading::Done { age: of, .. } = &mut node.processes {
             *of = Duration::from_secs(age);
         }
         let findings = node.findings();
@@ -103,7 +103,7 @@ fn a_container_that_nobody_has_asked_about_is_not_known_to_be_well() {
     assert!(findings.coverage[&FaultType::HungContainer].gap().is_some());
     let mut node = healthy();
     for look in node.tasks.values_mut() {
-        *look = Look::Blind { reason: "no socket of Docker".into() };
+        *look = Reading::Blind { reason: "no socket of Docker".into() };
     }
     let findings = node.findings();
     assert!(findings.sightings.is_empty());
@@ -114,7 +114,7 @@ fn a_container_that_nobody_has_asked_about_is_not_known_to_be_well() {
 fn a_process_that_is_gone_is_a_lost_task_where_the_process_table_is_the_nodes() {
     let mut node = healthy();
     let took = Duration::from_millis(3);
-    node.tasks.insert(WORK.into(), Look::Done { value: TaskAnswer::ProcessGone, age: Duration::from_secs(5), took });
+    node.tasks.insert(WORK.into(), Reading::Done { value: TaskAnswer::ProcessGone, age: Duration::from_secs(5), took });
     let findings = node.findings();
     assert_eq!((only(&findings).kind, only(&findings).key.as_str()), (FaultType::LostTask, WORK));
     assert!(only(&findings).message.contains("has lost its process"), "{}", only(&findings).message);

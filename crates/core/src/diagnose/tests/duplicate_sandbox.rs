@@ -46,7 +46,7 @@ fn what_comes_or_goes_at_the_moment_of_the_look_is_no_duplicate() {
 #[test]
 fn without_lists_nothing_is_said() {
     let mut node = doubled();
-    node.lists = Look::Failed { error: "cut off".into(), age: Duration::ZERO };
+    node.lists = Reading::Failed { error: "cut off".into(), age: Duration::ZERO };
     assert!(node.kinds().is_empty());
     assert_eq!(clean_at(&node.findings(), FaultType::DuplicateSandbox, "uid-one"), None);
 }

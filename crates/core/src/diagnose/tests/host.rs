@@ -189,7 +189,7 @@ fn a_list_on_its_way_to_the_wall_is_told_when_most_of_it_has_ended() {
 #[test]
 fn a_list_that_is_too_large_is_told_and_one_that_fails_otherwise_is_not() {
     let mut node = Node::healthy();
-    node.lists = Look::Failed { error: "too large".into(), age: Duration::ZERO };
+    node.lists = Reading::Failed { error: "too large".into(), age: Duration::ZERO };
     assert!(node.kinds().is_empty());
     assert!(neither(&node, FaultType::ExitedContainerBacklog, "lists"));
     node.list_too_large = true;
@@ -200,8 +200,10 @@ fn a_list_that_is_too_large_is_told_and_one_that_fails_otherwise_is_not() {
 #[test]
 fn nobody_looked_is_never_sick_and_never_clean() {
     let mut node = Node::healthy();
-    for look in [Look::Hung { out: Duration::from_mins(1) }, Look::Failed { error: "x".into(), age: Duration::ZERO }] {
-        (node.host, node.disks) = (look, Look::Never);
+    for look in
+        [Reading::Hung { out: Duration::from_mins(1) }, Reading::Failed { error: "x".into(), age: Duration::ZERO }]
+    {
+        (node.host, node.disks) = (look, Reading::Never);
         let findings = node.findings();
         assert!(of_node(&findings).is_empty());
         for kind in KINDS {
@@ -229,7 +231,7 @@ fn host_faults_are_confirmed_and_cleared_by_looks_only() {
                 }
             }
             if blind {
-                (node.host, node.disks) = (Look::Never, hung());
+                (node.host, node.disks) = (Reading::Never, hung());
             }
             let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
@@ -249,6 +251,6 @@ fn host_faults_are_confirmed_and_cleared_by_looks_only() {
     }
 }
 
-fn hung<T>() -> Look<T> {
-    Look::Hung { out: Duration::from_secs(20) }
+fn hung<T>() -> Reading<T> {
+    Reading::Hung { out: Duration::from_secs(20) }
 }

@@ -24,7 +24,7 @@ fn a_stopped_shim_not_asked_yet_is_a_first_sign_and_is_asked_at_once() {
     node.freeze(SANDBOX);
     for id in [WORK, SIDECAR] {
         let answered_before =
-            Look::Done { value: TaskAnswer::Answered, age: Duration::from_mins(1), took: Duration::ZERO };
+            Reading::Done { value: TaskAnswer::Answered, age: Duration::from_mins(1), took: Duration::ZERO };
         node.tasks.insert(id.into(), answered_before);
     }
     let findings = node.findings();
@@ -36,7 +36,7 @@ fn a_stopped_shim_not_asked_yet_is_a_first_sign_and_is_asked_at_once() {
 fn an_answer_after_the_stop_was_seen_outweighs_it() {
     let mut node = Node::healthy();
     node.shim(SANDBOX).state = 'T';
-    if let Look::Done { age, .. } = &mut node.processes {
+    if let Reading::Done { age, .. } = &mut node.processes {
         *age = Duration::from_secs(5);
     }
     assert!(node.kinds().is_empty());
@@ -45,8 +45,8 @@ fn an_answer_after_the_stop_was_seen_outweighs_it() {
 #[test]
 fn a_call_that_is_out_is_looked_at_by_the_process_table() {
     let mut node = Node::healthy();
-    node.tasks.insert(WORK.into(), Look::Hung { out: Duration::from_secs(90) });
-    if let Look::Done { age, .. } = &mut node.processes {
+    node.tasks.insert(WORK.into(), Reading::Hung { out: Duration::from_secs(90) });
+    if let Reading::Done { age, .. } = &mut node.processes {
         *age = Duration::from_secs(7);
     }
     assert_eq!(only(&node.findings()).looked, Duration::from_secs(993));
@@ -55,7 +55,7 @@ fn a_call_that_is_out_is_looked_at_by_the_process_table() {
 #[test]
 fn silence_of_a_shim_that_runs_is_as_old_as_the_silence() {
     let mut node = Node::healthy();
-    let silent = Look::Done { value: TaskAnswer::NoAnswer, age: Duration::from_secs(50), took: Duration::ZERO };
+    let silent = Reading::Done { value: TaskAnswer::NoAnswer, age: Duration::from_secs(50), took: Duration::ZERO };
     node.tasks.insert(WORK.into(), silent);
     let findings = node.findings();
     assert_eq!(only(&findings).looked, Duration::from_secs(950));
@@ -83,7 +83,7 @@ fn created_exited_and_vanished_containers_are_not_hung() {
 #[test]
 fn a_failed_question_is_no_verdict() {
     let mut node = Node::healthy();
-    node.tasks.insert(WORK.into(), Look::Failed { error: "unimplemented".into(), age: Duration::ZERO });
+    node.tasks.insert(WORK.into(), Reading::Failed { error: "unimplemented".into(), age: Duration::ZERO });
     let findings = node.findings();
     assert!(findings.sightings.is_empty());
     assert_eq!(clean_at(&findings, FaultType::HungContainer, &format!("uid-one/{SANDBOX}")), None);
@@ -93,7 +93,7 @@ fn a_failed_question_is_no_verdict() {
 fn without_lists_nothing_is_said_of_containers() {
     let mut node = Node::healthy();
     node.freeze(SANDBOX);
-    node.lists = Look::Failed { error: "message larger than max".into(), age: Duration::ZERO };
+    node.lists = Reading::Failed { error: "message larger than max".into(), age: Duration::ZERO };
     let findings = node.findings();
     assert!(findings.sightings.is_empty());
     assert_eq!(clean_at(&findings, FaultType::HungContainer, "any"), None);
@@ -105,7 +105,7 @@ fn without_lists_nothing_is_said_of_containers() {
 fn without_processes_the_fault_is_named_but_nothing_can_be_touched() {
     let mut node = Node::healthy();
     node.freeze(SANDBOX);
-    node.processes = Look::Blind { reason: "no host pid".into() };
+    node.processes = Reading::Blind { reason: "no host pid".into() };
     assert_eq!(only(&node.findings()).target.process, None);
 }
 

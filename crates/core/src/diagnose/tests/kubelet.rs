@@ -87,6 +87,6 @@ fn the_shim_of_a_pod_that_is_younger_than_the_kubelet_proves_that_it_takes_up_po
     node.kubelet().process = Some((60, 6000, Duration::from_mins(10)));
     node.list().sandboxes.clear();
     assert!(!makes(&node), "shims of others prove nothing");
-    assert!(!makes(&Node { lists: Look::Never, ..Node::healthy() }));
-    assert!(!makes(&Node { processes: Look::Never, ..Node::healthy() }));
+    assert!(!makes(&Node { lists: Reading::Never, ..Node::healthy() }));
+    assert!(!makes(&Node { processes: Reading::Never, ..Node::healthy() }));
 }

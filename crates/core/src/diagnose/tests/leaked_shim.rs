@@ -41,7 +41,7 @@ fn whatever_may_be_alive_protects_its_shim() {
     node.shim(LEFT).part = Part::Shim { id: LEFT.into(), living_children: 1 };
     cases.push(("a child lives", node));
     let mut node = leaked();
-    node.lists = Look::Hung { out: Duration::from_secs(5) };
+    node.lists = Reading::Hung { out: Duration::from_secs(5) };
     cases.push(("no list", node));
     for (name, node) in cases {
         assert!(!node.kinds().contains(&FaultType::LeakedShim), "{name}");
@@ -51,7 +51,7 @@ fn whatever_may_be_alive_protects_its_shim() {
 #[test]
 fn a_shim_that_is_no_process_any_more_is_clean_by_the_process_table_alone() {
     let mut node = Node::healthy();
-    if let Look::Done { age, .. } = &mut node.lists {
+    if let Reading::Done { age, .. } = &mut node.lists {
         *age = Duration::from_secs(25);
     }
     assert_eq!(clean_at(&node.findings(), FaultType::LeakedShim, LEFT), Some(1000));
@@ -59,7 +59,7 @@ fn a_shim_that_is_no_process_any_more_is_clean_by_the_process_table_alone() {
 }
 
 /// A leaked shim that is not stopped: six minutes old, and containerd says this of its task.
-fn running(answer: Option<Look<TaskAnswer>>) -> Node {
+fn running(answer: Option<Reading<TaskAnswer>>) -> Node {
     let mut node = leaked();
     let shim = node.shim(LEFT);
     (shim.state, shim.age) = ('S', Duration::from_mins(6));
@@ -77,7 +77,7 @@ fn a_shim_that_runs_is_leaked_only_when_containerd_does_not_know_its_task() {
         assert!(node.kinds().is_empty(), "{answer:?}");
         assert_eq!(node.findings().ask, [LEFT], "{answer:?}");
     }
-    let failed = Look::Failed { error: "broken".into(), age: Duration::ZERO };
+    let failed = Reading::Failed { error: "broken".into(), age: Duration::ZERO };
     let findings = running(Some(failed)).findings();
     assert!(findings.sightings.is_empty());
     assert_eq!(clean_at(&findings, FaultType::LeakedShim, LEFT), None);

@@ -6,7 +6,7 @@ use super::*;
 fn lost(answer: TaskAnswer, age: u64) -> Node {
     let mut node = Node::healthy();
     let took = Duration::from_millis(3);
-    node.tasks.insert(WORK.into(), Look::Done { value: answer, age: Duration::from_secs(age), took });
+    node.tasks.insert(WORK.into(), Reading::Done { value: answer, age: Duration::from_secs(age), took });
     node
 }
 
@@ -53,8 +53,8 @@ fn what_has_ended_for_the_list_too_is_not_lost_and_silence_is_another_fault() {
     node.list().containers.iter_mut().for_each(|c| c.pod = None);
     assert!(node.kinds().is_empty(), "not the kubelet's");
     for look in [
-        Look::Never,
-        Look::Done {
+        Reading::Never,
+        Reading::Done {
             value: TaskAnswer::Answered,
             age: task_max_age(3, RuntimeKind::Containerd) * 2,
             took: Duration::ZERO,

@@ -102,7 +102,7 @@ fn a_call_that_could_not_be_proven_may_be_the_plugin_that_is_missing() {
     {
         let mut node = Node::healthy();
         node.unproven("x", may_be);
-        let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+        let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
         value.unproven[0].age = Duration::from_secs(age);
         assert_eq!(clean_at(&node.findings(), FaultType::NetworkPluginHung, "s1"), clean, "{may_be:?} {age}");
     }

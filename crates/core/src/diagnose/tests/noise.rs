@@ -35,12 +35,12 @@ const fn timeline(name: &'static str, seconds: u64, felt: &'static [FaultType], 
     Timeline { name, seconds, felt, change }
 }
 
-fn failed<T>(error: &str) -> Look<T> {
-    Look::Failed { error: error.into(), age: Duration::ZERO }
+fn failed<T>(error: &str) -> Reading<T> {
+    Reading::Failed { error: error.into(), age: Duration::ZERO }
 }
 
-const fn hung<T>(seconds: u64) -> Look<T> {
-    Look::Hung { out: Duration::from_secs(seconds) }
+const fn hung<T>(seconds: u64) -> Reading<T> {
+    Reading::Hung { out: Duration::from_secs(seconds) }
 }
 
 /// A kubelet that has run for so many seconds; `None` = none runs.
@@ -88,14 +88,14 @@ fn lonely_shim(node: &mut Node, pid: i32, id: &str) {
 /// Tasks are asked in turn: what they said was said before the list, as it may be on a real node.
 fn answer_before_the_list(node: &mut Node) {
     for look in node.tasks.values_mut() {
-        if let Look::Done { age, .. } = look {
+        if let Reading::Done { age, .. } = look {
             *age = Duration::from_secs(1);
         }
     }
 }
 
 /// The task of the first pod's container.
-fn work(node: &mut Node, look: Look<TaskAnswer>) {
+fn work(node: &mut Node, look: Reading<TaskAnswer>) {
     node.tasks.insert(WORK.into(), look);
 }
 
@@ -194,7 +194,7 @@ fn of_the_kubelet() -> Vec<Timeline> {
             &[F::KubeletDown, F::ProbeDegraded],
             |node, t| {
                 if t < 30 {
-                    (node.runtime, node.lists) = (Look::Never, Look::Blind { reason: "no socket".into() });
+                    (node.runtime, node.lists) = (Reading::Never, Reading::Blind { reason: "no socket".into() });
                     node.tasks.clear();
                     node.table().clear();
                 }
@@ -484,7 +484,7 @@ fn of_others() -> Vec<Timeline> {
         }),
         timeline("/proc cannot be read for ten minutes", 900, &[FaultType::ProbeDegraded], |node, t| {
             if t < 600 {
-                node.processes = Look::Blind { reason: "hidepid".into() };
+                node.processes = Reading::Blind { reason: "hidepid".into() };
             }
         }),
         timeline("a shim that cannot be proven waits for a disk", 300, &[], |node, t| {
@@ -597,7 +597,7 @@ fn what_stays_is_confirmed() {
         }),
         (F::NetworkNotReady, 310, |node, _| no_network(node)),
         (F::UnresponsiveShim, 130, |node, _| deaf(node)),
-        (F::ProbeDegraded, 610, |node, _| node.processes = Look::Blind { reason: "hidepid".into() }),
+        (F::ProbeDegraded, 610, |node, _| node.processes = Reading::Blind { reason: "hidepid".into() }),
         (F::ContainerStuck, 670, |node, t| node.unfinished(WORK, ContainerState::Created, t)),
         (F::GhostSandbox, 610, |node, _| {
             with_docker(node);

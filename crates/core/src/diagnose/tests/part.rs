@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::restart_safety::restart_safety;
-use crate::tri::Tri;
+use crate::tri_state::TriState;
 
 const LEFT: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
 const WHY: &str = "the process table is too long to be read";
 
 fn cut(node: &mut Node) {
-    let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+    let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
     value.left_out.processes = Some(WHY.to_owned());
 }
 
@@ -34,7 +34,7 @@ fn what_is_missing_from_a_part_is_not_gone() {
         assert_eq!(findings.coverage[&kind].gap(), Some((ConditionReason::CheckFailed, WHY)), "{kind}");
     }
     let safe = |node: &Node| restart_safety(&[], 0, &node.findings()).runtime.safe;
-    assert_eq!((safe(&whole), safe(&part)), (Tri::True, Tri::Unknown));
+    assert_eq!((safe(&whole), safe(&part)), (TriState::True, TriState::Unknown));
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_shim_may_have_children_that_are_missing() {
     let shim = deaf.shim(SANDBOX);
     (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
     deaf.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap().command = "containerd".into();
-    deaf.runtime = Look::Failed { error: "refused".into(), age: Duration::ZERO };
+    deaf.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
     deaf.tasks.clear();
     assert!(deaf.kinds().contains(&FaultType::UnresponsiveShim));
     cut(&mut deaf);
@@ -68,7 +68,7 @@ fn a_shim_may_have_children_that_are_missing() {
 #[test]
 fn a_runtime_that_is_not_in_a_part_may_run() {
     let mut node = Node::healthy();
-    node.runtime = Look::Failed { error: "refused".into(), age: Duration::ZERO };
+    node.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
     node.table().retain(|process| process.part != Part::Runtime);
     let known = Known { host_processes: true, ..Known::default() };
     let gone = |node: &Node| diagnose(&node.seen(), known, &Thresholds::default()).runtime_gone;
@@ -89,7 +89,7 @@ fn a_runtime_that_is_not_in_a_part_may_run() {
 fn first_processes_of_containers_that_are_left_out_may_be_frozen() {
     let mut node = Node::healthy();
     assert!(clean_at(&node.findings(), FaultType::FrozenCgroup, "anything").is_some());
-    let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+    let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
     value.left_out.inits = Some("70 processes are not looked at".to_owned());
     let findings = node.findings();
     assert_eq!(clean_at(&findings, FaultType::FrozenCgroup, "anything"), None);

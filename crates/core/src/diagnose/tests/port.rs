@@ -8,7 +8,7 @@ const SLOW: FaultType = FaultType::PlegSlow;
 impl Node {
     pub(super) fn port(&mut self) -> &mut PortSeen {
         match &mut self.port {
-            Look::Done { value, .. } => value,
+            Reading::Done { value, .. } => value,
             _ => panic!("no look at the kubelet's port"),
         }
     }
@@ -47,10 +47,10 @@ fn a_loop_that_stands_still_beside_a_runtime_that_works_is_told() {
 fn a_loop_that_waits_for_the_runtime_is_no_fault_of_its_own() {
     type Change = fn(&mut Node);
     let changes: [(Change, &str); 8] = [
-        (|node| node.runtime = Look::Failed { error: "refused".into(), age: Duration::ZERO }, "does not answer"),
-        (|node| node.runtime = Look::Hung { out: Duration::from_secs(6) }, "does not answer"),
-        (|node| node.lists = Look::Hung { out: Duration::from_mins(2) }, "lists do not come back"),
-        (|node| node.lists = Look::Blind { reason: "no socket".into() }, "lists do not come back"),
+        (|node| node.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO }, "does not answer"),
+        (|node| node.runtime = Reading::Hung { out: Duration::from_secs(6) }, "does not answer"),
+        (|node| node.lists = Reading::Hung { out: Duration::from_mins(2) }, "lists do not come back"),
+        (|node| node.lists = Reading::Blind { reason: "no socket".into() }, "lists do not come back"),
         (
             |node| {
                 let network = NetworkSeen { ready: false, reason: String::new(), message: String::new() };
@@ -58,7 +58,7 @@ fn a_loop_that_waits_for_the_runtime_is_no_fault_of_its_own() {
             },
             "network is not ready",
         ),
-        (|node| node.status = Look::Never, "is not known"),
+        (|node| node.status = Reading::Never, "is not known"),
         (|node| node.relists(Some(120), 0), "relists its pods slowly"),
         (|node| node.port().relists = Err("403".into()), "is not known"),
     ];
@@ -87,7 +87,7 @@ fn a_sick_look_of_long_ago_accuses_nobody() {
     slow.relists(Some(120), 0);
     for mut node in [stalled(), slow] {
         assert_eq!(node.kinds().len(), 1);
-        let Look::Done { age, .. } = &mut node.port else { panic!("a look") };
+        let Reading::Done { age, .. } = &mut node.port else { panic!("a look") };
         *age = STALE + Duration::from_secs(1);
         assert!(node.kinds().is_empty(), "the runtime beside it is that of now");
     }
@@ -147,7 +147,7 @@ fn lists_that_fail_at_once_end_and_are_slow_all_the_same() {
     node.port().relists = Ok(RelistsSeen { begun: true, mean: Some(Duration::ZERO), idle: Duration::ZERO, unmoved });
     assert_eq!(node.kinds(), [SLOW]);
     // The runtime's own lists would show it.
-    node.lists = Look::Failed { error: "larger than 16 MiB".into(), age: Duration::ZERO };
+    node.lists = Reading::Failed { error: "larger than 16 MiB".into(), age: Duration::ZERO };
     assert!(held(&node, SLOW).contains("lists do not come back"));
     // A loop that stands still does not move that moment either: then it is the loop that is told of.
     let mut node = stalled();

@@ -32,14 +32,14 @@ fn seconds(most: u64) -> impl Strategy<Value = Duration> {
 }
 
 /// How a look at this may stand.
-fn look<T: Clone + std::fmt::Debug + 'static>(value: impl Strategy<Value = T> + 'static) -> BoxedStrategy<Look<T>> {
+fn look<T: Clone + std::fmt::Debug + 'static>(value: impl Strategy<Value = T> + 'static) -> BoxedStrategy<Reading<T>> {
     let took = Duration::from_millis(5);
     prop_oneof![
-        6 => (value, seconds(400)).prop_map(move |(value, age)| Look::Done { value, age, took }),
-        1 => Just(Look::Never),
-        1 => seconds(400).prop_map(|out| Look::Hung { out }),
-        1 => (text(), seconds(400)).prop_map(|(error, age)| Look::Failed { error, age }),
-        1 => text().prop_map(|reason| Look::Blind { reason }),
+        6 => (value, seconds(400)).prop_map(move |(value, age)| Reading::Done { value, age, took }),
+        1 => Just(Reading::Never),
+        1 => seconds(400).prop_map(|out| Reading::Hung { out }),
+        1 => (text(), seconds(400)).prop_map(|(error, age)| Reading::Failed { error, age }),
+        1 => text().prop_map(|reason| Reading::Blind { reason }),
     ]
     .boxed()
 }
@@ -372,8 +372,8 @@ const COLLECTORS: [Collector; 11] = [
 
 /// The same node, had that collector not been able to look.
 fn without(node: &Node, collector: Collector) -> Node {
-    fn blind<T>() -> Look<T> {
-        Look::Blind { reason: "no permission".into() }
+    fn blind<T>() -> Reading<T> {
+        Reading::Blind { reason: "no permission".into() }
     }
     let mut node = node.clone();
     match collector {
@@ -431,7 +431,7 @@ proptest! {
     ) {
         let (mut whole, mut part) = (node.clone(), node);
         for (node, why) in [(&mut whole, None), (&mut part, Some("too long".to_owned()))] {
-            if let Look::Done { value, .. } = &mut node.processes {
+            if let Reading::Done { value, .. } = &mut node.processes {
                 value.left_out = LeftOut { processes: why, ..LeftOut::default() };
             }
         }
@@ -450,13 +450,13 @@ proptest! {
     #[test]
     fn the_order_in_which_a_collector_answers_is_nothing(node in node(), known in known(), turn in 0_usize..7) {
         let mut turned = node.clone();
-        if let Look::Done { value, .. } = &mut turned.lists {
+        if let Reading::Done { value, .. } = &mut turned.lists {
             let (sandboxes, containers) = (value.sandboxes.len().max(1), value.containers.len().max(1));
             value.sandboxes.rotate_left(turn % sandboxes);
             value.containers.rotate_left(turn % containers);
             value.sandboxes_again.reverse();
         }
-        if let Look::Done { value, .. } = &mut turned.processes {
+        if let Reading::Done { value, .. } = &mut turned.processes {
             value.processes.reverse();
             value.unproven.reverse();
         }
@@ -478,12 +478,12 @@ proptest! {
 
     #[test]
     fn old_answers_accuse_nobody(node in node(), known in known()) {
-        fn aged<T: Clone>(look: &Look<T>, by: Duration) -> Look<T> {
+        fn aged<T: Clone>(look: &Reading<T>, by: Duration) -> Reading<T> {
             match look.clone() {
-                Look::Done { value, took, .. } => Look::Done { value, age: by, took },
-                Look::Failed { error, .. } => Look::Failed { error, age: by },
+                Reading::Done { value, took, .. } => Reading::Done { value, age: by, took },
+                Reading::Failed { error, .. } => Reading::Failed { error, age: by },
                 // A call that is out is a fact of now, however long it has been out.
-                Look::Hung { .. } => Look::Never,
+                Reading::Hung { .. } => Reading::Never,
                 other => other,
             }
         }

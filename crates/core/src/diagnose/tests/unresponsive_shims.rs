@@ -10,8 +10,8 @@ fn deaf() -> Node {
     containerd(&mut node).command = "containerd".into();
     let shim = node.shim(SANDBOX);
     (shim.state, shim.part) = ('T', Part::Shim { id: SANDBOX.into(), living_children: 0 });
-    node.runtime = Look::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
-    node.lists = Look::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
+    node.runtime = Reading::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
+    node.lists = Reading::Failed { error: "connection refused".into(), age: Duration::from_secs(3) };
     node.tasks.clear();
     node
 }
@@ -31,7 +31,7 @@ fn a_deaf_shim_beside_a_silent_runtime_is_named_with_its_process() {
     assert_eq!(sighting.target.process.as_ref().map(|process| (process.pid, process.role)), Some((100, Role::Shim)));
     assert!(sighting.message.contains("while the runtime runs and does not answer"), "{}", sighting.message);
     let mut hung = deaf();
-    hung.runtime = Look::Hung { out: Duration::from_secs(40) };
+    hung.runtime = Reading::Hung { out: Duration::from_secs(40) };
     // A probe that has begun after it has not been told what the runtime is.
     hung.kind = RuntimeKind::Unknown;
     assert!(told(&hung).is_some());
@@ -68,7 +68,7 @@ fn while_the_runtime_answers_nothing_waits_for_a_shim() {
     node.table().retain(|process| process.part != Part::Runtime);
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
     let mut node = deaf();
-    node.runtime = Look::Blind { reason: "not mounted".into() };
+    node.runtime = Reading::Blind { reason: "not mounted".into() };
     assert_eq!((told(&node), clean_at(&node.findings(), KIND, SANDBOX)), (None, None));
     for kind in [RuntimeKind::Docker, RuntimeKind::CriO, RuntimeKind::Other] {
         let mut node = deaf();

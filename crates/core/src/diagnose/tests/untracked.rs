@@ -48,8 +48,8 @@ fn one_that_is_listed_by_now_is_none_and_without_lists_nobody_knows() {
     node.list().sandboxes_again.push(LOST.into());
     assert!(!node.kinds().contains(&KIND));
     let changes: [fn(&mut Node); 3] = [
-        |node| node.lists = Look::Never,
-        |node| node.host = Look::Never,
+        |node| node.lists = Reading::Never,
+        |node| node.host = Reading::Never,
         |node| node.host().untracked = Err("permission denied".into()),
     ];
     for change in changes {

@@ -42,7 +42,7 @@ fn a_wait_of_a_moment_is_no_gap_of_the_condition() {
     let findings = node.findings();
     let safety = crate::restart_safety::restart_safety(&[], 0, &findings);
     let host = of_probe(&[], &findings, &safety).into_iter().find(|one| one.kind == ConditionType::HostHealthy);
-    assert_eq!(host.unwrap().status, crate::snapshot::Tri::True);
+    assert_eq!(host.unwrap().status, crate::snapshot::TriState::True);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn daemons_are_looked_at_thread_by_thread() {
     let mut node = Node::healthy();
     waits(node.table().iter_mut().find(|process| process.part == Part::Runtime).unwrap(), 600);
     assert!(node.kinds().is_empty());
-    node.host = Look::Never;
+    node.host = Reading::Never;
     assert_eq!(clean_at(&node.findings(), KIND, "50.5000"), None);
     node = Node::healthy();
     node.host().daemons[1].waiting = Err("more than 512 threads".into());
@@ -71,7 +71,7 @@ fn daemons_are_looked_at_thread_by_thread() {
 fn what_cannot_be_proven_counts_by_what_it_may_be() {
     let mut node = Node::healthy();
     node.unproven("runc", MayBe::Other);
-    let Look::Done { value, .. } = &mut node.processes else { panic!("no table") };
+    let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
     value.unproven[0].waited = Some(Duration::from_mins(5));
     let findings = node.findings();
     let sighting = findings.sightings.iter().find(|one| one.kind == KIND).unwrap();

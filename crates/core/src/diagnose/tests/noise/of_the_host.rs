@@ -173,9 +173,9 @@ pub(super) fn of_bus_and_clock() -> Vec<Timeline> {
         }),
         timeline("the API server is gone, and its last word was odd", 3600, &[F::ClockUnsynchronised], |node, t| {
             let age = Duration::from_secs(t);
-            node.clock = Look::Done { value: apart(3600, 0, 3601), age, took: Duration::ZERO };
+            node.clock = Reading::Done { value: apart(3600, 0, 3601), age, took: Duration::ZERO };
         }),
-        timeline("there has never been an API server", 3600, &[], |node, _| node.clock = Look::Never),
+        timeline("there has never been an API server", 3600, &[], |node, _| node.clock = Reading::Never),
     ]
 }
 

@@ -17,7 +17,7 @@ fn untold(node: &mut Node, why: &str) {
 
 /// While anything is wrong a look at the port is made once a minute, and judged more often.
 fn a_minute_ago(node: &mut Node, t: u64) {
-    if let Look::Done { age, .. } = &mut node.port {
+    if let Reading::Done { age, .. } = &mut node.port {
         *age = Duration::from_secs(t % 60);
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 a_minute_ago(node, t);
                 if t < 630 {
                     // Its lists are out, and not yet for long: RuntimeListHung has its own timelines.
-                    node.lists = Look::Failed { error: "connection reset".into(), age: Duration::ZERO };
+                    node.lists = Reading::Failed { error: "connection reset".into(), age: Duration::ZERO };
                 } else if since <= 600 {
                     node.relists(Some(1), 0);
                 }
@@ -73,7 +73,7 @@ pub(super) fn timelines() -> Vec<Timeline> {
         }),
         // While all is well a look comes every ten minutes only, and what stands still between two of them is passed.
         timeline("a calm kubelet is asked every ten minutes", 3600, &[], |node, t| {
-            if let Look::Done { age, .. } = &mut node.port {
+            if let Reading::Done { age, .. } = &mut node.port {
                 *age = Duration::from_secs(t % 720);
             }
         }),

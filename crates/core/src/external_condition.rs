@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use super::fault::{ConditionStatus, Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
 use super::node_condition::NodeCondition;
 use super::text::bounded;
-use super::tri::Tri;
+use super::tri_state::TriState;
 
 /// Longest type of a condition, in bytes: a longer one cannot be asked for.
 pub const MAX_TYPE: usize = 316;
@@ -33,25 +33,26 @@ pub const MAX_NOTICED: usize = 16;
 
 /// A condition as it stands on a Node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Foreign {
+pub struct ExternalCondition {
     /// Its type.
     pub kind: String,
     /// How it stands.
-    pub status: Tri,
+    pub status: TriState,
     /// The tool's word for why; may be empty.
     pub reason: String,
     /// The tool's sentence; may be empty.
     pub message: String,
 }
 
-impl Foreign {
+impl ExternalCondition {
     /// A condition with these words, bounded; `None` where nobody can ask for it: its type is empty, too long or one that
     /// this controller writes itself, or its status is none that Kubernetes knows.
     pub fn new(kind: &str, status: &str, reason: &str, message: &str) -> Option<Self> {
         if !can_be_asked_for(kind) {
             return None;
         }
-        let status = [Tri::True, Tri::False, Tri::Unknown].into_iter().find(|known| known.as_str() == status)?;
+        let status =
+            [TriState::True, TriState::False, TriState::Unknown].into_iter().find(|known| known.as_str() == status)?;
         let (reason, message) = (bounded(reason, MAX_REASON), bounded(message, MAX_MESSAGE));
         Some(Self { kind: kind.to_owned(), status, reason, message })
     }
@@ -69,8 +70,8 @@ pub fn can_be_asked_for(kind: &str) -> bool {
 }
 
 /// All that is kept of a Node's conditions, in order of their types.
-pub fn sorted(conditions: impl IntoIterator<Item = Foreign>) -> Arc<[Foreign]> {
-    let mut all: Vec<Foreign> = conditions.into_iter().take(MAX_CONDITIONS).collect();
+pub fn sorted(conditions: impl IntoIterator<Item = ExternalCondition>) -> Arc<[ExternalCondition]> {
+    let mut all: Vec<ExternalCondition> = conditions.into_iter().take(MAX_CONDITIONS).collect();
     all.sort();
     all.dedup();
     all.into()
@@ -78,49 +79,49 @@ pub fn sorted(conditions: impl IntoIterator<Item = Foreign>) -> Arc<[Foreign]> {
 
 /// How a condition stands on a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing<'a> {
+pub enum ConditionState<'a> {
     /// The Node has none of this type.
     Absent,
     /// It stands so.
-    As(&'a Foreign),
+    As(&'a ExternalCondition),
     /// There are two of this type, which no API server should let be: nobody knows which of them holds.
     Contradictory,
 }
 
 /// How the condition of this type stands among those of a Node.
-pub fn standing<'a>(conditions: &'a [Foreign], kind: &str) -> Standing<'a> {
+pub fn standing<'a>(conditions: &'a [ExternalCondition], kind: &str) -> ConditionState<'a> {
     let mut of_type = conditions.iter().filter(|one| one.kind == kind);
     match (of_type.next(), of_type.next()) {
-        (None, _) => Standing::Absent,
-        (Some(one), None) => Standing::As(one),
-        (Some(_), Some(_)) => Standing::Contradictory,
+        (None, _) => ConditionState::Absent,
+        (Some(one), None) => ConditionState::As(one),
+        (Some(_), Some(_)) => ConditionState::Contradictory,
     }
 }
 
 /// What a rule asks for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Asked {
+pub struct ConditionMatcher {
     /// Type of the condition.
     pub kind: String,
     /// The status that is the fault.
-    pub status: Tri,
+    pub status: TriState,
     /// The reasons that are meant; empty = any.
     pub reasons: BTreeSet<String>,
 }
 
-impl Asked {
-    fn matches(&self, kind: &str, status: Tri, reason: &str) -> bool {
+impl ConditionMatcher {
+    fn matches(&self, kind: &str, status: TriState, reason: &str) -> bool {
         self.kind == kind && self.status == status && (self.reasons.is_empty() || self.reasons.contains(reason))
     }
 
     /// Whether the condition stands as asked for.
-    pub fn is_met_by(&self, condition: &Foreign) -> bool {
+    pub fn is_met_by(&self, condition: &ExternalCondition) -> bool {
         self.matches(&condition.kind, condition.status, &condition.reason)
     }
 
     /// Whether it is met among the conditions of a Node.
-    pub fn is_met_among(&self, conditions: &[Foreign]) -> bool {
-        matches!(standing(conditions, &self.kind), Standing::As(one) if self.is_met_by(one))
+    pub fn is_met_among(&self, conditions: &[ExternalCondition]) -> bool {
+        matches!(standing(conditions, &self.kind), ConditionState::As(one) if self.is_met_by(one))
     }
 
     /// Whether a fault is about such a condition.
@@ -132,21 +133,21 @@ impl Asked {
 }
 
 /// All that one rule asks for of one type. It is the same to the rule which of them holds.
-pub type Asking = BTreeSet<Asked>;
+pub type Asking = BTreeSet<ConditionMatcher>;
 
 /// What each of these rules asks for of one type.
-pub fn askings<'a>(rules: impl IntoIterator<Item = &'a [Asked]>, kind: &str) -> Vec<Asking> {
-    let of_rule = |asked: &[Asked]| asked.iter().filter(|one| one.kind == kind).cloned().collect::<Asking>();
+pub fn askings<'a>(rules: impl IntoIterator<Item = &'a [ConditionMatcher]>, kind: &str) -> Vec<Asking> {
+    let of_rule = |asked: &[ConditionMatcher]| asked.iter().filter(|one| one.kind == kind).cloned().collect::<Asking>();
     rules.into_iter().map(of_rule).filter(|asking| !asking.is_empty()).collect()
 }
 
 /// The statuses that are one fault with this one: those that some rule asks for together with it, and so on.
-pub fn statuses_with(status: Tri, askings: &[Asking]) -> BTreeSet<Tri> {
+pub fn statuses_with(status: TriState, askings: &[Asking]) -> BTreeSet<TriState> {
     let mut all = BTreeSet::from([status]);
     // There are three, so after two rounds no further one is joined.
     for _ in 0..2 {
         let joined = |asking: &&Asking| asking.iter().any(|asked| all.contains(&asked.status));
-        let more: Vec<Tri> = askings.iter().filter(joined).flatten().map(|asked| asked.status).collect();
+        let more: Vec<TriState> = askings.iter().filter(joined).flatten().map(|asked| asked.status).collect();
         all.extend(more);
     }
     all
@@ -163,12 +164,12 @@ pub struct Lasted {
 
 /// A condition that stands on a node as some policy asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Noticed {
+pub struct ObservedCondition {
     /// The condition. Its message is the one that it had when it was first seen with this status and reason: some tools write a
     /// time or a count into it with every heartbeat.
-    pub condition: Foreign,
+    pub condition: ExternalCondition,
     /// Its status, and those that are the same fault.
-    pub statuses: BTreeSet<Tri>,
+    pub statuses: BTreeSet<TriState>,
     /// When the controller first saw it in any of these without a gap since, by its wall clock.
     pub first_seen: Timestamp,
     /// For how long each rule has seen it that asks for it as it stands now, by all that the rule asks for of this type.
@@ -177,7 +178,7 @@ pub struct Noticed {
     pub flaps: bool,
 }
 
-impl Noticed {
+impl ObservedCondition {
     /// Identity of the fault: the same for as long as the type is and the status is one of those that are asked for together,
     /// whatever the reason.
     pub fn id(&self, node: &str) -> String {
@@ -192,7 +193,7 @@ impl Noticed {
     }
 
     /// For how long it has been there for a rule that asks for this. `node_flaps`: whether its node does.
-    pub fn lasted_for(&self, asked: &[Asked], node_flaps: bool) -> Duration {
+    pub fn lasted_for(&self, asked: &[ConditionMatcher], node_flaps: bool) -> Duration {
         let asking = askings([asked], &self.condition.kind).pop().unwrap_or_default();
         let Some(lasted) = self.lasted.get(&asking) else { return Duration::ZERO };
         if self.flaps || node_flaps { lasted.unbroken.max(lasted.all_in_all) } else { lasted.unbroken }
@@ -201,7 +202,7 @@ impl Noticed {
     /// The fault that it is. Confirmed as it is found: the tool that wrote it has looked, and a rule that wants it to last
     /// says so. `is_heard`: whether the node's kubelet still writes on the Node.
     pub fn fault(&self, node: &str, is_heard: bool) -> Fault {
-        let Foreign { kind, status, reason, message } = &self.condition;
+        let ExternalCondition { kind, status, reason, message } = &self.condition;
         let line = |text: &str| bounded(text, MAX_LINE);
         let stands = match reason.as_str() {
             "" => format!("condition {kind} of the Node is {}", status.as_str()),

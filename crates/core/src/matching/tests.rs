@@ -18,8 +18,8 @@ fn seen(of: &[(&str, &str)], owner: Option<&str>, asked: &[&str]) -> BTreeMap<Po
     BTreeMap::from([(pod("cart"), PodSeen::Read(PodTraits::of(&labels(of), owner, &set(asked))))])
 }
 
-fn selects(requirement: Requirement) -> Narrow {
-    Narrow { pods: Some(Selector(vec![requirement])), ..Narrow::default() }
+fn selects(requirement: Requirement) -> Matching {
+    Matching { pods: Some(Selector(vec![requirement])), ..Matching::default() }
 }
 
 fn all_requirements() -> [Requirement; 4] {
@@ -32,8 +32,11 @@ fn all_requirements() -> [Requirement; 4] {
     ]
 }
 
-fn ask(narrow: &Narrow, about: Option<&PodRef>, pods: &BTreeMap<PodRef, PodSeen>) -> Answer {
-    narrow.holds(about.map_or(About::NoPod, About::Pod), &Around { pods: Some(pods), ..Around::default() })
+fn ask(matching: &Matching, about: Option<&PodRef>, pods: &BTreeMap<PodRef, PodSeen>) -> Match {
+    matching.holds(
+        about.map_or(PodOfFault::NoPod, PodOfFault::Pod),
+        &MatchContext { pods: Some(pods), ..MatchContext::default() },
+    )
 }
 
 #[test]
@@ -47,11 +50,11 @@ fn every_requirement_is_answered_by_the_label_that_was_read_and_by_nothing_else(
     ] {
         let pods = read(of);
         let found = all_requirements().map(|one| ask(&selects(one), Some(&cart), &pods));
-        assert_eq!(found, expected.map(Answer::from), "{of:?}");
+        assert_eq!(found, expected.map(Match::from), "{of:?}");
     }
     let lacks = |pods: &BTreeMap<PodRef, PodSeen>| {
         all_requirements().map(|one| match ask(&selects(one), Some(&cart), pods) {
-            Answer::Unknown(lack) => Some(lack.passes),
+            Match::Unknown(lack) => Some(lack.passes),
             _ => None,
         })
     };
@@ -78,35 +81,36 @@ fn every_requirement_is_answered_by_the_label_that_was_read_and_by_nothing_else(
 fn a_fault_about_no_pod_is_not_one_about_a_pod_without_such_a_label() {
     let none = BTreeMap::new();
     for one in all_requirements() {
-        assert_eq!(ask(&selects(one), None, &none), Answer::No);
+        assert_eq!(ask(&selects(one), None, &none), Match::No);
     }
-    let any = Narrow { pods: Some(Selector::default()), ..Narrow::default() };
-    assert_eq!((ask(&any, None, &none), ask(&any, Some(&pod("cart")), &none)), (Answer::No, Answer::Yes));
-    let bare = Narrow { owner_kinds: set(&[NO_OWNER]), ..Narrow::default() };
-    assert_eq!(ask(&bare, None, &none), Answer::No, "a pod without an owner is a pod");
-    assert_eq!(ask(&Narrow::default(), None, &none), Answer::Yes);
+    let any = Matching { pods: Some(Selector::default()), ..Matching::default() };
+    assert_eq!((ask(&any, None, &none), ask(&any, Some(&pod("cart")), &none)), (Match::No, Match::Yes));
+    let bare = Matching { owner_kinds: set(&[NO_OWNER]), ..Matching::default() };
+    assert_eq!(ask(&bare, None, &none), Match::No, "a pod without an owner is a pod");
+    assert_eq!(ask(&Matching::default(), None, &none), Match::Yes);
     assert!(!any.asks_of_pods() && bare.asks_of_pods());
 }
 
 #[test]
 fn owners_are_compared_by_their_kind() {
-    let kinds = Narrow { owner_kinds: set(&["DaemonSet", NO_OWNER]), ..Narrow::default() };
+    let kinds = Matching { owner_kinds: set(&["DaemonSet", NO_OWNER]), ..Matching::default() };
     let cart = pod("cart");
     for (owner, expected) in
         [(Some("DaemonSet"), true), (None, true), (Some("ReplicaSet"), false), (Some("Node"), false)]
     {
         assert_eq!(ask(&kinds, Some(&cart), &seen(&[], owner, &[])), expected.into(), "{owner:?}");
     }
-    assert!(matches!(ask(&kinds, Some(&cart), &BTreeMap::new()), Answer::Unknown(_)));
+    assert!(matches!(ask(&kinds, Some(&cart), &BTreeMap::new()), Match::Unknown(_)));
 }
 
 #[test]
 fn runtimes_and_kubelets_are_compared_by_what_the_node_tells() {
     let range = |text: &str| Range::parse(text).unwrap();
     let runtime = |name: &str, versions: Option<&str>| Runtime { name: name.into(), versions: versions.map(range) };
-    let asks = |runtimes: &[Runtime]| Narrow { runtimes: runtimes.to_vec(), ..Narrow::default() };
-    let told =
-        |narrow: &Narrow, runtime: Option<&str>| narrow.holds(About::NoPod, &Around { runtime, ..Around::default() });
+    let asks = |runtimes: &[Runtime]| Matching { runtimes: runtimes.to_vec(), ..Matching::default() };
+    let told = |matching: &Matching, runtime: Option<&str>| {
+        matching.holds(PodOfFault::NoPod, &MatchContext { runtime, ..MatchContext::default() })
+    };
     let old = asks(&[runtime("containerd", Some(">=1.7.0 <1.7.24")), runtime("docker", None)]);
     for (told_as, expected) in [
         ("containerd://1.7.23", true),
@@ -121,34 +125,36 @@ fn runtimes_and_kubelets_are_compared_by_what_the_node_tells() {
         assert_eq!(told(&old, Some(told_as)), expected.into(), "{told_as}");
     }
     for unknown in [None, Some(""), Some("1.7.3"), Some("containerd://Unknown"), Some("containerd://")] {
-        let Answer::Unknown(lack) = told(&old, unknown) else { panic!("{unknown:?}") };
+        let Match::Unknown(lack) = told(&old, unknown) else { panic!("{unknown:?}") };
         assert!(!lack.passes && lack.what.contains("container runtime"), "{lack:?}");
     }
     // Either of two ranges of one runtime.
     let both = asks(&[runtime("containerd", Some("<1.7")), runtime("containerd", Some(">=2"))]);
     assert_eq!(
         ["1.6.9", "1.7.0", "2.1.0"].map(|v| told(&both, Some(&format!("containerd://{v}")))),
-        [Answer::Yes, Answer::No, Answer::Yes]
+        [Match::Yes, Match::No, Match::Yes]
     );
-    let kubelets = Narrow { kubelets: vec![range("=1.29"), range(">=1.31.2")], ..Narrow::default() };
-    let of = |kubelet: Option<&str>| kubelets.holds(About::NoPod, &Around { kubelet, ..Around::default() });
+    let kubelets = Matching { kubelets: vec![range("=1.29"), range(">=1.31.2")], ..Matching::default() };
+    let of =
+        |kubelet: Option<&str>| kubelets.holds(PodOfFault::NoPod, &MatchContext { kubelet, ..MatchContext::default() });
     assert_eq!(
         ["v1.29.3-eks-ae9a62a", "v1.30.0", "v1.31.2+k3s1"].map(|v| of(Some(v))),
-        [Answer::Yes, Answer::No, Answer::Yes]
+        [Match::Yes, Match::No, Match::Yes]
     );
     assert!(
-        matches!(of(None), Answer::Unknown(_)) && matches!(of(Some("v0.0.0-master+$Format:%H$")), Answer::Unknown(_))
+        matches!(of(None), Match::Unknown(_)) && matches!(of(Some("v0.0.0-master+$Format:%H$")), Match::Unknown(_))
     );
 }
 
 #[test]
 fn a_no_is_a_no_whatever_is_not_known() {
-    let narrow =
-        Narrow { kubelets: vec![Range::parse(">=1.31").unwrap()], ..selects(Requirement::Exists("app".into())) };
-    let answer = |kubelet| narrow.holds(About::Pod(&pod("cart")), &Around { kubelet, ..Around::default() });
-    assert_eq!(answer(Some("v1.30.0")), Answer::No);
+    let matching =
+        Matching { kubelets: vec![Range::parse(">=1.31").unwrap()], ..selects(Requirement::Exists("app".into())) };
+    let answer =
+        |kubelet| matching.holds(PodOfFault::Pod(&pod("cart")), &MatchContext { kubelet, ..MatchContext::default() });
+    assert_eq!(answer(Some("v1.30.0")), Match::No);
     let passes = |answer| match answer {
-        Answer::Unknown(Lack { passes, .. }) => Some(passes),
+        Match::Unknown(MissingFact { passes, .. }) => Some(passes),
         _ => None,
     };
     assert_eq!(passes(answer(Some("v1.31.0"))), Some(true));
@@ -165,9 +171,9 @@ fn a_pod_that_is_gone_stays_as_it_was_and_what_was_not_read_of_it_is_never_known
         }
     }
     let found = all_requirements().map(|one| ask(&selects(one), Some(&cart), &pods));
-    assert_eq!(found, [true, false, true, false].map(Answer::from));
+    assert_eq!(found, [true, false, true, false].map(Match::from));
     let other = ask(&selects(Requirement::DoesNotExist("tier".into())), Some(&cart), &pods);
-    let Answer::Unknown(lack) = other else { panic!("{other:?}") };
+    let Match::Unknown(lack) = other else { panic!("{other:?}") };
     assert!(!lack.passes && lack.what.contains("label tier was not read while"), "{lack:?}");
 }
 
@@ -193,16 +199,16 @@ proptest! {
         };
         let owner_kinds = kinds.iter().map(|kind| (*kind).to_owned()).collect();
         let selector = Selector(asked.iter().map(requirement).collect());
-        let narrow = Narrow { pods: Some(selector.clone()), owner_kinds, ..Narrow::default() };
+        let matching = Matching { pods: Some(selector.clone()), owner_kinds, ..Matching::default() };
         let cart = pod("cart");
         let with = |keys: &BTreeSet<String>| {
             BTreeMap::from([(cart.clone(), PodSeen::Read(PodTraits::of(&of, owner, keys)))])
         };
         let all: BTreeSet<String> = ["a", "b", "c"].map(str::to_owned).into();
-        let truth = ask(&narrow, Some(&cart), &with(&all));
-        let is_owner = narrow.owner_kinds.is_empty() || narrow.owner_kinds.contains(owner.unwrap_or(NO_OWNER));
-        prop_assert_eq!(&truth, &Answer::from(is_owner && selector.matches(&of)));
-        let partly = ask(&narrow, Some(&cart), &if is_read { with(&read) } else { BTreeMap::new() });
-        prop_assert!(partly == truth || matches!(partly, Answer::Unknown(_)), "{:?} {:?}", partly, truth);
+        let truth = ask(&matching, Some(&cart), &with(&all));
+        let is_owner = matching.owner_kinds.is_empty() || matching.owner_kinds.contains(owner.unwrap_or(NO_OWNER));
+        prop_assert_eq!(&truth, &Match::from(is_owner && selector.matches(&of)));
+        let partly = ask(&matching, Some(&cart), &if is_read { with(&read) } else { BTreeMap::new() });
+        prop_assert!(partly == truth || matches!(partly, Match::Unknown(_)), "{:?} {:?}", partly, truth);
     }
 }

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use super::evidence::{NodeFacts, Probe, Seen};
+use super::evidence::{NodeContext, ObservedFault, Probe};
 use super::{
-    Block, BlockReason, Ctx, Operation, cause, drain, executors, hand_off, limits, mark, protect, readiness, reboot,
-    refused, relapse, restart, taint, unreadable,
+    Block, BlockReason, Ctx, Operation, cause, drain, executors, hand_off, limits, mark, readiness, reboot, recurrence,
+    refused, restart, safeguards, taint, unreadable,
 };
-use crate::fault::{Fault, FaultType, Target};
+use crate::command::{ActionCommand, CommandAction, Restart, Signal};
+use crate::fault::Fault;
+use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
-use crate::order::{NodeAction, Order, Restart, Signal};
 use crate::policy::Applicability;
-use crate::policy::{Action, ActionType, Daemon, Found, Mode, OnFailure, Policy, Rule, Step};
+use crate::policy::{Action, ActionType, Daemon, Mode, OnFailure, Policy, Rule, RuleMatch, Step};
 use crate::reboot as of_reboot;
 use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState};
 use crate::window;
@@ -22,7 +23,7 @@ const FREE_TRIES: usize = 5;
 const FREE_WAIT: Duration = Duration::from_secs(10);
 
 /// Whether the action can do anything about the fault at all; if not, why.
-pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
+pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeContext<'_>) -> Result<(), &'static str> {
     let remedy = &fault.kind.spec().remedy;
     match action {
         Action::Notify { .. } => Ok(()),
@@ -38,7 +39,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
         Action::Cordon(_) | Action::Taint(_) | Action::Drain(_) => remedy.fewer_pods,
         Action::DeletePod => {
             remedy.new_pod?;
-            if protect::is_being_deleted(facts, fault) && protect::hung_process(facts, fault).is_none() {
+            if safeguards::is_being_deleted(facts, fault) && safeguards::hung_process(facts, fault).is_none() {
                 return Err("the pod is being deleted already");
             }
             Ok(())
@@ -48,7 +49,7 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeFacts<'_>) -> 
 
 /// A node is not cordoned or drained for the sake of healing steps none of which can do anything about this fault. A rule without
 /// any is another matter, and so is one that keeps it: who writes such a one wants the cordon for itself.
-fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'_>) -> Result<(), &'static str> {
+fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeContext<'_>) -> Result<(), &'static str> {
     let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
     let is_for_healing = match step.action {
         Action::Cordon(keep) => keep.is_none(),
@@ -57,7 +58,7 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'
     };
     // Nor for a restart that was waited for in vain.
     let helps =
-        |action| applies(action, fault, facts).is_ok() && restart::has_waited(action, fault, facts, rule).is_ok();
+        |action| applies(action, fault, facts).is_ok() && restart::require_waiting(action, fault, facts, rule).is_ok();
     if !is_for_healing || healing.peek().is_none() || healing.any(helps) {
         return Ok(());
     }
@@ -66,12 +67,12 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeFacts<'
 
 /// Whether what has healed a fault that came back is an attempt that has failed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Relapse<'c> {
+pub(super) enum Recurrence<'c> {
     Counts(Ctx<'c>),
     Ignored,
 }
 
-impl<'c> Relapse<'c> {
+impl<'c> Recurrence<'c> {
     /// As it is in this remediation: who starts a step by hand knows what has been done.
     pub fn of(ctx: Ctx<'c>, remediation: Option<&Remediation>) -> Self {
         if remediation.is_some_and(|remediation| remediation.manual.is_some()) {
@@ -84,43 +85,44 @@ impl<'c> Relapse<'c> {
 
 /// Whether a step above heals that may be taken now, and by nobody's word but the policy's: what has helped for a while is not given
 /// up for what is held, cannot be done at all, or waits for a person.
-fn is_more(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault: &Fault, standing: &RemediationFault, rule: &Rule) -> bool {
+fn is_more(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault, standing: &RemediationFault, rule: &Rule) -> bool {
     let (Some(seen), Some(policy)) = (facts.find(&fault.id), facts.policy_for(fault)) else { return false };
     let above = usize::try_from(standing.step_index).map_or(usize::MAX, |step_index| step_index.saturating_add(1));
     for step in rule.steps.iter().skip(above).filter(|step| step.acts()) {
-        if drain::is_lacking(ctx, facts, &step.action).is_some() {
+        if drain::unavailable(ctx, facts, &step.action).is_some() {
             return false;
         }
         if step.heals() && applies(&step.action, fault, facts).is_ok() {
-            let may = || may_take(ctx, facts, policy, seen, rule, step, Look::Fresh).is_ok();
-            return !step.needs_approval() && hand_off::is_lacking(ctx, &step.action).is_none() && may();
+            let may = || may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh).is_ok();
+            return !step.needs_approval() && hand_off::unavailable(ctx, &step.action).is_none() && may();
         }
     }
     false
 }
 
 /// Moves the fault up to the step that is next for it, by what counts of its past. `None` = its ladder is at an end.
-pub(super) fn climb<'r>(
-    relapse: Relapse<'_>,
+pub(super) fn select_step<'r>(
+    relapse: Recurrence<'_>,
     standing: &mut RemediationFault,
     rule: &'r Rule,
     remediation: Option<&Remediation>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     fault: Option<&Fault>,
     notes: &mut Vec<String>,
 ) -> Option<&'r Step> {
     let spent = |standing: &RemediationFault, step: &Step| match relapse {
-        Relapse::Counts(ctx) => {
+        Recurrence::Counts(ctx) => {
             let fault = fault?;
             let policy = facts.policy_for(fault)?;
-            relapse::is_spent(facts, standing, policy, step).filter(|_| is_more(ctx, facts, fault, standing, rule))
+            recurrence::spent_reason(facts, standing, policy, step)
+                .filter(|_| is_more(ctx, facts, fault, standing, rule))
         }
-        Relapse::Ignored => None,
+        Recurrence::Ignored => None,
     };
     loop {
         let step = rule.steps.get(usize::try_from(standing.step_index).ok()?)?;
         if is_used_up(standing, step, remediation) {
-            if let Some(why) = is_last(standing, step, remediation) {
+            if let Some(why) = notify_only_reason(standing, step, remediation) {
                 let (number, action) = (standing.step_index + 1, step.action.kind().as_str());
                 notes.push(format!("step {number} {action} of rule {} {why}, and nothing harsher follows", rule.name));
                 standing.step_index = rule.next_notify_step(standing.step_index + 1);
@@ -136,9 +138,9 @@ pub(super) fn climb<'r>(
         }
         let useful = fault.map_or(Ok(()), |fault| {
             applies(&step.action, fault, facts)?;
-            restart::has_waited(&step.action, fault, facts, rule)?;
-            hand_off::is_new(&step.action, remediation)?;
-            reboot::is_new(step, remediation)?;
+            restart::require_waiting(&step.action, fault, facts, rule)?;
+            hand_off::require_untried(&step.action, remediation)?;
+            reboot::require_untried(step, remediation)?;
             containing_helps(step, rule, fault, facts)
         });
         match useful {
@@ -164,7 +166,7 @@ fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Rem
     let kind = step.action.kind();
     if kind.marks() && (is_lasting || kind == ActionType::Taint) && remediation.marked_at(kind).is_some() {
         // That a stricter one was wanted is recorded.
-        return taint::is_out_of_place(remediation, step).is_none();
+        return taint::skip_reason(remediation, step).is_none();
     }
     if drain::is_done(step, Some(remediation)) {
         return true;
@@ -185,7 +187,11 @@ fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Rem
 }
 
 /// Why only notifications follow on a step that is used up; `None` = the next step does, as after a mark or a drain.
-fn is_last(standing: &RemediationFault, step: &Step, remediation: Option<&Remediation>) -> Option<&'static str> {
+fn notify_only_reason(
+    standing: &RemediationFault,
+    step: &Step,
+    remediation: Option<&Remediation>,
+) -> Option<&'static str> {
     if step.mode != Mode::Enforce || step.action.kind().marks() || drain::is_done(step, remediation) {
         return None;
     }
@@ -209,9 +215,9 @@ fn attempts<'e>(
 }
 
 /// Whether the evidence is good enough to act on: the probe reports, about this node, and has looked.
-pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> Result<(), Block> {
+pub(super) fn evidence(facts: &NodeContext<'_>, seen: &ObservedFault<'_>, ctx: Ctx<'_>) -> Result<(), Block> {
     let fault = &seen.fault;
-    if fault.kind == FaultType::ProbeNotReporting {
+    if fault.kind.spec().shows_in == ShowsIn::Heartbeats {
         return Ok(());
     }
     match facts.probe {
@@ -243,7 +249,7 @@ pub(super) fn evidence(facts: &NodeFacts<'_>, seen: &Seen<'_>, ctx: Ctx<'_>) -> 
 
 /// How good the evidence has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum EvidenceRequirement {
     /// The probe reports, and has looked lately.
     Fresh,
     /// What was seen last: enough to tell people of it when nobody can look any more.
@@ -253,12 +259,12 @@ pub(super) enum Look {
 /// Whether this step may be taken on this fault now, and in which executor.
 pub(super) fn may_take(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    seen: &Seen<'_>,
+    seen: &ObservedFault<'_>,
     rule: &Rule,
     step: &Step,
-    look: Look,
+    look: EvidenceRequirement,
 ) -> Result<Executor, Block> {
     unreadable::may_begin(facts)?;
     // Before the evidence: what has to wait for its hour, or for a person, is not replaced by a harsher step.
@@ -268,7 +274,7 @@ pub(super) fn may_take(
     }
     still_asked_for(facts, policy, rule, &seen.fault, step)?;
     match evidence(facts, seen, ctx) {
-        Err(block) if look == Look::Any && block.awaits_look() => {}
+        Err(block) if look == EvidenceRequirement::Any && block.awaits_look() => {}
         looked => looked?,
     }
     if !matches!(step.action, Action::Notify { .. }) {
@@ -277,14 +283,14 @@ pub(super) fn may_take(
     match &step.action {
         Action::Cordon(_) | Action::Taint(_) | Action::Notify { .. } => Ok(Executor::Controller),
         Action::HandOff(with) => {
-            hand_off::is_proven(ctx, with)?;
-            hand_off::is_allowed(ctx, facts, with).map(|()| Executor::Controller)
+            hand_off::require_proof(ctx, with)?;
+            hand_off::admit(ctx, facts, with).map(|()| Executor::Controller)
         }
         Action::Drain(with) => drain::may_begin(ctx, facts, policy, &seen.fault, with).map(|()| Executor::Controller),
-        Action::DeletePod => protect::delete_pod(ctx, facts, seen, rule, step).map(|()| Executor::Controller),
+        Action::DeletePod => safeguards::delete_pod(ctx, facts, seen, rule, step).map(|()| Executor::Controller),
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
             named_target(facts, &seen.fault)?;
-            protect::release(ctx, &seen.fault, *signal, *allow_running_pods)?;
+            safeguards::release(ctx, &seen.fault, *signal, *allow_running_pods)?;
             Ok(executors::choose(facts).0)
         }
         Action::CleanupOrphans => {
@@ -294,11 +300,11 @@ pub(super) fn may_take(
         // By the probe, always: the end of a Job could not be told while the kubelet is away, and a Job may be among what a
         // runtime takes down with it.
         Action::Reboot(_) | Action::MarkForReboot(_) => {
-            named_for_reboot(facts, &seen.fault)?;
-            reboot::is_allowed(ctx, facts, &step.action).map(|()| Executor::Probe)
+            named_target(facts, &seen.fault)?;
+            reboot::admit(ctx, facts, &step.action).map(|()| Executor::Probe)
         }
         Action::Restart { daemon, with } => {
-            restart::is_safe(facts, &seen.fault, *daemon, with).map(|()| Executor::Probe)
+            restart::require_safe(facts, &seen.fault, *daemon, with).map(|()| Executor::Probe)
         }
     }
 }
@@ -307,13 +313,13 @@ pub(super) fn may_take(
 /// have other labels by now, the node another kubelet; and whether no rule that goes first may turn out to mean it as well. What
 /// nobody knows keeps nobody from being told.
 pub(super) fn still_asked_for(
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
     rule: &Rule,
     fault: &Fault,
     step: &Step,
 ) -> Result<(), Block> {
-    if fault.kind == FaultType::NodeCondition && !rule.is_for(fault) {
+    if fault.kind.spec().shows_in == ShowsIn::Condition && !rule.is_for(fault) {
         let message =
             format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
         return Err(Block::new(BlockReason::NotConfirmed, &message));
@@ -336,15 +342,15 @@ pub(super) fn still_asked_for(
         Applicability::Yes => {
             let Some(first) = facts.policy_for(fault) else { return Ok(()) };
             match facts.rule_of(first, fault) {
-                Found::Perhaps(other, lack) => Err(readiness::doubtful(first, other, fault, &lack)),
-                Found::Rule(_) | Found::Nothing => Ok(()),
+                RuleMatch::Perhaps(other, lack) => Err(readiness::doubtful(first, other, fault, &lack)),
+                RuleMatch::Rule(_) | RuleMatch::Nothing => Ok(()),
             }
         }
     }
 }
 
 /// Whether the node may be acted on once more.
-fn of_node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, policy: &Policy) -> Result<(), Block> {
+fn of_node(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy) -> Result<(), Block> {
     let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
     let Some(spent) = limits::spent(facts, policy, now, ctx.settings.answer_within) else { return Ok(()) };
     let message = if spent.is_slow {
@@ -381,7 +387,7 @@ fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Block> {
 
 /// Whether the node's probe may act: where that is switched off, or its self-check failed, the node is only looked at, by
 /// whatever hand an act would come.
-pub(super) fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
+pub(super) fn may_be_touched(facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
     let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
     if heartbeat.is_some_and(|heartbeat| heartbeat.actions_enabled) {
         return Ok(());
@@ -393,14 +399,8 @@ pub(super) fn may_be_touched(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(),
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
-fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
-    let Target { process, container_id, sandbox_id, .. } = &fault.target;
-    let is_named = match fault.kind {
-        FaultType::OrphanContainer => container_id.is_some(),
-        FaultType::LeakedShim => process.is_some() || sandbox_id.is_some(),
-        _ => process.is_some(),
-    };
-    if is_named {
+fn named_target(facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
+    if (fault.kind.spec().names)(&fault.target) {
         return Ok(());
     }
     let message =
@@ -408,19 +408,10 @@ fn named_target(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
-/// The node looks at a process once more before a reboot, where the fault is about one.
-fn named_for_reboot(facts: &NodeFacts<'_>, fault: &Fault) -> Result<(), Block> {
-    use FaultType as F;
-    match fault.kind {
-        F::RuntimeUnreachable | F::RuntimeListHung | F::KubeletDown => Ok(()),
-        _ => named_target(facts, fault),
-    }
-}
-
 /// Whether the step has to wait after its last attempt.
 pub(super) fn cooled_down(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     remediation: &Remediation,
     standing: &RemediationFault,
     step: &Step,
@@ -434,7 +425,7 @@ pub(super) fn cooled_down(
     let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
     // A probe that falls silent meanwhile must not hold the step, and with it the policy's slot, for ever: after that the
     // evidence itself holds it, and for no longer than anything is held.
-    let patience = ctx.patience(step);
+    let patience = ctx.block_timeout(step);
     if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
         return Ok(());
     }
@@ -461,7 +452,7 @@ pub(super) fn cooled_down(
 /// What a reserved step does.
 pub(super) fn operation(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     record: &StepRecord,
     fault: &Fault,
     step: &Step,
@@ -485,20 +476,20 @@ pub(super) fn operation(
             let message = refused.as_deref().or(message.as_deref());
             return Some(Operation::Notify(notice(facts.name, fault, message, unlooked)));
         }
-        Action::CleanupOrphans => NodeAction::CleanupOrphans,
-        Action::Reboot(_) => NodeAction::Reboot,
-        Action::MarkForReboot(_) => NodeAction::MarkForReboot,
-        Action::Restart { daemon: Daemon::Kubelet, .. } => NodeAction::RestartKubelet,
-        Action::Restart { daemon: Daemon::Runtime, .. } => NodeAction::RestartRuntime,
+        Action::CleanupOrphans => CommandAction::CleanupOrphans,
+        Action::Reboot(_) => CommandAction::Reboot,
+        Action::MarkForReboot(_) => CommandAction::MarkForReboot,
+        Action::Restart { daemon: Daemon::Kubelet, .. } => CommandAction::RestartKubelet,
+        Action::Restart { daemon: Daemon::Runtime, .. } => CommandAction::RestartRuntime,
         Action::ReleaseHungProcess { signal, allow_running_pods } => {
-            allow = *allow_running_pods || protect::is_terminating(ctx, fault);
+            allow = *allow_running_pods || safeguards::is_terminating(ctx, fault);
             match signal {
-                Signal::Cont => NodeAction::ReleaseCont,
-                Signal::Kill => NodeAction::ReleaseKill,
+                Signal::Cont => CommandAction::ReleaseCont,
+                Signal::Kill => CommandAction::ReleaseKill,
             }
         }
     };
-    let order = Order {
+    let order = ActionCommand {
         operation_id: record.operation_id.clone(),
         epoch: ctx.snapshot.epoch,
         node: facts.name.to_owned(),
@@ -516,7 +507,7 @@ pub(super) fn operation(
     };
     Some(match record.executor {
         Executor::Job => Operation::RunJob(order),
-        Executor::Probe | Executor::Controller => Operation::GiveOrder(order),
+        Executor::Probe | Executor::Controller => Operation::GiveCommand(order),
     })
 }
 

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::evidence::{NodeFacts, Probe, Seen};
-use super::turn::Turn;
-use super::{BlockReason, Blocked, Ctx, Health, NodeOutlook, Remedy, SelfHealing, going_down, readiness};
-use crate::fault::{Fault, FaultState, FaultType, Severity};
+use super::evidence::{NodeContext, ObservedFault, Probe};
+use super::update::RemediationUpdate;
+use super::{BlockReason, Blocked, Ctx, Health, NodeStatusView, Remedy, SelfHealing, pending_reboot, readiness};
+use crate::fault::{Fault, FaultState, Severity};
+use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
-use crate::policy::{Found, Mode};
+use crate::policy::{Mode, RuleMatch};
 use crate::remediation::{Phase, Remediation, StepRecord, StepState};
-use crate::snapshot::Tri;
+use crate::snapshot::TriState;
 use crate::text::bounded;
 
 /// Longest phrase of a summary.
@@ -20,20 +21,20 @@ const PHRASE: usize = 256;
 /// What is written about nodes on which nothing happens: most of a fleet, and of all that stand alike the same is said. It is put into
 /// words once for each way to stand.
 #[derive(Debug, Default)]
-pub(super) struct Resting<'a>(BTreeMap<Stands<'a>, Arc<NodeOutlook>>);
+pub(super) struct Resting<'a>(BTreeMap<Stands<'a>, Arc<NodeStatusView>>);
 
 /// All that is said of a node at rest: the policy that goes first there, the kubelet's version, and whether the node does not flap.
-type Stands<'a> = (Option<&'a str>, Option<&'a str>, Tri);
+type Stands<'a> = (Option<&'a str>, Option<&'a str>, TriState);
 
 impl<'a> Resting<'a> {
     /// What is written about one node.
     pub fn node(
         &mut self,
         ctx: Ctx<'_>,
-        facts: &NodeFacts<'a>,
-        turn: Option<&Turn>,
+        facts: &NodeContext<'a>,
+        turn: Option<&RemediationUpdate>,
         blocked: &[&Blocked],
-    ) -> Arc<NodeOutlook> {
+    ) -> Arc<NodeStatusView> {
         let Some(stands) = at_rest(facts).filter(|_| turn.is_none() && blocked.is_empty()) else {
             return Arc::new(node(ctx, facts, turn, blocked));
         };
@@ -45,8 +46,8 @@ impl<'a> Resting<'a> {
 
 /// How the node stands, where nothing is known of it but that it is well: no fault, no remediation that is remembered, no stuck pod, no
 /// change of late, and a probe that reports as promised.
-fn at_rest<'a>(facts: &NodeFacts<'a>) -> Option<Stands<'a>> {
-    let view = facts.view.filter(|view| view.ready != Tri::Unknown)?;
+fn at_rest<'a>(facts: &NodeContext<'a>) -> Option<Stands<'a>> {
+    let view = facts.view.filter(|view| view.ready != TriState::Unknown)?;
     let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
     let is_noted = facts.flap.is_some() || facts.report.is_none_or(|report| report.stopped.is_some());
     let is_left_alone = readiness::is_suspended(facts) || readiness::is_excluded(facts);
@@ -56,10 +57,15 @@ fn at_rest<'a>(facts: &NodeFacts<'a>) -> Option<Stands<'a>> {
     })
 }
 
-fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, blocked: &[&Blocked]) -> NodeOutlook {
+fn node(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    turn: Option<&RemediationUpdate>,
+    blocked: &[&Blocked],
+) -> NodeStatusView {
     let remediation = turn.map(|turn| &turn.remediation).filter(|remediation| remediation.is_open());
     let is_reporting = facts.probe == Probe::Reporting;
-    NodeOutlook {
+    NodeStatusView {
         health: health(facts),
         top_fault_type: top_fault(facts).map(|seen| seen.fault.kind),
         top_fault: top_fault(facts).map(phrase).unwrap_or_default(),
@@ -71,13 +77,13 @@ fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, blocked: &[&Bl
         kubelet_version: facts.view.and_then(|view| view.kubelet_version.clone()),
         cluster_faults: facts.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
         probe_reporting: match facts.probe {
-            Probe::Reporting => Tri::True,
-            Probe::Silent => Tri::False,
-            _ => Tri::Unknown,
+            Probe::Reporting => TriState::True,
+            Probe::Silent => TriState::False,
+            _ => TriState::Unknown,
         },
         restart_safe_known: is_reporting
-            && facts.view.is_some_and(|view| view.ready != Tri::Unknown)
-            && facts.seen.iter().all(|seen| seen.fault.kind != FaultType::KubeletStartBlocked),
+            && facts.view.is_some_and(|view| view.ready != TriState::Unknown)
+            && facts.seen.iter().all(|seen| seen.fault.kind.spec().shows_in != ShowsIn::KubeletStart),
         self_healing: self_healing(facts, blocked),
         pods_progressing: pods_progressing(facts),
         stable: facts.stable,
@@ -88,27 +94,28 @@ fn node(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: Option<&Turn>, blocked: &[&Bl
 }
 
 /// The policy at work, else the one for the worst fault, else the one that goes first.
-fn policy(facts: &NodeFacts<'_>, remediation: Option<&Remediation>) -> Option<String> {
+fn policy(facts: &NodeContext<'_>, remediation: Option<&Remediation>) -> Option<String> {
     let of_worst = || top_fault(facts).and_then(|seen| facts.policy_for(&seen.fault));
     let idle = || of_worst().or_else(|| facts.policies.first().copied()).map(|policy| policy.name.clone());
     remediation.map(|remediation| remediation.policy.clone()).or_else(idle)
 }
 
 /// What stands ready for a fault.
-fn remedy(facts: &NodeFacts<'_>, seen: &Seen<'_>) -> Option<(String, Remedy)> {
+fn remedy(facts: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Option<(String, Remedy)> {
     let policy = facts.policy_for(&seen.fault)?;
     let rule = match facts.rule_of(policy, &seen.fault) {
-        Found::Rule(rule) => Some(rule.name.clone()),
-        Found::Perhaps(..) | Found::Nothing => None,
+        RuleMatch::Rule(rule) => Some(rule.name.clone()),
+        RuleMatch::Perhaps(..) | RuleMatch::Nothing => None,
     };
     Some((seen.fault.id.clone(), Remedy { policy: policy.name.clone(), rule }))
 }
 
-fn health(facts: &NodeFacts<'_>) -> Health {
+fn health(facts: &NodeContext<'_>) -> Health {
     if facts.probe != Probe::Reporting {
         return Health::Unknown;
     }
-    let harms = |seen: &Seen<'_>| seen.fault.state == FaultState::Confirmed && seen.fault.severity >= Severity::Medium;
+    let harms =
+        |seen: &ObservedFault<'_>| seen.fault.state == FaultState::Confirmed && seen.fault.severity >= Severity::Medium;
     if facts.seen.iter().any(harms) {
         Health::Unhealthy
     } else if facts.seen.is_empty() {
@@ -119,14 +126,14 @@ fn health(facts: &NodeFacts<'_>) -> Health {
 }
 
 /// Confirmed ones before suspicions; a silent probe before what it said last.
-fn top_fault<'s, 'a>(facts: &'s NodeFacts<'a>) -> Option<&'s Seen<'a>> {
-    let silent = facts.seen.iter().find(|seen| seen.fault.kind == FaultType::ProbeNotReporting);
+fn top_fault<'s, 'a>(facts: &'s NodeContext<'a>) -> Option<&'s ObservedFault<'a>> {
+    let silent = facts.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::Heartbeats);
     silent
         .or_else(|| facts.seen.iter().find(|seen| seen.fault.state == FaultState::Confirmed))
         .or_else(|| facts.seen.first())
 }
 
-fn phrase(seen: &Seen<'_>) -> String {
+fn phrase(seen: &ObservedFault<'_>) -> String {
     let sure = match seen.fault.state {
         FaultState::Suspected => " (suspected)",
         FaultState::Clearing => " (clearing)",
@@ -136,11 +143,11 @@ fn phrase(seen: &Seen<'_>) -> String {
 }
 
 /// The fault without what changes from look to look.
-fn timeless(seen: &Seen<'_>) -> Fault {
+fn timeless(seen: &ObservedFault<'_>) -> Fault {
     Fault { duration_seconds: 0, check_age_seconds: 0, ..seen.fault.as_ref().clone() }
 }
 
-fn activity(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: Option<&Remediation>, blocked: &[&Blocked]) -> String {
+fn activity(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: Option<&Remediation>, blocked: &[&Blocked]) -> String {
     if let Some(remediation) = remediation {
         if let Some(step) = remediation.current_step() {
             return under_way(ctx, remediation, step);
@@ -156,8 +163,8 @@ fn activity(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: Option<&Remediatio
         if remediation.cleanup.owes_taint() && !remediation.has_work() {
             return format!("taking the taint of remediation {} off", remediation.name);
         }
-        if let Some(until) = going_down::keeps_closed(ctx, facts, remediation) {
-            return going_down::told(remediation, until);
+        if let Some(until) = pending_reboot::blocks_uncordon(ctx, facts, remediation) {
+            return pending_reboot::told(remediation, until);
         }
         if remediation.cleanup.is_owed() && !remediation.has_work() {
             return format!("putting back the cordon of remediation {}", remediation.name);
@@ -192,7 +199,7 @@ fn under_way(ctx: Ctx<'_>, remediation: &Remediation, step: &StepRecord) -> Stri
     format!("step {}/{steps} {} by {:?}, {how}", step.step_index.saturating_add(1), step.phrase(), step.executor)
 }
 
-fn last_done(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> String {
+fn last_done(ctx: Ctx<'_>, facts: &NodeContext<'_>) -> String {
     let recent = facts
         .finished
         .iter()
@@ -214,7 +221,7 @@ fn last_done(ctx: Ctx<'_>, facts: &NodeFacts<'_>) -> String {
     }
 }
 
-fn self_healing(facts: &NodeFacts<'_>, blocked: &[&Blocked]) -> SelfHealing {
+fn self_healing(facts: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
     let has = |reasons: &[BlockReason]| blocked.iter().any(|blocked| reasons.contains(&blocked.reason));
     let needs_a_person = [
         BlockReason::StepsExhausted,
@@ -241,14 +248,14 @@ fn self_healing(facts: &NodeFacts<'_>, blocked: &[&Blocked]) -> SelfHealing {
     }
 }
 
-fn pods_progressing(facts: &NodeFacts<'_>) -> Tri {
+fn pods_progressing(facts: &NodeContext<'_>) -> TriState {
     let held_up = || facts.seen.iter().map(|seen| &seen.fault).filter(|fault| fault.kind.spec().holds_up_pods);
     if held_up().any(|fault| fault.state == FaultState::Confirmed) {
-        return Tri::False;
+        return TriState::False;
     }
     if held_up().next().is_some() || facts.view.is_none() || facts.pods.iter().any(|pod| !pod.ready) {
-        Tri::Unknown
+        TriState::Unknown
     } else {
-        Tri::True
+        TriState::True
     }
 }

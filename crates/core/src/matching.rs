@@ -72,7 +72,7 @@ pub enum PodSeen {
 
 /// What is known of the pod and the node that a fault is about.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Around<'a> {
+pub struct MatchContext<'a> {
     /// The pods that were read.
     pub pods: Option<&'a BTreeMap<PodRef, PodSeen>>,
     /// Container runtime and its version, as the Node tells it: `containerd://1.7.24`.
@@ -83,18 +83,18 @@ pub struct Around<'a> {
 
 /// An answer to what a rule asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Match {
     /// It is for this fault.
     Yes,
     /// It is not.
     No,
     /// Nobody knows now.
-    Unknown(Lack),
+    Unknown(MissingFact),
 }
 
 /// What is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lack {
+pub struct MissingFact {
     /// The field of `match` that asks for it.
     pub field: &'static str,
     /// In one sentence, without an end.
@@ -103,7 +103,7 @@ pub struct Lack {
     pub passes: bool,
 }
 
-impl Answer {
+impl Match {
     /// Both of them, where a no is a no whatever is not known.
     #[must_use]
     pub fn and(self, other: impl FnOnce() -> Self) -> Self {
@@ -120,7 +120,7 @@ impl Answer {
     }
 }
 
-impl From<bool> for Answer {
+impl From<bool> for Match {
     fn from(is: bool) -> Self {
         if is { Self::Yes } else { Self::No }
     }
@@ -137,7 +137,7 @@ pub struct Runtime {
 
 /// What a rule asks beside kind, severity and namespace of the fault. All of it must hold; nothing = it asks nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Narrow {
+pub struct Matching {
     /// Labels of the pod. `Some` without a requirement = any pod, but one there must be.
     pub pods: Option<Selector>,
     /// Kinds of the owner that controls the pod; empty = any, and faults about no pod too.
@@ -159,22 +159,25 @@ pub struct Namespaces {
 
 impl Namespaces {
     /// Whether it is a pod in such a namespace.
-    pub fn hold(&self, about: About<'_>) -> Answer {
-        let is_in =
-            |patterns: &[String], pod: &PodRef| patterns.iter().any(|pattern| text::is_like(pattern, &pod.namespace));
+    pub fn hold(&self, about: PodOfFault<'_>) -> Match {
+        let is_in = |patterns: &[String], pod: &PodRef| {
+            patterns.iter().any(|pattern| text::matches_pattern(pattern, &pod.namespace))
+        };
         match about {
-            _ if self.only.is_empty() && self.except.is_empty() => Answer::Yes,
-            About::Pod(pod) => ((self.only.is_empty() || is_in(&self.only, pod)) && !is_in(&self.except, pod)).into(),
-            About::NoPod => self.only.is_empty().into(),
-            About::Unnamed if self.only.is_empty() => unnamed("excludedNamespaces"),
-            About::Unnamed => unnamed("namespaces"),
+            _ if self.only.is_empty() && self.except.is_empty() => Match::Yes,
+            PodOfFault::Pod(pod) => {
+                ((self.only.is_empty() || is_in(&self.only, pod)) && !is_in(&self.except, pod)).into()
+            }
+            PodOfFault::NoPod => self.only.is_empty().into(),
+            PodOfFault::Unnamed if self.only.is_empty() => unnamed("excludedNamespaces"),
+            PodOfFault::Unnamed => unnamed("namespaces"),
         }
     }
 }
 
 /// The pod that a fault is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About<'f> {
+pub enum PodOfFault<'f> {
     /// This one.
     Pod(&'f PodRef),
     /// None: it is about the node, the runtime or the like.
@@ -183,7 +186,7 @@ pub enum About<'f> {
     Unnamed,
 }
 
-impl<'f> About<'f> {
+impl<'f> PodOfFault<'f> {
     /// The pod that this fault is about.
     pub fn of(fault: &'f Fault) -> Self {
         Self::named(fault.kind, pod_of(fault))
@@ -204,7 +207,7 @@ pub fn pod_of(fault: &Fault) -> Option<&PodRef> {
     fault.subject.pod.as_ref().or(fault.target.pod.as_ref())
 }
 
-impl Narrow {
+impl Matching {
     /// Whether the pod itself has to be read to answer it.
     pub fn asks_of_pods(&self) -> bool {
         !self.owner_kinds.is_empty() || self.pods.as_ref().is_some_and(|selector| !selector.0.is_empty())
@@ -216,7 +219,7 @@ impl Narrow {
     }
 
     /// Whether all of it holds for a fault about this pod, or about none.
-    pub fn holds(&self, about: About<'_>, around: &Around<'_>) -> Answer {
+    pub fn holds(&self, about: PodOfFault<'_>, around: &MatchContext<'_>) -> Match {
         let of_node = self.of_runtime(around.runtime).and(|| self.of_kubelet(around.kubelet));
         of_node.and(|| self.of_pod(about, around.pods))
     }
@@ -226,28 +229,28 @@ impl Narrow {
         if self.pods.is_some() { "podSelector" } else { "ownerKinds" }
     }
 
-    pub(crate) fn of_pod(&self, about: About<'_>, pods: Option<&BTreeMap<PodRef, PodSeen>>) -> Answer {
+    pub(crate) fn of_pod(&self, about: PodOfFault<'_>, pods: Option<&BTreeMap<PodRef, PodSeen>>) -> Match {
         if self.pods.is_none() && self.owner_kinds.is_empty() {
-            return Answer::Yes;
+            return Match::Yes;
         }
         let field = self.field_of_pod();
         let pod = match about {
-            About::Pod(pod) => pod,
-            About::NoPod => return Answer::No,
+            PodOfFault::Pod(pod) => pod,
+            PodOfFault::NoPod => return Match::No,
             // That there is one is all that is asked.
-            About::Unnamed if !self.asks_of_pods() => return Answer::Yes,
-            About::Unnamed => return unnamed(field),
+            PodOfFault::Unnamed if !self.asks_of_pods() => return Match::Yes,
+            PodOfFault::Unnamed => return unnamed(field),
         };
         if !self.asks_of_pods() {
-            return Answer::Yes;
+            return Match::Yes;
         }
-        let lack = |what: String, passes: bool| Answer::Unknown(Lack { field, what, passes });
+        let lack = |what: String, passes: bool| Match::Unknown(MissingFact { field, what, passes });
         match pods.and_then(|pods| pods.get(pod)) {
             Some(PodSeen::Read(seen)) if seen.counts() => {
                 let owner = seen.owner.as_deref().unwrap_or(NO_OWNER);
                 let is_owner = self.owner_kinds.is_empty() || self.owner_kinds.contains(owner);
                 let asked = self.pods.iter().flat_map(|selector| &selector.0);
-                asked.fold(is_owner.into(), |sum: Answer, one| sum.and(|| one.of_pod(seen)))
+                asked.fold(is_owner.into(), |sum: Match, one| sum.and(|| one.of_pod(seen)))
             }
             Some(PodSeen::Gone) => lack(
                 format!("the API has no pod {pod} of that uid any more, and the controller has never seen it"),
@@ -258,50 +261,50 @@ impl Narrow {
         }
     }
 
-    pub(crate) fn of_runtime(&self, told: Option<&str>) -> Answer {
+    pub(crate) fn of_runtime(&self, told: Option<&str>) -> Match {
         if self.runtimes.is_empty() {
-            return Answer::Yes;
+            return Match::Yes;
         }
         let Some((name, text)) = told.and_then(|told| told.split_once("://")) else {
-            return untold("runtimes", "container runtime", told);
+            return unreadable_version("runtimes", "container runtime", told);
         };
         let mut of_name = self.runtimes.iter().filter(|asked| asked.name == name).peekable();
         if of_name.peek().is_none() {
-            return Answer::No;
+            return Match::No;
         }
         if of_name.clone().any(|asked| asked.versions.is_none()) {
-            return Answer::Yes;
+            return Match::Yes;
         }
         match Version::parse(text) {
             Some(version) => of_name.any(|asked| asked.versions.as_ref().is_some_and(|all| all.holds(version))).into(),
-            None => untold("runtimes", "container runtime", told),
+            None => unreadable_version("runtimes", "container runtime", told),
         }
     }
 
-    pub(crate) fn of_kubelet(&self, told: Option<&str>) -> Answer {
+    pub(crate) fn of_kubelet(&self, told: Option<&str>) -> Match {
         if self.kubelets.is_empty() {
-            return Answer::Yes;
+            return Match::Yes;
         }
         match told.and_then(Version::parse) {
             Some(version) => self.kubelets.iter().any(|range| range.holds(version)).into(),
-            None => untold("kubeletVersions", "kubelet", told),
+            None => unreadable_version("kubeletVersions", "kubelet", told),
         }
     }
 }
 
 /// A version that cannot be compared.
-fn untold(field: &'static str, of: &str, told: Option<&str>) -> Answer {
+fn unreadable_version(field: &'static str, of: &str, told: Option<&str>) -> Match {
     let found = told.map_or_else(|| "none".to_owned(), |told| format!("{:?}", bounded(told, LONGEST)));
     let what = format!(
         "the version of the node's {of} cannot be read (status.nodeInfo of the Node: expected one, found {found})"
     );
-    Answer::Unknown(Lack { field, what, passes: false })
+    Match::Unknown(MissingFact { field, what, passes: false })
 }
 
 /// A pod that is not named.
-fn unnamed(field: &'static str) -> Answer {
+fn unnamed(field: &'static str) -> Match {
     let what = "it is about a pod, and the probe does not know which".to_owned();
-    Answer::Unknown(Lack { field, what, passes: false })
+    Match::Unknown(MissingFact { field, what, passes: false })
 }
 
 /// One requirement on a label.
@@ -349,19 +352,19 @@ impl Requirement {
     }
 
     /// Whether a pod meets it of which perhaps not all labels are known.
-    pub(crate) fn of_pod(&self, pod: &PodTraits) -> Answer {
+    pub(crate) fn of_pod(&self, pod: &PodTraits) -> Match {
         let key = self.key();
         match pod.labels.get(key) {
             Some(value) => self.is_met(value.as_deref()).into(),
             None if pod.gone => {
                 let what = format!("the pod's label {key} was not read while the API had the pod");
-                Answer::Unknown(Lack { field: "podSelector", what, passes: false })
+                Match::Unknown(MissingFact { field: "podSelector", what, passes: false })
             }
             None => {
                 let what = format!(
                     "the pod's label {key} is not known yet (no more than the first {MAX_KEYS} for which policies ask are read)"
                 );
-                Answer::Unknown(Lack { field: "podSelector", what, passes: true })
+                Match::Unknown(MissingFact { field: "podSelector", what, passes: true })
             }
         }
     }

@@ -6,16 +6,16 @@
 
 use jiff::Timestamp;
 
-use super::evidence::{Cure, NodeFacts};
-use super::turn::Turn;
-use super::{Ctx, Wake, ending, going_down, hand_off, readiness};
+use super::evidence::{ClearCheck, NodeContext};
+use super::update::RemediationUpdate;
+use super::{Ctx, Wake, ending, hand_off, pending_reboot, readiness};
 use crate::moment::{clock, since};
-use crate::policy::{Action, Keep, Mode, Policy};
+use crate::policy::{Action, Mode, Policy, Quarantine};
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, STOPPED_BY_A_PERSON};
-use crate::snapshot::Tri;
+use crate::snapshot::TriState;
 
 /// For how long the policy keeps the node cordoned for the sake of this fault, whose ladder is at its end.
-fn keep(policy: &Policy, fault: &RemediationFault) -> Option<Keep> {
+fn keep(policy: &Policy, fault: &RemediationFault) -> Option<Quarantine> {
     fault.kind.spec().remedy.fewer_pods.ok()?;
     let reached = usize::try_from(fault.step_index).unwrap_or(usize::MAX);
     let steps = policy.rule(&fault.rule)?.steps.iter().take(reached).filter(|step| step.mode == Mode::Enforce);
@@ -47,8 +47,13 @@ pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timest
 }
 
 /// One look at a remediation whose node is kept cordoned: it goes on so, or ends, and the undo is done.
-pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation, wake: &mut Wake) -> Turn {
-    let mut turn = Turn::new(remediation.clone());
+pub(super) fn watch(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    remediation: &Remediation,
+    wake: &mut Wake,
+) -> RemediationUpdate {
+    let mut turn = RemediationUpdate::new(remediation.clone());
     hand_off::note_uncordon(ctx, facts, &mut turn.remediation);
     note_clean(ctx, facts, &mut turn.remediation, wake);
     match over(ctx, facts, &turn.remediation, wake) {
@@ -68,12 +73,16 @@ pub(super) fn watch(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediati
     if turn.effect.is_some() {
         wake.at(ctx.settings.retry);
     }
-    going_down::note(ctx, facts, &mut turn, wake);
+    pending_reboot::note(ctx, facts, &mut turn, wake);
     turn
 }
 
 /// The remediation for whose sake the node stays cordoned when another one lets go of it.
-pub(super) fn heir<'a>(ctx: Ctx<'_>, facts: &NodeFacts<'a>, giver: Option<&Remediation>) -> Option<&'a Remediation> {
+pub(super) fn successor<'a>(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'a>,
+    giver: Option<&Remediation>,
+) -> Option<&'a Remediation> {
     let is_giver = |kept: &Remediation| giver.is_some_and(|giver| giver.name == kept.name);
     let healed = |kept: &Remediation| {
         let is_resolved = |id: &str| giver?.fault(id).map(|fault| fault.state == Resolution::Resolved);
@@ -84,7 +93,7 @@ pub(super) fn heir<'a>(ctx: Ctx<'_>, facts: &NodeFacts<'a>, giver: Option<&Remed
 }
 
 /// Marks faults healed that have stayed away for as long as the policy asks.
-fn note_clean(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation, wake: &mut Wake) {
+fn note_clean(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation, wake: &mut Wake) {
     let (now, fresh) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
     let Some(policy) = ending::policy_of(ctx, remediation) else { return };
     let ended = remediation.finished_at;
@@ -92,10 +101,10 @@ fn note_clean(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &mut Remediation
         let delay = keep(policy, fault).map_or(std::time::Duration::ZERO, |keep| keep.healthy_delay);
         match facts.cure(fault, ended, now, fresh) {
             // Where nobody could look, it may have been there.
-            Cure::Present | Cure::Unknown => fault.clear_since = None,
+            ClearCheck::Present | ClearCheck::Unknown => fault.clear_since = None,
             // Nor is a node opened that flaps: what is away now comes again.
-            Cure::Clean if facts.stable == Tri::False => fault.clear_since = None,
-            Cure::Clean => {
+            ClearCheck::Clean if facts.stable == TriState::False => fault.clear_since = None,
+            ClearCheck::Clean => {
                 let away = since(now, *fault.clear_since.get_or_insert(now));
                 match delay.checked_sub(away).filter(|left| !left.is_zero()) {
                     Some(left) => wake.at(left),
@@ -115,7 +124,7 @@ enum Over {
 }
 
 /// Why the node is not kept cordoned any longer. None = it is, at least until then.
-fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation, wake: &mut Wake) -> Option<Over> {
+fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation, wake: &mut Wake) -> Option<Over> {
     let is_resolved = remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
     let is_same = facts.view.is_some_and(|view| view.uid == remediation.node_uid);
     // Nor does a policy that is gone open a node that is to be left alone.
@@ -166,7 +175,7 @@ fn over(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation, wake: &m
 }
 
 /// The later remediation about the same faults that keeps the node cordoned now, in the place of this one.
-fn taken_over<'a>(ctx: Ctx<'a>, facts: &NodeFacts<'a>, remediation: &Remediation) -> Option<&'a str> {
+fn taken_over<'a>(ctx: Ctx<'a>, facts: &NodeContext<'a>, remediation: &Remediation) -> Option<&'a str> {
     let mark = facts.view?.cordoned_by.as_deref().filter(|mark| *mark != remediation.name)?;
     let other = ctx.snapshot.remediations.get(mark)?;
     (other.is_quarantined() && other.succeeds(remediation)).then_some(mark)

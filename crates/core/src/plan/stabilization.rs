@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::evidence::NodeFacts;
-use super::turn::Turn;
+use super::evidence::NodeContext;
+use super::update::RemediationUpdate;
 use super::{Block, BlockReason, Ctx, Wake, ending};
 use crate::flap::{FlapView, QUIET};
 use crate::moment::{clock, since};
@@ -41,12 +41,12 @@ fn is_resolved(remediation: &Remediation) -> bool {
 }
 
 /// The history of a node that flaps and was not quiet for as long as that.
-fn flapping<'a>(facts: &NodeFacts<'a>, quiet: Duration) -> Option<&'a FlapView> {
+fn flapping<'a>(facts: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView> {
     facts.flap.filter(|flap| flap.flapping.is_some() && flap.unchanged < quiet)
 }
 
 /// Whether the end of a remediation that is healed is put off since its node flaps; it is told so.
-pub(super) fn is_awaited(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &mut Turn, wake: &mut Wake) -> bool {
+pub(super) fn is_awaited(ctx: Ctx<'_>, facts: &NodeContext<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) -> bool {
     let remediation = &turn.remediation;
     let is_at_it = turn.effect.is_some() || remediation.cleanup.owed_hand_off().is_some();
     if remediation.phase.is_final() || is_at_it || !is_resolved(remediation) {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// True, False, or nobody knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Tri {
+pub enum TriState {
     /// Yes, on a clean look.
     True,
     /// No, on confirmed evidence.
@@ -15,7 +15,7 @@ pub enum Tri {
     Unknown,
 }
 
-impl Tri {
+impl TriState {
     /// The status of a condition as Kubernetes spells it; Unknown for whatever else stands there.
     pub fn of(status: &str) -> Self {
         match status {

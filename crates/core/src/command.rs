@@ -33,7 +33,7 @@ impl Signal {
 
 /// An action that is executed on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum NodeAction {
+pub enum CommandAction {
     /// Sends SIGCONT to the one named process.
     ReleaseCont,
     /// Sends SIGKILL to the one named process.
@@ -79,7 +79,7 @@ pub fn is_service(unit: &str) -> bool {
 /// One action on one object, bound to one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Order {
+pub struct ActionCommand {
     /// `operationId` of the command that it answers.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub operation_id: String,
@@ -90,7 +90,7 @@ pub struct Order {
     pub node: String,
     /// What to execute: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, `CleanupOrphans`,
     /// `RestartKubelet`, `RestartRuntime`, `Reboot` or `MarkForReboot`.
-    pub action: NodeAction,
+    pub action: CommandAction,
     /// Allow to kill a shim whose pod is not being deleted.
     #[serde(default)]
     pub allow_running_pods: bool,

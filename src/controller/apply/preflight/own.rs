@@ -9,8 +9,8 @@ use super::meant::LivePod;
 use crate::api::policy::PolicyRule;
 use crate::api::{NodeRuntimeHealth, convert};
 use crate::controller::cache::{pods, report};
+use crate::core::external_condition::ConditionMatcher;
 use crate::core::fault::FaultType;
-use crate::core::foreign::Asked;
 use crate::core::kubelet;
 use crate::core::policy::ActionType;
 use crate::core::remediation::{RemediationFault, StepRecord};
@@ -48,7 +48,8 @@ pub(super) fn still_shows(
 /// That the condition that the fault is about does not stand on the Node as the rule asks for it, if so.
 fn gone(fault: &RemediationFault, rule: Option<&PolicyRule>, view: &NodeView) -> Option<String> {
     let asked = rule.into_iter().flat_map(|rule| &rule.matches.node_conditions).map(convert::asked);
-    let of_type: Vec<Asked> = asked.filter(|asked| Some(&asked.kind) == fault.subject.name.as_ref()).collect();
+    let of_type: Vec<ConditionMatcher> =
+        asked.filter(|asked| Some(&asked.kind) == fault.subject.name.as_ref()).collect();
     let status = fault.subject.condition.as_ref().map(|condition| condition.status);
     // From one status to another that the rule asks for as well it is the same fault.
     let is_meant = of_type.iter().any(|asked| Some(asked.status) == status);

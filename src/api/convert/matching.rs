@@ -4,7 +4,7 @@
 use super::read_selector;
 use crate::api::policy::{FaultSelector, PolicyMatch};
 use crate::core::fault::FaultType;
-use crate::core::narrow::{Narrow, Runtime};
+use crate::core::matching::{Matching, Runtime};
 use crate::core::text::bounded;
 use crate::core::version::Range;
 
@@ -19,7 +19,7 @@ const NO_RUNTIMES: [(&str, &str); 4] =
     [("crio", "cri-o"), ("dockerd", "docker"), ("cri-dockerd", "docker"), ("moby", "docker")];
 
 /// Reads it; `at` is the path of the `match`.
-pub(super) fn read(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) -> Narrow {
+pub(super) fn read(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) -> Matching {
     check_subjects(matches, at, errors);
     for (i, kind) in matches.owner_kinds.iter().enumerate() {
         if let Err(error) = owner(kind) {
@@ -41,7 +41,7 @@ pub(super) fn read(matches: &PolicyMatch, at: &str, errors: &mut Vec<String>) ->
         }
     }
     let pods = matches.pod_selector.as_ref().map(|pods| read_selector(pods, &format!("{at}.podSelector"), errors));
-    Narrow { pods, owner_kinds: matches.owner_kinds.iter().cloned().collect(), runtimes, kubelets }
+    Matching { pods, owner_kinds: matches.owner_kinds.iter().cloned().collect(), runtimes, kubelets }
 }
 
 /// Whether there can be a pod for which it asks.

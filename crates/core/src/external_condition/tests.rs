@@ -1,17 +1,17 @@
 use super::*;
 
-fn condition(kind: &str, status: Tri, reason: &str) -> Foreign {
-    Foreign::new(kind, status.as_str(), reason, "what it says").unwrap()
+fn condition(kind: &str, status: TriState, reason: &str) -> ExternalCondition {
+    ExternalCondition::new(kind, status.as_str(), reason, "what it says").unwrap()
 }
 
-fn asking(kind: &str, status: Tri, reasons: &[&str]) -> Asked {
-    Asked { kind: kind.to_owned(), status, reasons: reasons.iter().map(|one| (*one).to_owned()).collect() }
+fn asking(kind: &str, status: TriState, reasons: &[&str]) -> ConditionMatcher {
+    ConditionMatcher { kind: kind.to_owned(), status, reasons: reasons.iter().map(|one| (*one).to_owned()).collect() }
 }
 
-fn noticed(condition: Foreign) -> Noticed {
+fn noticed(condition: ExternalCondition) -> ObservedCondition {
     let statuses = [condition.status].into();
     let (first_seen, lasted) = (Timestamp::UNIX_EPOCH, BTreeMap::new());
-    Noticed { condition, statuses, first_seen, lasted, flaps: false }
+    ObservedCondition { condition, statuses, first_seen, lasted, flaps: false }
 }
 
 #[test]
@@ -24,23 +24,23 @@ fn what_nobody_can_ask_for_is_not_kept() {
         ("KubeletUnhealthy", "False"),
         (&*"x".repeat(MAX_TYPE + 1), "True"),
     ] {
-        assert_eq!(Foreign::new(kind, status, "r", "m"), None, "{kind} {status}");
+        assert_eq!(ExternalCondition::new(kind, status, "r", "m"), None, "{kind} {status}");
     }
-    let long = Foreign::new("A", "Unknown", &"r".repeat(9_999), "a\nb\u{1b}[31m").unwrap();
+    let long = ExternalCondition::new("A", "Unknown", &"r".repeat(9_999), "a\nb\u{1b}[31m").unwrap();
     assert_eq!((long.reason.len(), long.message.as_str()), (MAX_REASON, "a b [31m"));
-    let many = (0..9_999).map(|number| condition(&format!("C{number}"), Tri::True, "r"));
+    let many = (0..9_999).map(|number| condition(&format!("C{number}"), TriState::True, "r"));
     assert_eq!(sorted(many).len(), MAX_CONDITIONS);
 }
 
 #[test]
 fn it_is_met_by_type_status_and_reason() {
-    let hung = condition("KernelDeadlock", Tri::True, "DockerHung");
+    let hung = condition("KernelDeadlock", TriState::True, "DockerHung");
     for (asked, is_met) in [
-        (asking("KernelDeadlock", Tri::True, &[]), true),
-        (asking("KernelDeadlock", Tri::True, &["TaskHung", "DockerHung"]), true),
-        (asking("KernelDeadlock", Tri::True, &["TaskHung"]), false),
-        (asking("KernelDeadlock", Tri::False, &[]), false),
-        (asking("Kernel", Tri::True, &[]), false),
+        (asking("KernelDeadlock", TriState::True, &[]), true),
+        (asking("KernelDeadlock", TriState::True, &["TaskHung", "DockerHung"]), true),
+        (asking("KernelDeadlock", TriState::True, &["TaskHung"]), false),
+        (asking("KernelDeadlock", TriState::False, &[]), false),
+        (asking("Kernel", TriState::True, &[]), false),
     ] {
         assert_eq!(asked.is_met_by(&hung), is_met, "{asked:?}");
         assert_eq!(asked.is_met_among(std::slice::from_ref(&hung)), is_met, "{asked:?}");
@@ -53,27 +53,32 @@ fn it_is_met_by_type_status_and_reason() {
 
 #[test]
 fn two_of_one_type_say_nothing() {
-    let both =
-        sorted([condition("A", Tri::True, "r"), condition("A", Tri::False, "r"), condition("B", Tri::True, "r")]);
-    assert_eq!(standing(&both, "A"), Standing::Contradictory);
-    assert!(!asking("A", Tri::True, &[]).is_met_among(&both) && !asking("A", Tri::False, &[]).is_met_among(&both));
-    assert!(asking("B", Tri::True, &[]).is_met_among(&both));
-    assert_eq!(standing(&both, "C"), Standing::Absent);
-    let twice = sorted([condition("A", Tri::True, "r"), condition("A", Tri::True, "r")]);
-    assert!(asking("A", Tri::True, &[]).is_met_among(&twice), "the same twice is no contradiction");
+    let both = sorted([
+        condition("A", TriState::True, "r"),
+        condition("A", TriState::False, "r"),
+        condition("B", TriState::True, "r"),
+    ]);
+    assert_eq!(standing(&both, "A"), ConditionState::Contradictory);
+    assert!(
+        !asking("A", TriState::True, &[]).is_met_among(&both) && !asking("A", TriState::False, &[]).is_met_among(&both)
+    );
+    assert!(asking("B", TriState::True, &[]).is_met_among(&both));
+    assert_eq!(standing(&both, "C"), ConditionState::Absent);
+    let twice = sorted([condition("A", TriState::True, "r"), condition("A", TriState::True, "r")]);
+    assert!(asking("A", TriState::True, &[]).is_met_among(&twice), "the same twice is no contradiction");
 }
 
 #[test]
 fn the_fault_is_the_same_whatever_the_reason_and_quotes_what_was_said() {
     let of = |status, reason: &str| noticed(condition("KernelDeadlock", status, reason)).fault("w1", true);
-    let hung = of(Tri::True, "DockerHung");
+    let hung = of(TriState::True, "DockerHung");
     assert_eq!(hung.message, "condition KernelDeadlock of the Node is True (DockerHung): what it says");
     assert_eq!(hung.subject.to_string(), "condition KernelDeadlock=True");
-    assert_eq!(hung.id, of(Tri::True, "TaskHung").id);
-    assert_ne!(hung.id, of(Tri::Unknown, "DockerHung").id);
+    assert_eq!(hung.id, of(TriState::True, "TaskHung").id);
+    assert_ne!(hung.id, of(TriState::Unknown, "DockerHung").id);
     assert_eq!(hung.evidence.len(), 2);
     let longest = "x".repeat(MAX_TYPE);
-    let condition = Foreign::new(&longest, "True", &"r".repeat(500), &"m".repeat(5_000)).unwrap();
+    let condition = ExternalCondition::new(&longest, "True", &"r".repeat(500), &"m".repeat(5_000)).unwrap();
     let fault = noticed(condition).fault("w1", false);
     assert!(fault.message.len() <= MAX_LINE && fault.evidence.iter().all(|line| line.len() <= MAX_LINE));
     assert_eq!(fault.evidence.len(), 3, "that nobody hears of the kubelet is told");
@@ -81,8 +86,8 @@ fn the_fault_is_the_same_whatever_the_reason_and_quotes_what_was_said() {
 
 #[test]
 fn statuses_that_rules_ask_for_together_are_one_fault() {
-    use Tri::{False, True, Unknown};
-    let of = |statuses: &[Tri]| statuses.iter().map(|status| asking("Ready", *status, &[])).collect::<Asking>();
+    use TriState::{False, True, Unknown};
+    let of = |statuses: &[TriState]| statuses.iter().map(|status| asking("Ready", *status, &[])).collect::<Asking>();
     for (askings, status, want) in [
         (vec![], False, vec![False]),
         (vec![of(&[False]), of(&[Unknown])], False, vec![False]),
@@ -92,7 +97,8 @@ fn statuses_that_rules_ask_for_together_are_one_fault() {
     ] {
         assert_eq!(statuses_with(status, &askings), want.into_iter().collect(), "{status:?} {askings:?}");
     }
-    let stands = |status| Noticed { statuses: [False, Unknown].into(), ..noticed(condition("Ready", status, "r")) };
+    let stands =
+        |status| ObservedCondition { statuses: [False, Unknown].into(), ..noticed(condition("Ready", status, "r")) };
     assert_eq!(stands(False).id("w1"), stands(Unknown).id("w1"));
     assert_ne!(stands(False).id("w1"), noticed(condition("Ready", False, "r")).id("w1"));
 }

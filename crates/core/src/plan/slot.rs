@@ -14,7 +14,7 @@ use crate::snapshot::Slot;
 
 /// How an open remediation stands with the ledger.
 #[derive(Clone, Debug)]
-pub(super) enum Payment {
+pub(super) enum SlotReservation {
     /// Its slot is stored, before anything else is done.
     Made,
     /// Nothing is begun, and nothing repeated, before its slot is stored.
@@ -25,9 +25,9 @@ pub(super) enum Payment {
     Refused(String),
 }
 
-impl Payment {
+impl SlotReservation {
     /// Why nothing may be done in the remediation, if so.
-    pub fn is_made(&self) -> Result<(), Block> {
+    pub fn require(&self) -> Result<(), Block> {
         match self {
             Self::Made => return Ok(()),
             Self::InDoubt(doubt) => return Err(Block::new(BlockReason::AdmissionNotEnforced, doubt)),
@@ -39,17 +39,19 @@ impl Payment {
 }
 
 /// What holds for each open remediation, by its name. Those that lack a slot get one where there is room, the oldest first.
-pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, Payment> {
+pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, SlotReservation> {
     let open = || nodes.values().flat_map(|facts| &facts.open).copied();
     if let Some(doubt) = slots.doubt() {
-        return open().map(|remediation| (remediation.name.as_str(), Payment::InDoubt(doubt.to_owned()))).collect();
+        return open()
+            .map(|remediation| (remediation.name.as_str(), SlotReservation::InDoubt(doubt.to_owned())))
+            .collect();
     }
     let mut payments = BTreeMap::new();
     for remediation in open() {
         // That of one that was begun is stored in this very pass.
         let is_made = slots.holds(&remediation.name) || (slots.is_known() && remediation.was_begun());
-        let payment = if is_made { Payment::Made } else { Payment::Awaited };
-        payments.insert(remediation.name.as_str(), payment);
+        let slot = if is_made { SlotReservation::Made } else { SlotReservation::Awaited };
+        payments.insert(remediation.name.as_str(), slot);
     }
     for name in slots.unpaid() {
         let Some((name, remediation)) = ctx.snapshot.remediations.get_key_value(&name) else { continue };
@@ -63,7 +65,7 @@ pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> 
                 slots.take(name, Slot { node, policy, taken_at: ctx.snapshot.now, kinds }, Mode::Enforce);
             }
             Some(why) => {
-                payments.insert(name, Payment::Refused(why));
+                payments.insert(name, SlotReservation::Refused(why));
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::attempt;
-use super::evidence::NodeFacts;
+use super::evidence::NodeContext;
 use crate::moment::since;
 use crate::policy::{Mode, OnFailure, Policy, Step};
 use crate::remediation::{Remediation, RemediationFault, StepRecord};
@@ -29,8 +29,8 @@ pub(super) fn recent<'a>(
 }
 
 /// That a step has healed a fault as often as it may be tried, and that it has come back, if so.
-pub(super) fn is_spent(
-    facts: &NodeFacts<'_>,
+pub(super) fn spent_reason(
+    facts: &NodeContext<'_>,
     standing: &RemediationFault,
     policy: &Policy,
     step: &Step,
@@ -44,7 +44,7 @@ pub(super) fn is_spent(
 }
 
 /// How often it was healed lately by this very step, as the policy has it now, and came back.
-fn times(facts: &NodeFacts<'_>, standing: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
+fn times(facts: &NodeContext<'_>, standing: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
     let healed = |remediation: &&&Remediation| {
         let fault = remediation.fault(&standing.id).filter(|was| was.rule == standing.rule);
         fault.is_some_and(RemediationFault::is_cured) && remediation.policy == policy.name

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::evidence::Nodes;
-use super::reboot::{self, AFTER_ONE_IN_VAIN};
+use super::reboot::{self, RETRY_AFTER_FAILED_REBOOT};
 use super::{Ctx, Effect, Wake};
 use crate::moment::since;
 use crate::policy::{Mode, Policy};
@@ -57,7 +57,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec
                 continue;
             }
             // A reboot is remembered longer than anything else.
-            let longest = if reboot::is_remembered(remediation) { AFTER_ONE_IN_VAIN } else { Duration::ZERO };
+            let longest = if reboot::is_remembered(remediation) { RETRY_AFTER_FAILED_REBOOT } else { Duration::ZERO };
             let memory = memory.max(longest);
             if remediation.mode == Mode::Enforce && !never_began && age < memory {
                 wake.at(memory.saturating_sub(age));

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::evidence::{NodeFacts, Nodes, Seen};
-use super::payment::Payment;
+use super::evidence::{NodeContext, Nodes, ObservedFault};
 use super::scope::Scope;
-use super::storm::Storm;
-use super::turn::Turn;
+use super::slot::SlotReservation;
+use super::storm::StormPhase;
+use super::update::RemediationUpdate;
 use super::{Block, BlockReason, Blocked, Ctx, Wake, advance, readiness};
 use crate::budget::{Bounds, Kinds, Slots};
 use crate::fault::{FaultState, Severity};
@@ -29,9 +29,9 @@ const SIMULATED_ONCE: Duration = Duration::from_mins(10);
 
 /// A remediation that could begin: one node, one policy.
 struct Candidate<'c, 'a> {
-    facts: &'c NodeFacts<'a>,
+    facts: &'c NodeContext<'a>,
     policy: &'a Policy,
-    ready: Vec<(&'c Seen<'a>, &'a Rule)>,
+    ready: Vec<(&'c ObservedFault<'a>, &'a Rule)>,
     worst: Severity,
     /// When the node had its last turn, if that was of late.
     served: Option<Timestamp>,
@@ -42,9 +42,9 @@ struct Candidate<'c, 'a> {
 impl<'c, 'a> Candidate<'c, 'a> {
     fn new(
         ctx: Ctx<'_>,
-        facts: &'c NodeFacts<'a>,
+        facts: &'c NodeContext<'a>,
         policy: &'a Policy,
-        (seen, rule): (&'c Seen<'a>, &'a Rule),
+        (seen, rule): (&'c ObservedFault<'a>, &'a Rule),
         is_trial: bool,
     ) -> Self {
         let served = facts.last_served(ctx.snapshot.now, ctx.settings.failed_memory);
@@ -56,7 +56,7 @@ impl<'c, 'a> Candidate<'c, 'a> {
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     /// New remediations with their first act.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<RemediationUpdate>,
     /// What is held.
     pub blocked: Vec<Blocked>,
 }
@@ -92,7 +92,7 @@ pub(super) fn open<'a>(
         let is_dry = candidate.policy.mode == Mode::DryRun;
         let is_other = |first: &&&Policy| is_dry && first.name != candidate.policy.name;
         let begun = match taken.get(node).or_else(|| tried.get(node).filter(is_other)) {
-            Some(first) if !candidate.is_trial => Err(goes_first(node, first)),
+            Some(first) if !candidate.is_trial => Err(priority_of_other(node, first)),
             _ => begin(ctx, &candidate, nodes, slots, &opened.turns, wake),
         };
         match begun {
@@ -118,7 +118,7 @@ pub(super) fn open<'a>(
     opened
 }
 
-fn goes_first(node: &str, first: &Policy) -> Block {
+fn priority_of_other(node: &str, first: &Policy) -> Block {
     let message = format!(
         "policy {} comes first on node {node}, with a more urgent fault, one remediation at a time",
         first.name
@@ -129,7 +129,7 @@ fn goes_first(node: &str, first: &Policy) -> Block {
 /// What could begin on the node, by policy, the one with the most urgent fault first.
 fn on_node<'c, 'a>(
     ctx: Ctx<'a>,
-    facts: &'c NodeFacts<'a>,
+    facts: &'c NodeContext<'a>,
     blocked: &mut Vec<Blocked>,
     wake: &mut Wake,
 ) -> Vec<Candidate<'c, 'a>> {
@@ -167,17 +167,17 @@ fn add<'c, 'a>(candidates: &mut Vec<Candidate<'c, 'a>>, one: Candidate<'c, 'a>) 
 }
 
 /// After a storm few are healed at a time, and more when that has helped. Other faults of the node have their turn.
-fn passing<'a>(
-    facts: &NodeFacts<'_>,
+fn limit_after_storm<'a>(
+    facts: &NodeContext<'_>,
     policy: &Policy,
-    ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
+    ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
     scope: Option<&Scope<'_>>,
     slots: &Slots,
 ) -> Result<(), Block> {
     // Remediations of other kinds prove nothing about this one, however long they wait.
     let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(facts.name));
     retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(facts.view)? {
-        Storm::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
+        StormPhase::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
             let message = format!(
                 "many nodes of policy {} have {}: only a few are remediated at a time ({most} now), and twice as many once that has helped (limits.storm)",
                 policy.name, seen.fault.kind
@@ -190,8 +190,8 @@ fn passing<'a>(
 
 /// Leaves those faults of whose kinds no further one may be dealt with now; or says why, when that leaves none.
 fn within_kinds<'a>(
-    facts: &NodeFacts<'_>,
-    ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
+    facts: &NodeContext<'_>,
+    ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
     scope: Option<&Scope<'_>>,
     slots: &Slots,
 ) -> Result<(), Block> {
@@ -203,8 +203,8 @@ fn within_kinds<'a>(
 
 /// Leaves what nothing speaks against. Where that is nothing: what speaks against the first.
 fn retain<'a>(
-    ready: &mut Vec<(&Seen<'a>, &'a Rule)>,
-    against: impl Fn(&Seen<'a>, &Rule) -> Option<Block>,
+    ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
+    against: impl Fn(&ObservedFault<'a>, &Rule) -> Option<Block>,
 ) -> Result<(), Block> {
     let mut first = None;
     ready.retain(|(seen, rule)| match against(seen, rule) {
@@ -220,7 +220,7 @@ fn retain<'a>(
 /// A simulated remediation takes a virtual slot, and its node, for as long as its step would take. Whose the node would be then.
 fn remember_simulated<'a>(
     ctx: Ctx<'a>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     slots: &mut Slots,
     wake: &mut Wake,
 ) -> Option<&'a Policy> {
@@ -246,7 +246,12 @@ fn remember_simulated<'a>(
 }
 
 /// Whether this occurrence of the fault was simulated before.
-fn simulated<'f>(ctx: Ctx<'_>, facts: &'f NodeFacts<'_>, policy: &Policy, seen: &Seen<'_>) -> Option<&'f Remediation> {
+fn simulated<'f>(
+    ctx: Ctx<'_>,
+    facts: &'f NodeContext<'_>,
+    policy: &Policy,
+    seen: &ObservedFault<'_>,
+) -> Option<&'f Remediation> {
     let uid = facts.view.map(|view| view.uid.as_str());
     facts.finished.iter().copied().rev().find(|remediation| {
         let is_same = remediation.phase == Phase::Simulated
@@ -264,13 +269,13 @@ fn begin<'a>(
     candidate: &Candidate<'_, 'a>,
     nodes: &Nodes<'a>,
     slots: &mut Slots,
-    opened: &[Turn],
+    opened: &[RemediationUpdate],
     wake: &mut Wake,
-) -> Result<Turn, Block> {
+) -> Result<RemediationUpdate, Block> {
     let (facts, policy) = (candidate.facts, candidate.policy);
     let scope = ctx.scopes.get(policy.name.as_str());
     let mut ready: Vec<_> = candidate.ready.clone();
-    passing(facts, policy, &mut ready, scope, slots)?;
+    limit_after_storm(facts, policy, &mut ready, scope, slots)?;
     within_kinds(facts, &mut ready, scope, slots)?;
     if policy.mode == Mode::DryRun {
         ready.retain(|(seen, _)| simulated(ctx, facts, policy, seen).is_none());
@@ -303,9 +308,9 @@ fn begin<'a>(
     }
     ready.truncate(MAX_REMEDIATION_FAULTS);
     let remediation = remediation(ctx, facts, policy, name, uid, &ready);
-    let mut turn = Turn::new(remediation);
-    let payment = if slots.is_known() { Payment::Made } else { Payment::Awaited };
-    advance::next_step(ctx, facts, policy, &mut turn, &payment, wake);
+    let mut turn = RemediationUpdate::new(remediation);
+    let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
+    advance::next_step(ctx, facts, policy, &mut turn, &slot, wake);
     if turn.remediation.current_step().is_none() {
         let message = format!("no step can be taken on node {} now", facts.name);
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
@@ -335,11 +340,11 @@ fn dry_run(policy: &Policy, known: Option<&Remediation>) -> Block {
 
 fn remediation(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     policy: &Policy,
     name: String,
     node_uid: String,
-    ready: &[(&Seen<'_>, &Rule)],
+    ready: &[(&ObservedFault<'_>, &Rule)],
 ) -> Remediation {
     Remediation {
         name,
@@ -364,7 +369,13 @@ fn remediation(
 
 /// The next free turn of this occurrence: never a name that stood for something else, since the node claims
 /// operations by it.
-fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>, opened: &[Turn]) -> String {
+fn name(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    uid: &str,
+    first: &ObservedFault<'_>,
+    opened: &[RemediationUpdate],
+) -> String {
     let one = remediation_name(facts.name, uid, &first.fault, 1);
     let stem = one.strip_suffix('1').unwrap_or(&one);
     let last = facts
@@ -391,7 +402,13 @@ fn name(ctx: Ctx<'_>, facts: &NodeFacts<'_>, uid: &str, first: &Seen<'_>, opened
 }
 
 /// Turns a begun remediation into the record of a dry run: nothing is touched, nothing is owed.
-fn simulate(ctx: Ctx<'_>, turn: &mut Turn, policy: &Policy, ready: &[(&Seen<'_>, &Rule)], wake: &mut Wake) {
+fn simulate(
+    ctx: Ctx<'_>,
+    turn: &mut RemediationUpdate,
+    policy: &Policy,
+    ready: &[(&ObservedFault<'_>, &Rule)],
+    wake: &mut Wake,
+) {
     turn.effect = None;
     let now = ctx.snapshot.now;
     let remediation = &mut turn.remediation;

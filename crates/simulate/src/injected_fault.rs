@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use super::cleared_by::ClearedBy;
 use super::timeline::FaultEvent;
 use super::timeline::pods::uid;
-use super::world::{PodLike, Sickness};
+use super::world::{InjectedFault, PodLike};
 use nrh_core::fault::{Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Subject, Target};
 use nrh_core::faults::stuck_daemon_set_pod;
-use nrh_core::narrow::NO_OWNER;
+use nrh_core::matching::NO_OWNER;
 use nrh_core::snapshot::{SuspectPod, WaitingContainer};
 use nrh_core::stuck::LONGEST_BACK_OFF;
 use nrh_core::text::short_hash;
@@ -110,8 +110,8 @@ fn target(kind: FaultType, key: &str, pod: Option<PodRef>) -> Target {
 }
 
 /// What a timeline makes of one fault.
-pub(super) fn sickness(event: &FaultEvent, node: &str, now: Timestamp) -> Sickness {
-    Sickness { fault: fault(event, node, now), cleared_by: cleared_by(event) }
+pub(super) fn sickness(event: &FaultEvent, node: &str, now: Timestamp) -> InjectedFault {
+    InjectedFault { fault: fault(event, node, now), cleared_by: cleared_by(event) }
 }
 
 /// A pod of a DaemonSet at the longest back-off: what the controller reads of it.

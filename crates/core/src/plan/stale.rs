@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::evidence::NodeFacts;
+use super::evidence::NodeContext;
 use super::{Ctx, Effect, reboot};
 use crate::budget::Slots;
 use crate::moment::since;
@@ -39,7 +39,7 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
 }
 
 /// Whether the order that stands is to be withdrawn.
-pub(super) fn order(ctx: Ctx<'_>, facts: &NodeFacts<'_>, after: &[&Remediation]) -> Option<Effect> {
+pub(super) fn order(ctx: Ctx<'_>, facts: &NodeContext<'_>, after: &[&Remediation]) -> Option<Effect> {
     let order = facts.order()?;
     let is_awaited = |remediation: &Remediation, step: &StepRecord| match step.state {
         // While ours is awaited the cache may show an older one: to take that back would take ours.

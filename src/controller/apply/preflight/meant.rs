@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::api::NodeRuntimeHealth;
 use crate::controller::cache::pods;
 use crate::core::fault::{Fault, FaultState, FaultType, PodRef, Severity};
-use crate::core::narrow::{Around, Lack, PodSeen, pod_of};
-use crate::core::policy::{ActionType, Found, Mode, Policy, Rule};
+use crate::core::matching::{MatchContext, MissingFact, PodSeen, pod_of};
+use crate::core::policy::{ActionType, Mode, Policy, Rule, RuleMatch};
 use crate::core::policy::{Applicability, asked_keys};
 use crate::core::remediation::{RemediationFault, StepRecord};
 use crate::core::snapshot::NodeView;
@@ -65,13 +65,13 @@ pub(super) fn still_meant(of: &Question<'_>, pod: Option<LivePod>) -> Result<(),
     let before: Vec<&Policy> = of.others.iter().filter(before).collect();
     let asking: Vec<&Policy> = before.iter().copied().chain([of.policy]).collect();
     let pods: BTreeMap<PodRef, PodSeen> = pod.map(|pod| pod.seen(&asking)).into_iter().collect();
-    let around = Around {
+    let around = MatchContext {
         pods: Some(&pods),
         runtime: of.view.runtime_version.as_deref(),
         kubelet: of.view.kubelet_version.as_deref(),
     };
     let what = format!("{} ({})", fault.kind, fault.subject);
-    let doubt = |policy: &Policy, rule: &Rule, lack: Lack| {
+    let doubt = |policy: &Policy, rule: &Rule, lack: MissingFact| {
         if of.step.action == ActionType::Notify {
             return Ok(());
         }
@@ -83,11 +83,11 @@ pub(super) fn still_meant(of: &Question<'_>, pod: Option<LivePod>) -> Result<(),
     };
     for other in before {
         match other.rule_for(&fault, &around) {
-            Found::Rule(now) => {
+            RuleMatch::Rule(now) => {
                 return Err(format!("{what}: it is for rule {} of policy {} by now", now.name, other.name));
             }
-            Found::Perhaps(now, lack) => doubt(other, now, lack)?,
-            Found::Nothing => {}
+            RuleMatch::Perhaps(now, lack) => doubt(other, now, lack)?,
+            RuleMatch::Nothing => {}
         }
     }
     match of.policy.still_means(rule, &fault, &around) {
@@ -279,8 +279,8 @@ mod tests {
         };
         let was = |value: &str| {
             let labels = BTreeMap::from([("app".to_owned(), value.to_owned())]);
-            let traits = crate::core::narrow::PodTraits::of(&labels, None, &["app".to_owned()].into());
-            PodSeen::Read(crate::core::narrow::PodTraits {
+            let traits = crate::core::matching::PodTraits::of(&labels, None, &["app".to_owned()].into());
+            PodSeen::Read(crate::core::matching::PodTraits {
                 gone: true,
                 read: std::time::Duration::from_hours(2),
                 ..traits

@@ -5,7 +5,7 @@ use crate::remediation::Remediation;
 
 /// What one turn of a remediation came to.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct RemediationUpdate {
     /// The remediation after it.
     pub remediation: Remediation,
     /// The act on the reserved step, or the undo.
@@ -16,7 +16,7 @@ pub(super) struct Turn {
     pub look: bool,
 }
 
-impl Turn {
+impl RemediationUpdate {
     pub fn new(remediation: Remediation) -> Self {
         Self { remediation, effect: None, blocked: Vec::new(), look: false }
     }

@@ -5,22 +5,23 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::external_condition::{
+    Asking, ConditionMatcher, ConditionState, ExternalCondition, Lasted, MAX_NOTICED, ObservedCondition, askings,
+    standing, statuses_with,
+};
 use super::flap::{Change, Flap, Moment};
 use super::flaps::{Stay, moment};
-use super::foreign::{
-    Asked, Asking, Foreign, Lasted, MAX_NOTICED, Noticed, Standing, askings, standing, statuses_with,
-};
+use super::moment::begun;
 use super::policy::Policy;
 use super::snapshot::NodeView;
-use super::stuck::begun;
 
 /// What policies ask for, all of them together.
-pub fn asked<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a Asked> {
+pub fn asked<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a ConditionMatcher> {
     rules(policies).flatten()
 }
 
 /// The same, rule by rule.
-pub fn rules<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a [Asked]> {
+pub fn rules<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a [ConditionMatcher]> {
     policies.into_iter().flat_map(|policy| &policy.rules).map(|rule| rule.conditions.as_slice())
 }
 
@@ -66,7 +67,7 @@ impl Clock {
 #[derive(Clone, Debug)]
 struct Kept {
     /// As it stood when it was first seen with this status and reason; where it is away, as it stood last.
-    condition: Foreign,
+    condition: ExternalCondition,
     /// Since when it is there without a gap, for the rule that has seen it for longest, and when that was by the wall clock, once
     /// that was asked for.
     first_seen: Option<(Duration, Timestamp)>,
@@ -77,7 +78,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(condition: &Foreign) -> Self {
+    fn new(condition: &ExternalCondition) -> Self {
         Self { condition: condition.clone(), first_seen: None, clocks: BTreeMap::new(), flap: None }
     }
 
@@ -86,7 +87,7 @@ impl Kept {
     }
 
     /// Takes over how it stands now, and what is asked for of this type; whether anything has changed that a decision reads.
-    fn note(&mut self, now_stands: Option<&Foreign>, askings: &[Asking], now: Duration) -> bool {
+    fn note(&mut self, now_stands: Option<&ExternalCondition>, askings: &[Asking], now: Duration) -> bool {
         let was_there = self.is_there();
         let running = self.clocks.values().filter(|clock| clock.since.is_some()).count();
         self.clocks.retain(|asking, _| askings.contains(asking));
@@ -128,7 +129,7 @@ impl Kept {
         self.clocks.is_empty() && self.flap.is_none_or(|flap| flap.settled(now).is_none())
     }
 
-    fn noticed(&mut self, askings: &[Asking], now: Duration, wall: Timestamp) -> Option<Noticed> {
+    fn noticed(&mut self, askings: &[Asking], now: Duration, wall: Timestamp) -> Option<ObservedCondition> {
         let since = self.clocks.values().filter_map(|clock| clock.since).min()?;
         let lasted = |(asking, clock): (&Asking, &Clock)| Some((asking.clone(), clock.lasted(now)?));
         let lasted = self.clocks.iter().filter_map(lasted).collect();
@@ -136,7 +137,7 @@ impl Kept {
         // Told once, so that it is the same from pass to pass, whatever the wall clock does.
         let told = self.first_seen.filter(|(known, _)| *known == since);
         let (_, first_seen) = *self.first_seen.insert(told.unwrap_or((since, begun(wall, now.saturating_sub(since)))));
-        Some(Noticed {
+        Some(ObservedCondition {
             condition: self.condition.clone(),
             statuses: statuses_with(self.condition.status, askings),
             first_seen,
@@ -159,9 +160,9 @@ struct OfNode {
 ///
 /// Moments are given as the time since whoever looks began to: they never go back.
 #[derive(Clone, Debug, Default)]
-pub struct Notices(BTreeMap<String, OfNode>);
+pub struct ConditionHistory(BTreeMap<String, OfNode>);
 
-impl Notices {
+impl ConditionHistory {
     /// Takes over how the Node stands now; whether anything has changed that a decision reads. To be told of every change of
     /// the Node and of the policies, or a condition that was gone for a moment is taken for one that has stayed.
     pub fn note(&mut self, node: &str, view: &NodeView, policies: &[Policy], now: Duration) -> bool {
@@ -169,7 +170,7 @@ impl Notices {
         let before = self.0.remove(node).filter(|known| known.uid == view.uid);
         let mut conditions = before.map(|known| known.conditions).unwrap_or_default();
         for asked in asked(selecting()) {
-            let Standing::As(condition) = standing(&view.conditions, &asked.kind) else { continue };
+            let ConditionState::As(condition) = standing(&view.conditions, &asked.kind) else { continue };
             if !conditions.contains_key(&asked.kind) && asked.is_met_by(condition) {
                 conditions.insert(asked.kind.clone(), Kept::new(condition));
             }
@@ -179,8 +180,8 @@ impl Notices {
         for (kind, kept) in &mut conditions {
             let askings: Vec<Asking> = askings(rules(selecting()), kind);
             let stands = match standing(&view.conditions, kind) {
-                Standing::As(condition) => Some(condition),
-                Standing::Absent | Standing::Contradictory => None,
+                ConditionState::As(condition) => Some(condition),
+                ConditionState::Absent | ConditionState::Contradictory => None,
             };
             changed |= kept.note(stands, &askings, now);
             all.insert(kind.clone(), askings);
@@ -198,8 +199,8 @@ impl Notices {
     }
 
     /// What stands where, and for how long. `wall` is the wall clock at `now`.
-    pub fn noticed(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, Vec<Noticed>> {
-        let told = |of: &mut OfNode| -> Vec<Noticed> {
+    pub fn noticed(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, Vec<ObservedCondition>> {
+        let told = |of: &mut OfNode| -> Vec<ObservedCondition> {
             let OfNode { conditions, asked, .. } = of;
             let none = Vec::new();
             let all = conditions.iter_mut();

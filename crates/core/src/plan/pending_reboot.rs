@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::evidence::{NodeFacts, Probe};
-use super::turn::Turn;
+use super::evidence::{NodeContext, Probe};
+use super::update::RemediationUpdate;
 use super::{Block, BlockReason, Ctx, Wake, attempt, ending, mark};
+use crate::command::OutcomeReason;
 use crate::moment::{clock, since};
-use crate::order::OutcomeReason;
 use crate::policy::{ActionType, Step};
 use crate::remediation::{Remediation, StepRecord, StepState};
-use crate::snapshot::Tri;
+use crate::snapshot::TriState;
 
 /// How long after the order a machine may still go down: systemd's `reboot.target` has its job ended by force after 30 min
 /// (systemd.special(7)), and the order may be begun for some minutes before that.
@@ -31,7 +31,7 @@ fn unsettled(remediation: &Remediation) -> Option<&StepRecord> {
 }
 
 /// Until when the node may still go down at the latest; `None` = it will not, or has done so.
-pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> Option<Timestamp> {
+pub(super) fn until(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<Timestamp> {
     let step = unsettled(remediation)?;
     let view = facts.view?;
     // A person was asked and has not said yes: nothing was ordered.
@@ -60,7 +60,7 @@ pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediati
         let is_later = now.checked_sub(heartbeat.arrived).is_ok_and(|arrived| arrived > unheard);
         is_later && Some(&heartbeat.boot_id) == step.boot_id.as_ref()
     });
-    if is_same && view.boot_id == step.boot_id && view.ready == Tri::True && !is_told {
+    if is_same && view.boot_id == step.boot_id && view.ready == TriState::True && !is_told {
         return None;
     }
     // Nothing shows that it was ordered at all.
@@ -73,7 +73,7 @@ pub(super) fn until(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediati
 }
 
 /// Until when the cordon of a remediation with nothing else left to do stays for that reason.
-pub(super) fn keeps_closed(ctx: Ctx<'_>, facts: &NodeFacts<'_>, remediation: &Remediation) -> Option<Timestamp> {
+pub(super) fn blocks_uncordon(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<Timestamp> {
     // Whoever has opened the node has the last word.
     let is_closed = facts.view.is_some_and(|view| view.uid == remediation.node_uid && view.unschedulable);
     let is_at_its_end = remediation.phase.is_final() || !remediation.has_work();
@@ -93,8 +93,8 @@ pub(super) fn told(remediation: &Remediation, until: Timestamp) -> String {
 }
 
 /// Says so, where it is so.
-pub(super) fn note(ctx: Ctx<'_>, facts: &NodeFacts<'_>, turn: &mut Turn, wake: &mut Wake) {
-    let Some(until) = keeps_closed(ctx, facts, &turn.remediation).filter(|_| turn.effect.is_none()) else { return };
+pub(super) fn note(ctx: Ctx<'_>, facts: &NodeContext<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) {
+    let Some(until) = blocks_uncordon(ctx, facts, &turn.remediation).filter(|_| turn.effect.is_none()) else { return };
     wake.at(since(until, ctx.snapshot.now));
     let message = told(&turn.remediation, until);
     turn.block_node(Block::new(BlockReason::InProgress, &message), wake);

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use super::evidence::{NodeFacts, Seen};
+use super::evidence::{NodeContext, ObservedFault};
 use super::{Block, BlockReason, Ctx};
+use crate::command::Signal;
 use crate::fault::{Fault, FaultState, PodRef, Role};
 use crate::faults::Holds;
 use crate::moment::{clock, since};
-use crate::order::Signal;
 use crate::policy::{ActionType, Rule, Step};
 use crate::remediation::Remediation;
 use crate::snapshot::{NodeView, SuspectPod};
@@ -43,23 +43,26 @@ pub(super) fn release(ctx: Ctx<'_>, fault: &Fault, signal: Signal, allow_running
 }
 
 /// What was read of the pod a fault is about.
-pub(super) fn suspect<'a>(facts: &NodeFacts<'a>, fault: &Fault) -> Option<&'a SuspectPod> {
+pub(super) fn suspect<'a>(facts: &NodeContext<'a>, fault: &Fault) -> Option<&'a SuspectPod> {
     let uid = &pod_of(fault)?.uid;
     facts.pods.iter().find(|pod| pod.pod.uid == *uid).copied()
 }
 
 /// Whether the pod of a stuck-pod fault is on its way out already.
-pub(super) fn is_being_deleted(facts: &NodeFacts<'_>, fault: &Fault) -> bool {
+pub(super) fn is_being_deleted(facts: &NodeContext<'_>, fault: &Fault) -> bool {
     suspect(facts, fault).is_some_and(|pod| pod.overdue.is_some())
 }
 
 /// What hangs on the node below the pod: a delete above it would only add a second hang. Suspected is enough.
-pub(super) fn hung_process<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> Option<&'f Seen<'f>> {
+pub(super) fn hung_process<'f>(facts: &'f NodeContext<'_>, fault: &Fault) -> Option<&'f ObservedFault<'f>> {
     hung_processes(facts, fault).next()
 }
 
 /// All that hangs there, the most urgent first.
-pub(super) fn hung_processes<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> impl Iterator<Item = &'f Seen<'f>> {
+pub(super) fn hung_processes<'f>(
+    facts: &'f NodeContext<'_>,
+    fault: &Fault,
+) -> impl Iterator<Item = &'f ObservedFault<'f>> {
     let waits = suspect(facts, fault).is_none_or(stuck::waits_for_the_network);
     let pod = pod_of(fault).map(|pod| pod.uid.clone());
     facts.seen.iter().filter(move |seen| {
@@ -78,8 +81,8 @@ pub(super) fn hung_processes<'f>(facts: &'f NodeFacts<'_>, fault: &Fault) -> imp
 /// Whether the stuck DaemonSet pod may be deleted now.
 pub(super) fn delete_pod(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
-    seen: &Seen<'_>,
+    facts: &NodeContext<'_>,
+    seen: &ObservedFault<'_>,
     rule: &Rule,
     step: &Step,
 ) -> Result<(), Block> {
@@ -119,7 +122,7 @@ pub(super) fn delete_pod(
 }
 
 /// Time since the last act on the node for another fault.
-fn last_act(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault_id: &str) -> Option<Duration> {
+fn last_act(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault_id: &str) -> Option<Duration> {
     facts
         .open
         .iter()
@@ -134,7 +137,7 @@ fn last_act(ctx: Ctx<'_>, facts: &NodeFacts<'_>, fault_id: &str) -> Option<Durat
 /// The successor of a deleted pod is another pod and another fault; what counts is the DaemonSet on the node.
 fn deleted_in_vain(
     ctx: Ctx<'_>,
-    facts: &NodeFacts<'_>,
+    facts: &NodeContext<'_>,
     pod: &SuspectPod,
     rule: &Rule,
     step: &Step,

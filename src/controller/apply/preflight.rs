@@ -13,8 +13,8 @@ use crate::api::{
     CONFIG_NAME, NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend,
     convert,
 };
-use crate::controller::cache::arrival::Arrivals;
-use crate::controller::cache::fold::Folds;
+use crate::controller::cache::arrival::ReportArrivals;
+use crate::controller::cache::fold::Ingest;
 use crate::controller::cache::guard::Guarded;
 use crate::controller::cache::{node, pods, report};
 use crate::controller::calls::bounded_opt;
@@ -23,7 +23,7 @@ use crate::core::plan::EVIDENCE_MAX_AGE;
 use crate::core::policy::asks_of_pods;
 use crate::core::policy::{ActionType, ApprovalMode, Mode, Policy};
 use crate::core::remediation::{Remediation, StepRecord, StepState};
-use crate::core::snapshot::{NodeView, Tri, missed_after};
+use crate::core::snapshot::{NodeView, TriState, missed_after};
 use crate::core::window;
 
 mod meant;
@@ -33,7 +33,7 @@ use meant::{LivePod, Question, still_meant};
 
 /// What is about to be done, for which the last look is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look<'a> {
+pub(super) struct PreflightRequest<'a> {
     /// The remediation.
     pub remediation: &'a str,
     /// The operation of its step.
@@ -84,8 +84,8 @@ impl Applier {
     /// stood still with all its clocks, would spend a slot that the next leader may have given back: its remediation did not show then. The
     /// remediation is known to be there before the ledger is asked for; so if the version is the same, whoever leads from then on finds that
     /// remediation and keeps its slot.
-    pub(super) async fn recheck(&self, look: Look<'_>) -> Result<Live, ApplyError> {
-        let Look { remediation: name, operation, node, node_uid, is_order, paid_from } = look;
+    pub(super) async fn preflight(&self, look: PreflightRequest<'_>) -> Result<Live, ApplyError> {
+        let PreflightRequest { remediation: name, operation, node, node_uid, is_order, paid_from } = look;
         let policy = self.cache.lock().snapshot.remediations.get(name).map(|e| e.policy.clone());
         let policy = policy.ok_or_else(|| ApplyError::NotNow(format!("remediation {name} is not known any more")))?;
         let pod = self.asked_pod(name, operation);
@@ -105,7 +105,7 @@ impl Applier {
         }
         let live = judge(read, operation, node_uid, &policy, &state.snapshot.policies, now);
         let live = live.map_err(ApplyError::NotNow)?;
-        let unseen = Arrivals::default();
+        let unseen = ReportArrivals::default();
         let arrivals = state.arrivals.get(node).unwrap_or(&unseen);
         fresh(&live, operation, arrivals, Instant::now()).map_err(ApplyError::NotNow)?;
         drop(state);
@@ -358,14 +358,14 @@ fn still_safe(step: &StepRecord, report: &NodeRuntimeHealth) -> Result<(), Strin
     let Some(daemon) = step.action.restarts() else { return Ok(()) };
     let view = report::view(report).restart;
     let safe = view.of(daemon);
-    if safe == Tri::True || step.restart.as_ref().is_some_and(|with| with.skip_safety_check) {
+    if safe == TriState::True || step.restart.as_ref().is_some_and(|with| with.skip_safety_check) {
         return Ok(());
     }
     Err(format!("{}: RestartSafe is {} for it by now: {}", step.phrase(), safe.as_str(), view.message))
 }
 
 /// Whether the report is still as young as an act asks for: calls that were slow have taken their time since the decision.
-fn fresh(live: &Live, operation: &str, arrivals: &Arrivals, now: Instant) -> Result<(), String> {
+fn fresh(live: &Live, operation: &str, arrivals: &ReportArrivals, now: Instant) -> Result<(), String> {
     let node = &live.remediation.node;
     let step = live.remediation.attempt(operation);
     let fault = step.and_then(|step| live.remediation.fault(&step.fault_id));

@@ -197,8 +197,8 @@ fn that_nobody_can_look_keeps_nobody_from_being_told() {
         (step["action"], step["signal"]) = (json!("Notify"), Value::Null);
     };
     let live = |change: &dyn Fn(&mut Value)| judged(change).unwrap();
-    assert_eq!(fresh(&live(&tells), "op", &Arrivals::default(), Instant::now()), Ok(()));
-    assert!(fresh(&live(&|_| {}), "op", &Arrivals::default(), Instant::now()).is_err());
+    assert_eq!(fresh(&live(&tells), "op", &ReportArrivals::default(), Instant::now()), Ok(()));
+    assert!(fresh(&live(&|_| {}), "op", &ReportArrivals::default(), Instant::now()).is_err());
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn evidence_that_has_grown_old_since_the_decision_stops_the_act() {
     };
     let seconds = Duration::from_secs;
     let start = Instant::now();
-    let mut arrivals = Arrivals::default();
+    let mut arrivals = ReportArrivals::default();
     let beat = |sequence: u64, at: &str| crate::api::health::ProbeStatus {
         sequence,
         heartbeat_at: Some(at.parse().unwrap()),
@@ -226,7 +226,7 @@ fn evidence_that_has_grown_old_since_the_decision_stops_the_act() {
     assert_eq!(verdict(5, 40), Ok(()));
     assert!(verdict(5, 41).unwrap_err().contains("older than 45s"));
     assert!(verdict(0, 91).unwrap_err().contains("missed the heartbeat"));
-    let never = fresh(&live(0), "op", &Arrivals::default(), second);
+    let never = fresh(&live(0), "op", &ReportArrivals::default(), second);
     assert!(never.unwrap_err().contains("missed"), "nobody knows when a report came that no watch has brought");
 }
 
