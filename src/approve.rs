@@ -1,6 +1,7 @@
-//! `nrh approve`: a person's yes to one step that waits for it.
+//! `nrh approve`: a person's approval of one step that waits for it.
 //!
-//! Nothing is approved that was not seen: without `--operation` it says what waits, and what a yes would touch.
+//! A person sees a step before the approval: without `--operation` the command lists what waits, and what an approval would
+//! touch.
 
 use std::fmt::Write;
 
@@ -26,7 +27,7 @@ const MAX_LINE: usize = 1024;
 /// Runs `nrh approve`.
 ///
 /// # Errors
-/// The cluster does not answer, nothing of that name waits, or the API server says no.
+/// The cluster does not answer, nothing of that name waits, or the API server refuses.
 pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
     let api: Api<NodeRemediation> = Api::all(client.clone());
@@ -56,7 +57,7 @@ pub async fn run(args: ApproveArgs) -> anyhow::Result<()> {
     })
 }
 
-/// A step that waits, as `-o json` prints it.
+/// A waiting step, in the form of `-o json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Waiting<'a> {
@@ -66,7 +67,7 @@ struct Waiting<'a> {
     operation_id: &'a str,
     action: String,
     fault_id: &'a str,
-    /// What a yes would touch.
+    /// What an approval would touch.
     target: &'a Target,
     since: Timestamp,
     approve_command: String,
@@ -89,7 +90,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Remediations with a step that waits, of this node or of this name.
+/// Remediations with a waiting step, of this node or of this name.
 fn waiting<'e>(remediations: &'e [Remediation], what: Option<&str>) -> anyhow::Result<Vec<&'e Remediation>> {
     let all: Vec<&Remediation> = remediations.iter().filter(|remediation| remediation.unanswered().is_some()).collect();
     let Some(what) = what else { return Ok(all) };
@@ -102,21 +103,21 @@ fn waiting<'e>(remediations: &'e [Remediation], what: Option<&str>) -> anyhow::R
     Ok(its)
 }
 
-/// What is done to what, in one sentence.
+/// The action and its target, in one sentence.
 fn line(remediation: &Remediation) -> String {
     let Some(step) = remediation.current_step() else { return String::new() };
     let text = format!("{} on node {}, policy {}", remediation.purpose(step), remediation.node, remediation.policy);
-    // Names come from the node: they must not move the cursor of who decides on them.
+    // Names come from the node: they must not move the cursor of the person who decides.
     bounded(&text, MAX_LINE)
 }
 
-/// What waits, with how to say yes.
+/// The waiting steps, with the command that approves each.
 fn told(waiting: &[&Remediation]) -> String {
     let mut text = String::new();
     for remediation in waiting {
         let Some(step) = remediation.current_step() else { continue };
         let touches = bounded(&serde_json::to_string(&step.target).unwrap_or_default(), MAX_LINE);
-        // Writing to a text does not fail.
+        // A write to a text does not fail.
         let _ = writeln!(text, "{}", line(remediation));
         let _ = writeln!(text, "  waits since {}, would touch {touches}", clock(step.scheduled_at));
         let yes = remediation.approve_command(&step.operation_id);

@@ -1,4 +1,4 @@
-//! What the commands have in common that a person gives: each call has its end, and each write says who writes.
+//! The common part of the commands for people: each call has a timeout, and each write names its author.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::cli::ClusterArgs;
 
-/// How long the API server may take for one answer.
+/// Timeout of one answer of the API server.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The cluster that is named; by default that of the current kubeconfig, or the one this runs in.
+/// The client of the named cluster; by default that of the current kubeconfig, or the one in which this process runs.
 pub(crate) async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
     let ClusterArgs { kubeconfig, context } = cluster;
     if kubeconfig.is_some() || context.is_some() {
@@ -28,7 +28,7 @@ pub(crate) async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
         return Ok(Client::try_from(config)?);
     }
     let config = Config::infer().await.map_err(|error| match error.source() {
-        // That it does not run in a cluster either is no news to who gives a command outside of one.
+        // Outside of a cluster the missing in-cluster configuration is expected, so the message leaves it out.
         Some(why) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => {
             anyhow!("{why}; KUBECONFIG names the kubeconfig of a cluster, by default ~/.kube/config")
         }
@@ -37,7 +37,7 @@ pub(crate) async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
     config.and_then(|config| Ok(Client::try_from(config)?)).context("no way to a cluster")
 }
 
-/// The objects in a file: of each of its documents, and those of a list as `kubectl get -o yaml` prints it.
+/// The objects in a file: all its documents, and the items of a list as `kubectl get -o yaml` prints it.
 pub(crate) fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(text).map_err(|error| no_yaml(&error)).context("it is neither YAML nor JSON")?;
@@ -48,19 +48,19 @@ pub(crate) fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
     Ok(objects.collect())
 }
 
-/// What is wrong with a file, with its line and column.
+/// The error of a file, with its line and column.
 pub(crate) fn no_yaml(error: &serde_saphyr::Error) -> anyhow::Error {
     anyhow!("{}", error.without_snippet())
 }
 
-/// The answer to a call, or that there is none in time.
+/// The answer to a call, or an error after the timeout.
 pub(crate) async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
     let answer = tokio::time::timeout(DEADLINE, call).await;
     let answer = answer.with_context(|| {
         format!("no answer from the API server within {} s; check KUBECONFIG and the network", DEADLINE.as_secs())
     })?;
     match answer {
-        // An object that is missing has a message of its own.
+        // A missing object has a message of its own.
         Err(kube::Error::Api(status)) if status.code == 404 && status.message.contains("page not found") => {
             bail!("the API server does not know this kind: is the operator installed? Run `nrh check`")
         }
@@ -68,7 +68,7 @@ pub(crate) async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> an
     }
 }
 
-/// All objects of a kind, each for itself readable or not.
+/// All objects of a kind; each is parsed later on its own, so an unreadable one hides no other.
 pub(crate) async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyhow::Result<Vec<Value>> {
     let request =
         Request::new(K::url_path(&(), None)).list(&ListParams::default()).map_err(kube::Error::BuildRequest)?;
@@ -79,7 +79,7 @@ pub(crate) async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyho
     }
 }
 
-/// The caller's own name, as the API server knows them.
+/// The caller's own name, as the API server knows it.
 pub(crate) async fn whoami(client: Client) -> anyhow::Result<String> {
     let api: Api<SelfSubjectReview> = Api::all(client);
     let (params, question) = (PostParams::default(), SelfSubjectReview::default());
@@ -88,7 +88,7 @@ pub(crate) async fn whoami(client: Client) -> anyhow::Result<String> {
     name.context("the API server does not say who you are")
 }
 
-/// What the API server has answered with.
+/// The status code of the API server's answer.
 pub(crate) fn code(error: &anyhow::Error) -> Option<u16> {
     match error.downcast_ref::<kube::Error>()? {
         kube::Error::Api(status) => Some(status.code),

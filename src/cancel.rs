@@ -1,4 +1,4 @@
-//! `nrh cancel`: a person's no to a remediation, or to a start by hand that has not begun.
+//! `nrh cancel`: a person cancels a remediation, or a manual request that has not started.
 
 use anyhow::{Context, bail};
 use kube::Api;
@@ -26,7 +26,7 @@ struct Live {
 /// Runs `nrh cancel`.
 ///
 /// # Errors
-/// The cluster does not answer, nothing of that name can be cancelled, several can, or the API server says no.
+/// The cluster does not answer, nothing of that name can be cancelled, several can, or the API server refuses.
 pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
     let api: Api<NodeRemediation> = Api::all(client.clone());
@@ -50,7 +50,7 @@ pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
     ))
 }
 
-/// What is not at its end and was not cancelled before.
+/// The object, if it is neither finished nor cancelled.
 fn live(object: &NodeRemediation) -> Option<Live> {
     if object.spec.cancel.is_some() {
         return None;
@@ -65,11 +65,11 @@ fn live(object: &NodeRemediation) -> Option<Live> {
         format!("{}, {}: {}", remediation.name, remediation.phase.as_str(), remediation.message)
     };
     let name = object.metadata.name.clone()?;
-    // Names and messages come from the cluster: they must not move the cursor of who reads them.
+    // Names and messages come from the cluster: they must not move the reader's cursor.
     Some(Live { name, node: bounded(&object.spec.node_name, MAX_LINE), line: bounded(&line, MAX_LINE) })
 }
 
-/// The one that is meant, by its own name or by its node's.
+/// The object of this name, or the one of this node.
 fn meant<'l>(live: &'l [Live], what: &str) -> anyhow::Result<&'l Live> {
     if let Some(one) = live.iter().find(|one| one.name == what) {
         return Ok(one);

@@ -1,6 +1,6 @@
 //! `nrh check`: whether the cluster has what the operator needs, before it is installed and after.
 //!
-//! It reads and changes nothing. What it may not read is Unknown, and never taken for good.
+//! It changes nothing. What it may not read is Unknown, and never counts as Ok.
 
 mod installation;
 mod nodes;
@@ -25,13 +25,13 @@ const MAX_MESSAGE: usize = 300;
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 enum Verdict {
-    /// As it has to be.
+    /// As required.
     Ok,
-    /// It works, and somebody should know of it.
+    /// It works, but people should know about it.
     Warning,
-    /// Nobody can tell: the API server did not say, or you may not ask.
+    /// The state is unknown: the API server did not answer, or the caller may not ask.
     Unknown,
-    /// The operator does not work like this, or not on this node.
+    /// The operator does not work in this state, or not on this node.
     Failed,
 }
 
@@ -42,7 +42,7 @@ struct Finding {
     /// Part of the cluster: a kind and a name, or a group of them.
     subject: String,
     verdict: Verdict,
-    /// What was found; where it is not Ok, what was expected and what to do.
+    /// What was found; where it is not Ok, also what was expected and what to do.
     message: String,
 }
 
@@ -51,7 +51,7 @@ impl Finding {
         Self { subject: subject.into(), verdict, message: bounded(message.as_ref(), MAX_MESSAGE) }
     }
 
-    /// A call that brought nothing.
+    /// The finding for a call without a result.
     fn unknown(subject: impl Into<String>, error: &anyhow::Error) -> Self {
         let message = match code(error) {
             Some(403) => format!("you have no right to read it: {}", told(error)),
@@ -61,7 +61,7 @@ impl Finding {
     }
 }
 
-/// At least one check failed. Everything else that keeps `nrh check` from success says that nobody knows.
+/// At least one check failed. Any other error means that the result is unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Failed(String);
@@ -82,7 +82,7 @@ pub async fn run(args: CheckArgs) -> anyhow::Result<()> {
         ));
         findings.extend(rights(&client, &INSTALLS, Verdict::Failed).await);
     } else {
-        // What cannot be read is named part by part.
+        // The following checks name what cannot be read, part by part.
         findings.extend(installation::checked(&client, definitions).await);
         findings.extend(nodes::checked(&client).await);
         findings.extend(rights(&client, &USES, Verdict::Ok).await);
@@ -119,7 +119,7 @@ async fn server(client: &Client) -> anyhow::Result<Finding> {
     })
 }
 
-/// A right, and what for.
+/// A right, and its purpose.
 struct Right {
     what: &'static str,
     verb: &'static str,
@@ -131,7 +131,7 @@ const fn right(what: &'static str, verb: &'static str, group: &'static str, reso
     Right { what, verb, group, resource }
 }
 
-/// What an installation takes. Who may create roles and bind them beyond their own rights is an administrator.
+/// The rights that an installation needs. Only an administrator may create roles and bind them beyond their own rights.
 const INSTALLS: [Right; 6] = [
     right("create namespaces", "create", "", "namespaces"),
     right("create definitions", "create", "apiextensions.k8s.io", "customresourcedefinitions"),
@@ -141,7 +141,7 @@ const INSTALLS: [Right; 6] = [
     right("create the probe", "create", "apps", "daemonsets"),
 ];
 
-/// What people use, by the role that gives it (`config/rbac/people.yaml`).
+/// The rights that people use, by the role that grants them (`config/rbac/people.yaml`).
 const USES: [Right; 6] = [
     right("read (nrh:view)", "list", "runtimehealth.io", "noderuntimehealths"),
     right("suspend nodes (nrh:operator)", "patch", "runtimehealth.io", "noderuntimehealths"),
@@ -151,7 +151,7 @@ const USES: [Right; 6] = [
     right("read evidence (debug)", "debug", "runtimehealth.io", "noderuntimehealths"),
 ];
 
-/// Which of these rights the caller has: one line for those, one for the others.
+/// Which of these rights the caller has: one line for those, one for the missing ones.
 async fn rights(client: &Client, wanted: &[Right], without: Verdict) -> Vec<Finding> {
     let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let (mut has, mut lacks) = (Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
-//! `nrh explain NODE`: evidence, fault, rule, what is done or blocked, why, and when the controller decides again.
+//! `nrh explain NODE`: evidence, fault, rule, action or block, reason, and when the controller decides again.
 //!
-//! It decides by the same [`plan`] as the controller, on the objects in the cluster or in a file, and executes nothing.
+//! It decides with the same [`plan`] as the controller, on the objects in the cluster or in a file, and executes nothing.
 
 pub mod evidence;
 mod explanation;
@@ -19,7 +19,7 @@ use crate::terminal::print_as;
 use explanation::Explanation;
 use objects::Objects;
 
-/// Most nodes that are named where one has to be chosen.
+/// Largest number of named nodes where the caller has to choose one.
 const MOST_NAMES: usize = 20;
 
 /// Runs `nrh explain`.
@@ -33,13 +33,13 @@ pub async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     explain(&objects, &node, now, |explanation| print_as(args.print.output, explanation, text::text))
 }
 
-/// How many there are, and the first of them.
+/// The number of nodes, and the first of their names.
 fn among(names: &[String]) -> String {
     let more = if names.len() > MOST_NAMES { ", …" } else { "" };
     format!("{}: {}{more}", names.len(), names.iter().take(MOST_NAMES).cloned().collect::<Vec<_>>().join(", "))
 }
 
-/// Hands over the explanation of one node.
+/// Passes the explanation of one node on.
 fn explain<T>(
     objects: &Objects,
     node: &str,
@@ -126,7 +126,7 @@ mod tests {
         .unwrap();
         assert!(text.contains("(spec.suspend of its NodeRuntimeHealth): by ann: disk swap"), "{text}");
         assert!(text.contains("the node is excluded: suspended by ann: disk swap"), "{text}");
-        // An object of before its name was asked for.
+        // An object from before the name was required.
         let before =
             explained(|saved| saved.replace("suspend: false", "suspend: true\n    reason: disk swap")).unwrap();
         assert!(before.contains("(spec.suspend of its NodeRuntimeHealth): disk swap"), "{before}");
@@ -237,7 +237,7 @@ mod tests {
         let text = text.unwrap();
         assert!(text.contains("NodeRuntimeHealth worker-1 cannot be used: ") && text.contains("Dreadful"), "{text}");
         assert!(text.contains("its report cannot be read") && !text.contains("starts now: "), "{text}");
-        // That of another node changes nothing for this one.
+        // The object of another node does not affect this one.
         let other = "- {apiVersion: runtimehealth.io/v1alpha1, kind: NodeRuntimeHealth, metadata: {name: w2}, spec: 7, status: {}}\n";
         let text = explained(|saved| format!("{}\n{other}", saved.trim_end()).replace("mode: DryRun", "mode: Enforce"));
         let text = text.unwrap();

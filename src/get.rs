@@ -1,4 +1,4 @@
-//! `nrh get`: every node in one line, the worst first, once or for as long as somebody watches.
+//! `nrh get`: every node in one line, the worst first, once or as a watch.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,18 +27,18 @@ use crate::terminal::OutputFormat;
 use crate::terminal::{self, columns, complain, print, print_as};
 
 const TITLES: [&str; 7] = ["NODE", "HEALTH", "FAULT", "RESTART-SAFE", "REMEDIATION", "LAST-SEEN", "ACTIVITY"];
-/// Column of the age, which alone changes with every heartbeat.
+/// Column of the age, the only one that changes with every heartbeat.
 const LAST_SEEN: usize = 5;
-/// Longest reason why an object cannot be read, in bytes.
+/// Longest reason for an unreadable object, in bytes.
 const MAX_WHY: usize = 256;
 
 /// Runs `nrh get`.
 ///
 /// # Errors
-/// The cluster does not answer, or it has no report of a node that is named.
+/// The cluster does not answer, or it has no report of a named node.
 pub async fn run(args: GetArgs) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
-    // Of nodes on which nothing is to be done the column does not tell: it would be a write to each of them.
+    // The column does not show a suspension on nodes without work: that would take a write to each of them.
     match everywhere(client.clone()).await {
         Ok(None) => {}
         Ok(Some(suspended)) => complain(&suspended),
@@ -68,7 +68,7 @@ fn is_asked(args: &GetArgs, name: &str) -> bool {
     args.nodes.is_empty() || args.nodes.iter().any(|asked| asked == name)
 }
 
-/// One node, as its object stands.
+/// One node, as its object is in the API.
 struct Node {
     name: String,
     object: Value,
@@ -144,7 +144,7 @@ impl Node {
     }
 }
 
-/// How long ago that was, in the largest unit that says enough. A node's clock may be ahead.
+/// The time since `then`, in the largest sufficient unit. A node's clock may be ahead.
 fn age(now: Timestamp, then: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs().max(0);
     let units = [(172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m")];
@@ -152,7 +152,7 @@ fn age(now: Timestamp, then: Timestamp) -> String {
     found.map_or_else(|| format!("{seconds}s"), |(_, length, unit)| format!("{}{unit}", seconds / length))
 }
 
-/// What was printed last of each node, and how wide the columns are.
+/// The last printed row of each node, and the widths of the columns.
 #[derive(Default)]
 struct Printed {
     rows: BTreeMap<String, [String; 7]>,
@@ -160,7 +160,7 @@ struct Printed {
 }
 
 impl Printed {
-    /// The line of a node, if it says more than the last one of it but its age; the titles before the first one.
+    /// The line of a node, if anything but its age has changed since its last line; with the titles before the first line.
     fn line(&mut self, name: &str, row: [String; 7]) -> Option<String> {
         let is_same =
             |old: &[String; 7]| (0..row.len()).all(|column| column == LAST_SEEN || old[column] == row[column]);
@@ -169,7 +169,7 @@ impl Printed {
         }
         let is_first = self.widest.is_none();
         let widest = self.widest.get_or_insert_with(|| TITLES.map(str::to_owned));
-        // The last column needs no width.
+        // The last column has no width.
         for (wide, cell) in widest.iter_mut().zip(&row).take(row.len() - 1) {
             if cell.chars().count() > wide.chars().count() {
                 wide.clone_from(cell);
@@ -177,7 +177,7 @@ impl Printed {
         }
         let table = columns(widest.each_ref().map(String::as_str), [TITLES.map(str::to_owned), row.clone()]);
         self.rows.insert(name.to_owned(), row);
-        // Under the widest cells, which are no line of their own, come the titles and the row.
+        // The table begins with a line of the widest cells, which is not printed. The titles and the row follow.
         let skipped = if is_first { 1 } else { 2 };
         Some(table.split_inclusive('\n').skip(skipped).collect())
     }
@@ -187,7 +187,7 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
     let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
     let (mut first, mut printed) = (Some(Vec::new()), Printed::default());
     loop {
-        // Between lists it is silent for as long as nothing changes.
+        // Outside of a list the watch is silent while nothing changes.
         let event = match &first {
             Some(_) => timeout(DEADLINE, events.next()).await.context("no answer from the API server in time")?,
             None => events.next().await,
@@ -229,7 +229,7 @@ async fn watch(api: Api<Guarded<NodeRuntimeHealth>>, args: &GetArgs) -> anyhow::
     }
 }
 
-/// Whether the right is missing, which does not pass by itself.
+/// Whether the right is missing: a retry does not help.
 fn is_denied(error: &watcher::Error) -> bool {
     use watcher::Error::{InitialListFailed, WatchError, WatchStartFailed};
     let (InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status)) | WatchError(status)) =
@@ -240,7 +240,7 @@ fn is_denied(error: &watcher::Error) -> bool {
     matches!(status.code, 401 | 403)
 }
 
-/// The object of an event, with its kind, which the API server leaves out of lists.
+/// The object of an event, with its kind: the API server omits that in lists.
 fn watched(guarded: Guarded<NodeRuntimeHealth>) -> anyhow::Result<Node> {
     let object = match &guarded.0 {
         Ok(object) => serde_json::to_value(object)?,

@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use crate::cli::MigrateArgs;
 
-/// Keys that a key stands under, its old name and its new one.
+/// Renamed keys: the parent keys, the old name and the new one.
 const KEYS: [(&[&str], &str, &str); 12] = [
     (&["match"], "for", "minDuration"),
     (&["verify"], "for", "stableFor"),
@@ -19,7 +19,7 @@ const KEYS: [(&[&str], &str, &str); 12] = [
     (&["perNode", "storm"], "within", "window"),
     (&["storm"], "nodes", "minNodes"),
 ];
-/// Keys, each with an old value and the new one.
+/// Renamed values: the key, the old value and the new one.
 const VALUES: [(&str, &str, &str); 10] = [
     ("onFailure", "Next", "Continue"),
     ("signal", "Cont", "SIGCONT"),
@@ -33,7 +33,8 @@ const VALUES: [(&str, &str, &str); 10] = [
     ("faults", "ProbeSilent", "ProbeNotReporting"),
 ];
 
-/// Where a line is in its document: keys above with their columns, keys above in brackets, indentation of a text of several lines.
+/// The position of a line in its document: parent keys with their columns, parent keys in brackets, indentation of a multi-line
+/// text.
 #[derive(Default)]
 struct Place {
     block: Vec<(usize, String)>,
@@ -46,7 +47,7 @@ impl Place {
         self.flow.last().or_else(|| self.block.last().map(|(_, key)| key)).map_or("", String::as_str)
     }
 
-    /// One line with the new names; `None` where it cannot be read with certainty.
+    /// One line with the new names; `None` where it cannot be parsed with certainty.
     fn line(&mut self, line: &str) -> Option<String> {
         let indent = line.len() - line.trim_start().len();
         if self.text.is_some_and(|from| indent > from || line.trim().is_empty()) {

@@ -1,4 +1,4 @@
-//! What every program does before its work begins.
+//! The start of every program.
 
 use std::future::Future;
 
@@ -9,10 +9,10 @@ use crate::telemetry;
 
 /// Starts logging, then runs `work` to its end.
 ///
-/// One thread is enough for every part, and keeps the probe small; blocking work has threads of its own.
+/// One thread is enough for every part, and keeps the probe small. Blocking work has its own threads.
 ///
 /// # Errors
-/// Those of `work`, and a kernel that gives no epoll or pipe.
+/// The errors of `work`, and a kernel without epoll or pipe.
 pub fn run(log: &LogArgs, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     telemetry::start(log.log_format, &log.log);
     let runtime =
@@ -20,7 +20,7 @@ pub fn run(log: &LogArgs, work: impl Future<Output = anyhow::Result<()>>) -> any
     runtime.block_on(work)
 }
 
-/// An error with its causes. Many libraries repeat their cause in what they say themselves: each is told once.
+/// An error with its causes. Many libraries repeat their cause in their own message: each cause appears once.
 pub fn told(error: &anyhow::Error) -> String {
     let mut said: Vec<String> = Vec::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,7 +1,7 @@
-//! `nrh remediate`: a person has a step of a policy done on one node, now and by hand.
+//! `nrh remediate`: a person's manual request for one step of a policy on one node, executed now.
 //!
-//! Nothing is started that was not seen: without `--action` it says which faults are confirmed on the node, and which steps
-//! stand ready for them.
+//! A person sees a step before it starts: without `--action` the command lists the confirmed faults of the node, and the steps
+//! that are available for them.
 
 use std::fmt::Write;
 
@@ -27,13 +27,13 @@ use crate::terminal::print_as;
 /// Longest line about a fault or a step, in bytes.
 const MAX_LINE: usize = 512;
 
-/// A fault that is confirmed, with the steps that could be started for it.
+/// A confirmed fault, with the steps that a person can start for it.
 struct Ready<'r> {
     fault: &'r Fault,
     choices: Vec<Choice<'r>>,
 }
 
-/// It as `-o json` prints it.
+/// The fault in the form of `-o json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Listed<'r> {
@@ -66,7 +66,8 @@ impl<'r> Listed<'r> {
 /// Runs `nrh remediate`.
 ///
 /// # Errors
-/// The cluster does not answer, the node has no such fault or no policy such a step, several do, or the API server says no.
+/// The cluster does not answer, the node has no such fault, no policy has such a step, several match, or the API server
+/// refuses.
 pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
     let client = client(&args.cluster).await?;
     let node = within(Api::<Node>::all(client.clone()).get(&args.node)).await;
@@ -86,7 +87,7 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
 
     let faults = confirmed(&health);
     let (labels, view) = (node.labels(), node::view(&node));
-    // What a pod is like the engine finds out.
+    // The engine checks the traits of pods later.
     let around =
         MatchContext { pods: None, runtime: view.runtime_version.as_deref(), kubelet: view.kubelet_version.as_deref() };
     let mut ready = Vec::new();
@@ -115,7 +116,7 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
             manual: Some(ManualRequestSpec {
                 requested_by: by.clone(),
                 fault: fault.kind,
-                // What was seen is meant, and no other fault that comes while it waits.
+                // The request is for the fault that the person saw, and for no other fault that comes while it waits.
                 fault_id: Some(fault.id.clone()),
                 action,
                 policy_generation: Some(choice.policy.generation),
@@ -132,13 +133,13 @@ pub async fn run(args: RemediateArgs) -> anyhow::Result<()> {
     print_as(args.print.output, &made, |made| asked(&by, &args.node, fault, choice, &made.name_any()))
 }
 
-/// A name of which a name can be made.
+/// The node's name in characters that are valid in an object name.
 fn plain(node: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     node.chars().map(plain).collect::<String>().trim_matches('-').to_owned()
 }
 
-/// All confirmed faults of a report, the controller's own too, most urgent first.
+/// All confirmed faults of a report, including the controller's, most urgent first.
 fn confirmed(health: &NodeRuntimeHealth) -> Vec<Fault> {
     let status = health.status.as_ref();
     let all = status.into_iter().flat_map(|status| status.faults.iter().chain(&status.cluster_faults));
@@ -147,14 +148,14 @@ fn confirmed(health: &NodeRuntimeHealth) -> Vec<Fault> {
     all
 }
 
-/// What is meant: one fault and one step of one policy, or what to say to make it one.
+/// The requested fault and step of one policy, or an error that says how to make the request unambiguous.
 fn one<'r>(args: &RemediateArgs, ready: &'r [Ready<'r>]) -> anyhow::Result<(&'r Fault, &'r Choice<'r>)> {
     let is_meant =
         |fault: &Fault| args.fault.as_deref().is_none_or(|named| fault.id == named || fault.kind.as_str() == named);
     let is_its = |choice: &&Choice<'_>| args.policy.as_deref().is_none_or(|named| choice.policy.name == named);
     let mut found: Vec<(&Fault, &Choice<'_>)> = Vec::new();
     for one in ready.iter().filter(|one| is_meant(one.fault)) {
-        // Of one policy the first such step is taken: the others follow on it.
+        // Of one policy the first such step counts: the others follow it.
         for choice in one.choices.iter().filter(is_its) {
             if !found.iter().any(|(fault, known)| fault.id == one.fault.id && known.policy.name == choice.policy.name) {
                 found.push((one.fault, choice));
@@ -175,7 +176,7 @@ fn one<'r>(args: &RemediateArgs, ready: &'r [Ready<'r>]) -> anyhow::Result<(&'r 
     }
 }
 
-/// How a step is started.
+/// The command that starts a step.
 fn line(node: &str, fault: &Fault, choice: &Choice<'_>) -> String {
     let action = choice.step.action.kind().as_str();
     let text = format!(
@@ -190,11 +191,11 @@ fn line(node: &str, fault: &Fault, choice: &Choice<'_>) -> String {
     bounded(&text, MAX_LINE)
 }
 
-/// Confirmed faults with the steps that stand ready.
+/// Confirmed faults with their available steps.
 fn told(node: &str, ready: &[Ready<'_>]) -> String {
     let mut text = String::new();
     for one in ready {
-        // Writing to a text does not fail. Names come from the node: they must not move the reader's cursor.
+        // A write to a text does not fail. Names come from the node: they must not move the reader's cursor.
         let what = bounded(&format!("{} ({}): {}", one.fault.kind, one.fault.subject, one.fault.message), MAX_LINE);
         let _ = writeln!(text, "{what}");
         for choice in &one.choices {
@@ -207,7 +208,7 @@ fn told(node: &str, ready: &[Ready<'_>]) -> String {
     if text.is_empty() { format!("no fault is confirmed on node {node}\n") } else { text }
 }
 
-/// What was written, and what follows.
+/// The request that was written, and what follows.
 fn asked(by: &str, node: &str, fault: &Fault, choice: &Choice<'_>, name: &str) -> String {
     let action = manual::phrase(&choice.step.action);
     let what = bounded(&format!("{action} for {} ({}) on node {node}", fault.kind, fault.subject), MAX_LINE);

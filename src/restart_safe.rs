@@ -1,4 +1,5 @@
-//! `nrh restart-safe`: whether the kubelet and the runtime of a node can be restarted now, by a check that is newer than the question.
+//! `nrh restart-safe`: whether the kubelet and the runtime of a node can be restarted now, by a check that is newer than the
+//! request.
 
 use std::process;
 use std::time::Duration;
@@ -19,14 +20,14 @@ use crate::core::snapshot::TriState;
 use crate::core::text::bounded;
 use crate::terminal::print_as;
 
-/// Time between two looks at the object.
+/// Time between two reads of the object.
 const EVERY: Duration = Duration::from_millis(500);
-/// How long to wait by default: the probe takes about ten seconds on a full node.
+/// Default wait: the probe takes about ten seconds on a full node.
 const WAIT: Duration = Duration::from_secs(30);
 /// Longest reason that is printed, in bytes.
 const MAX_REASON: usize = 2048;
 
-/// A restart now does harm. Everything else that keeps `nrh restart-safe` from a yes says that nobody knows.
+/// A restart now does harm. Any other error of `nrh restart-safe` means that the answer is unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("do not restart the kubelet or the runtime of node {0} now")]
 pub struct Unsafe(String);
@@ -34,7 +35,7 @@ pub struct Unsafe(String);
 /// Runs `nrh restart-safe`.
 ///
 /// # Errors
-/// [`Unsafe`] where a restart does harm. Any other error: nobody could tell within the time.
+/// [`Unsafe`] where a restart does harm. Any other error: there was no answer within the time.
 pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
     let node = args.node;
     let wait = args.timeout.map_or(WAIT, crate::api::HumanDuration::get);
@@ -80,7 +81,7 @@ pub async fn run(args: RestartSafeArgs) -> anyhow::Result<()> {
     }
 }
 
-/// What is printed.
+/// The printed result.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer<'a> {
@@ -102,7 +103,7 @@ fn name(now: Timestamp, process: u32) -> String {
     format!("restart-safe-{}-{process}", now.as_millisecond())
 }
 
-/// Whether the report is newer than the request of this name: it answers it, or another one that has taken its place since.
+/// Whether the report is newer than the request of this name: it answers that request, or a later one that has replaced it.
 fn is_answered(object: &NodeRuntimeHealth, name: &str) -> bool {
     let Some(answered) = object.status.as_ref().and_then(|status| status.probe.as_ref()?.check_answered.as_deref())
     else {
@@ -111,7 +112,7 @@ fn is_answered(object: &NodeRuntimeHealth, name: &str) -> bool {
     answered == name || object.spec.check_requested.as_deref() == Some(answered)
 }
 
-/// What the report says, and why.
+/// The verdict of the report, and its reason.
 fn verdict(object: &NodeRuntimeHealth) -> (TriState, String) {
     let conditions = object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let condition = conditions.iter().find(|one| one.type_ == ConditionType::RestartSafe.as_str());
@@ -119,7 +120,7 @@ fn verdict(object: &NodeRuntimeHealth) -> (TriState, String) {
     (status_of(conditions, ConditionType::RestartSafe), bounded(reason, MAX_REASON))
 }
 
-/// Where the request may have got stuck.
+/// Where the request may be stuck.
 fn whereabouts(node: &str, last: anyhow::Result<NodeRuntimeHealth>) -> String {
     let status = match last {
         Err(error) => return format!("{error:#}"),

@@ -1,4 +1,4 @@
-//! `nrh suspend` and `nrh resume`: a person's veto on all that is done to one node, or to all of them, in their own name.
+//! `nrh suspend` and `nrh resume`: a person suspends all remediation of one node, or of all nodes, in their own name.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ use crate::caller::{client, code, whoami, within};
 use crate::cli::{ResumeArgs, SuspendArgs, SuspendTarget};
 use crate::terminal::print;
 
-/// How often it is begun anew when the object has changed meanwhile: probe and controller write in it, too.
+/// Number of tries when the object changes meanwhile: the probe and the controller write to it, too.
 const TRIES: u32 = 5;
-/// How long a controller may take until it says so: statuses wait for one another where many nodes are sick.
+/// How long a controller may take to confirm: status writes queue up where many nodes are faulty.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Runs `nrh suspend`.
 ///
 /// # Errors
-/// The cluster does not answer, the node has no object, another person has suspended it, or the API server says no.
+/// The cluster does not answer, the node has no object, another person has suspended it, or the API server refuses.
 pub async fn suspend(args: SuspendArgs) -> anyhow::Result<()> {
     let (on, reason, force) = (args.target, args.reason.as_deref(), args.force);
     let (client, words) = (client(&args.cluster).await?, on.words());
@@ -73,13 +73,13 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
     print(&format!("{words} {told}\n"))
 }
 
-/// That all remediation is suspended, if it is: by whom, why, and what lifts it.
+/// The suspension of all remediation, if there is one: by whom, why, and what lifts it.
 pub(crate) async fn everywhere(client: Client) -> anyhow::Result<Option<String>> {
     let found = within(Api::<RemediationConfig>::all(client).get_opt(CONFIG_NAME)).await?;
     Ok(found.and_then(|config| config.veto()).map(|by| suspended_everywhere(&by)))
 }
 
-/// The same in words.
+/// The same as a sentence.
 pub(crate) fn suspended_everywhere(by: &str) -> String {
     format!("remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)")
 }
@@ -90,7 +90,8 @@ impl SuspendTarget {
     }
 }
 
-/// Whose veto stands and why, where it is not the caller's own: another person's, or one in nobody's name, a script's perhaps.
+/// The current suspension with its reason, where it is not the caller's own: another person's, or one without a name, for
+/// example of a script.
 fn of_another(now: Suspension<'_>, me: &str) -> Option<String> {
     let veto = now.veto().filter(|_| now.by != Some(me))?;
     Some(match now.by {
@@ -100,18 +101,18 @@ fn of_another(now: Suspension<'_>, me: &str) -> Option<String> {
     })
 }
 
-/// The whole veto: nothing of one that stood before stays under another's name.
+/// The whole suspension: no part of an earlier one stays under another name.
 fn suspended(by: &str, reason: Option<&str>) -> Value {
     json!({"suspend": true, "suspendedBy": by, "reason": reason})
 }
 
-/// That nobody wants one.
+/// No suspension.
 fn resumed() -> Value {
     json!({"suspend": false, "suspendedBy": null, "reason": null})
 }
 
-/// Changes what stands there as it is decided on what was read, and on nothing else: what another person has written meanwhile is read
-/// first. The veto that stood there before.
+/// Changes the suspension as decided on the version that was read. A change that another person makes meanwhile is read first.
+/// Returns the previous suspension.
 async fn change<K>(
     api: Api<K>,
     name: &str,
@@ -143,7 +144,7 @@ where
     bail!("{kind} {name} has changed {TRIES} times while it was being changed; nothing was changed, try again")
 }
 
-/// The same for the object that applies to all nodes, which is created when it is first needed.
+/// The same for the object that applies to all nodes. It is created at first use.
 async fn change_or_create(
     client: Client,
     decide: impl Fn(Suspension<'_>) -> anyhow::Result<Option<Value>>,
@@ -154,7 +155,7 @@ async fn change_or_create(
         let object = RemediationConfig::new(CONFIG_NAME, serde_json::from_value(without_nulls(spec))?);
         match within(api.create(&PostParams::default(), &object)).await {
             Ok(_) => return Ok(None),
-            // Another person was quicker.
+            // Another person has created it meanwhile.
             Err(error) if code(&error) == Some(409) => {}
             Err(error) if code(&error) == Some(403) => {
                 let right = "it takes the verb create on remediationconfigs: ClusterRole nrh:operator";
@@ -166,7 +167,7 @@ async fn change_or_create(
     change(api, CONFIG_NAME, decide).await
 }
 
-/// Waits until a controller says that it knows what stands there.
+/// Waits until a controller confirms the current suspension.
 async fn confirmed(client: Client) -> anyhow::Result<()> {
     let api: Api<RemediationConfig> = Api::all(client);
     let ends = Instant::now() + CONFIRMED_WITHIN;

@@ -1,5 +1,5 @@
-//! All that is printed and logged passes through here: much of it comes from nodes, and what a terminal obeys instead of
-//! showing it (clearing the screen, writing to the clipboard, turning the order of letters) must not reach one.
+//! The outlet for all printed and logged text. Much of it comes from nodes. Control characters that a terminal obeys (to clear
+//! the screen, to write to the clipboard, to turn the order of letters) must not reach a terminal.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -23,13 +23,13 @@ pub enum OutputFormat {
     Yaml,
 }
 
-/// A way out for text. What is obeyed arrives as U+FFFD, line ends as they are.
+/// A writer that replaces each control character with U+FFFD and keeps line ends.
 #[derive(Debug)]
 pub struct Harmless<W>(pub W);
 
 impl<W: Write> Write for Harmless<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Formatting hands over whole `str`s; of anything else only what is text is worth reading.
+        // The formatter passes whole `str`s. Of other bytes only text is worth reading.
         self.0.write_all(shown(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())
     }
@@ -39,12 +39,12 @@ impl<W: Write> Write for Harmless<W> {
     }
 }
 
-/// Standard output, for what comes piece by piece.
+/// Standard output, for output in pieces.
 pub fn out() -> Harmless<io::Stdout> {
     Harmless(io::stdout())
 }
 
-/// Prints a text to standard output. Who reads no further has had enough.
+/// Prints a text to standard output. A reader that closes the pipe early is no error.
 ///
 /// # Errors
 /// It cannot be written to.
@@ -56,12 +56,12 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Says a sentence on standard error. Where that is closed nobody can be told.
+/// Prints a sentence on standard error. A closed standard error is ignored, since no other channel exists.
 pub fn complain(text: &str) {
     let _ = writeln!(Harmless(io::stderr().lock()), "{text}");
 }
 
-/// Prints a value in the form that was asked for; `table` makes the one for people.
+/// Prints a value in the requested form; `table` makes the form for people.
 ///
 /// # Errors
 /// It is no JSON, or standard output cannot be written to.
@@ -79,21 +79,21 @@ pub(crate) fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string_with_options(value, options)?)
 }
 
-/// Rows under their titles, in columns as wide as they need; the last column is not padded.
+/// Rows under their titles, in columns as wide as needed; the last column is not padded.
 pub(crate) fn columns<const N: usize>(titles: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = TabWriter::new(Vec::new()).padding(3);
     let rows = rows.into_iter().map(|row| row.map(|cell| cell.replace(['\t', '\n'], " ")).join("\t"));
     for line in std::iter::once(titles.join("\t")).chain(rows) {
-        // Writing to memory does not fail.
+        // A write to memory does not fail.
         let _ = writeln!(table, "{line}");
     }
     String::from_utf8(table.into_inner().unwrap_or_default()).unwrap_or_default()
 }
 
-/// A value as JSON, in which nothing is lost: what is obeyed is written as `\u` and its number.
+/// A value as JSON, without loss: control characters are written as `\u` and their number.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<String> {
     let raw = serde_json::to_string_pretty(value)?;
-    // Outside of texts JSON has none of them but line ends; in texts a `\u` stands for the same.
+    // Outside of texts JSON has no control characters but line ends. In texts a `\u` means the same character.
     let escaped = |c: char| if is_obeyed(c) && c != '\n' { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     Ok(raw.chars().map(escaped).collect())
 }

@@ -1,4 +1,4 @@
-//! What was installed: definitions, admission, controller, probe, policies.
+//! Checks the installed parts: definitions, admission, controller, probe, policies.
 
 use anyhow::Context;
 use jiff::Timestamp;
@@ -29,7 +29,7 @@ const DEFINITIONS: &str = "definitions";
 const ADMISSION: &str = "admission policies";
 const CONTROLLER: &str = "controller";
 
-/// All checks of what is installed, with the definitions as they were read.
+/// All checks of the installed parts, with the definitions that were read.
 pub(super) async fn checked(client: &Client, found: anyhow::Result<Vec<CustomResourceDefinition>>) -> Vec<Finding> {
     let mut findings = vec![match found {
         Ok(found) => judge_definitions(&found),
@@ -42,7 +42,7 @@ pub(super) async fn checked(client: &Client, found: anyhow::Result<Vec<CustomRes
     findings
 }
 
-/// Those of the definitions that are there.
+/// The operator's definitions that exist.
 ///
 /// # Errors
 /// The API server does not say.
@@ -55,7 +55,7 @@ pub(super) async fn definitions(client: &Client) -> anyhow::Result<Vec<CustomRes
     Ok(found)
 }
 
-/// Whether they are those of this version.
+/// Whether the definitions are those of this version.
 pub(super) fn judge_definitions(found: &[CustomResourceDefinition]) -> Finding {
     let failed = |message: String| Finding::new(DEFINITIONS, Verdict::Failed, message);
     for (_, wanted) in crds::all() {
@@ -93,7 +93,7 @@ async fn admission(client: &Client) -> anyhow::Result<Finding> {
     Ok(if judged.verdict == Verdict::Ok { proven(client, judged).await } else { judged })
 }
 
-/// Tries in a dry run what they have to refuse to you too.
+/// Tries in a dry run what the policies have to refuse to the caller, too.
 async fn proven(client: &Client, judged: Finding) -> Finding {
     let container = json!({"name": "tried", "image": "tried"});
     let job = json!({"metadata": {"generateName": "nrh-check-"}, "spec": {"suspend": true, "template": {"spec":
@@ -168,7 +168,7 @@ pub(super) fn judge_controller(found: Option<&Deployment>, lease: Option<&Lease>
     let spec = lease.and_then(|lease| lease.spec.as_ref());
     let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).filter(|holder| !holder.is_empty());
     let age = spec.and_then(|spec| spec.renew_time.as_ref()).map(|at| now.duration_since(at.0).as_secs());
-    // The clocks of two machines are compared: twice the duration is lenient.
+    // This compares the clocks of two machines, so the limit is twice the duration.
     let limit = 2 * i64::try_from(LEASE_DURATION.as_secs()).unwrap_or(i64::MAX);
     match (holder, age) {
         (Some(holder), Some(age)) if age <= limit => {
@@ -237,7 +237,7 @@ pub(super) fn judge_policies(
         let subject = format!("policy {}", policy.name_any());
         let conditions = policy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let ready = conditions.iter().find(|one| one.type_ == ConditionType::Ready.as_str());
-        // A judgement of the policy as it was before says nothing of this one.
+        // A verdict on an earlier generation does not apply to the current policy.
         let is_current = ready.is_some_and(|ready| ready.observed_generation == policy.metadata.generation);
         match standing_of(conditions, ConditionType::Ready).filter(|_| is_current) {
             Some((TriState::True, _)) => count += 1,

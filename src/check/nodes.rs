@@ -1,4 +1,4 @@
-//! What each node can and cannot.
+//! Checks what works on each node, and what does not.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,17 @@ use crate::controller::cache::fold::Ingest;
 use crate::controller::cache::guard::Guarded;
 use crate::core::snapshot::TriState;
 
-/// How long a new probe may take to its first report.
+/// How long a new probe may take until its first report.
 const START: SignedDuration = SignedDuration::from_mins(2);
 /// Label of a Node with its operating system.
 const OS_LABEL: &str = "kubernetes.io/os";
-/// Most names in one line.
+/// Largest number of names in one line.
 const MOST_NAMES: usize = 5;
 
-/// What was found of one node: how good it is, and the sentence.
+/// A finding on one node: its verdict, and the sentence.
 type Word = (Verdict, String);
 
-/// One line for nodes of which the same is to be said.
+/// One finding for each group of nodes with the same result.
 pub(super) async fn checked(client: &Client) -> Vec<Finding> {
     match read(client).await {
         Ok(words) => grouped(words),
@@ -49,7 +49,7 @@ async fn read(client: &Client) -> anyhow::Result<Vec<(String, Word)>> {
     Ok(words.collect())
 }
 
-/// Why the DaemonSet of `config/probe` has no pod on the node, where somebody wants it so.
+/// Why the DaemonSet of `config/probe` has no pod on the node, where somebody has configured that.
 fn left_out(node: &Value) -> Option<String> {
     let label = |name: &str| node["metadata"]["labels"][name].as_str();
     let named = |name: &str, value: &str| format!("its label is {name}={value}");
@@ -62,10 +62,10 @@ fn left_out(node: &Value) -> Option<String> {
     label(OS_LABEL).filter(|os| *os != "linux").map(|os| named(OS_LABEL, os))
 }
 
-/// What is to be said of a node with this report.
+/// The findings on a node with this report.
 pub(super) fn said(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) -> Vec<Word> {
     let failed = |message: String| vec![(Verdict::Failed, message)];
-    // A node with a unit has a probe in spite of its labels.
+    // A node where the probe runs as a unit has a probe in spite of its labels.
     let without_probe = |verdict: Verdict, message: &str| match left_out(node) {
         Some(why) => vec![(Verdict::Ok, format!("not checked: {why}"))],
         None => vec![(verdict, message.to_owned())],
@@ -116,7 +116,7 @@ pub(super) fn said(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) ->
     words
 }
 
-/// One line per thing that is to be said, the worst first.
+/// One line per distinct finding, the worst first.
 pub(super) fn grouped(words: Vec<(String, Word)>) -> Vec<Finding> {
     let mut groups: BTreeMap<Word, Vec<String>> = BTreeMap::new();
     for (node, word) in words {

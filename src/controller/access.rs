@@ -1,4 +1,4 @@
-//! Who may read the metrics: the API server says whose a token is (`TokenReview`) and what that account may
+//! Decides who may read the metrics. The API server says whose a token is (`TokenReview`) and what that account may do
 //! (`SubjectAccessReview`).
 
 use std::collections::HashMap;
@@ -14,24 +14,24 @@ use tokio::time::Instant;
 
 use super::calls::{CallError, Calls, bounded};
 
-/// What is asked for, as a role names it under `nonResourceURLs`.
+/// The requested path, as a role names it under `nonResourceURLs`.
 const PATH: &str = "/metrics";
 const VERB: &str = "get";
-/// How long an answer is believed: a right that is taken away counts after that at the latest.
+/// How long an answer is valid. A removed right takes effect after this time at the latest.
 const MAY: Duration = Duration::from_mins(1);
 const MAY_NOT: Duration = Duration::from_secs(30);
-/// Most tokens whose answers are kept.
+/// Maximum number of tokens whose answers are kept.
 const TOKENS: usize = 64;
-/// Most tokens that are asked about at a time.
+/// Maximum number of tokens that are checked at a time.
 const AT_A_TIME: usize = 2;
-/// Time until the next one is asked about after one that is nobody's, or that got no answer: what strangers send costs the API
-/// server, and our share of it, a few calls a second at most.
+/// Pause before the next check after a token that is unknown, or that got no answer. So tokens of unknown clients cost the API
+/// server, and the controller's share of it, at most a few calls a second.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why somebody reads no metrics.
+/// Why a client may not read the metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum Denied {
-    /// There is no token, or it is nobody's.
+    /// There is no token, or the API server does not know it.
     #[error("expected a header `Authorization: Bearer TOKEN` with a token that the API server knows")]
     Nobody,
     /// The token's account has no right.
@@ -39,7 +39,7 @@ pub enum Denied {
         "this account lacks the right to {VERB} the non-resource URL {PATH}: bind the ClusterRole nrh:metrics-reader to it"
     )]
     NoRight,
-    /// Nobody knows.
+    /// The API server gives no answer.
     #[error("the API server does not say whether this token may read the metrics: the controller's log says why")]
     NoAnswer,
 }
@@ -54,13 +54,13 @@ pub struct Access {
 
 impl std::fmt::Debug for Access {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Tokens are in it.
+        // The fields contain tokens.
         f.write_str("Access")
     }
 }
 
 impl Access {
-    /// Nothing is known yet. With an audience, tokens for any other are nobody's.
+    /// Creates it without any answers. With an audience, tokens for any other audience are unknown.
     pub fn new(calls: Calls, audience: Option<String>) -> Arc<Self> {
         let (known, turns) = (Mutex::default(), Semaphore::new(AT_A_TIME));
         Arc::new(Self { calls, audience, known, turns })
@@ -85,7 +85,7 @@ impl Access {
 
     async fn ask(&self, token: &str) -> Result<bool, Denied> {
         let _turn = self.turns.acquire().await.map_err(|_| Denied::NoAnswer)?;
-        // Somebody else may have asked in the meantime.
+        // Another request may have checked the token in the meantime.
         if let Some(may) = self.known(token) {
             return Ok(may);
         }
@@ -109,7 +109,7 @@ impl Access {
         Err(denied)
     }
 
-    /// Whose a token is; nobody's = `None`.
+    /// The user of a token; `None` if the API server does not know the token.
     async fn user(&self, token: &str) -> Result<Option<UserInfo>, CallError> {
         let audiences = self.audience.iter().cloned().collect();
         let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(audiences) };
@@ -118,7 +118,7 @@ impl Access {
         let review =
             bounded(|| "asking whose a token is".to_owned(), api.create(&PostParams::default(), &review)).await?;
         let status = review.status.unwrap_or_default();
-        // An API server that knows no audiences names none: that is no word for ours.
+        // An API server that does not support audiences names none. That does not confirm ours.
         let is_for_us = |own: &String| status.audiences.iter().flatten().any(|audience| audience == own);
         let is_known = status.authenticated == Some(true) && self.audience.as_ref().is_none_or(is_for_us);
         Ok(status.user.filter(|_| is_known))
@@ -142,7 +142,7 @@ impl Access {
     }
 }
 
-/// The token of a request, where it has the form of one.
+/// The token of a request, if it has the form of one.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
@@ -151,7 +151,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     fits.then_some(token)
 }
 
-/// Answers by token, each until its time is over. A map that hashes: one in order would tell by its time how a token begins.
+/// Answers by token, each until it expires. It is a hash map, because the timing of an ordered map would reveal how a token
+/// begins.
 #[derive(Default)]
 struct Known(HashMap<String, (bool, Instant)>);
 

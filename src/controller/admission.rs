@@ -1,8 +1,8 @@
-//! Whether the admission policies are in force. Roles say which objects the controller may write, admission says which of them and
-//! how: without it a stolen token, or a mistake, has no bounds but the controller's own.
+//! Checks whether the admission policies are in force. Roles say which objects the controller may write. Admission policies say
+//! which of them and how. Without them a stolen token, or a mistake, has no bounds but the controller's own.
 //!
-//! The controller tries, by dry runs that change nothing, what each policy that binds it must refuse, and lists the policies and
-//! bindings that bind others. As long as it has no proof, it does nothing to nodes.
+//! The controller tries, by dry runs that change nothing, what each policy that binds it must refuse. It also lists the policies
+//! and bindings that bind others. As long as it has no proof, it does nothing to nodes.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub const POLICIES: [&str; 23] = [
 /// The error with which an API server refuses every Job while it sees no parameter of the policy.
 pub const NO_PARAMETER: &str = "no params found for policy binding";
 
-/// What is wrong then, and what to do.
+/// The message for [`NO_PARAMETER`]: the cause and the solution.
 pub fn no_parameter() -> String {
     format!(
         "ValidatingAdmissionPolicy {JOBS} refuses every Job, because the API server sees no pod in {SYSTEM_NAMESPACE}: if there are \
@@ -65,20 +65,20 @@ pub fn no_parameter() -> String {
     )
 }
 
-/// The policy with parameters: the pods of the controller's namespace.
+/// The policy that has parameters: the pods of the controller's namespace.
 pub const JOBS: &str = "nrh-jobs";
 
 /// Label of all objects of the project.
 pub const OURS: &str = "app.kubernetes.io/part-of=nrh";
-/// Name of what is tried; nothing of that name is ever made.
+/// Name of the objects of the dry runs. No object of that name is ever created.
 const TRIED: &str = "nrh-admission-check";
-/// Most pods of which one is tried.
+/// Maximum number of pods from which one is chosen for the dry run.
 const MOST_PODS: u32 = 20;
-/// Time between two checks, while all is in order.
+/// Time between two checks while no policy is missing.
 const AGAIN: Duration = Duration::from_mins(3);
-/// Time between two checks, while it is not.
+/// Time between two checks otherwise.
 const SOON: Duration = Duration::from_secs(5);
-/// Checks again and again, for as long as it runs. The leader tells what it finds, once.
+/// Checks repeatedly, for as long as the process runs. The leader reports a finding once.
 pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events: Events) {
     let (began, mut told) = (Instant::now(), None);
     loop {
@@ -112,10 +112,10 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events
     }
 }
 
-/// What is missing, one sentence each, as tried on that Node and others; an error where that cannot be known now.
+/// What is missing, one sentence each, by dry runs on the named Node and other objects.
 ///
 /// # Errors
-/// A call that failed otherwise than by the policy it tries.
+/// A call that failed for another reason than the policy that it tries. Then the result is unknown.
 pub async fn lacking(calls: &Calls, node: Option<&str>) -> Result<Vec<String>, CallError> {
     let mut lacks = absent(calls).await?;
     if let Some(node) = node {
@@ -127,7 +127,7 @@ pub async fn lacking(calls: &Calls, node: Option<&str>) -> Result<Vec<String>, C
     Ok(lacks)
 }
 
-/// Policies and bindings that are not there, or deny nothing.
+/// Policies and bindings that do not exist, or deny nothing.
 async fn absent(calls: &Calls) -> Result<Vec<String>, CallError> {
     let ours = ListParams::default().labels(OURS);
     let policies = calls.read::<ValidatingAdmissionPolicy>();
@@ -156,7 +156,7 @@ pub fn flaw(
             denies && spec.policy_name.as_deref() == Some(name) && spec.match_resources.is_none()
         })
     };
-    // The policy compares only with the pods that its binding names.
+    // The policy compares only with the pods that its binding selects.
     let names_all_pods = |binding: &ValidatingAdmissionPolicyBinding| {
         let params = binding.spec.as_ref().and_then(|spec| spec.param_ref.as_ref());
         params.is_some_and(|params| {
@@ -172,7 +172,7 @@ pub fn flaw(
     (!is_bound).then(|| format!("ValidatingAdmissionPolicy {name} has no binding that denies everywhere"))
 }
 
-/// A label on a Node.
+/// Tries to set a label on a Node.
 async fn changes_a_node(calls: &Calls, node: &str) -> Result<Option<String>, CallError> {
     let label = json!({"metadata": {"labels": {"runtimehealth.io/admission-check": "tried"}}});
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
@@ -181,7 +181,7 @@ async fn changes_a_node(calls: &Calls, node: &str) -> Result<Option<String>, Cal
     refused("nrh-node-changes", bounded(what, nodes.patch(node, &params, &Patch::Merge(label))).await)
 }
 
-/// A Job of another shape than ours.
+/// Tries to create a Job that differs from the controller's Jobs.
 async fn makes_a_job(calls: &Calls) -> Result<Option<String>, CallError> {
     let container = json!({"name": "tried", "image": "tried", "command": ["tried"]});
     let job = json!({"metadata": {"name": TRIED, "namespace": NODE_NAMESPACE}, "spec": {"suspend": true, "template": {"spec":
@@ -189,23 +189,23 @@ async fn makes_a_job(calls: &Calls) -> Result<Option<String>, CallError> {
     create::<Job>(calls, NODE_NAMESPACE, JOBS, job).await
 }
 
-/// A ConfigMap of another name than the ledger's.
+/// Tries to create a ConfigMap with another name than the ledger's.
 async fn makes_a_config_map(calls: &Calls) -> Result<Option<String>, CallError> {
     let map = json!({"metadata": {"name": TRIED, "namespace": SYSTEM_NAMESPACE}});
     create::<ConfigMap>(calls, SYSTEM_NAMESPACE, "nrh-names", map).await
 }
 
-/// A pod that no DaemonSet controls, without naming its uid. Where no pod is there, as with a controller outside of the cluster, the
-/// binding alone has to do.
+/// Tries to delete a pod that no DaemonSet controls, without its uid. If no pod exists, for example with a controller outside of
+/// the cluster, the check of the binding must suffice.
 async fn deletes_a_pod(calls: &Calls) -> Result<Option<String>, CallError> {
     let pods = calls.read_in::<Pod>(SYSTEM_NAMESPACE);
     let what = || format!("listing pods in {SYSTEM_NAMESPACE}");
     let found = bounded(what, pods.list_metadata(&ListParams::default().limit(MOST_PODS))).await?;
-    // The API server asks nobody about a pod that is being deleted already.
+    // The API server runs no admission for a pod that is being deleted already.
     let stays = |pod: &&PartialObjectMeta<Pod>| pod.metadata.deletion_timestamp.is_none();
     let Some(pod) = found.items.iter().find(stays).map(ResourceExt::name_any) else { return Ok(None) };
     let what = || format!("deleting pod {SYSTEM_NAMESPACE}/{pod} in a dry run");
-    // In the query, where an audit log shows that it was none; the client would put it into the body.
+    // The dry run is in the query, where an audit log shows it. The client would put it into the body.
     let path = format!("/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods/{pod}?dryRun=All");
     let call = async {
         let request = Request::delete(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
@@ -232,11 +232,11 @@ where
     refused(policy, bounded(what, calls.act_in::<K>(namespace).create(&params, &object)).await)
 }
 
-/// Whether it was that policy which has refused: what refuses otherwise proves nothing.
+/// Whether the named policy refused the call. A refusal by anything else proves nothing.
 fn refused<T>(policy: &str, answer: Result<T, CallError>) -> Result<Option<String>, CallError> {
     match answer {
         Ok(_) => Ok(Some(format!("ValidatingAdmissionPolicy {policy} does not refuse what it must"))),
-        // It has gone since it was found.
+        // The object was deleted after it was found.
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) if error.is_refusal() && error.line().contains(&format!("'{policy}'")) => {
             Ok((policy == JOBS && error.line().contains(NO_PARAMETER)).then(no_parameter))

@@ -1,7 +1,8 @@
-//! Effects into API calls: the ledger first, then one chain per node, each effect only after the one before.
+//! Turns effects into API calls. The ledger goes first. Then each node has one chain, and an effect follows only after the one
+//! before it.
 //!
-//! Everything is idempotent, and nothing that matters lives only here: when a call fails, or the process
-//! dies between any two, the next pass plans the rest again from what the API holds.
+//! Every effect is idempotent, and nothing that matters is kept only here. When a call fails, or the process dies between two
+//! calls, the next pass plans the rest again from what the API server holds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,45 +36,45 @@ pub use disruption::Kills;
 pub use lately::Lately;
 use preflight::PreflightRequest;
 
-/// The chain of the ledger.
+/// Key of the ledger's chain.
 const LEDGER: &str = "ledger";
-/// Most chains that run at the same time.
+/// Maximum number of chains that run at the same time.
 const CHAINS: usize = 8;
-/// Wait after the first failure of a chain; doubled with each further one.
+/// Wait after the first failure of a chain. It doubles with each further failure.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// Longest wait after a failure.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
-/// Why an effect was not carried out.
+/// Why the controller did not execute an effect.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// A call failed.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The last re-read said no: nothing was touched, and the next pass decides on what was read.
+    /// The preflight refused. Nothing was changed, and the next pass decides on what the preflight read.
     #[error("not done: {0}")]
     NotNow(String),
-    /// The ledger is not the one that was decided on: somebody else has written it, who may lead by now.
+    /// The ledger is not the version that the decision was based on. Another process has written it, and may lead by now.
     #[error(
         "not done: the ledger of in-flight slots has changed since its slot was stored: expected version {expected}, found {found}; it is \
          read again"
     )]
     Overtaken {
-        /// The version that was written.
+        /// The version that this process wrote.
         expected: String,
-        /// The version that stands.
+        /// The version that was found.
         found: String,
     },
-    /// This process does not lead any more.
+    /// This process no longer leads.
     #[error("not done: this process does not lead any more")]
     NotLeading,
-    /// The status of a remediation, or the order to a node, cannot be written as JSON.
+    /// The status of a remediation, or the command to a node, cannot be written as JSON.
     #[error("the status of the remediation, or the command to its node, cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
 impl ApplyError {
-    /// For how long the API server asks not to be asked again.
+    /// How long the API server asks the controller to wait before the next request.
     fn retry_after(&self) -> Option<Duration> {
         if let Self::Call(error) = self { error.retry_after() } else { None }
     }
@@ -86,12 +87,12 @@ impl ApplyError {
     }
 }
 
-/// What became of a pass.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Effects carried out.
+    /// Number of effects that were executed.
     pub done: usize,
-    /// When the first of those that failed, or were put off after a failure, may be tried again.
+    /// Time until the controller may retry the first effect that failed, or that was postponed after a failure.
     pub retry_in: Option<Duration>,
 }
 
@@ -102,18 +103,18 @@ impl Applied {
     }
 }
 
-/// A chain that failed lately.
+/// A chain that failed recently.
 #[derive(Clone, Copy, Debug)]
 struct Failure {
-    /// How often in a row.
+    /// Number of failures in a row.
     count: u32,
-    /// Until when it waits.
+    /// The chain waits until this time.
     until: Instant,
-    /// Whether the API server has asked for that.
+    /// Whether the API server asked for this wait.
     is_asked: bool,
 }
 
-/// Chains that failed lately.
+/// Chains that failed recently, by key.
 #[derive(Debug, Default)]
 pub struct Failures(BTreeMap<String, Failure>);
 
@@ -123,17 +124,17 @@ impl Failures {
         (until > now).then(|| until.saturating_duration_since(now))
     }
 
-    /// For how long the API server asks not to be asked for the ledger again.
+    /// How long the API server asks the controller to wait before the next request for the ledger.
     pub fn ledger_rests(&self, now: Instant) -> Option<Duration> {
         self.waits(LEDGER, now).filter(|_| self.0.get(LEDGER).is_some_and(|failure| failure.is_asked))
     }
 
-    /// Notes that the ledger was not stored.
+    /// Records that the ledger was not stored. Returns the wait until the next try.
     pub fn note_ledger(&mut self, error: &StoreError) -> Duration {
         self.note(LEDGER, Instant::now(), error.retry_after())
     }
 
-    /// Notes a failure; the wait until the next try, which is `asked` for at least.
+    /// Records a failure. Returns the wait until the next try, which is at least `asked`.
     fn note(&mut self, chain: &str, now: Instant, asked: Option<Duration>) -> Duration {
         let count = self.0.get(chain).map_or(0, |failure| failure.count);
         let wait = FIRST_WAIT.saturating_mul(1_u32.checked_shl(count.min(16)).unwrap_or(u32::MAX)).min(LONGEST_WAIT);
@@ -148,7 +149,7 @@ impl Failures {
     }
 }
 
-/// Whether an effect needs its slot in the ledger. What is put back, or taken away, does not; nor does a dry run.
+/// Whether an effect needs its slot in the ledger. A cleanup, a deletion and a dry run do not need one.
 fn spends(effect: &Effect) -> bool {
     match effect {
         Effect::Act { .. } | Effect::BeginManualRequest(_) => true,
@@ -157,31 +158,31 @@ fn spends(effect: &Effect) -> bool {
     }
 }
 
-/// Carries out effects.
+/// Executes effects.
 #[derive(Debug)]
 pub struct Applier {
-    /// The way to the API server.
+    /// The clients for the API server.
     pub calls: Calls,
-    /// Where answers are folded in, so that the next pass sees them.
+    /// The cache that receives the answers, so that the next pass sees them.
     pub cache: Arc<Cache>,
     /// Wall time for records.
     pub clock: Clock,
-    /// Who may act.
+    /// Whether this process leads, and may execute actions.
     pub leadership: Leadership,
-    /// What is told to people.
+    /// Writes Events for people.
     pub events: Events,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
     /// Image of the Jobs.
     pub image: String,
-    /// What was read or written a moment ago.
+    /// What was read or written within the last moments.
     pub lately: Lately,
-    /// Whose shims were killed a moment ago.
+    /// Pods whose shims were killed within the last moments.
     pub kills: Kills,
 }
 
 impl Applier {
-    /// Carries out the effects of one pass.
+    /// Executes the effects of one pass.
     pub async fn apply(&self, effects: Vec<Effect>, ledger: &mut LedgerStore, failures: &mut Failures) -> Applied {
         let now = Instant::now();
         failures.forget_old(now);
@@ -240,8 +241,8 @@ impl Applier {
         applied
     }
 
-    /// What is written into the ledger before all else: what the plan says, or, before the first thing that is spent from a
-    /// ledger that was only read, the same again.
+    /// What the controller writes into the ledger before all else: the slots that the plan names. If the ledger was only read so
+    /// far, and an effect spends a slot, the controller first writes the same slots again.
     fn to_store(&self, effects: &[Effect], ledger: &LedgerStore) -> Option<Ledger> {
         let planned = effects.iter().find_map(|effect| match effect {
             Effect::StoreLedger(slots) => Some(slots.clone()),
@@ -253,15 +254,15 @@ impl Applier {
         self.cache.lock().snapshot.ledger.clone()
     }
 
-    /// What is stored before slots are given back whose remediations nobody can see, where the ledger was only read: the same again, and
-    /// nothing else in this pass. A stale leader that holds such a slot sees a new ledger version in its preflight and stops. If its
-    /// preflight ran earlier, its remediation already exists and we find it.
+    /// What the controller stores before it frees slots whose remediations it cannot see, if the ledger was only read so far: the
+    /// same slots again, and nothing else in this pass. A stale leader that holds such a slot sees a new ledger version in its
+    /// preflight and stops. If its preflight ran earlier, its remediation already exists and the controller finds it.
     fn before(&self, slots: &Ledger, ledger: &LedgerStore) -> Option<Ledger> {
         let must = !ledger.is_ours() && !self.unseen(slots).is_empty();
         self.cache.lock().snapshot.ledger.clone().filter(|_| must)
     }
 
-    /// The remediations whose slots are given back since nobody can see them.
+    /// Remediations whose slots are to be freed because the controller cannot see them.
     fn unseen(&self, slots: &Ledger) -> Vec<String> {
         let state = self.cache.lock();
         let known = state.snapshot.ledger.iter().flat_map(|ledger| ledger.slots.keys());
@@ -270,11 +271,11 @@ impl Applier {
         known.filter(is_unseen).cloned().collect()
     }
 
-    /// Whether the remediations whose slots are given back since nobody can see them are really not there: the watch that shows
-    /// remediations may be further behind than anybody knows.
+    /// Whether the API server confirms that the remediations of [`unseen`](Self::unseen) do not exist. The watch of remediations
+    /// may be further behind than the controller knows.
     async fn are_gone(&self, slots: &Ledger) -> bool {
         for name in self.unseen(slots) {
-            // A start by hand that has not begun holds nothing.
+            // A manual request that has not begun holds no slot.
             if !self.is_gone(&name).await && !self.cache.lock().snapshot.manual_requests.contains_key(&name) {
                 tracing::warn!(
                     remediation = name,
@@ -308,7 +309,8 @@ impl Applier {
         }
     }
 
-    /// Effects of one chain in order; the first that fails ends it. What is spent is spent from that version of the ledger, if from any.
+    /// Executes the effects of one chain in order, and stops at the first failure. Slots are spent from the ledger version
+    /// `paid_from`; without it no slot is spent.
     async fn run_chain(&self, chain: Vec<Effect>, paid_from: Option<&str>) -> (usize, Option<ApplyError>) {
         let mut done = 0;
         for effect in chain {
@@ -331,7 +333,7 @@ impl Applier {
             self.not_suspended()?;
         }
         match effect {
-            // Stored before all chains.
+            // `apply` stores the ledger before all chains.
             Effect::StoreLedger(_) => Ok(()),
             Effect::WriteRemediation(remediation) if remediation.identity.is_none() => {
                 self.open_remediation(&remediation).await

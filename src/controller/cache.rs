@@ -1,12 +1,12 @@
-//! What the API holds, as far as decisions need it: one snapshot, kept current in place.
+//! The part of the API's content that decisions need: one snapshot, updated in place.
 //!
 //! ```text
 //! watches ──┐
 //! re-lists ─┼─► State { snapshot, standing, … } ─► decide (under the lock, no copy)
 //! own writes┘        newest version wins
 //! ```
-//! Nodes change with every heartbeat; only what a decision reads is kept, and the decider is woken only when
-//! that changed.
+//! Nodes change with every heartbeat. The cache keeps only what a decision reads, and wakes the decider only when
+//! that changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -68,49 +68,49 @@ use said::Said;
 use versions::Versions;
 use wakes::Wakes;
 
-/// What a policy lacks that drains nodes.
+/// Reported as missing for a policy that drains nodes without the right to evict pods.
 const NO_EVICTIONS: &str = "drain: the controller may not create pods/eviction: give it ClusterRole nrh:drain (config/samples/drain-rights.yaml)";
 
-/// An object of which only the metadata can be read.
+/// An object whose metadata alone is readable.
 #[derive(Clone, Debug)]
 pub struct Unread {
-    /// What can be read of its metadata, field by field.
+    /// The readable part of its metadata, field by field.
     pub metadata: ObjectMeta,
-    /// Which field cannot be read, and why; bounded.
+    /// Which field is not readable, and why; bounded.
     pub why: String,
 }
 
-/// A pod of a DaemonSet may take as long to come up before its node is read.
+/// A pod of a DaemonSet may take this long to start before the controller reads its node.
 const SUSPECT_FOR: Duration = Duration::from_mins(1);
-/// Most nodes that are read for suspect pods alone. A large DaemonSet is listed too seldom to act on; its
-/// nodes are read often, a few at a time.
+/// Largest number of nodes that the controller reads for suspect pods alone. A large DaemonSet is listed too seldom for an
+/// action. Its nodes are read often, a few at a time.
 const SUSPECT_NODES: usize = 16;
 
-/// A policy as it stands in the API: read, or with everything that is wrong with it.
+/// A policy as it is in the API: valid, or with all its errors.
 #[derive(Clone, Debug)]
 pub struct PolicyRow {
     /// The policy, or its errors.
     pub read: Result<Policy, Vec<String>>,
-    /// What it said before, where it has become unreadable under us: a slip of an editor must not end what runs, nor give its faults to
-    /// another policy.
+    /// The last valid version, where the policy has become unreadable. An editing mistake must not end a running remediation,
+    /// nor give the faults of the policy to another policy.
     pub kept: Option<Policy>,
-    /// What the controller lacks to do what it asks for.
+    /// The rights and objects that the controller lacks to carry out the policy.
     pub lacks: Vec<String>,
     /// Generation of its spec.
     pub generation: i64,
-    /// Its status as it stands.
+    /// Its current status.
     pub status: RemediationPolicyStatus,
     /// Uid of the object.
     pub uid: String,
 }
 
 impl PolicyRow {
-    /// The policy that decisions go by.
+    /// The policy that decisions use.
     pub fn usable(&self) -> Option<&Policy> {
         self.read.as_ref().ok().or(self.kept.as_ref())
     }
 
-    /// The policy, or everything that keeps it, or steps of it, from being used.
+    /// The policy, or all reasons why the policy, or some of its steps, cannot be used.
     pub fn valid(&self) -> Result<&Policy, &[String]> {
         match &self.read {
             Ok(policy) if self.lacks.is_empty() => Ok(policy),
@@ -120,29 +120,29 @@ impl PolicyRow {
     }
 }
 
-/// The `RemediationConfig` as it stands in the API; the snapshot has what decisions read of it.
+/// The `RemediationConfig` as it is in the API; the snapshot has the part that decisions read.
 #[derive(Clone, Debug)]
 pub struct ConfigRow {
     /// Generation of its spec.
     pub generation: i64,
-    /// Its status as it stands.
+    /// Its current status.
     pub status: RemediationConfigStatus,
 }
 
-/// What of a remediation's object is not in the [`Remediation`].
+/// The part of a remediation's object that is not in the [`Remediation`].
 #[derive(Clone, Debug, Default)]
 pub struct RemediationRow {
     /// Generation of its spec.
     pub generation: i64,
     /// Its conditions.
     pub conditions: Vec<Condition>,
-    /// Whether it carries our finalizer.
+    /// Whether it has the controller's finalizer.
     pub finalizer: bool,
-    /// Whether it carries others' as well.
+    /// Whether it also has finalizers of others.
     pub others_finalizers: bool,
 }
 
-/// A DaemonSet as far as its pods may be suspects.
+/// What the controller keeps of a DaemonSet to find suspects among its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonSetRow {
     /// Its uid.
@@ -151,7 +151,7 @@ pub struct DaemonSetRow {
     pub namespace: String,
     /// Its label selector, in the API's notation.
     pub selector: String,
-    /// Pods it wants.
+    /// Number of pods that it wants.
     pub desired: u32,
     /// Whether some of them are missing, not ready or not available.
     pub troubled: bool,
@@ -168,15 +168,15 @@ pub struct AllVersions {
     pub commands: Versions,
     /// Policies.
     pub policies: Versions,
-    /// The one object that applies to all policies.
+    /// The single object that applies to all policies.
     pub configs: Versions,
     /// Remediations.
     pub remediations: Versions,
-    /// Each `DaemonSet`.
+    /// `DaemonSet`s.
     pub daemon_sets: Versions,
-    /// Our Jobs.
+    /// The controller's Jobs.
     pub jobs: Versions,
-    /// Our Jobs' pods.
+    /// Pods of the controller's Jobs.
     pub job_pods: Versions,
 }
 
@@ -196,40 +196,40 @@ impl AllVersions {
     }
 }
 
-/// Everything known.
+/// Everything that the controller knows.
 #[derive(Debug)]
 pub struct State {
-    /// What a decision is made from. Ages are those of the last [`State::refresh`].
+    /// The input of a decision. Ages are those of the last [`State::refresh`].
     pub snapshot: Snapshot,
     /// Versions of the objects in it.
     pub versions: AllVersions,
-    /// Objects of kinds that others write which are there and cannot be read.
+    /// Objects that exist and cannot be read, of kinds that others write.
     pub unread: Unreads,
     /// The controller's part of each NodeRuntimeHealth, by node.
     pub standing: BTreeMap<String, ControllerStatus>,
     /// Each NodeCommand, by node; most nodes have none.
     pub commands: BTreeMap<String, CommandRow>,
-    /// What stands on Nodes of the conditions that may be mirrored there, by node; most have none.
+    /// The current state of the conditions that may be mirrored on Nodes, by node; most nodes have none.
     pub node_conditions: BTreeMap<String, mirrored::MirroredState>,
     /// Heartbeats, by node.
     pub arrivals: BTreeMap<String, ReportArrivals>,
     /// Policies, valid or not.
     pub policies: BTreeMap<String, PolicyRow>,
-    /// What applies to all policies, if that object is there and can be read.
+    /// What applies to all policies, if that object exists and is readable.
     pub config: Option<ConfigRow>,
-    /// The rest of the remediations.
+    /// The part of each remediation that is not in the snapshot.
     pub remediations: BTreeMap<String, RemediationRow>,
     /// Each `DaemonSet`, by `namespace/name`.
     pub daemon_sets: BTreeMap<String, DaemonSetRow>,
-    /// Our Jobs, by operation.
+    /// The controller's Jobs, by operation.
     pub jobs: BTreeMap<String, JobRow>,
-    /// What was read of the pods of `DaemonSet`s.
+    /// The reads of the pods of `DaemonSet`s.
     pub pod_reads: PodReads,
-    /// What of pods rules may ask for.
+    /// What is known of pods that rules may ask for.
     pub known_pods: KnownPods,
-    /// Objects of hand-offs under way, by operation, and when they were read.
+    /// Objects of active hand-offs, by operation, and when they were read.
     pub hand_offs: BTreeMap<String, (HandOffView, Instant)>,
-    /// What the controller lacks to use the templates that policies name; nothing known = no entry.
+    /// What the controller lacks to use the templates that policies name; no entry = not known.
     pub rights: BTreeMap<TemplateRef, Vec<String>>,
     /// Whether the controller may evict pods; asked only where a policy drains nodes.
     pub may_evict: TriState,
@@ -237,13 +237,13 @@ pub struct State {
     pub admission: proof::Proof,
     /// How often each node has woken the decider.
     pub wakes: Wakes,
-    /// Starts of kubelets that have not come to an end: of the process that began then, seen since.
+    /// Starts of kubelets that have not finished, by node: when the process began, and since when the controller sees that start.
     unfinished: BTreeMap<String, (Timestamp, Instant)>,
-    /// The ways in which conditions of Nodes stand.
+    /// The distinct sets of conditions of Nodes.
     shared: Shared<[ExternalCondition]>,
-    /// What conditions of reports say.
+    /// The contents of conditions of reports.
     said: Shared<Said>,
-    /// Since when conditions stand as policies ask for them, by the time since `started`.
+    /// Since when conditions have matched what policies ask for, by the time since `started`.
     notices: ConditionHistory,
     /// How often nodes have changed, by the time since `started`.
     flaps: Flaps,
@@ -251,8 +251,8 @@ pub struct State {
 }
 
 impl State {
-    /// Whether a DaemonSet controls a pod: one that is listed, by its uid. A name alone, in the `ownerReferences` of the pod, proves
-    /// nothing, since whoever makes a pod writes them. Unknown where that DaemonSet cannot be read.
+    /// Whether a listed DaemonSet with the same uid controls the pod. A name alone, in the `ownerReferences` of the pod, proves
+    /// nothing, since the creator of the pod writes it. Unknown where that DaemonSet cannot be read.
     pub fn is_of_daemon_set(&self, pod: &Pod) -> TriState {
         let Some(owner) = pods::daemon_set(pod) else { return TriState::False };
         let key = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or_default(), owner.name);
@@ -263,7 +263,7 @@ impl State {
         }
     }
 
-    /// Nothing is known yet.
+    /// An empty state.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             snapshot: Snapshot::default(),
@@ -294,7 +294,7 @@ impl State {
         }
     }
 
-    /// Monotonic time since this process began to look.
+    /// Monotonic time since this process began to watch.
     pub fn since_start(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started)
     }
@@ -314,7 +314,7 @@ impl State {
         self.policies.values().filter_map(PolicyRow::usable).flat_map(templates).collect()
     }
 
-    /// Takes over what is lacking to use a template; whether that is news.
+    /// Stores what the controller lacks to use a template. Returns whether that changed.
     pub fn note_rights(&mut self, template: TemplateRef, read: template::TemplateRead, now: Instant) -> bool {
         let versions = &mut self.snapshot.template_versions;
         let is_same_version = versions.get(&template) == read.version.as_ref();
@@ -335,7 +335,7 @@ impl State {
         self.policies.values().filter_map(PolicyRow::usable).any(drains)
     }
 
-    /// Takes over whether the controller may evict pods; whether that is news.
+    /// Stores whether the controller may evict pods. Returns whether that changed.
     pub fn note_may_evict(&mut self, may: TriState, now: Instant) -> bool {
         let is_news = self.may_evict != may;
         self.may_evict = may;
@@ -358,7 +358,7 @@ impl State {
             row.lacks =
                 asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().chain(evict).collect();
         }
-        // A policy that lacks a right is not taken away: what it has begun, and its other steps, go on.
+        // A policy that lacks a right stays: its remediations and its other steps continue.
         self.snapshot.policies = self.policies.values().filter_map(PolicyRow::usable).cloned().collect();
         let unusable = self.policies.iter().filter(|(_, row)| row.usable().is_none());
         self.snapshot.unusable_policies = unusable.map(|(name, _)| name.clone()).collect();
@@ -371,14 +371,14 @@ impl State {
         self.note_all_conditions(now);
     }
 
-    /// Takes over how the conditions of a Node stand; whether anything that policies ask for has changed.
+    /// Stores the conditions of a Node. Returns whether anything changed that policies ask for.
     fn note_conditions(&mut self, node: &str, now: Instant) -> bool {
         let now = self.since_start(now);
         let Some(view) = self.snapshot.nodes.get(node) else { return false };
         self.notices.note(node, view, &self.snapshot.policies, now)
     }
 
-    /// The same for all Nodes: the policies have changed.
+    /// The same for all Nodes, after a change of the policies.
     fn note_all_conditions(&mut self, now: Instant) {
         let now = self.since_start(now);
         let Snapshot { nodes, policies, .. } = &self.snapshot;
@@ -387,7 +387,7 @@ impl State {
         }
     }
 
-    /// Brings everything that depends on time up to `now`.
+    /// Updates everything that depends on time to `now`.
     pub fn refresh(&mut self, now: Instant, wall: Timestamp) {
         self.snapshot.now = wall;
         self.snapshot.admission_doubt = self.admission.doubt(now);
@@ -409,7 +409,7 @@ impl State {
         self.refresh_pods(now);
     }
 
-    /// How nodes have changed. What stands in the API of it is read once, when all of that is known.
+    /// Updates how nodes have changed. The controller restores the history from the API once, after the first lists are complete.
     fn refresh_flaps(&mut self, now: Instant, wall: Timestamp) {
         let since_start = self.since_start(now);
         if self.is_synced() {
@@ -430,7 +430,7 @@ impl State {
         self.snapshot.watched = since_start;
     }
 
-    /// Since when each start of a kubelet is seen that has not come to an end. Another process is another start.
+    /// Updates since when the controller sees each unfinished start of a kubelet. A new process is a new start.
     fn refresh_starts(&mut self, now: Instant) {
         let Snapshot { nodes, reports, .. } = &mut self.snapshot;
         let seen = std::mem::take(&mut self.unfinished);
@@ -455,17 +455,17 @@ impl State {
         self.snapshot.pods_seen = self.known_pods.seen(now);
     }
 
-    /// When the passing of time alone changes what [`State::refresh`] yields, beside ages.
+    /// When time alone next changes the result of [`State::refresh`], apart from ages.
     pub fn next_change(&self, now: Instant) -> Option<Duration> {
         let of_jobs = self.jobs.values().filter_map(|row| row.settles_in(now)).min();
         let since_start = self.since_start(now);
-        // Before that nobody can say that a node does not flap.
+        // Until then the controller cannot know that a node does not flap.
         let watched = QUIET.checked_sub(since_start).filter(|left| !left.is_zero());
         let proof = self.admission.next_change(now);
         of_jobs.into_iter().chain(proof).chain(self.flaps.next_change(since_start)).chain(watched).min()
     }
 
-    /// Forgets the labels of the pods of a DaemonSet that is not read any more: nothing would take their place.
+    /// Forgets the labels of the pods of a DaemonSet that is no longer read: no later read would replace them.
     fn settle_set(&mut self, key: &str) {
         let is_troubled = self.daemon_sets.get(key).is_some_and(|row| row.troubled);
         if !is_troubled && !self.pod_reads.unwell_sets().contains(key) {
@@ -473,16 +473,16 @@ impl State {
         }
     }
 
-    /// Open remediation of a node.
+    /// The open remediation of a node.
     pub fn open_remediation(&self, node: &str) -> Option<&Remediation> {
         self.snapshot.remediations.values().find(|remediation| remediation.node == node && remediation.is_open())
     }
 
-    /// Nodes whose pods are to be read as a whole: those with an open remediation, those with a confirmed fault
-    /// that is about a pod, and those of the suspects that have been so for longest.
+    /// Nodes whose pods are to be read as a whole: nodes with a live remediation, nodes with a confirmed fault about a pod, and
+    /// the nodes of those pods that have been suspects for longest.
     pub fn nodes_of_interest(&self) -> BTreeSet<String> {
         let asks = asks_of_pods(&self.snapshot.policies);
-        // Some faults are about a plugin or a process, and name the pod in what an act would touch.
+        // Some faults are about a plugin or a process, and name the pod in the target of an action.
         let names_pod = |fault: &Fault| fault.subject.pod.is_some() || (asks && pod_of(fault).is_some());
         let with_fault = self.snapshot.reports.iter().filter(|(_, view)| {
             view.faults.iter().any(|f| f.fault.state == FaultState::Confirmed && names_pod(&f.fault))
@@ -529,9 +529,9 @@ impl Cache {
         Self { state, decider: Notify::new(), decider_soon: Notify::new(), reader: Notify::new() }
     }
 
-    /// The state. It is never held over an await.
+    /// The state. No caller holds the lock over an await.
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock ends the process; until then the state is still the best there is.
+        // A panic under the lock ends the process. Until then the state is still the best available.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -562,7 +562,7 @@ impl Cache {
         self.decider.notified().await;
     }
 
-    /// Waits until the reader of suspects' pods may have something to do.
+    /// Waits until the reader of suspects' pods may have work.
     pub async fn reader_woken(&self) {
         self.reader.notified().await;
     }

@@ -1,4 +1,4 @@
-//! Calls to the API server: each with a deadline, and acts with exactly one attempt.
+//! Calls to the API server. Each has a deadline, and a write has exactly one attempt.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -11,20 +11,20 @@ use tokio::time::timeout;
 
 use crate::api::CONTROLLER_MANAGER;
 
-/// Longest time one call may take. Long enough for a busy API server, short enough that a pass that meets a
-/// hung one ends before the next leader could want to start.
+/// Maximum time of one call. It is long enough for a busy API server. It is short enough that a pass that meets an unresponsive
+/// one ends before the next leader could start.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Least wait after an answer that we ask too much (429). Its header `Retry-After` says a second or more, but the client does not
-/// hand it on.
+/// Minimum wait after the answer 429 (too many requests). Its header `Retry-After` says a second or more, but the client does not
+/// pass it on.
 const BUSY: Duration = Duration::from_secs(1);
-/// Longest wait that an answer is followed in: what holds may have changed after that.
+/// Maximum wait that the controller accepts from an answer. After that the situation may have changed.
 const LONGEST_ASKED: Duration = Duration::from_mins(1);
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The API server, or the way to it, said no.
+    /// The API server, or the connection to it, returned an error.
     #[error("{what} failed")]
     Api {
         /// What was tried, with the object's name.
@@ -33,7 +33,7 @@ pub enum CallError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// No answer within [`DEADLINE`]. It may have happened or not.
+    /// No answer came within [`DEADLINE`]. The call may or may not have taken effect.
     #[error("{what} got no answer within {} s", DEADLINE.as_secs())]
     NoAnswer {
         /// What was tried, with the object's name.
@@ -42,7 +42,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// The status code of the answer, where there was one.
+    /// The status code of the answer, if there was one.
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Api { source, .. } => match source.as_ref() {
@@ -53,8 +53,8 @@ impl CallError {
         }
     }
 
-    /// For how long the API server asks not to be asked again: by its answer (`details.retryAfterSeconds`), and for a while in any
-    /// case where it says that it is asked too much.
+    /// How long the API server asks the controller to wait before the next request: by its answer (`details.retryAfterSeconds`),
+    /// and for a minimum time whenever it reports too many requests.
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Api { source, .. } = self else { return None };
         let kube::Error::Api(status) = source.as_ref() else { return None };
@@ -64,17 +64,17 @@ impl CallError {
         said.max(least).map(|wait| wait.min(LONGEST_ASKED))
     }
 
-    /// Whether there is no such object.
+    /// Whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(404)
     }
 
-    /// Whether somebody else wrote first: a compare-and-swap lost, a uid changed, or the name is taken.
+    /// Whether another client wrote first: the compare-and-swap failed, the uid changed, or the name is taken.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
     }
 
-    /// Whether the very same call cannot succeed later either: refused by rights, schema or admission.
+    /// Whether the same call cannot succeed later either, because rights, schema or admission refuse it.
     pub fn is_refusal(&self) -> bool {
         matches!(self.code(), Some(400 | 401 | 403 | 405 | 422))
     }
@@ -84,7 +84,7 @@ impl CallError {
         match self {
             Self::Api { what, source } => {
                 let text = match source.as_ref() {
-                    // Its own text repeats the whole answer; people need the sentence.
+                    // The error's own text repeats the whole answer. People need only the sentence.
                     kube::Error::Api(status) => format!("{what} failed: {} ({})", status.message, status.code),
                     other => format!("{what} failed: {other}"),
                 };
@@ -95,10 +95,10 @@ impl CallError {
     }
 }
 
-/// The two clients: one that reads (and may be retried by itself), one that acts (and is never).
+/// The two clients: one for reads, which may retry by itself, and one for writes, which never does.
 ///
-/// The stock client repeats a request up to 15 times on 429, 503 and 504, also a POST. That is welcome for
-/// reads; for acts we want to see each answer and decide ourselves.
+/// The stock client repeats a request up to 15 times on 429, 503 and 504, also a POST. That is useful for reads. For writes the
+/// controller must see each answer and decide itself.
 #[derive(Clone)]
 pub struct Calls {
     reads: Client,
@@ -112,12 +112,12 @@ impl Debug for Calls {
 }
 
 impl Calls {
-    /// `acts` must not repeat requests by itself.
+    /// `acts` must not retry requests by itself.
     pub const fn new(reads: Client, acts: Client) -> Self {
         Self { reads, acts }
     }
 
-    /// Both clients from the same configuration, as the environment gives it.
+    /// Creates both clients from the same configuration, as the environment gives it.
     pub fn from_config(mut config: kube::Config) -> Result<Self, kube::Error> {
         let reads = Client::try_from(config.clone())?;
         config.default_retry = false;
@@ -129,7 +129,7 @@ impl Calls {
         self.reads.clone()
     }
 
-    /// The acting client, for the recorder of events.
+    /// The writing client, for the recorder of events.
     pub fn raw_acts(&self) -> Client {
         self.acts.clone()
     }
@@ -171,17 +171,17 @@ impl Calls {
     }
 }
 
-/// For a patch in the controller's name.
+/// Parameters of a patch in the controller's name.
 pub fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-/// For a creation in the controller's name.
+/// Parameters of a creation in the controller's name.
 pub fn post_params() -> PostParams {
     PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// Waits for one call, at most [`DEADLINE`]. `what` says what is tried, for the error.
+/// Waits for one call, at most [`DEADLINE`]. `what` names the call in the error.
 pub async fn bounded<T>(
     what: impl FnOnce() -> String + Send,
     call: impl Future<Output = kube::Result<T>> + Send,
@@ -193,7 +193,7 @@ pub async fn bounded<T>(
     }
 }
 
-/// The same, where "there is no such object" is an answer.
+/// The same as [`bounded`], where "there is no such object" is an answer.
 pub async fn bounded_opt<T>(
     what: impl FnOnce() -> String + Send,
     call: impl Future<Output = kube::Result<T>> + Send,

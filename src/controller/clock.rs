@@ -1,8 +1,8 @@
 //! The wall clock of this process, as a value that tests can replace. Monotonic time is tokio's `Instant`, which tests pause.
 //!
-//! Times that are recorded are compared for as long as a remediation lasts, also by the leader after this one. A machine's clock
-//! that is set meanwhile would end all steps at once, or none for years. So it is read once and goes on with monotonic time; and
-//! what it was read from is held against the API server's clock, which all leaders have in common.
+//! Recorded times are compared for as long as a remediation lasts, also by the next leader. If somebody set a machine's clock
+//! meanwhile, all steps would end at once, or none would for years. So the process reads the clock once and continues with
+//! monotonic time. It compares the clock with the API server's clock, which all leaders share.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,12 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// By how much two clocks may differ and are said to agree: an answer takes up to 5 s, and its time is cut to the second.
+/// Maximum difference of two clocks that count as equal. An answer takes up to 5 s, and its time is truncated to the second.
 pub const AGREE: Duration = Duration::from_secs(30);
-/// How often people are told that they do not.
+/// How often the log reports that the clocks differ.
 const TELL_EVERY: Duration = Duration::from_mins(10);
 
-/// Tells the wall time: for records and times to live, never for freshness. Clones are the same clock.
+/// The wall time: for records and times to live, never for freshness. Clones are the same clock.
 #[derive(Clone)]
 pub struct Clock(Arc<Inner>);
 
@@ -28,7 +28,7 @@ struct Inner {
 
 #[derive(Clone, Copy)]
 struct State {
-    /// What it was when it was read last, and when that was.
+    /// The time at the last read, and when that read was.
     wall: Timestamp,
     read: Instant,
     told: Option<Instant>,
@@ -47,12 +47,12 @@ impl State {
 }
 
 impl Clock {
-    /// The machine's clock, from now on as steady as monotonic time.
+    /// The machine's clock, which from now on is as steady as monotonic time.
     pub fn system() -> Self {
         Self::of(Timestamp::now)
     }
 
-    /// A clock of one's own in place of the machine's.
+    /// A custom clock in place of the machine's.
     pub fn of(tell: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let state = Mutex::new(State { wall: tell(), read: Instant::now(), told: None });
         Self(Arc::new(Inner { machine: Box::new(tell), state }))
@@ -63,8 +63,8 @@ impl Clock {
         self.0.state().at(Instant::now())
     }
 
-    /// A term begins, and the API server has just said what time it is there: the machine's clock is read anew, or the
-    /// server's is taken where the two do not [agree](AGREE). `None` = it has not said.
+    /// Begins a term with the API server's time. The machine's clock is read again; if the two do not [agree](AGREE), the
+    /// server's time is taken. `None` = the server's time is unknown.
     pub fn begin_term(&self, server: Option<Timestamp>) {
         let machine = (self.0.machine)();
         let wall = server.filter(|server| !agree(machine, *server)).unwrap_or(machine);
@@ -77,9 +77,9 @@ impl Clock {
         *self.0.state() = State { wall, read: Instant::now(), told: None };
     }
 
-    /// In a term the API server has just said what time it is there. One clock that was set changes nothing. Where the server's
-    /// and the machine's agree on another time than this one, time has gone by unnoticed (a machine that was suspended), or both
-    /// were wrong: theirs is taken.
+    /// Compares the clock with the API server's time within a term. If only one clock was set, nothing changes. If the server's
+    /// and the machine's clock agree on another time than this one, time has passed unnoticed (a suspended machine), or both were
+    /// wrong. Then their time is taken.
     pub fn hold_against(&self, server: Timestamp) {
         let now = Instant::now();
         let mut state = self.0.state();
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(clock.now(), START);
     }
 
-    /// The machine was suspended: monotonic time has stood still.
+    /// The machine was suspended, and monotonic time stood still.
     #[tokio::test(start_paused = true)]
     async fn what_both_say_is_taken() {
         let (clock, set) = machine();

@@ -1,4 +1,4 @@
-//! Writes the `NodeCommand`s: orders to probes, and requests for a fresh check. An object is made when it is first needed.
+//! Writes the `NodeCommand`s: commands to probes, and requests for a fresh check. An object is created when it is first needed.
 
 use std::collections::BTreeMap;
 
@@ -16,33 +16,33 @@ use super::calls::{CallError, Calls, bounded};
 use crate::api::{CHECKS_MANAGER, CONTROLLER_MANAGER, NodeCommand, NodeCommandSpec};
 use crate::core::command::ActionCommand;
 
-/// The object of one Node, and the way to it.
+/// The `NodeCommand` of one Node, and the clients to write it.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {
-    /// The way to the API server.
+    /// The clients for the API server.
     pub calls: &'a Calls,
-    /// Where answers are folded in.
+    /// The cache that receives the answers.
     pub cache: &'a Cache,
     /// The Node's name.
     pub node: &'a str,
-    /// Its uid: the object is owned by exactly that Node, and goes with it.
+    /// The Node's uid. Exactly that Node owns the object, which is deleted with it.
     pub uid: &'a str,
 }
 
 /// A request for a fresh check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
-    /// The controller's own.
+    /// The controller's own request.
     pub number: Option<u64>,
-    /// A person's, to be passed on.
+    /// A person's request, which the controller passes on.
     pub check: Option<String>,
 }
 
 impl Command<'_> {
-    /// Gives an order, on the object as it was read right before. Whatever has changed it since is a conflict.
+    /// Writes a command to the object as it was just read. Any change since then is a conflict.
     ///
     /// # Errors
-    /// What the API server said, or that it did not answer.
+    /// The API server refuses the call, or does not answer.
     pub async fn give_command(&self, found: Option<&NodeCommand>, order: &ActionCommand) -> Result<(), CallError> {
         let stands = found.and_then(|command| command.spec.command.as_ref());
         let change = json!({"command": replacement(&json!(stands), json!(order))});
@@ -51,18 +51,18 @@ impl Command<'_> {
         self.write(CONTROLLER_MANAGER, row.as_ref().map(|row| (row, version)), &change, spec).await
     }
 
-    /// Asks the probe for a fresh check: by a number that is higher than the one before, by a person's request, or by both.
+    /// Requests a fresh check from the probe: by a number that is higher than the one before, by a person's request, or by both.
     ///
     /// # Errors
-    /// What the API server said, or that it did not answer.
+    /// The API server refuses the call, or does not answer.
     pub async fn ask_look(&self, row: Option<&CommandRow>, ask: &Ask) -> Result<(), CallError> {
         let Ask { number, check } = ask.clone();
         let spec = NodeCommandSpec { command: None, check_sequence: number, check_requested: check };
         self.write(CHECKS_MANAGER, row.map(|row| (row, None)), &json!(spec), spec).await
     }
 
-    /// Changes the object that is known, at that version if one is named, or makes it. One of another Node of that name is removed
-    /// first.
+    /// Changes the known object, at that version if one is named, or creates it. An object that belongs to an earlier Node of
+    /// that name is deleted first.
     async fn write(
         &self,
         manager: &str,
@@ -114,10 +114,10 @@ impl Command<'_> {
     }
 }
 
-/// Withdraws whatever order stands.
+/// Withdraws the current command, whichever it is.
 ///
 /// # Errors
-/// What the API server said, or that it did not answer.
+/// The API server refuses the call, or does not answer.
 pub async fn withdraw_order(calls: &Calls, cache: &Cache, node: &str) -> Result<(), CallError> {
     match patch(calls, cache, CONTROLLER_MANAGER, node, &json!({"spec": {"command": null}})).await {
         Err(error) if error.is_not_found() => Ok(()),
@@ -134,7 +134,7 @@ async fn patch(calls: &Calls, cache: &Cache, manager: &str, node: &str, change: 
     Ok(())
 }
 
-/// That an object belongs to exactly that Node: it goes when the Node goes.
+/// The owner reference to exactly that Node. The object is deleted with the Node.
 pub fn owned_by(node: &str, node_uid: &str) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
@@ -146,7 +146,7 @@ pub fn owned_by(node: &str, node_uid: &str) -> OwnerReference {
     }
 }
 
-/// A merge patch that turns `old` into exactly `new`: what is in `old` only becomes null.
+/// A merge patch that turns `old` into exactly `new`. Fields that only `old` has become null.
 fn replacement(old: &Value, new: Value) -> Value {
     let (Value::Object(old), Value::Object(mut new)) = (old, new.clone()) else { return new };
     for (key, before) in old {

@@ -1,4 +1,4 @@
-//! The decision loop: the only decider. Woken by news or by the plan's own next look, never by a fixed beat.
+//! The decision loop, which alone makes decisions. Changes or the plan's own next check wake it, never a fixed interval.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use super::shipped_policy;
 use super::status::StatusViews;
 use crate::core::plan::{Plan, PlanSettings, plan};
 
-/// News that come within this time are decided on together, such as the several objects of one change. Small beside any
-/// call that follows.
+/// Changes within this time share one decision, such as the several objects of one update. It is small compared with any call
+/// that follows.
 const GATHER: Duration = Duration::from_millis(1);
-/// Longest time without a decision: a safety net, should a plan name no next look.
+/// Maximum time without a decision. It is a safety net, in case a plan names no next check.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Passes in a row that may each do something at once. More than any chain of decisions needs; beyond, a
-/// decision that does not take effect must not become a busy loop.
+/// Maximum number of passes in a row without a wait. No chain of decisions needs more. Beyond it, a decision that does not take
+/// effect must not become a busy loop.
 const IN_A_ROW: u32 = 32;
-/// Wait between passes after that.
+/// Wait between passes beyond that number.
 const BREATHE: Duration = Duration::from_secs(1);
 
-/// Decides, and has it carried out.
+/// Makes decisions and has them executed.
 #[derive(Debug)]
 pub struct Planner {
     applier: Applier,
@@ -37,7 +37,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A decider that hands what it carries out to `applier`, and what it sees to `outlook`.
+    /// Creates a planner that passes effects to `applier`, and its status views to `outlook`.
     pub fn new(
         applier: Applier,
         settings: PlanSettings,
@@ -48,7 +48,7 @@ impl Planner {
         Self { applier, settings, ceiling, outlook, ledger, failures, epoch: None }
     }
 
-    /// Decides while this process leads, until `end`. A pass that has begun is finished.
+    /// Makes decisions while this process leads, until `end`. A pass that has begun is finished.
     pub async fn run(mut self, end: CancellationToken) {
         let mut in_a_row = 0_u32;
         let mut leadership = self.applier.leadership.clone();
@@ -67,7 +67,7 @@ impl Planner {
         }
     }
 
-    /// One pass; how long until the next, if nothing happens before.
+    /// Runs one pass. Returns the time until the next pass, if nothing happens before.
     async fn pass(&mut self) -> Duration {
         let Some(term) = self.applier.leadership.term(Instant::now()) else {
             self.applier.metrics.leads(false);
@@ -78,14 +78,14 @@ impl Planner {
         if !self.applier.cache.lock().is_synced() {
             return LONGEST;
         }
-        // A new term knows nothing of what the one before has stored.
+        // A new term does not know what the term before has stored.
         let is_new = self.epoch != Some(term.epoch);
         let rests = self.failures.ledger_rests(Instant::now());
         if is_new || (self.ledger.is_doubtful() && rests.is_none()) {
             self.load_ledger(term.epoch, !is_new).await;
             self.epoch = Some(term.epoch);
         } else if self.ledger.is_doubtful() {
-            // As long as it may not be asked for there is none to plan with.
+            // While the ledger may not be requested, there is none to plan with.
             self.applier.cache.lock().snapshot.ledger = None;
         }
         let known = !self.ledger.is_doubtful();
@@ -94,7 +94,7 @@ impl Planner {
         let applied = self.applier.apply(effects, &mut self.ledger, &mut self.failures).await;
         let freed = self.applier.free_finished().await;
         if applied.done > 0 || freed > 0 {
-            // What was done is in the cache already: there may be a next step.
+            // The results are in the cache already, so a next step may be possible.
             return Duration::ZERO;
         }
         tracing::debug!(planned, ?next, "pass");
@@ -102,8 +102,8 @@ impl Planner {
         next.into_iter().chain(applied.retry_in).chain(doubtful).min().unwrap_or(LONGEST).min(LONGEST)
     }
 
-    /// Reads the ledger. One that could not be stored lately is written back at once: as long as that fails there is none to
-    /// plan with, or steps would be reserved that cannot be taken, and given up one after the other.
+    /// Reads the ledger. If it could not be stored recently, it is written back immediately. While that fails there is no ledger
+    /// to plan with. Otherwise steps would be reserved that cannot be executed, and given up one after the other.
     async fn load_ledger(&mut self, epoch: u64, was_in_doubt: bool) {
         let calls = &self.applier.calls;
         let mut ledger = self.ledger.load(calls).await.unwrap_or_else(|error| {
@@ -129,10 +129,10 @@ impl Planner {
         }
     }
 
-    /// The decision itself: under the lock, without a copy of the snapshot.
+    /// Makes the decision, under the lock and without a copy of the snapshot.
     fn decide(&mut self, epoch: u64, ledger_known: bool) -> (Vec<crate::core::plan::Effect>, Option<Duration>) {
-        // What cannot be read is not known to be missing: only a ledger that was read and is not there, or
-        // is not one, may be rebuilt.
+        // A ledger that cannot be read is not known to be missing. Only a ledger that was read may be rebuilt, if it does not
+        // exist or is not valid.
         self.settings.rebuild_ledger = ledger_known;
         let began = Instant::now();
         let mut state = self.applier.cache.lock();
@@ -145,7 +145,7 @@ impl Planner {
         drop(state);
         let effects = std::mem::take(&mut decided.effects);
         self.outlook.send_replace(Arc::new(StatusViews::of(&mut decided)));
-        // A next look of zero would be a busy loop.
+        // A next check after zero time would be a busy loop.
         (effects, next.map(|next| next.max(Duration::from_millis(10))))
     }
 }

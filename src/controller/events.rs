@@ -1,4 +1,4 @@
-//! Events: what people read in `kubectl describe node`. Bounded, folded, and never in the way of an act.
+//! Events, which people read in `kubectl describe node`. They are bounded and folded, and they never block an action.
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,34 +13,34 @@ use crate::core::policy::ActionType;
 use crate::core::remediation::{ActionResult, Executor, Remediation, StepRecord};
 use crate::core::text::bounded;
 
-/// Most events that wait to be sent; more are dropped and counted.
+/// Maximum number of events that wait to be sent. Further ones are dropped and counted.
 const WAITING: usize = 128;
-/// Longest note the API takes, in bytes.
+/// Maximum length of a note in the API, in bytes.
 const MAX_NOTE: usize = 1024;
-/// Longest action the API takes, in bytes.
+/// Maximum length of an action in the API, in bytes.
 const MAX_ACTION: usize = 128;
 
-/// Why an event is told: a closed set.
+/// The reason of an event: a closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A step was carried out.
+    /// A step was executed.
     ActionExecuted,
-    /// A step was not carried out, or went wrong.
+    /// A step was not executed, or failed.
     ActionNotExecuted,
-    /// A person is asked for.
+    /// A person must act.
     ManualActionRequired,
-    /// Our cordon was removed.
+    /// The controller's cordon was removed.
     Uncordoned,
-    /// Our taint was taken off.
+    /// The controller's taint was removed.
     Untainted,
     /// A person has suspended all remediation.
     Suspended,
-    /// All remediation is not suspended any more.
+    /// Remediation is no longer suspended.
     Resumed,
 }
 
 impl Kind {
-    /// The reason as it stands in the event.
+    /// The reason as written in the event.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ActionExecuted => "ActionExecuted",
@@ -54,11 +54,11 @@ impl Kind {
     }
 }
 
-/// One thing to tell.
+/// One event to send.
 #[derive(Debug)]
 struct Told {
     about: ObjectReference,
-    /// The remediation that it is part of. Events that differ in it are never counted as one.
+    /// The remediation that it belongs to. Events of different remediations are never counted as one.
     remediation: Option<ObjectReference>,
     kind: Kind,
     action: String,
@@ -71,27 +71,27 @@ impl Told {
     }
 }
 
-/// Where events are put.
+/// The queue for events.
 #[derive(Clone, Debug)]
 pub struct Events(mpsc::Sender<Told>);
 
-/// Sends what was put there.
+/// Sends the events of the queue.
 #[derive(Debug)]
 pub struct EventSender(mpsc::Receiver<Told>);
 
-/// A place for events, and who sends them.
+/// Creates a queue for events and its sender.
 pub fn channel() -> (Events, EventSender) {
     let (put, take) = mpsc::channel(WAITING);
     (Events(put), EventSender(take))
 }
 
 impl Events {
-    /// Tells about a node.
+    /// Reports an event about a node.
     pub fn tell(&self, node: &Node, kind: Kind, text: String) {
         self.put(Told::new(about(node), kind, kind.as_str(), text));
     }
 
-    /// Tells what came of a step.
+    /// Reports the result of a step.
     pub fn executed(&self, node: &Node, remediation: &Remediation, step: &StepRecord, result: &ActionResult) {
         let (kind, what) = match result {
             ActionResult::Done { message } if step.action == ActionType::Notify => {
@@ -123,7 +123,7 @@ impl Events {
         });
     }
 
-    /// Tells that a step waits for a person.
+    /// Reports that a step waits for a person.
     pub fn awaits(&self, node: &str, uid: &str, text: String) {
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -135,7 +135,7 @@ impl Events {
         self.put(Told::new(about, Kind::ManualActionRequired, "Approve", text));
     }
 
-    /// Tells that the admission policies are not known to be in force.
+    /// Reports that the admission policies are not known to be in force.
     pub fn not_enforced(&self, text: String) {
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -146,7 +146,7 @@ impl Events {
         self.put(Told::new(about, Kind::ManualActionRequired, "CheckAdmission", text));
     }
 
-    /// Tells that all remediation is suspended, or is not any more.
+    /// Reports that all remediation is suspended, or no longer is.
     pub fn configured(&self, config: &ObjectMeta, is_suspended: bool, text: &str) {
         let name = config.name.as_deref().unwrap_or_default();
         let about = ObjectReference { uid: config.uid.clone(), ..reference::<RemediationConfig>(name) };
@@ -161,7 +161,7 @@ impl Events {
     }
 }
 
-/// An object of ours that stands in no namespace.
+/// A reference to a cluster-scoped object of the controller.
 fn reference<K: Resource<DynamicType = ()>>(name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
@@ -171,7 +171,7 @@ fn reference<K: Resource<DynamicType = ()>>(name: &str) -> ObjectReference {
     }
 }
 
-/// Who executes what is requested, and answers.
+/// Who executes a request of this executor, and answers it.
 const fn answers(executor: Executor) -> &'static str {
     match executor {
         Executor::Controller => "another controller",

@@ -1,5 +1,5 @@
-//! Whether the controller may evict pods, which drains need and the default installation does not give. As long as nobody knows, a
-//! drain is held.
+//! Checks whether the controller may evict pods. Drains need that right, and the default installation does not give it. While it
+//! is unknown, a drain is blocked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::calls::{CallError, Calls};
 use super::permissions::is_allowed;
 use crate::core::snapshot::TriState;
 
-/// How often it is looked whether something is to be asked.
+/// How often the controller checks whether a question is due.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Time until it is asked again, by what is known.
+/// Time until the next check, by the last result.
 const fn again(known: TriState) -> Duration {
     match known {
         TriState::True => Duration::from_mins(5),
@@ -24,7 +24,7 @@ const fn again(known: TriState) -> Duration {
     }
 }
 
-/// Asks again and again while a policy drains nodes, for as long as it runs. An answer that does not come leaves the last one.
+/// Checks repeatedly while a policy drains nodes, for as long as the process runs. Without an answer the last result remains.
 pub async fn run(calls: Calls, cache: Arc<Cache>) {
     let mut tried: Option<Instant> = None;
     loop {
@@ -49,7 +49,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>) {
     }
 }
 
-/// Whether the controller may evict pods of all namespaces; an error where that cannot be known now.
+/// Whether the controller may evict pods of all namespaces; an error if that cannot be known now.
 pub async fn may(calls: &Calls) -> Result<bool, CallError> {
     let attributes = ResourceAttributes {
         resource: Some("pods".to_owned()),

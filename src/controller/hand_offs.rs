@@ -1,5 +1,5 @@
-//! Remediators' kinds and objects, as the API server shows them: looked at on demand, while a node is handed off, and never
-//! watched. A look without an answer is no verdict.
+//! Remediators' kinds and objects, as the API server shows them. The controller reads them on demand, while a node is handed off,
+//! and never watches them. A read without an answer decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,15 +26,15 @@ mod access;
 pub mod machine;
 pub mod rights;
 
-/// Time between two looks at the same object.
+/// Time between two reads of the same object.
 const EVERY: Duration = Duration::from_secs(10);
-/// Most looks at the same time.
+/// Maximum number of reads at the same time.
 const AT_ONCE: usize = 4;
 
 /// A kind of a remediator, with the name of its resource.
 #[derive(Clone, Debug)]
 pub struct Kind {
-    /// As the API server serves it.
+    /// The resource as the API server serves it.
     pub resource: ApiResource,
 }
 
@@ -45,7 +45,7 @@ impl Kind {
     }
 }
 
-/// The kinds of a group and version; none where it is not served.
+/// The kinds of a group and version; empty if it is not served.
 async fn served(calls: &Calls, api_version: &str) -> Result<Vec<APIResource>, CallError> {
     let client = calls.raw_acts();
     let call = client.list_api_group_resources(api_version);
@@ -53,7 +53,7 @@ async fn served(calls: &Calls, api_version: &str) -> Result<Vec<APIResource>, Ca
     Ok(list.map(|list| list.resources).unwrap_or_default())
 }
 
-/// A kind among those of its group; none where it is not there, or its objects have no namespace.
+/// A kind among those of its group; `None` if it does not exist, or its objects have no namespace.
 fn among(served: &[APIResource], api_version: &str, kind: &str) -> Option<Kind> {
     let resource = served.iter().find(|one| one.kind == kind && one.namespaced && !one.name.contains('/'))?;
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -67,29 +67,31 @@ fn among(served: &[APIResource], api_version: &str, kind: &str) -> Option<Kind> 
     Some(Kind { resource })
 }
 
-/// Looks a kind up.
+/// Looks up a kind.
 pub async fn kind(calls: &Calls, api_version: &str, kind: &str) -> Result<Option<Kind>, CallError> {
     Ok(among(&served(calls, api_version).await?, api_version, kind))
 }
 
-/// That the kind of an object is not served now, which says nothing of the object: it may stand under another version.
+/// The error that the kind of an object is not served now. This says nothing about the object, which may exist under another
+/// version.
 pub fn not_served(handed: &HandedOff) -> CallError {
     CallError::NoAnswer {
         what: format!("reading {handed}: its kind is not served (any more) in {}", handed.api_version),
     }
 }
 
-/// The operation that an object was made for, if it is ours.
+/// The operation that an object was created for, if the controller created it.
 pub fn operation_of(object: &DynamicObject) -> Option<&str> {
     object.annotations().get(OPERATION_LABEL).map(String::as_str)
 }
 
-/// Looks at the objects of hand-offs under way while this process leads, for as long as it runs.
+/// Reads the objects of current hand-offs while this process leads, for as long as the process runs.
 pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership) {
     loop {
         let leads = leadership.term(Instant::now()).is_some();
         let wanted = if leads { under_way(&cache.lock()) } else { Vec::new() };
-        // An answer may be as old as its question: an object made in between is not there yet, rather than not any more.
+        // An answer may be as old as its request. An object that was created in between does not exist yet in it, which does not
+        // mean that it is gone.
         let asked = Instant::now();
         let looks = wanted.into_iter().map(|handed| async {
             let view = look(&calls, &handed).await;
@@ -103,7 +105,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership) {
     }
 }
 
-/// Objects of steps that are under way, as far as anybody has noted them.
+/// Objects of current steps, as far as they are recorded.
 fn under_way(state: &State) -> Vec<HandedOff> {
     let open = state.snapshot.remediations.values().filter(|remediation| remediation.is_open());
     open.filter_map(|remediation| remediation.cleanup.hand_off_of(&remediation.current_step()?.operation_id))
@@ -118,7 +120,7 @@ async fn look(calls: &Calls, handed: &HandedOff) -> Result<HandOffView, CallErro
     Ok(read.map_or_else(HandOffView::default, |read| view(&read, handed)))
 }
 
-/// What an object says of its hand-off.
+/// What an object reports about its hand-off.
 fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
     let is_ours = operation_of(object) == Some(handed.operation_id.as_str());
     if !is_ours || object.metadata.deletion_timestamp.is_some() {
@@ -136,8 +138,8 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
         let one = condition(kind)?;
         Some(format!("{kind}={} {}: {}", text(one, "status"), text(one, "reason"), text(one, "message")))
     });
-    // Kinds without these conditions have a phase, if anything, such as those of Metal3. That one runs or waits is no word of ours:
-    // some do so until their object is deleted.
+    // Kinds without these conditions have a phase, if anything, such as those of Metal3. A phase that says running or waiting
+    // proves nothing, because some kinds report it until their object is deleted.
     let phase = object.data.pointer("/status/phase").and_then(Value::as_str);
     let succeeded = match phase.filter(|_| condition("Succeeded").is_none()) {
         Some("Failed") => TriState::False,
@@ -155,8 +157,8 @@ fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
     }
 }
 
-/// Takes looks over that were asked for then; whether the decider should know. What was not looked at, or gave no answer, is not
-/// known any more.
+/// Stores the results of reads that started at `asked`. Returns whether the planner should know. An object that was not read, or
+/// gave no answer, becomes unknown.
 fn take(state: &mut State, looks: Vec<(HandedOff, Result<HandOffView, CallError>)>, asked: Instant) -> bool {
     let mut seen = BTreeMap::new();
     for (handed, view) in looks {

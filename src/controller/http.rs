@@ -12,10 +12,10 @@ use super::access::{Access, Denied};
 use super::cache::Cache;
 use super::metrics::Metrics;
 
-/// What is served.
+/// The data that is served.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Ready = every kind was listed once. A replica that does not lead is ready too: it could.
+    /// Ready = every kind was listed once. A replica that does not lead is ready too, because it could lead.
     pub cache: Arc<Cache>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
@@ -24,13 +24,13 @@ pub struct Served {
 /// The routes for the kubelet's checks.
 pub fn health(served: Served) -> Router {
     Router::new()
-        // Alive = the one thread turns. It says nothing about the API server: a restart would not mend that.
+        // Alive = the only thread makes progress. It says nothing about the API server, because a restart would not fix that.
         .route("/livez", get(|| async { "ok" }))
         .route("/readyz", get(ready))
         .with_state(served)
 }
 
-/// The route for those who scrape; without `access`, for everybody.
+/// The route for scrapers. Without `access` everybody may read it.
 pub fn metrics(served: Served, access: Option<Arc<Access>>) -> Router {
     Router::new().route("/metrics", get(text)).with_state((served, access))
 }

@@ -1,4 +1,4 @@
-//! The Job that carries out one order on one node: pinned, unprivileged but for what it needs, tried once.
+//! The Job that executes one command on one node: pinned, with only the privileges that it needs, tried once.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use crate::api::{NODE_LABEL, NODE_NAMESPACE, OPERATION_LABEL};
 use crate::core::command::ActionCommand;
 use crate::core::text::short_name;
 
-/// Longest time a Job may run, in seconds. The order itself may only be *started* within its time to live.
+/// Maximum run time of a Job, in seconds. The command itself may only be *started* within its time to live.
 const ACTIVE_DEADLINE: i64 = 180;
-/// Seconds after its end at which Kubernetes removes a Job, should we not have done it.
+/// Seconds after its end at which Kubernetes deletes a Job, if the controller has not done so.
 const TTL_AFTER_FINISHED: i32 = 600;
-/// Service account of the Jobs: it holds no rights, and its token is not mounted.
+/// Service account of the Jobs. It has no rights, and its token is not mounted.
 const SERVICE_ACCOUNT: &str = "nrh-act";
 
 /// A path of the node that the executor needs, and how.
@@ -30,20 +30,20 @@ struct Mount {
     read_only: bool,
 }
 
-/// What the executor touches on the node, and nothing else. Processes need no mount: host PID gives /proc.
+/// The only paths of the node that the executor uses. Processes need no mount, because the host PID namespace gives /proc.
 const MOUNTS: [Mount; 2] = [
-    // The claims: created exclusively, so that an operation happens once.
+    // The claims. They are created exclusively, so that an operation happens only once.
     Mount { name: "state", path: "/run/nrh", kind: "DirectoryOrCreate", read_only: false },
-    // containerd's socket: to look again, and to remove exactly one container. Nodes with another runtime may not have
-    // the folder; what those need is reached below the root of process 1.
+    // containerd's socket, to check again and to remove exactly one container. Nodes with another runtime may not have the
+    // folder. The executor reaches what those nodes need below the root of process 1.
     Mount { name: "runtime", path: "/run/containerd", kind: "DirectoryOrCreate", read_only: true },
 ];
 
-/// Signals to host processes; their executables, wait channels and open files. The files read on the way are root's,
-/// and so is the Job.
+/// For signals to host processes, and for their executables, wait channels and open files. Root owns the files that are read on
+/// the way, and the Job runs as root.
 const CAPABILITIES: [&str; 2] = ["KILL", "SYS_PTRACE"];
 
-/// The Job for an order.
+/// The Job for a command.
 pub fn job(order: &ActionCommand, image: &str) -> Result<Job, serde_json::Error> {
     let labels = labels(order);
     Ok(Job {
@@ -83,7 +83,7 @@ fn labels(order: &ActionCommand) -> BTreeMap<String, String> {
 
 fn pod(order: &ActionCommand, image: &str) -> Result<PodSpec, serde_json::Error> {
     Ok(PodSpec {
-        // Past the scheduler: it would wait for room, and for a node that is not cordoned.
+        // The Job bypasses the scheduler, which would wait for free capacity and for a node that is not cordoned.
         node_name: Some(order.node.clone()),
         host_pid: Some(true),
         host_network: Some(true),
@@ -130,7 +130,7 @@ fn container(order: &ActionCommand, image: &str) -> Result<Container, serde_json
                     name: mount.name.to_owned(),
                     mount_path: mount.path.to_owned(),
                     read_only: mount.read_only.then_some(true),
-                    // What the runtime unmounts must not be held mounted by us.
+                    // The Job must not keep mounted what the runtime unmounts.
                     mount_propagation: mount.read_only.then(|| "HostToContainer".to_owned()),
                     ..VolumeMount::default()
                 })
@@ -143,7 +143,7 @@ fn container(order: &ActionCommand, image: &str) -> Result<Container, serde_json
     })
 }
 
-/// Small and bounded: the node it runs on is a sick one.
+/// Small and bounded, because the node that it runs on is faulty.
 fn resources() -> ResourceRequirements {
     let of = |cpu: &str, memory: &str| {
         Some(BTreeMap::from([
@@ -154,7 +154,7 @@ fn resources() -> ResourceRequirements {
     ResourceRequirements { requests: of("10m", "16Mi"), limits: of("500m", "64Mi"), claims: None }
 }
 
-/// Not privileged. The default profiles forbid signals to host processes, so they are named away.
+/// Not privileged. The default profiles forbid signals to host processes, so the Job names other profiles.
 fn security() -> SecurityContext {
     SecurityContext {
         privileged: Some(false),

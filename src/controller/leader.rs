@@ -1,9 +1,8 @@
-//! Leader election: one decider at a time, by compare-and-swap on one Lease.
+//! Leader election: one leader at a time, by compare-and-swap on one Lease.
 //!
-//! The published crates compare clocks of different machines or write without a version; two leaders are
-//! possible for moments there. Here a lease is only taken after *we* have watched it stay unchanged for its
-//! whole duration by our own monotonic clock, every write carries the version that was read, and a leader
-//! that could not renew in time ends its process.
+//! The published crates compare clocks of different machines, or write without a version. With them two leaders are possible for
+//! moments. Here a process takes a lease only after *it* has watched the lease stay unchanged for its whole duration, by its own
+//! monotonic clock. Every write carries the version that was read. A leader that could not renew in time ends its process.
 
 use std::time::Duration;
 
@@ -20,27 +19,27 @@ use super::calls::{CallError, Calls, bounded, bounded_opt};
 use super::clock::Clock;
 use crate::api::{CONTROLLER_MANAGER, LEASE_NAME, SYSTEM_NAMESPACE};
 
-/// How long a lease holds without renewal.
+/// How long a lease is valid without renewal.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// How long a leader tries to renew before it stands down: well before others may take the lease.
+/// How long a leader tries to renew before it stands down. This is well before others may take the lease.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// How often it is renewed, or looked at by those who wait.
+/// How often the leader renews the lease, and how often the other replicas read it.
 pub const RETRY: Duration = Duration::from_secs(2);
 
-/// What is to be done about the lease that was just read.
+/// What to do about the lease that was just read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There is none.
+    /// No lease exists.
     Create,
-    /// It is ours.
+    /// This process holds the lease.
     Renew,
-    /// It is free, or its holder has not renewed it for its whole duration while we watched.
+    /// The lease is free, or its holder has not renewed it for its whole duration while this process watched.
     Take,
-    /// Somebody holds it.
+    /// Another process holds the lease.
     Wait,
 }
 
-/// What we have seen of the lease, by our own clock.
+/// What this process has seen of the lease, by its own clock.
 #[derive(Debug, Default)]
 pub struct Observed {
     version: Option<String>,
@@ -49,7 +48,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// The next step, from the lease as just read.
+    /// The next step, by the lease as just read.
     pub fn step(&mut self, lease: Option<&Lease>, me: &str, now: Instant) -> Step {
         let Some(lease) = lease else { return Step::Create };
         let version = lease.resource_version();
@@ -74,29 +73,29 @@ impl Observed {
 /// A term of leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// Number of the term: rises with each change of leader, and stands in every order.
+    /// Number of the term. It rises with each change of leader, and every command carries it.
     pub epoch: u64,
-    /// Until when it may be acted on, by our monotonic clock.
+    /// End of the term by this process's monotonic clock. The process executes no action after it.
     pub until: Instant,
 }
 
-/// Whether this process leads, for everybody who has to know.
+/// Tells the other parts of the process whether it leads.
 #[derive(Clone, Debug)]
 pub struct Leadership(watch::Receiver<Option<Term>>);
 
 impl Leadership {
-    /// The term, if it holds at `now`.
+    /// The term, if it is valid at `now`.
     pub fn term(&self, now: Instant) -> Option<Term> {
         self.0.borrow().filter(|term| now < term.until)
     }
 
-    /// Waits until a term begins or ends; mere renewals pass by.
+    /// Waits until a term begins or ends. A renewal alone does not end the wait.
     pub async fn changed(&mut self) {
         let epoch = |seen: &watch::Receiver<Option<Term>>| seen.borrow().map(|term| term.epoch);
         let before = epoch(&self.0);
         while epoch(&self.0) == before {
             if self.0.changed().await.is_err() {
-                // The election has ended, and with it soon the process.
+                // The election has ended, and the process ends soon.
                 std::future::pending::<()>().await;
             }
         }
@@ -106,17 +105,17 @@ impl Leadership {
 /// Why leadership was lost.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
-    /// Somebody else holds the lease.
+    /// Another process holds the lease.
     #[error(
         "the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} is held by {holder:?} now, expected {me:?}: this process stands down"
     )]
     Taken {
-        /// Who holds it.
+        /// The holder.
         holder: String,
-        /// Who we are.
+        /// The identity of this process.
         me: String,
     },
-    /// It could not be renewed in time.
+    /// This process could not renew the lease in time.
     #[error("the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} could not be renewed for {} s: this process stands down", RENEW_DEADLINE.as_secs())]
     NotRenewed,
 }
@@ -138,7 +137,7 @@ impl Election {
         (Self { calls, clock, me, observed: Observed::default(), term }, Leadership(seen))
     }
 
-    /// Runs until `end`, then gives the lease back; or until leadership is lost.
+    /// Runs until `end`, then releases the lease; or until leadership is lost.
     pub async fn run(mut self, end: CancellationToken) -> Result<(), Lost> {
         loop {
             let began = Instant::now();
@@ -148,7 +147,7 @@ impl Election {
                     if leading.is_none() {
                         tracing::info!(epoch, me = self.me, "leading");
                     }
-                    // From the start of the call: the server may have counted from then.
+                    // The term counts from the start of the call, because the server may have counted from then.
                     self.term.send_replace(Some(Term { epoch, until: began + RENEW_DEADLINE }));
                 }
                 Ok(None) if leading.is_some() => {
@@ -176,7 +175,7 @@ impl Election {
         self.term.borrow().is_some_and(|term| term.until >= began + RENEW_DEADLINE)
     }
 
-    /// One look at the lease, and one write where it is due: the epoch while leading.
+    /// Reads the lease once, and writes it once if needed. Returns the epoch while this process leads.
     async fn round(&mut self) -> Result<Option<u64>, CallError> {
         let api = self.calls.act_in::<Lease>(SYSTEM_NAMESPACE);
         let what = |verb: &'static str| move || format!("{verb} lease {SYSTEM_NAMESPACE}/{LEASE_NAME}");
@@ -197,20 +196,21 @@ impl Election {
                 }
                 Ok(Some(epoch(&lease)))
             }
-            // A renewal that loses the swap is settled by the next read: somebody holds it then, or not.
+            // A renewal that loses the compare-and-swap is settled by the next read, which shows whether another process holds
+            // the lease.
             Err(error) if error.is_conflict() && step == Step::Renew => Err(error),
             Err(error) if error.is_conflict() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// The lease as it is to be written.
+    /// The lease to write.
     fn wanted(&self, step: Step, old: Option<&Lease>) -> Lease {
         let now = self.clock.now();
         let spec = old.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let (transitions, acquired) = match step {
             Step::Create => (first_epoch(now), Some(MicroTime(now))),
-            // A Lease that was restored from a backup has an older number than the nodes have obeyed.
+            // A Lease that was restored from a backup has a lower number than the nodes have already obeyed.
             Step::Take => {
                 (spec.lease_transitions.unwrap_or(0).saturating_add(1).max(first_epoch(now)), Some(MicroTime(now)))
             }
@@ -234,7 +234,7 @@ impl Election {
         }
     }
 
-    /// Gives the lease back, so that another replica need not wait for it to run out.
+    /// Releases the lease, so that another replica need not wait until it expires.
     async fn release(&mut self) {
         if self.term.send_replace(None).is_none() {
             return;
@@ -261,20 +261,20 @@ fn parameters() -> PostParams {
     PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// When we have written the lease, by the API server's clock, cut to the second. It notes that with each write.
+/// When this process wrote the lease, by the API server's clock, truncated to the second. The API server records that with each
+/// write.
 fn written_at(lease: &Lease) -> Option<Timestamp> {
     let ours = lease.managed_fields().iter().filter(|entry| entry.manager.as_deref() == Some(CONTROLLER_MANAGER));
     ours.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
 }
 
-/// The term's number, as the lease says it.
+/// The term's number in the lease.
 fn epoch(lease: &Lease) -> u64 {
     lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0).max(0).unsigned_abs().into()
 }
 
-/// Number of the first term of a new lease. Nodes refuse orders of a lower term than they have seen, so a
-/// lease that somebody deleted must not start again from zero: minutes since 1970 only rise, and leave room
-/// for a change of leader every minute.
+/// Number of the first term of a new lease. Nodes refuse commands of a lower term than they have seen, so a lease that somebody
+/// deleted must not start again from zero. Minutes since 1970 only rise, and they leave room for a change of leader every minute.
 fn first_epoch(now: Timestamp) -> i32 {
     i32::try_from(now.as_second().max(0) / 60).unwrap_or(i32::MAX)
 }
@@ -299,7 +299,7 @@ mod tests {
         let (mut seen, start) = (Observed::default(), Instant::now());
         assert_eq!(seen.step(Some(&lease("other", "1")), "me", start), Step::Wait);
         assert_eq!(seen.step(Some(&lease("other", "1")), "me", start + Duration::from_secs(14)), Step::Wait);
-        // A renewal by the holder starts our watch anew, whatever its clock says.
+        // A renewal by the holder restarts our watch, whatever the holder's clock says.
         assert_eq!(seen.step(Some(&lease("other", "2")), "me", start + Duration::from_secs(15)), Step::Wait);
         assert_eq!(seen.step(Some(&lease("other", "2")), "me", start + Duration::from_secs(29)), Step::Wait);
         assert_eq!(seen.step(Some(&lease("other", "2")), "me", start + Duration::from_secs(30)), Step::Take);

@@ -1,9 +1,9 @@
-//! The ledger of in-flight slots: one ConfigMap, written by compare-and-swap before any side effect.
+//! The ledger of in-flight slots: one ConfigMap, which the leader writes by compare-and-swap before any side effect.
 //!
-//! Two leaders, a crash or a stale cache cannot spend a slot twice: whoever writes second gets a conflict,
-//! and neither opens nor does anything in that pass. What another leader has sent may still be on its way, though, when it is
-//! read: so nothing is spent from a ledger that was only read. It is written once before, unchanged if need be, and whatever
-//! was sent by an older version is refused from then on.
+//! Two leaders, a crash or a stale cache cannot spend a slot twice. The second writer gets a conflict, and neither opens a
+//! remediation nor executes an action in that pass. But a write of another leader may still be on its way when this process reads
+//! the ledger. So no slot is spent from a ledger that was only read. The leader first writes it once, unchanged if need be. From
+//! then on the API server refuses every write that is based on an older version.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::core::snapshot::Ledger;
 
 /// Key of the slots in the ConfigMap.
 const KEY: &str = "ledger.json";
-/// Key of who wrote it over which version: a write that changes nothing else makes a new version all the same.
+/// Key of the writer and the version that it replaced. So even a write that changes nothing else creates a new version.
 const WRITTEN: &str = "written";
-/// More than the largest ceiling (1,000 slots of two names each) can need; larger data is not ours.
+/// Maximum size. The largest ceiling (1,000 slots of two names each) needs less, so larger data is not the controller's.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The slots as text.
@@ -29,19 +29,19 @@ pub fn write(ledger: &Ledger) -> Result<String, serde_json::Error> {
     serde_json::to_string(ledger)
 }
 
-/// The slots from text; `None` when it is not what we write.
+/// The slots from text; `None` if the text is not what the controller writes.
 pub fn read(text: &str) -> Option<Ledger> {
     (text.len() <= MAX_BYTES).then(|| serde_json::from_str(text).ok()).flatten()
 }
 
-/// The ledger as last read or written, with the version that the next write must find.
+/// The ledger as last read or written, with the version that the next write expects.
 #[derive(Debug, Default)]
 pub struct LedgerStore {
     /// Version of the ConfigMap; `None` = there is none.
     version: Option<String>,
-    /// Whether it was read since the last doubt about it.
+    /// Whether it was read since it was last in doubt.
     known: bool,
-    /// Whether it was written since the last doubt about it.
+    /// Whether it was written since it was last in doubt.
     ours: bool,
 }
 
@@ -51,27 +51,27 @@ impl LedgerStore {
         !self.known
     }
 
-    /// Whether it was written since it was last read: nothing that was sent before can change it any more.
+    /// Whether it was written since it was last read. Then no earlier write can change it any more.
     pub const fn is_ours(&self) -> bool {
         self.known && self.ours
     }
 
-    /// The version of it that was written since it was last read, and that is spent from.
+    /// The version that was written since the last read. Slots are spent from it.
     pub fn ours(&self) -> Option<&str> {
         self.version.as_deref().filter(|_| self.is_ours())
     }
 
-    /// Another version was found to stand: it must be read before the next decision.
+    /// Marks it as doubtful, because another version was found. It must be read before the next decision.
     pub const fn doubt(&mut self) {
         (self.known, self.ours) = (false, false);
     }
 
-    /// Whether it was read, and there is none: as at the very first start in a cluster.
+    /// Whether it was read and does not exist, as at the very first start in a cluster.
     pub const fn is_missing(&self) -> bool {
         self.known && self.version.is_none()
     }
 
-    /// Reads it: `None` = missing or unreadable, so nothing new may start until the plan has rebuilt it.
+    /// Reads the ledger. `None` = missing or unreadable, so nothing new may start until the plan has rebuilt it.
     pub async fn load(&mut self, calls: &Calls) -> Result<Option<Ledger>, CallError> {
         (self.known, self.ours) = (false, false);
         let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);
@@ -88,7 +88,7 @@ impl LedgerStore {
         Ok(ledger)
     }
 
-    /// Stores it over the version last read, in that leader's term. After any failure it is in doubt, and must be read again.
+    /// Stores it over the version last read, in the given term. After any failure it is in doubt, and must be read again.
     pub async fn store(&mut self, calls: &Calls, ledger: &Ledger, term: u64) -> Result<(), StoreError> {
         let text = write(ledger)?;
         let api = calls.act_in::<ConfigMap>(SYSTEM_NAMESPACE);
@@ -121,12 +121,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// For how long the API server asks not to be asked again.
+    /// How long the API server asks the controller to wait before the next request.
     pub fn retry_after(&self) -> Option<Duration> {
         if let Self::Call(error) = self { error.retry_after() } else { None }
     }
 
-    /// In one line.
+    /// The error in one line.
     pub fn line(&self) -> String {
         match self {
             Self::Call(error) => error.line(),

@@ -1,4 +1,4 @@
-//! What is counted, under names that stay.
+//! The metrics, whose names do not change.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ use crate::api::{NodeCommand, RemediationConfig};
 use crate::core::fault::FaultType;
 use crate::core::plan::{Health, Plan};
 
-/// One closed label.
+/// One label with a closed set of values.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Of {
     kind: String,
 }
 
-/// An act and what came of it.
+/// The labels of an action and its result.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Act {
     action: &'static str,
@@ -69,7 +69,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All at zero.
+    /// Creates the metrics, all at zero.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("nrh");
         let decisions = Histogram::new(exponential_buckets(0.000_25, 4.0, 8));
@@ -106,17 +106,17 @@ impl Metrics {
         Ok(text)
     }
 
-    /// Counts an act.
+    /// Counts an action.
     pub fn act(&self, action: &'static str, outcome: &'static str) {
         self.acts.get_or_create(&Act { action, result: outcome }).inc();
     }
 
-    /// Whether this replica leads.
+    /// Records whether this replica leads.
     pub fn leads(&self, leads: bool) {
         self.leader.set(leads.into());
     }
 
-    /// One decision and what it saw.
+    /// Records one decision and what it saw.
     pub fn decided(&self, state: &State, plan: &Plan, seconds: f64) {
         self.decisions.observe(seconds);
         self.admission.set(state.snapshot.admission_doubt.is_none().into());

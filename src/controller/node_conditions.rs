@@ -1,8 +1,8 @@
-//! The mirror: what is known of a node, as conditions of the Node object, for tools that read those.
+//! The mirror: writes the health of a node as conditions of the Node object, for tools that read those.
 //!
-//! It applies its own conditions and no other, without force: a condition of the same type that another tool has put
-//! there, by the API server's own account, is left to that tool. What was written and is not wanted any more is
-//! taken away again, so the list of types is all there is to set.
+//! It applies only its own conditions, without force. Where the API server names another tool as the owner of a condition of
+//! the same type, the mirror leaves that condition to the tool. It removes conditions that it has written and that are no
+//! longer wanted, so the list of types is the only setting.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,18 +27,18 @@ use super::status::StatusViews;
 use crate::core::fault::Fault;
 use crate::core::node_condition::{Mirrored, NodeCondition, NodeConditions, mirrored};
 
-/// Most writes at the same time, and in one round.
+/// Largest number of concurrent writes, and of writes in one round.
 const AT_ONCE: usize = 4;
 const ROUND: usize = 64;
-/// Least time between two rounds: conditions of Nodes are for tools that wait minutes.
+/// Shortest time between two rounds: conditions of Nodes are for tools that wait minutes.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Everything is compared again at least this often.
+/// The mirror compares everything at least this often.
 const REPAIR: Duration = Duration::from_secs(30);
-/// Wait after a write that failed, and after one that will fail again until a person has changed something.
+/// Wait after a failed write, and after one that fails again until a person has changed something.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 const AFTER_REFUSAL: Duration = Duration::from_mins(10);
 
-/// One Node's conditions, to be applied as a whole.
+/// One Node's conditions, applied as a whole.
 #[derive(Debug)]
 struct Write {
     node: String,
@@ -56,7 +56,7 @@ pub struct Mirror {
     wanted: NodeConditions,
     outlook: watch::Receiver<Arc<StatusViews>>,
     not_before: BTreeMap<String, Instant>,
-    /// No write to any Node before this: the right is missing.
+    /// No write to any Node before this time: the right is missing.
     paused: Option<Instant>,
 }
 
@@ -113,7 +113,7 @@ impl Mirror {
 
     fn failed(&mut self, node: String, error: &CallError) {
         let line = error.line();
-        // A right that is missing is missing for every Node; any other refusal is about this one.
+        // A missing right is missing for every Node; any other refusal concerns this Node.
         let wait = if error.code() == Some(403) && line.contains("cannot patch resource") {
             if self.paused.is_none_or(|until| until <= Instant::now()) {
                 tracing::warn!(
@@ -142,13 +142,13 @@ impl Mirror {
     }
 }
 
-/// The Nodes whose conditions differ from what they should be.
+/// The Nodes whose conditions differ from the wanted ones.
 fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Instant>, wall: Timestamp) -> Vec<Write> {
     let none = MirroredState::default();
     let mut writes = Vec::new();
     for (node, view) in &state.snapshot.nodes {
         let stands = state.node_conditions.get(node).unwrap_or(&none);
-        // What stands on one that cannot be read is not known.
+        // The conditions on an unreadable Node are unknown.
         let is_lost = view.deleting || view.unreadable.is_some();
         if is_lost || not_before.contains_key(node) || (wanted.0.is_empty() && stands.ours.is_none()) {
             continue;
@@ -172,7 +172,7 @@ fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Ins
     writes
 }
 
-/// What should stand on a Node. Of one that has not reported nothing is claimed.
+/// The conditions that a Node should have; none for a node that has not reported.
 fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mirrored> {
     let Some(standing) = state.standing.get(node).filter(|standing| standing.owner.as_deref() == Some(uid)) else {
         return Vec::new();
@@ -207,11 +207,11 @@ fn condition(one: &Mirrored, stands: &MirroredState, wall: Timestamp) -> Value {
 
 async fn apply(calls: &Calls, write: &Write) -> Result<(), CallError> {
     let api: Api<Node> = calls.act();
-    // The uid: conditions of a node are not those of its successor of the same name.
+    // The uid: the conditions must not reach a successor of the same name.
     let mut object = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": write.node, "uid": write.uid},
     });
-    // Without a status nothing is ours any more, and our name goes from the object.
+    // Without a status the mirror owns nothing, and the API server removes its manager name from the object.
     if let (false, Some(fields)) = (write.conditions.is_empty(), object.as_object_mut()) {
         fields.insert("status".to_owned(), json!({"conditions": write.conditions}));
     }
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::controller::cache::report;
 
-    /// A Node with the kubelet's condition of another tool, and ours of these types.
+    /// A Node with the condition `KubeletUnhealthy` of another tool, and the mirror's conditions of these types.
     fn node(ours: &[&str]) -> Node {
         let all = ours.iter().chain(&["KubeletUnhealthy", "Ready"]);
         let conditions: Vec<Value> =
@@ -268,7 +268,7 @@ mod tests {
     fn beside_the_condition_of_another_tool_ours_is_written_once_and_then_left_alone() {
         assert_eq!(written(&node(&[]), "HostUnhealthy").unwrap(), ["HostUnhealthy"]);
         assert_eq!(written(&node(&["HostUnhealthy"]), "HostUnhealthy"), None);
-        // Its type is left to it, whatever is wanted; the others are written.
+        // That type stays with the other tool, whatever is wanted; the other types are written.
         assert_eq!(written(&node(&["HostUnhealthy"]), "HostUnhealthy,KubeletUnhealthy"), None);
         let all = written(&node(&[]), "all").unwrap();
         assert!(all.len() == NodeCondition::ALL.len() - 1 && !all.contains(&"KubeletUnhealthy".to_owned()), "{all:?}");

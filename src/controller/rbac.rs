@@ -1,4 +1,4 @@
-//! The rights the controller uses: the list that `config/` is held against.
+//! The rights that the controller uses. `config/` is checked against this list.
 
 /// One right, with the reason for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Right {
     pub verbs: &'static [&'static str],
     /// Namespace; `None` = cluster-wide.
     pub namespace: Option<&'static str>,
-    /// Names it may be limited to. `create` cannot be limited by name, so it is a right of its own.
+    /// Names that the right may be limited to. `create` cannot be limited by name, so it is a separate right.
     pub names: &'static [&'static str],
     /// Why.
     pub why: &'static str,
@@ -26,7 +26,7 @@ const fn right(
     Right { group, resource, verbs, namespace: None, names: &[], why }
 }
 
-/// Every right, least first. A test asserts that the controller makes no call beyond it.
+/// Every right, the least first. A test asserts that the controller makes no call beyond them.
 pub const RBAC: &[Right] = &[
     right("", "nodes", &["get", "list", "watch"], "which nodes exist, and the preflight of an action"),
     right(
@@ -111,7 +111,7 @@ pub const RBAC: &[Right] = &[
     },
 ];
 
-/// Whether a call is covered.
+/// Whether a right covers a call.
 pub fn allows(group: &str, resource: &str, verb: &str, namespace: Option<&str>, name: Option<&str>) -> bool {
     RBAC.iter().any(|right| {
         right.group == group

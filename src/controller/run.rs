@@ -1,4 +1,4 @@
-//! Wiring of the controller: who runs beside whom, and how it ends.
+//! Wiring of the controller: which parts run side by side, and how they end.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
@@ -29,13 +29,13 @@ use crate::core::node_condition::NodeConditions;
 use crate::core::plan::PlanSettings;
 use crate::server::serve;
 
-/// A watch without a word for this long is dead: the API server sends a bookmark about once a minute, and
-/// ends each watch within five.
+/// A watch without any message for this long is dead. The API server sends a bookmark about once a minute, and ends each watch
+/// within five minutes.
 const SILENT_CONNECTION: Duration = Duration::from_secs(310);
-/// How long the last pass may take when the process is told to end: less than the pod's grace period.
+/// How long the last pass may take when the process is asked to end. It is less than the pod's grace period.
 const LAST_PASS: Duration = Duration::from_secs(15);
 
-/// Runs the controller until it is told to end.
+/// Runs the controller until it is asked to end.
 pub async fn run(mut args: ControllerArgs) -> anyhow::Result<()> {
     let mut config = kube::Config::infer()
         .await
@@ -72,7 +72,7 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }
 
-/// Cancels `end` at SIGTERM or SIGINT, and returns when the rest should have ended by then.
+/// Cancels `end` at SIGTERM or SIGINT, and returns when the other parts should have ended.
 async fn told_to_end(end: CancellationToken) {
     let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
         tracing::warn!("signals cannot be caught; the lease will run out by itself at the end");
@@ -87,20 +87,20 @@ async fn told_to_end(end: CancellationToken) {
     tokio::time::sleep(LAST_PASS).await;
 }
 
-/// A name that no other process has: a restarted container must not renew its predecessor's lease.
+/// A name that no other process has. A restarted container must not renew its predecessor's lease.
 fn unique(identity: &str) -> String {
-    // The keys of a hasher are random per process and need no further crate.
+    // The keys of a hasher are random per process. This needs no further crate.
     let suffix = RandomState::new().build_hasher().finish() & 0xffff_ffff;
     format!("{identity}_{suffix:08x}")
 }
 
-/// Why the controller ended without having been told to.
+/// Why the controller ended without a request to do so.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// It does not lead any more.
+    /// It no longer leads.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// A part that runs for ever has ended.
+    /// A part that must run until the end has ended.
     #[error("{0} ended, expected to run as long as the process")]
     Part(&'static str),
 }
@@ -120,7 +120,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Nothing runs yet.
+    /// Creates the controller. Nothing runs yet.
     pub fn new(calls: Calls, clock: Clock, args: &ControllerArgs) -> Self {
         Self {
             calls,
@@ -135,7 +135,7 @@ impl Controller {
         }
     }
 
-    /// The same, with other times than those that are shipped.
+    /// The same controller, with other times than the shipped ones.
     #[must_use]
     pub fn with(self, settings: PlanSettings) -> Self {
         Self { settings, ..self }
@@ -146,7 +146,7 @@ impl Controller {
         Served { cache: self.cache.clone(), metrics: self.metrics.clone() }
     }
 
-    /// Runs until `end`, or until it cannot lead any more. The end of any part is the end of all.
+    /// Runs until `end`, or until it can no longer lead. The end of any part ends all parts.
     pub async fn run(self, end: CancellationToken) -> Result<(), Ended> {
         let Self { calls, clock, cache, metrics, identity, image, ceiling, node_conditions, settings } = self;
         let (told, sender) = events::channel();
@@ -189,7 +189,7 @@ impl Controller {
             }
             () = sender.run(calls.raw_acts(), identity) => return Err(Ended::Part("the sender of events")),
         }
-        // The decider has finished its pass: now the lease may go.
+        // The planner has finished its pass, so the lease may be released now.
         elected.cancel();
         election.await.map_err(Ended::from)
     }

@@ -1,4 +1,4 @@
-//! What is written about nodes and policies: views of the same plan that is carried out.
+//! The status of nodes and policies: views of the same plan that the controller carries out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::core::text::bounded;
 
 pub mod writer;
 
-/// Most held lines shown per node.
+/// Largest number of blocked lines per node.
 const MAX_BLOCKED: usize = 16;
-/// The conditions that only the probe knows about.
+/// The conditions that only the probe writes.
 const OF_PROBE: [ConditionType; 15] = [
     ConditionType::RuntimeReady,
     ConditionType::ContainersResponsive,
@@ -43,10 +43,10 @@ const OF_PROBE: [ConditionType; 15] = [
     ConditionType::RestartSafe,
 ];
 
-/// What one plan says, for the writer.
+/// The content of one plan for the status writer.
 #[derive(Clone, Debug, Default)]
 pub struct StatusViews {
-    /// By node, with the lines on what is held there.
+    /// By node, with the lines about what is blocked there.
     pub nodes: BTreeMap<String, (Arc<NodeStatusView>, Vec<String>)>,
     /// By policy.
     pub policies: BTreeMap<String, PolicyStatusView>,
@@ -83,23 +83,23 @@ fn line(blocked: &Blocked) -> String {
 /// The controller's part of a NodeRuntimeHealth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodePart {
-    /// The generation of the spec that is known.
+    /// The generation of the spec that the controller has read.
     pub observed_generation: i64,
     /// The kubelet's version.
     pub kubelet_version: Option<String>,
-    /// Faults that show only in the API.
+    /// Faults that only the API shows.
     pub cluster_faults: Vec<Fault>,
-    /// What is being done.
+    /// The current remediation.
     pub remediation: RemediationStatus,
-    /// The line that is printed.
+    /// The summary line.
     pub summary: Summary,
-    /// The node's changes of late.
+    /// The node's recent changes.
     pub flap: Option<FlapRecord>,
-    /// The controller's conditions, and those of the probe that nobody can vouch for any more.
+    /// The controller's conditions, and the probe's conditions that are no longer confirmed.
     pub conditions: Vec<Condition>,
 }
 
-/// What is to be written about a node.
+/// The controller's part of the status of a node.
 pub fn node_part(
     outlook: &NodeStatusView,
     blocked: &[String],
@@ -143,7 +143,7 @@ fn node_conditions(outlook: &NodeStatusView, standing: &ControllerStatus, now: T
         TriState::Unknown => Why::NotYetChecked,
     };
     let stuck = outlook.cluster_faults.iter().find(|fault| fault.kind.spec().holds_up_pods);
-    // The object is what it is to be while a probe reports into it, however sick its node is.
+    // The object is Ready while a probe reports into it, however faulty its node is.
     let mut conditions: Vec<Condition> = [ConditionType::Ready, ConditionType::ProbeReporting]
         .map(|kind| {
             of(
@@ -192,7 +192,7 @@ fn node_conditions(outlook: &NodeStatusView, standing: &ControllerStatus, now: T
     conditions
 }
 
-/// Whether the node does not flap. A controller that has just begun lets stand what the one before has seen.
+/// The condition `NodeStable`. A controller that has just started keeps a True of its predecessor.
 fn stable(
     outlook: &NodeStatusView,
     standing: &ControllerStatus,
@@ -213,7 +213,7 @@ fn stable(
     }
 }
 
-/// Conditions of the probe that stand, and that nobody can vouch for now.
+/// Current conditions of the probe that nothing confirms now.
 fn unvouched(outlook: &NodeStatusView, standing: &ControllerStatus) -> Vec<ConditionType> {
     let silent = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
     OF_PROBE
@@ -228,27 +228,27 @@ fn unvouched(outlook: &NodeStatusView, standing: &ControllerStatus) -> Vec<Condi
         .collect()
 }
 
-/// What stands, beside what is to be written: how far apart they are.
+/// How far the current status is from the wanted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Difference {
-    /// None that anybody would see, times aside.
+    /// No visible difference, times aside.
     None,
-    /// Nothing but that the node was watched for long enough by now: it comes for all nodes at the same moment.
+    /// Only that the node was watched for long enough: all nodes reach that at the same moment.
     Watched,
-    /// Words only: written, but not more often than every few seconds.
+    /// Only texts: written, but not more often than every few seconds.
     Words,
-    /// Something that people or the probe act on.
+    /// Something that people or the probe react to.
     Matter,
 }
 
-/// Compares what stands with what is to be written.
+/// Compares the current status with the wanted one.
 pub fn difference(standing: &ControllerStatus, part: &NodePart) -> Difference {
     let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
     let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
     let key = |is: &RemediationStatus| {
         (is.policy.clone(), is.name.clone(), is.cancelled.as_ref().map(|by| by.remediation.clone()))
     };
-    // Nothing stands of it, as before an upgrade, or that nobody can tell: to write either is no hurry.
+    // `NodeStable` is missing, as before an upgrade, or Unknown: to write either is not urgent.
     let is_watched = |want: &Condition| {
         want.type_ == ConditionType::NodeStable.as_str()
             && want.status != "False"
@@ -285,7 +285,7 @@ pub fn difference(standing: &ControllerStatus, part: &NodePart) -> Difference {
     if is_news { Difference::Watched } else { Difference::None }
 }
 
-/// What is to be written about a policy.
+/// The status of a policy.
 pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyStatusView>, now: Timestamp) -> RemediationPolicyStatus {
     use ConditionReason as Why;
     let none = PolicyStatusView::default();
@@ -303,7 +303,7 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyStatusView>, now: T
             (of(ConditionType::Ready, TriState::False), Some(of(ConditionType::Stalled, TriState::True)))
         }
     };
-    // One that lacks a right for some of its steps takes the others.
+    // A policy that lacks a right for some of its steps still takes the others.
     let allowed = match (&row.read, outlook.map(|seen| &seen.blocked)) {
         (Err(_), _) => of(ConditionType::RemediationAllowed, TriState::False, Why::Invalid, "the policy is not valid"),
         (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, TriState::True, Why::Allowed, "nothing blocks it"),
@@ -328,8 +328,8 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyStatusView>, now: T
     }
 }
 
-/// Whether a policy's conditions, or the kinds of its storms, are not those that stand: that is told at once. Numbers and words, which
-/// change with each remediation while many are sick, have time.
+/// Whether a policy's conditions, or the faults of its storms, have changed: the writer writes that at once. Numbers and texts
+/// change with each remediation while many nodes are faulty, so they can wait.
 pub fn news_of_policy(stands: &RemediationPolicyStatus, now: &RemediationPolicyStatus) -> bool {
     let verdicts = |status: &RemediationPolicyStatus| {
         let mut all: Vec<_> =
@@ -342,7 +342,7 @@ pub fn news_of_policy(stands: &RemediationPolicyStatus, now: &RemediationPolicyS
         || !stands.storms.iter().map(|storm| &storm.fault).eq(now.storms.iter().map(|storm| &storm.fault))
 }
 
-/// Whether two statuses of a policy say the same, times aside.
+/// Whether two statuses of a policy are equal, times aside.
 pub fn same_policy_status(a: &RemediationPolicyStatus, b: &RemediationPolicyStatus) -> bool {
     let timeless = |status: &RemediationPolicyStatus| {
         let mut status = status.clone();
@@ -355,7 +355,7 @@ pub fn same_policy_status(a: &RemediationPolicyStatus, b: &RemediationPolicyStat
     timeless(a) == timeless(b)
 }
 
-/// How the `RemediationConfig` stands.
+/// The status of the `RemediationConfig`.
 pub fn config_status(row: &ConfigRow, snapshot: &Snapshot, now: Timestamp) -> RemediationConfigStatus {
     let (reason, message) = match &snapshot.suspended {
         Some(by) => (ConditionReason::Suspended, format!("no step starts on any node ({by})")),

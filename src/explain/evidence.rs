@@ -1,7 +1,6 @@
-//! `nrh evidence`: what a node keeps of its confirmed faults, from the node itself or out of its probe's pod.
+//! `nrh evidence`: the evidence that a node keeps of its confirmed faults, read on the node or through its probe's pod.
 //!
-//! What comes from a node is data, and may be hostile: its size has a ceiling, and nothing of it that a terminal would
-//! obey is printed.
+//! Data from a node may be hostile: its size is limited, and control characters that a terminal would obey are not printed.
 
 mod fetch;
 #[cfg(target_os = "linux")]
@@ -20,7 +19,7 @@ use crate::cli::EvidenceArgs;
 use crate::terminal::OutputFormat;
 use crate::terminal::{self, complain};
 
-/// Longest text of a bundle that is printed.
+/// Longest printed text of a bundle.
 const MAX_TEXT: usize = 4096;
 
 /// Runs `nrh evidence`.
@@ -43,7 +42,7 @@ pub async fn run(args: EvidenceArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints bundles one by one; one that cannot be read is told on standard error, and the others follow.
+/// Prints bundles one by one. One that cannot be read is reported on standard error, and the others follow.
 fn print(
     out: &mut impl Write,
     bundles: impl Iterator<Item = anyhow::Result<Value>>,

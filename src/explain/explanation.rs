@@ -1,4 +1,4 @@
-//! The explanation of one node as data: what `-o json` prints, and what the text is made from.
+//! The explanation of one node as data: the content of `-o json`, and the source of the text.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -15,12 +15,12 @@ use crate::core::policy::{Policy, Rule};
 use crate::core::remediation::{Phase, Remediation, StepRecord};
 use crate::core::snapshot::Snapshot;
 
-/// Most objects that are named which cannot be used.
+/// Largest number of unusable objects that are named.
 const MOST_INVALID: usize = 20;
-/// Most remediations, and most manual requests, of one node.
+/// Largest number of remediations, and of manual requests, of one node.
 const MOST_REMEDIATIONS: usize = 5;
 
-/// Everything that is known of one node, and what is decided.
+/// Everything that is known about one node, and the decisions on it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Explanation<'a> {
@@ -31,13 +31,13 @@ pub(super) struct Explanation<'a> {
     /// Who has suspended all remediation, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended: Option<&'a str>,
-    /// Why nothing is done to this node, whatever is found.
+    /// Why the controller executes nothing on this node, whatever the faults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excluded: Option<String>,
-    /// Why nothing is decided on its report.
+    /// Why the engine does not use its report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report_unused: Option<String>,
-    /// The probe, as far as it has ever reported.
+    /// The probe, if it has ever reported.
     pub probe: Option<Probe>,
     /// Whether the report cannot be read.
     pub report_unreadable: bool,
@@ -54,7 +54,7 @@ pub(super) struct Explanation<'a> {
     pub flapping: Option<String>,
     /// Faults, the most severe first.
     pub faults: Vec<ExplainedFault<'a>>,
-    /// Faults that the controller alone can find, since it alone reads pods.
+    /// Faults that only the controller can find, since only the controller reads pods.
     pub controller_faults: Vec<&'a Fault>,
     /// What the controller last wrote about those.
     pub controller_messages: Vec<&'a str>,
@@ -130,7 +130,7 @@ pub(super) struct Recorded<'a> {
     pub name: &'a str,
     /// The policy.
     pub policy: &'a str,
-    /// Where it stands.
+    /// Its phase.
     pub phase: Phase,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ pub(super) struct Recorded<'a> {
 }
 
 impl<'a> Explanation<'a> {
-    /// What is known and decided of one node.
+    /// The facts and decisions on one node.
     pub(super) fn new(
         node: &'a str,
         snapshot: &'a Snapshot,
@@ -201,14 +201,14 @@ impl<'a> Explanation<'a> {
     }
 }
 
-/// Who has suspended the node and why, or what asks on the Node itself to leave it alone.
+/// Who has suspended the node and why, or which exclusion the Node itself carries.
 fn excluded(node: &str, snapshot: &Snapshot) -> Option<String> {
     let by = snapshot.reports.get(node).and_then(|report| report.suspended.as_ref());
     by.map(|by| format!("{} (`nrh resume {node}` lifts it)", format!("suspended {by}").trim_end()))
         .or_else(|| snapshot.nodes.get(node)?.vetoes.first().cloned())
 }
 
-/// Why nothing is decided on the report, if so: without that every fault looks as if no policy wanted it.
+/// Why the report is not used, if so: without that reason every fault looks as if no policy selected it.
 fn unused(node: &str, snapshot: &Snapshot) -> Option<String> {
     let Some(view) = snapshot.nodes.get(node) else {
         return Some(format!("Node {node} is not among the objects: without it nothing is decided"));
@@ -254,7 +254,7 @@ fn recorded(remediation: &Remediation) -> Recorded<'_> {
     }
 }
 
-/// What starts on the node by this effect, if anything.
+/// The action that this effect starts on the node, if any.
 fn starts(node: &str, effect: &Effect) -> Option<String> {
     let Effect::Act { node: target, operation, .. } = effect else { return None };
     (target == node).then(|| match operation {

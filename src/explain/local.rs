@@ -1,4 +1,4 @@
-//! `nrh status`, on the node: what its probe sees, as the probe itself tells it. No API server is asked.
+//! `nrh status`, on the node: the probe's own view, read from the probe itself without the API server.
 
 use std::fmt::Write;
 
@@ -11,13 +11,13 @@ use crate::terminal::print_as;
 /// Runs `nrh status`.
 ///
 /// # Errors
-/// A sentence about the probe, where it does not answer.
+/// An error about the probe, where it does not answer.
 pub async fn run(args: StatusArgs) -> anyhow::Result<()> {
     let told = ask(&args.state_dir).await?;
     print_as(args.print.output, &told, text)
 }
 
-/// The answer for people. Writing to a string cannot fail, so its results are not looked at.
+/// The answer as text for people. A write to a string cannot fail, so its results are ignored.
 fn text(told: &LocalStatus) -> String {
     let mut out = String::new();
     let status = &told.status;
@@ -74,7 +74,7 @@ fn text(told: &LocalStatus) -> String {
     out
 }
 
-/// How the reports arrive, in one line.
+/// The delivery of reports, in one line.
 fn delivery(told: &LocalStatus) -> String {
     let taken = told.report_taken_seconds.map_or_else(
         || "has taken no report of this probe yet".to_owned(),

@@ -1,4 +1,4 @@
-//! The objects an explanation is made from, out of the cluster or out of a file.
+//! The objects that an explanation is made from, read from the cluster or from a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -32,43 +32,43 @@ use crate::core::policy::{asked_keys, asks_of_pods};
 use crate::core::snapshot::{CommandView, Ledger, Slot, Snapshot, TriState, UnreadableRemediation};
 use crate::core::text::bounded;
 
-/// Most pods that are read one by one.
+/// Largest number of pods that are read one by one.
 const MAX_PODS: usize = 500;
 
-/// All objects a decision is made from, as far as a reader may see them.
+/// All objects that a decision is made from, as far as the caller may read them.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     nodes: Vec<Node>,
     healths: Vec<NodeRuntimeHealth>,
-    /// By node, those that cannot be read too.
+    /// By node, including those that cannot be read.
     commands: BTreeMap<String, CommandView>,
     policies: Vec<RemediationPolicy>,
     configs: Vec<RemediationConfig>,
-    /// Why the one that cannot be read suspends all remediation.
+    /// Why an unreadable config suspends all remediation.
     suspended: Option<String>,
     remediations: Vec<NodeRemediation>,
     /// Pods that faults name, as far as they were read.
     pods: Vec<Pod>,
-    /// Those of them that are not there any more.
+    /// Pods that faults name and that no longer exist.
     gone: BTreeSet<PodRef>,
     /// Objects that cannot be read, one sentence each.
     unreadable: Vec<String>,
-    /// Those of them that are reports, and why: their nodes are held, as by the controller.
+    /// The unreadable reports, and why. Their nodes are blocked, as by the controller.
     broken: Vec<(ObjectMeta, String)>,
-    /// Those of them that are remediations: their nodes are held, too.
+    /// The unreadable remediations. Their nodes are blocked, too.
     lost: BTreeMap<String, UnreadableRemediation>,
 }
 
-/// The controller's own word on a node.
+/// What the controller has written about a node.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// Faults that it has found from API state.
     pub faults: Vec<Fault>,
     /// Its summary.
     pub summary: Option<Summary>,
-    /// What it holds back, one line each.
+    /// What it blocks, one line each.
     pub blocked: Vec<String>,
-    /// Collectors of the probe that cannot look now.
+    /// Collectors of the probe that cannot check now.
     pub blind: Vec<CollectorStatus>,
     /// What the probe lacks, one line each.
     pub missing: Vec<String>,
@@ -77,8 +77,8 @@ pub(crate) struct Told {
 }
 
 impl Objects {
-    /// Reads them from a file, or from the cluster to explain a node. The moment is that at which they are looked at: of saved
-    /// ones when they were saved, as far as they tell.
+    /// Reads the objects from a file, or from the cluster to explain a node. Returns with them the moment of the explanation:
+    /// for saved objects the moment when they were saved, as far as they show it.
     pub(crate) async fn load(
         file: Option<&Path>,
         node: Option<&str>,
@@ -152,7 +152,7 @@ impl Objects {
         Ok(objects)
     }
 
-    /// Notes an object that cannot be read: the others are looked at all the same.
+    /// Records an object that cannot be read; the others are still used.
     fn refuse(&mut self, kind: &str, metadata: ObjectMeta, error: &str) {
         let name = metadata.name.as_deref().unwrap_or("without a name");
         let shown = if kind == "RemediationPolicy" { "policy" } else { kind };
@@ -171,19 +171,19 @@ impl Objects {
         }
     }
 
-    /// An object that can be read; another one is noted.
+    /// The object, if it can be read; otherwise the error is recorded.
     fn read<K: Guardable + DeserializeOwned>(&mut self, kind: &str, object: Value) -> Option<K> {
-        // A text of a node must not be taken for a line of ours.
+        // Text from a node must not pass for a line of this program.
         let object = Guarded::read(&plain(object, usize::MAX));
         object.0.map_err(|bad| self.refuse(kind, bad.metadata, &bad.why)).ok()
     }
 
-    /// Takes commands that can be read.
+    /// Adds commands that can be read.
     fn command(&mut self, commands: impl Iterator<Item = NodeCommand>) {
         self.commands.extend(commands.map(|object| (object.name_any(), command::view(&object))));
     }
 
-    /// Those that can be read.
+    /// The items that can be read.
     fn readable<K: Guardable + DeserializeOwned>(&mut self, kind: &str, items: Vec<Value>) -> Vec<K> {
         items.into_iter().filter_map(|item| self.read(kind, item)).collect()
     }
@@ -216,8 +216,8 @@ impl Objects {
         Ok(objects)
     }
 
-    /// Reads the pods that faults name: to explain a node, where a policy asks for them; for a recording all of them. What cannot
-    /// be read is not known, as for the controller.
+    /// Reads the pods that faults name: to explain a node, only where a policy asks for them; for a recording, all of them.
+    /// What cannot be read stays unknown, as for the controller.
     async fn fetch_pods(&mut self, client: Client, node: Option<&str>) {
         let policies: Vec<Policy> = self.policies.iter().filter_map(|object| convert::policy(object).ok()).collect();
         if node.is_some() && !asks_of_pods(&policies) {
@@ -233,7 +233,7 @@ impl Objects {
             match tokio::time::timeout(DEADLINE, api.get_opt(&named.name)).await {
                 Ok(Ok(Some(pod))) if pods::names(&pod).any(|name| name == named) => self.pods.push(pod),
                 Ok(Ok(_)) => drop(self.gone.insert(named)),
-                // The others can hardly be read either.
+                // The other pods are most likely unreadable, too.
                 Ok(Err(error)) => {
                     self.unreadable.push(format!("the labels of pods are not known: reading pod {named}: {error}"));
                     return;
@@ -257,7 +257,7 @@ impl Objects {
         faults.filter_map(pod_of).chain(past.filter_map(|fault| fault.subject.pod.as_ref())).cloned().collect()
     }
 
-    /// What is known of the pods that were read: all their labels, and which of those that policies ask for they lack.
+    /// What is known of the pods that were read: all their labels, and which labels that policies ask for they lack.
     fn pods_seen(&self, policies: &[Policy]) -> BTreeMap<PodRef, PodSeen> {
         let asked = asked_keys(policies);
         let gone = self.gone.iter().map(|pod| (pod.clone(), PodSeen::Gone));
@@ -269,7 +269,7 @@ impl Objects {
         gone.chain(read).collect()
     }
 
-    /// Every node that is among them, those with a report first.
+    /// All nodes among the objects, those with a report first.
     pub(crate) fn node_names(&self) -> Vec<String> {
         let broken = self.broken.iter().filter_map(|(metadata, _)| metadata.name.clone());
         let mut names: Vec<String> = self.healths.iter().map(ResourceExt::name_any).chain(broken).collect();
@@ -278,7 +278,7 @@ impl Objects {
         names
     }
 
-    /// The newest time that anything in them names: they were saved at that time, or later.
+    /// The newest time that the objects name: they were saved at that time, or later.
     pub(crate) fn newest(&self) -> Option<Timestamp> {
         let reports = self.healths.iter().flat_map(|object| {
             let conditions = object.status.iter().flat_map(|status| &status.conditions);
@@ -291,7 +291,7 @@ impl Objects {
         reports.chain(nodes).max()
     }
 
-    /// What the controller has written about a node, which alone reads pods.
+    /// What the controller has written about a node. Only the controller reads pods.
     pub(crate) fn told(&self, node: &str) -> Told {
         let status =
             self.healths.iter().find(|object| object.name_any() == node).and_then(|object| object.status.clone());
@@ -312,10 +312,10 @@ impl Objects {
         }
     }
 
-    /// The snapshot as of `now`, and what is wrong with objects that cannot be used.
+    /// The snapshot as of `now`, and the errors of objects that cannot be used.
     pub(crate) fn snapshot(&self, now: Timestamp) -> (Snapshot, Vec<String>) {
         let mut invalid = self.unreadable.clone();
-        // As with hand-offs, what the controller may do is not asked here.
+        // The rights of the controller are not checked here, as with hand-offs.
         let mut snapshot = Snapshot { now, ceiling: u32::MAX, may_evict: TriState::True, ..Snapshot::default() };
         snapshot.suspended = self.suspended.clone().or_else(|| self.configs.iter().find_map(Suspend::veto));
         for object in &self.nodes {
@@ -323,7 +323,7 @@ impl Objects {
         }
         for object in &self.healths {
             let mut view = report::view(object);
-            // The controller measures arrival by its own clock; a reader has only what the object says.
+            // The controller measures arrival by its own clock; the caller has only the times in the object.
             let age = heartbeat(object).and_then(|at| now.duration_since(at).try_into().ok()).unwrap_or(Duration::ZERO);
             if let Some(beat) = view.heartbeat.as_mut() {
                 beat.arrived = age;
@@ -379,8 +379,8 @@ impl Objects {
         (snapshot, invalid)
     }
 
-    /// Conditions that policies ask for. How long they have been there is the controller's to know: what it has not written
-    /// down yet has just begun.
+    /// Conditions that policies ask for. Only the controller knows how long they have been there: one that it has not written
+    /// down yet counts as new.
     fn noticed(&self, snapshot: &Snapshot) -> BTreeMap<String, Vec<ObservedCondition>> {
         let mut notices = ConditionHistory::default();
         for (node, view) in &snapshot.nodes {
@@ -403,7 +403,7 @@ impl Objects {
     }
 }
 
-/// How the node flaps, as the controller has written it down last. What it remembers beside that nobody else knows.
+/// How the node flaps, as the controller has last written it. The rest of the history only the controller knows.
 fn flap(object: &NodeRuntimeHealth, snapshot: &Snapshot) -> Result<Option<FlapView>, String> {
     let written = object.status.as_ref().and_then(|status| status.flapping.as_ref()).map(WrittenFlap::read);
     let Some(record) = written else { return Ok(None) };
@@ -476,7 +476,7 @@ mod tests {
             assert!(invalid.iter().any(|line| line.starts_with(said)), "{said}: {invalid:?}");
         }
         assert_eq!(invalid.len(), 7);
-        // As by the controller: the node is held, and nothing is taken for clean.
+        // As by the controller: the node is blocked, and no condition counts as clean.
         assert!(snapshot.suspended.as_ref().unwrap().contains("cannot be read"));
         assert!(snapshot.reports["w1"].suspended.as_ref().unwrap().contains("cannot be read"));
         assert!(snapshot.commands["w2"].unreadable.as_ref().unwrap().contains("ReformatDisk"));
@@ -495,7 +495,7 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         let documents = "{kind: Node, metadata: {name: w1}}\n---\n{kind: Node, metadata: {name: w2}}\n";
         assert_eq!(Objects::parse(documents).unwrap().node_names(), ["w1", "w2"]);
-        // As in a live cluster: what its metadata tell holds its node, whatever else they say.
+        // As in a live cluster: the readable part of its metadata is enough to block its node.
         let broken = "{items: [{kind: Node, metadata: {name: w1}}, {kind: NodeRemediation, metadata: {name: e1, creationTimestamp: \
             '9999-12-31T23:59:59Z', labels: {runtimehealth.io/node: w1}, finalizers: [runtimehealth.io/remediation]}}]}";
         let blocked = &Objects::parse(broken).unwrap().lost["e1"];

@@ -1,4 +1,4 @@
-//! What a probe reports, line by line, wherever the report was read: at the node or in the cluster.
+//! The lines about a probe's report, for a report from the node or from the cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use crate::api::evidence::Outstanding;
 use crate::api::health::CollectorStatus;
 use crate::core::fault::Fault;
 
-/// A fault as its finder saw it: what, how sure, since when, on what evidence.
+/// A fault as its detector reported it: what, how certain, since when, on what evidence.
 pub(super) fn seen(out: &mut String, fault: &Fault) {
     let _ = writeln!(out, "  fault {} ({:?}, {}): {}", fault.kind, fault.state, fault.severity.as_str(), fault.subject);
     let _ = writeln!(out, "    {}", fault.message);
@@ -38,7 +38,7 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
     }
 }
 
-/// When each of the probe's collectors looked last, and what it says of itself.
+/// When each of the probe's collectors last checked, and its own message.
 pub(super) fn collectors(out: &mut String, collectors: &[CollectorStatus]) {
     for collector in collectors {
         let age = collector.age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"));
@@ -48,7 +48,7 @@ pub(super) fn collectors(out: &mut String, collectors: &[CollectorStatus]) {
     }
 }
 
-/// What became of the probe's calls; `now` is what those that are out are called.
+/// The results of the probe's calls; `now` is the word for the calls that are still running.
 pub(super) fn calls(out: &mut String, now: &str, calls: &Outstanding) {
     counts(out, now, &calls.out);
     counts(out, "calls given up since the probe began", &calls.given_up);

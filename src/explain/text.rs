@@ -8,7 +8,7 @@ use crate::core::fault::FaultState;
 use crate::core::moment::clock;
 use crate::suspend::suspended_everywhere;
 
-/// The explanation for people. Writing to a string cannot fail, so its results are not looked at.
+/// The explanation as text for people. A write to a string cannot fail, so its results are ignored.
 pub(super) fn text(explanation: &Explanation<'_>) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "node {}: {:?}", explanation.node, explanation.health);
@@ -77,7 +77,7 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
     out
 }
 
-/// Faults that only the controller can find, with what it says of them.
+/// Faults that only the controller can find, with its messages about them.
 fn of_the_controller(out: &mut String, explanation: &Explanation<'_>) {
     if explanation.controller_faults.is_empty() {
         return;

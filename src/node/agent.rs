@@ -1,15 +1,16 @@
-//! The executor: one order, one object, one act at most. The same code runs in a Job (`nrh run-command`) and inside the
-//! probe; the node's own look has the last word.
+//! The executor: it executes one command on one object, with at most one action. The same code runs in a Job
+//! (`nrh run-command`) and inside the probe. The node's own preflight decides.
 //!
 //! ```text
-//! order ─► well formed, for us ─► known outcome? ─► epoch, time ─► hold + prove ─► look again ─► claim ─► act ─► verify
+//! command ─► well formed, for us ─► known outcome? ─► epoch, time ─► hold + prove ─► preflight ─► claim ─► execute ─► verify
 //! ```
 //!
 //! The order of these steps is the safety argument and never changes:
-//! - the process is held by a pidfd *before* the last look, so what was looked at is what is signalled;
-//! - the claim is taken *after* the look and directly *before* the act, by creating a file exclusively: two
-//!   collectors, a late Job and a restart act once in all. A crash between claim and act means never;
-//! - every end is stored under the operation, also a refusal: an operation has one outcome, whoever asks.
+//! - a pidfd holds the process *before* the preflight, so the executor signals the process that it checked;
+//! - the executor takes the claim *after* the preflight and directly *before* the action, by creating a file
+//!   exclusively: two executors, a late Job and a restart together execute the action once. After a crash between claim
+//!   and action, the action is never executed;
+//! - every result is stored under the operation, a refusal as well: an operation has one outcome for every caller.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -72,37 +73,37 @@ pub const MOUNTS: &[(&str, bool, &str)] = &[
     ),
 ];
 
-/// What an executor is told at its start.
+/// Settings of an executor.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
-    /// Name of this node; orders for others are refused.
+    /// Name of this node; commands for other nodes are refused.
     pub node: String,
     /// Folder for epoch and claims, shared with every other executor on the node.
     pub state_dir: PathBuf,
-    /// Where the runtime is asked.
+    /// Endpoint of the container runtime.
     pub endpoint: Endpoint,
-    /// Docker's own socket; used where Docker is the runtime.
+    /// Docker's own socket; used if Docker is the runtime.
     pub docker_socket: PathBuf,
-    /// The node's system bus; where none is named it is looked for.
+    /// The node's system bus; if `None`, the executor looks for it.
     pub bus: Option<PathBuf>,
-    /// Whether it may act; when not, every order is refused.
+    /// Whether actions are allowed; if not, every command is refused.
     pub allow_actions: bool,
-    /// The process table.
+    /// Path of the process table.
     pub proc: PathBuf,
     /// Root of the node's own file systems: that of process 1.
     pub host: PathBuf,
     /// Folders of CNI plugins.
     pub cni_folders: Vec<PathBuf>,
-    /// Ends of its waits.
+    /// Deadlines of the single waits.
     pub bounds: Bounds,
-    /// Ages from which something counts as hung or started.
+    /// Ages from which a process counts as hung or as started.
     pub thresholds: Thresholds,
-    /// The threads of its looks; settings that are cloned share them.
+    /// Threads for blocking reads; clones of the settings share them.
     pub reader: Reader,
 }
 
 impl AgentSettings {
-    /// The usual settings of an executor that may act.
+    /// Default settings of an executor that may execute actions.
     pub fn new(node: &str, state_dir: &Path, endpoint: Endpoint) -> Self {
         Self {
             node: node.to_owned(),
@@ -121,7 +122,7 @@ impl AgentSettings {
     }
 }
 
-/// An executor.
+/// Executes commands.
 #[derive(Debug)]
 pub struct Agent {
     node: String,
@@ -132,7 +133,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// With these settings; nothing is touched yet.
+    /// Creates an executor with these settings; it touches nothing yet.
     pub fn new(settings: AgentSettings) -> Self {
         let prover = Prover::new(&settings.proc).with_cni_folders(settings.cni_folders);
         Self {
@@ -153,10 +154,10 @@ impl Agent {
         }
     }
 
-    /// Carries out one order, at most once in the life of its operation id.
+    /// Executes one command, at most once per operation id.
     ///
-    /// Ends by itself: the look within `bounds.look`, the act within the sum of its own bounds. May be called again
-    /// with the same order: then it tells what came of it.
+    /// The call is bounded: the preflight by `bounds.look`, the action by the sum of its own bounds. A repeated call
+    /// with the same command returns the stored outcome.
     pub async fn execute(&self, order: &ActionCommand) -> Outcome {
         let outcome = self.carry_out(order).await.unwrap_or_else(|refusal| refusal.outcome(order));
         tracing::info!(
@@ -170,7 +171,7 @@ impl Agent {
         outcome
     }
 
-    /// What this executor lacks to act, one sentence each; empty when it could act.
+    /// Returns what this executor lacks to execute actions, one sentence each; empty if nothing is missing.
     pub async fn self_check(&self) -> Vec<String> {
         let mut missing = check::check(&self.looker, &self.state_dir).await;
         if !self.allow_actions {
@@ -179,7 +180,8 @@ impl Agent {
         missing
     }
 
-    /// An error is a refusal that is not stored: the order was not admitted, or its claim is another's.
+    /// Returns an error for a refusal that is not stored: the command was not admitted, or another executor owns its
+    /// claim.
     async fn carry_out(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
         if !self.allow_actions {
             return Err(Refusal::new(OutcomeReason::ActionsDisabled, "actions are disabled on this node"));
@@ -201,7 +203,7 @@ impl Agent {
             Ok(allowed) => allowed,
             Err(refusal) => return self.refuse(order, &task, refusal).await,
         };
-        // A process that was held up has its answers all the same: they are of then, not of now.
+        // If the process was stalled, the results of the check are old: they describe the past, not the present.
         if began.elapsed() > self.looker.bounds.look {
             let seconds = self.looker.bounds.look.as_secs();
             let refusal = Refusal::cannot_look(format!("this process was stalled: its check is older than {seconds}s"));
@@ -212,14 +214,14 @@ impl Agent {
         }
         let outcome = act::act(order, allowed, &self.looker.bounds).await;
         if let Err(error) = self.claims.conclude(order, &outcome) {
-            // It was done; only a restart of this collector will not learn what came of it.
+            // The action is executed. Only a restart of this executor does not learn its outcome.
             tracing::warn!(operation = order.operation_id, %error, "cannot store the outcome");
         }
         Ok(outcome)
     }
 
-    /// A reboot is for one boot. What this folder remembers does not outlive it, so this comes before all that asks the folder. A
-    /// process lives in one boot only: what is true here stays true until the act.
+    /// Refuses a reboot command that is for another boot. The state folder does not survive a boot, so this check comes
+    /// before everything that reads the folder. A process lives in one boot only, so the result holds until the action.
     fn in_its_boot(&self, task: &Task) -> Result<(), Refusal> {
         let (Task::Reboot { boot_id, .. } | Task::Mark { boot_id, .. }) = task else { return Ok(()) };
         let root = self.looker.prover.root();
@@ -232,7 +234,7 @@ impl Agent {
         Err(Refusal::new(OutcomeReason::AlreadyRebooted, message))
     }
 
-    /// Newest leader, and in time.
+    /// Admits the command if it is from the newest leader and in time.
     async fn admit(&self, order: &ActionCommand) -> Result<(), Refusal> {
         let (claims, epoch) = (self.claims.clone(), order.epoch);
         let raised = self
@@ -261,7 +263,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What is known of the operation already, if anything.
+    /// Returns what is already known of the operation, if anything.
     async fn known(&self, order: &ActionCommand, task: &Task) -> Result<Option<Outcome>, Refusal> {
         let claimed = |message: &str| Err(Refusal::new(OutcomeReason::AlreadyExecuted, message));
         match self.claims.known(order).map_err(no_state)? {
@@ -273,7 +275,8 @@ impl Agent {
         }
     }
 
-    /// What a claim that nobody has concluded has left of a mark: the file itself tells, which a boot awaited for hours does not.
+    /// Returns the result of a reboot marker whose claim has no outcome. The marker file shows the result at once; the
+    /// boot itself can be hours away.
     async fn left(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
         let path = order.reboot_marker.as_ref().map(|mark| mark.path.clone()).unwrap_or_default();
         let (host, name) = (self.looker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
@@ -294,7 +297,7 @@ impl Agent {
         self.known(order, task).await?.ok_or_else(gone)
     }
 
-    /// Ends the operation by a refusal, so that no other collector acts on it later.
+    /// Ends the operation with a refusal, so that no other executor executes it later.
     async fn refuse(&self, order: &ActionCommand, task: &Task, refusal: Refusal) -> Result<Outcome, Refusal> {
         let outcome = refusal.outcome(order);
         match self.claims.claim(order, Some(outcome.clone())) {
@@ -313,7 +316,7 @@ impl Agent {
     }
 }
 
-/// Without its memory the executor cannot keep its promise to act once.
+/// Without its state folder the executor cannot guarantee at-most-once execution.
 fn no_state(error: impl std::fmt::Display) -> Refusal {
     Refusal::cannot_look(format!("cannot use the state folder: {error}"))
 }

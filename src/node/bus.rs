@@ -1,16 +1,16 @@
-//! The node's system bus: one question to systemd, whether it is there, the restart of one unit, or a reboot by its login manager.
-//! A connection of its own for each, closed after it.
+//! The node's system bus: one question to systemd whether it responds, the restart of one unit, or a reboot through its login
+//! manager. Each has its own connection, which is closed afterwards.
 //!
 //! ```text
 //! connect ─► AUTH EXTERNAL uid ─► BEGIN, Hello ─► calls to org.freedesktop.systemd1 ─► an answer, an error, or silence
 //! ```
 //!
-//! Written by hand, for a few calls with texts for arguments and the headers and texts of their answers ([`message`]): zbus, the
-//! usual client, was measured to add 417 KiB to a program that is built as the probe is (6.2, feature `tokio`, on top of tokio
-//! itself), and the code of a probe is most of what is resident of it.
+//! This client is hand-written. It needs a few calls with texts as arguments, and the headers and texts of their answers
+//! ([`message`]). zbus, the usual client, was measured to add 417 KiB to a program that is built as the probe is (6.2, feature
+//! `tokio`, on top of tokio itself), and most of the probe's resident memory is code.
 //!
-//! A bus has few connections for each user (256 for root), and what hangs must not use them up: there is at most one, and
-//! it ends with the question.
+//! A bus has few connections for each user (256 for root), and calls that hang must not use them up. So there is at most one
+//! connection, and it ends with the question.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,19 +34,19 @@ pub(in crate::node) mod units;
 
 use message::{Message, call, call_saying};
 
-/// Longest line that is read while the bus asks who is there.
+/// Longest line that is read during the bus's authentication.
 const MAX_LINE: usize = 512;
 /// Longest error that is kept, in bytes.
 const MAX_ERROR: usize = 128;
-/// The one place of the bus on every distribution that has one.
+/// The path of the bus on every distribution that has one.
 const SOCKET: &str = "/run/dbus/system_bus_socket";
-/// What systemd makes where it runs the machine, and no image brings along: see `sd_booted(3)`.
+/// systemd creates this folder where it runs the machine, and no image contains it: see `sd_booted(3)`.
 const BOOTED: &str = "/run/systemd/system";
 
-/// The node's system bus; `None` where systemd does not run the node, or has no bus. Touches the file system.
+/// The node's system bus; `None` where systemd does not run the node, or there is no bus. Reads the file system.
 ///
 /// # Errors
-/// A sentence: what could not be looked at.
+/// A sentence that says what could not be read.
 pub(in crate::node) fn socket(paths: &HostPaths) -> Result<Option<PathBuf>, String> {
     let there = |path: &str| match paths.socket(Path::new(path)).metadata() {
         Ok(_) => Ok(true),
@@ -57,7 +57,7 @@ pub(in crate::node) fn socket(paths: &HostPaths) -> Result<Option<PathBuf>, Stri
     if booted && there(SOCKET)? {
         return Ok(Some(paths.socket(Path::new(SOCKET))));
     }
-    // What is not there for us is not there on the node, where that can be seen.
+    // A path that is missing for this process is missing on the node, if the node's root is visible.
     if paths.root == Path::new("/") && paths.proc.join("1/root").metadata().is_err() {
         let reason = "whether the node has a system bus is not known: the root of process 1 cannot be looked at";
         return Err(reason.to_owned());
@@ -65,21 +65,21 @@ pub(in crate::node) fn socket(paths: &HostPaths) -> Result<Option<PathBuf>, Stri
     Ok(None)
 }
 
-/// Why nothing can be said of systemd.
+/// Why nothing is known about systemd.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BusError {
-    /// There is no such socket here.
+    /// The socket does not exist.
     #[error("no system bus: {0}")]
     Missing(String),
-    /// This process may not ask.
+    /// This process has no permission to ask.
     #[error("not allowed to ask over the system bus: {0}")]
     Forbidden(String),
-    /// What answers is no bus, or says what it should not.
+    /// The server is no bus, or gives an unexpected answer.
     #[error("the system bus answered oddly: {0}")]
     Odd(String),
 }
 
-/// Why a conversation ended before its answer.
+/// Why a request ended before its answer.
 enum Stop {
     Io(io::Error),
     Because(BusError),
@@ -98,7 +98,8 @@ fn odd<T>(what: &str) -> Result<T, Stop> {
 /// Asks systemd over the bus at `socket`, within `limit`.
 ///
 /// # Errors
-/// Whatever says nothing of systemd: there is no bus, it does not let us ask, or it is none.
+/// Any reason that gives no information about systemd: there is no bus, this process has no permission to ask, or the server is
+/// no bus.
 pub async fn ping(socket: &Path, limit: Duration) -> Result<BusSeen, BusError> {
     let mut step = BusStep::Connect;
     let talked = within(limit, talk(socket, &mut step)).await;
@@ -133,7 +134,7 @@ async fn talk(socket: &Path, step: &mut BusStep) -> Result<BusSeen, Stop> {
     }
 }
 
-/// A connection that the bus has greeted.
+/// A connection after the bus's greeting.
 struct Conversation {
     stream: UnixStream,
     unread: Vec<u8>,
@@ -144,12 +145,12 @@ const SYSTEMD: &str = "org.freedesktop.systemd1";
 const BUS: &str = "org.freedesktop.DBus";
 
 impl Conversation {
-    /// Connects, says who we are, and is greeted; or the name of the error instead of a greeting.
+    /// Connects, authenticates, and gets the greeting. Returns the name of the error where the bus sends an error instead.
     async fn open(socket: &Path, step: &mut BusStep) -> Result<Result<Self, String>, Stop> {
         let mut stream = UnixStream::connect(socket).await?;
         *step = BusStep::Login;
         let uid = rustix::process::geteuid().as_raw().to_string();
-        // Its digits in hexadecimal: 30 for `0`, 31 for `1`.
+        // The digits of the user id in hexadecimal: 30 for `0`, 31 for `1`.
         let hex: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
         stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes()).await?;
         match line(&mut stream).await? {
@@ -183,16 +184,16 @@ impl Conversation {
         self.answer(serial).await
     }
 
-    /// Calls a method whose one argument is a yes or a no, and waits for the answer.
+    /// Calls a method whose one argument is a boolean, and waits for the answer.
     async fn tell_at(&mut self, fields: &[(u8, &str)], yes: bool) -> Result<Message, Stop> {
         self.serial += 1;
         self.stream.write_all(&call_saying(self.serial, fields, yes)).await?;
         self.answer(self.serial).await
     }
 
-    /// The answer to the call of this serial.
+    /// The answer to the call with this serial.
     async fn answer(&mut self, serial: u32) -> Result<Message, Stop> {
-        // Whatever else the bus sends meanwhile is skipped.
+        // All other messages of the bus are skipped.
         loop {
             let message = self.next().await?;
             if message.answers == Some(serial) {
@@ -201,7 +202,7 @@ impl Conversation {
         }
     }
 
-    /// Sends a call with these fields of its header; its serial.
+    /// Sends a call with these header fields. Returns its serial.
     async fn send(&mut self, fields: &[(u8, &str)], arguments: &[&str]) -> Result<u32, Stop> {
         self.serial += 1;
         self.stream.write_all(&call(self.serial, fields, arguments)).await?;
@@ -226,7 +227,7 @@ impl Conversation {
     }
 }
 
-/// What an error says. Some are the bus's own word on somebody who did not answer, or on what it has run out of.
+/// What an error means. Some errors come from the bus itself: a peer did not answer, or the bus has no resources left.
 fn judge(step: BusStep, error: &str) -> Result<BusSeen, Stop> {
     let short = error.strip_prefix("org.freedesktop.DBus.Error.").unwrap_or(error);
     match short {
@@ -241,7 +242,7 @@ fn judge(step: BusStep, error: &str) -> Result<BusSeen, Stop> {
     }
 }
 
-/// One line, without its end. What follows it is left in the socket: the bus says nothing before it is asked.
+/// One line, without its end. Later bytes stay in the socket: the bus sends nothing before the next request.
 async fn line(stream: &mut UnixStream) -> Result<Vec<u8>, Stop> {
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {

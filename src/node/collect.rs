@@ -1,4 +1,4 @@
-//! The collectors: each turns raw answers of one source into plain values. None of them judges.
+//! The collectors: each turns raw answers of one source into plain values. None of them judges faults.
 //!
 //! ```text
 //! lists      the runtime's lists, three in a row, and direct questions about odd ones   (async)
@@ -24,7 +24,7 @@ pub mod tasks;
 /// Where the host's files are. In a pod the default host paths may be mounted under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPaths {
-    /// Prefix of the host's files; `/` where they stand at their own place.
+    /// Prefix of the host's files; `/` where they are at their own place.
     pub root: PathBuf,
     /// The host's process table. With `hostPID` the pod's own `/proc` shows it.
     pub proc: PathBuf,
@@ -37,18 +37,19 @@ impl Default for HostPaths {
 }
 
 impl HostPaths {
-    /// Where the host's file of this absolute path stands for us.
+    /// The path at which this process finds the host's file of this absolute path.
     ///
-    /// `/var/run` is a link to `/run` on every current distribution, but the link itself is not in our image.
+    /// `/var/run` is a link to `/run` on every current distribution, but the probe's image does not contain that link.
     pub fn file(&self, path: &Path) -> PathBuf {
         let path =
             path.strip_prefix("/var/run").map_or_else(|_| path.to_path_buf(), |rest| Path::new("/run").join(rest));
         self.root.join(path.strip_prefix("/").unwrap_or(&path))
     }
 
-    /// Where the node's socket of this absolute path stands for us: at its own place, or, where a pod has another folder
-    /// there than the node, below the node's root as process 1 has it (which takes the same right as to look at that
-    /// process at all). A folder that is mounted into the pod is the node's own. Touches the file system.
+    /// The path at which this process finds the node's socket of this absolute path. It is the direct path. Where the pod has
+    /// another folder there than the node, it is the path below the node's root as process 1 has it (which needs the same
+    /// permission as reading that process at all). A folder that is mounted into the pod is the node's own. Reads the file
+    /// system.
     pub fn socket(&self, path: &Path) -> PathBuf {
         let direct = self.file(path);
         if self.root != Path::new("/") {

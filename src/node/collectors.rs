@@ -1,4 +1,4 @@
-//! The collectors: each asks one dependency at its own pace, and none can hold up another.
+//! The collectors: each asks one dependency at its own interval, and none can delay another.
 //!
 //! ```text
 //! version · lists · status · tasks · port · bus (async calls, connections of their own)
@@ -6,9 +6,9 @@
 //!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
 //! ```
 //!
-//! A call past its deadline is an observation at once, and stays out: sending another would only add to what
-//! hangs (an abandoned call leaves work behind in the server). After a long bound it is dropped, counted, and
-//! asked again later and later.
+//! A call past its deadline is an observation at once, and stays out. A second call would only add to what hangs, because an
+//! abandoned call leaves work behind in the server. After a long bound the collector drops and counts the call, and asks again
+//! after longer and longer waits.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -52,17 +52,17 @@ use tasks::Table;
 pub struct CollectorSettings {
     /// Sockets that a person has named.
     pub sockets: Flags,
-    /// The socket that an earlier probe of this boot has used.
+    /// The socket that an earlier probe used since the last boot.
     pub saved_endpoint: Option<Endpoint>,
-    /// The kubelet's version, where an earlier probe of this boot was told.
+    /// The kubelet's version, where an earlier probe learned it since the last boot.
     pub kubelet_version: Option<String>,
     /// Where the host's files and processes are.
     pub host: HostPaths,
-    /// The file of the token that the kubelet's own port is asked with, where there is one.
+    /// The file with the token for the kubelet's own port, where there is one.
     pub token: Option<PathBuf>,
-    /// The kernel's log, where it is to be followed.
+    /// The kernel's log, where the probe follows it.
     pub kernel_log: Option<PathBuf>,
-    /// How often and how long.
+    /// The intervals and deadlines.
     pub paces: Paces,
 }
 
@@ -73,22 +73,22 @@ pub struct Collectors {
     running: Vec<JoinHandle<()>>,
 }
 
-/// How the collectors should go about it now.
+/// The current mode of all collectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tempo {
     urgent: bool,
-    /// Rises with each wish that all collectors look now.
+    /// Counts the requests for a check by all collectors.
     asked: u64,
 }
 
-/// What all collectors write to and read from.
+/// The state that all collectors write to and read from.
 #[derive(Debug)]
 struct Shared {
     version: Mutex<Slot<RuntimeSeen>>,
     lists: Mutex<Slot<ListRound>>,
     status: Mutex<Slot<StatusSeen>>,
     list_call: Mutex<ListCall>,
-    /// Whether the last round failed since a list was too large.
+    /// Whether the last round failed because a list was too large.
     list_too_large: Mutex<bool>,
     rechecks_out: Mutex<usize>,
     processes: Mutex<Slot<ProcessTable>>,
@@ -96,33 +96,33 @@ struct Shared {
     host: Mutex<Slot<HostSeen>>,
     disks: Mutex<Slot<DisksSeen>>,
     port: Mutex<Slot<PortSeen>>,
-    /// The kubelet whose own port may be asked, or why none.
+    /// The kubelet whose own port may be asked, or why there is none.
     served: Mutex<Result<Served, String>>,
     bus: Mutex<Slot<BusSeen>>,
-    /// No collector: answers to reports bring it.
+    /// No collector fills it: answers to reports bring it.
     clock: Mutex<Slot<ClockSeen>>,
     /// The host's process table.
     proc: PathBuf,
     tasks: Mutex<Table>,
     endpoint: Mutex<Option<Endpoint>>,
-    /// The kubelet's version, which others have to tell us.
+    /// The kubelet's version; other components report it.
     kubelet_version: Mutex<Option<String>>,
     /// Docker's own socket, where Docker is the runtime.
     docker: Mutex<Option<PathBuf>>,
     /// What kind of runtime has answered last.
     kind: Mutex<RuntimeKind>,
-    /// Whether the kubelet's own files hold this socket.
+    /// Whether the kubelet's own files name this socket.
     of_kubelet: Mutex<Option<(PathBuf, bool)>>,
     given_up: Mutex<BTreeMap<&'static str, u64>>,
     held_up: Mutex<BTreeMap<&'static str, Duration>>,
     hints: Mutex<Hints>,
     tempo: watch::Sender<Tempo>,
-    /// Wakes the task collector: its objects or suspects changed.
+    /// Wakes the task collector when its objects or suspects have changed.
     tasks_changed: Notify,
     changed: Notify,
 }
 
-/// Locks, also after a panic elsewhere: the values are whole at any moment.
+/// Locks, also after a panic elsewhere: the values are consistent at any moment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -152,7 +152,7 @@ impl Collectors {
         Self { shared, running }
     }
 
-    /// A copy of what every collector knew at `at`; never waits. `now` is the same moment by the node's monotonic clock.
+    /// A copy of what every collector knew at `at`; never waits. `now` is the same moment on the node's monotonic clock.
     pub fn observations(&self, now: Duration, at: Instant) -> Observations {
         let shared = &self.shared;
         let lists = lock(&shared.lists).look(at);
@@ -192,25 +192,25 @@ impl Collectors {
         }
     }
 
-    /// Waits until a look has brought something that is worth a judgement at once since the last time this returned: one
-    /// that failed or has passed its deadline, the first one after that, one that stands out, and any while something is
-    /// suspected or a look was asked for. All else that is seen at rest waits for the next judgement.
+    /// Waits until, since the last return, a check has brought a result that must be judged at once. Such a result is one that
+    /// failed or passed its deadline, the first one after that, one that stands out, and any one while a fault is suspected or
+    /// a check was requested. All other results at rest wait for the next evaluation.
     pub async fn changed(&self) {
         self.shared.changed.notified().await;
     }
 
-    /// Asks all collectors to look now. A collector whose call is out goes on waiting for it.
+    /// Requests a check by all collectors now. A collector whose call is out still waits for it.
     pub fn refresh(&self) {
         self.shared.refresh();
     }
 
-    /// Looks more often while something is suspected.
+    /// Shortens the intervals while a fault is suspected.
     pub fn set_urgent(&self, urgent: bool) {
         self.shared.tempo.send_if_modified(|tempo| std::mem::replace(&mut tempo.urgent, urgent) != urgent);
     }
 
-    /// Puts the tasks of these containers (or sandboxes) in front, from now on and until the next call of this.
-    /// Ids that the runtime does not list are ignored.
+    /// Gives priority to the tasks of these containers (or sandboxes), until the next call of this. Ids that the runtime does
+    /// not list are ignored.
     pub fn suspects(&self, ids: Vec<String>) {
         if lock(&self.shared.tasks).suspect(ids.into_iter().collect()) {
             self.shared.tasks_changed.notify_one();
@@ -222,17 +222,17 @@ impl Collectors {
         lock(&self.shared.endpoint).clone()
     }
 
-    /// Tells the kubelet's version: from the node alone it cannot be known without running its program.
+    /// Sets the kubelet's version: on the node alone, only a run of its program would show it.
     pub fn kubelet_is(&self, version: Option<String>) {
         *lock(&self.shared.kubelet_version) = version;
     }
 
-    /// Tells what an answer of the API server says of the node's clock.
+    /// Sets what an answer of the API server shows about the node's clock.
     pub fn clock_is(&self, seen: ClockSeen) {
         lock(&self.shared.clock).ended(Ok(seen), Instant::now(), Duration::ZERO);
     }
 
-    /// The kubelet's version, if anybody has told it.
+    /// The kubelet's version, if any component has reported it.
     pub fn kubelet_version(&self) -> Option<String> {
         lock(&self.shared.kubelet_version).clone()
     }
@@ -242,12 +242,12 @@ impl Collectors {
         lock(&self.shared.docker).clone()
     }
 
-    /// What has been read of the kernel's log.
+    /// Counts of what has been read from the kernel's log.
     pub fn hints(&self) -> Hints {
         *lock(&self.shared.hints)
     }
 
-    /// How many calls are out, and how many were given up.
+    /// How many calls are out, and how many were dropped.
     pub fn outstanding(&self) -> Outstanding {
         let shared = &self.shared;
         let mut out = BTreeMap::new();
@@ -276,7 +276,7 @@ impl Drop for Collectors {
 }
 
 impl Shared {
-    /// Asks all collectors to look now.
+    /// Requests a check by all collectors now.
     fn refresh(&self) {
         self.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
     }
@@ -325,7 +325,7 @@ impl Shared {
         *count = count.saturating_add(1);
     }
 
-    /// Time in which a call of this collector was out and this process could not run.
+    /// Records time in which a call of this collector was out and this process could not run.
     fn was_held_up(&self, collector: &'static str, by: Duration) {
         if !by.is_zero() {
             let mut times = lock(&self.held_up);
@@ -334,8 +334,8 @@ impl Shared {
         }
     }
 
-    /// Tells the task collector what there is, after a look of another collector. A look that failed changes nothing: what
-    /// was known before is still the best guess at what to ask for.
+    /// Passes the current objects to the task collector after a check of another collector. A failed check changes nothing: the
+    /// previous result is still the best available list of what to ask for.
     fn aim_tasks(&self) {
         let mut changed = false;
         let answered = lock(&self.version).value().map(|seen| RuntimeKind::of(&seen.name));
@@ -358,7 +358,8 @@ impl Shared {
     }
 }
 
-/// The id that a stopped shim, or CRI-O's monitor, serves. A stopped process answers nobody: its tasks are asked for at once.
+/// The id that a stopped shim, or CRI-O's monitor, serves. A stopped process gives no answer, so the collector asks for its
+/// tasks at once.
 fn stopped_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
     match &process.part {
         Part::Shim { id, .. } | Part::Monitor { id } if answers_nobody(process.state) => Some(id.clone()),
@@ -366,8 +367,8 @@ fn stopped_shim(process: &crate::core::observation::ProcessSeen) -> Option<Strin
     }
 }
 
-/// The id of a shim that may be left over: old, without parent or child, and not stopped (which tells enough). From the
-/// shipped age on, which no configuration makes shorter.
+/// The id of a shim that may be left over: old, without parent or child, and not stopped (a stopped one is evidence by itself).
+/// It counts from the default age on, which no configuration shortens.
 fn lonely_shim(process: &crate::core::observation::ProcessSeen) -> Option<String> {
     match &process.part {
         Part::Shim { id, living_children: 0 }

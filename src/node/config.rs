@@ -1,7 +1,7 @@
-//! The probe's configuration file: its thresholds, each of them checked before the probe begins to look.
+//! The probe's configuration file: thresholds, each of them validated before the first check of the probe.
 //!
-//! What is not named keeps its shipped value. A key that is not known, or a value outside its range, is refused with its
-//! name, and the probe does not start: a roll-out of a wrong file stops at its first nodes.
+//! A threshold that the file does not name keeps its shipped value. An unknown key, or a value outside its range, is
+//! refused by name, and the probe does not start: a roll-out of an invalid file stops at its first nodes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,39 +20,39 @@ use crate::core::thresholds::{Bound, Thresholds, TimeRange};
 use crate::node::proc::bounded;
 use crate::node::yaml;
 
-/// Largest file that is read, in bytes.
+/// Maximum size of the file, in bytes.
 const MAX_BYTES: usize = 64 << 10;
-/// Looks that may be asked for. Fewer than three cannot tell a busy moment from a fault.
+/// Allowed number of checks. Fewer than three cannot distinguish a busy moment from a fault.
 const CHECKS: RangeInclusive<u32> = 3..=20;
-/// Clean looks that may be asked for. One may be a look between two failures.
+/// Allowed number of clear checks. A single one can fall between two failures.
 const CLEAR_CHECKS: RangeInclusive<u32> = 2..=20;
-/// How much shorter (as a divisor) and how much longer than shipped a time may be. A grace that Kubernetes needs to heal by
-/// itself must stay one, and one without end would only hide faults.
+/// Maximum factors by which a time may be shorter (divisor) and longer (multiplier) than shipped. A grace period that
+/// Kubernetes needs to recover by itself must stay long enough, and an unlimited one would only hide faults.
 const USUAL: TimeRange = (2, 20);
-/// Longest time from the first clean look to the one that clears: steps wait for it, some of them for a minute.
+/// Maximum time from the first clear check to the one that clears: steps wait for it, some of them for a minute.
 const CLEARS: Duration = Duration::from_secs(20);
 
-/// Why a configuration is not used.
+/// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the probe's configuration {path}")]
     Unreadable {
-        /// Its path.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The error.
         #[source]
         source: io::Error,
     },
-    /// It is no YAML of the expected form; what and where is said.
+    /// The file is not YAML of the expected form; the message says what is wrong and where.
     #[error("the probe's configuration {path} is refused: {what}")]
     Form {
         /// Its path.
         path: String,
-        /// The first thing that is wrong.
+        /// The first error.
         what: String,
     },
-    /// Values that are out of their ranges, all of them.
+    /// All values outside their ranges.
     #[error("the probe's configuration {path} is refused: {}", .values.join("; "))]
     Values {
         /// Its path.
@@ -62,7 +62,7 @@ pub enum ConfigError {
     },
 }
 
-/// What the file says. Meaning, unit and reason of each key stand in `config/probe/probe.yaml`.
+/// Content of the file. `config/probe/probe.yaml` documents the meaning, unit and reason of each key.
 #[derive(Default)]
 struct Said {
     confirmations: BTreeMap<&'static str, ConfirmationFile>,
@@ -112,7 +112,7 @@ fn configurable() -> impl Iterator<Item = &'static Bound> {
     faults::bounds().filter(|bound| bound.range.is_some())
 }
 
-/// What confirms one kind of fault.
+/// Confirmation settings of one kind of fault.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct ConfirmationFile {
@@ -121,10 +121,10 @@ struct ConfirmationFile {
     grace_period: Option<HumanDuration>,
 }
 
-/// Reads thresholds from a file; what it does not name keeps its shipped value.
+/// Reads thresholds from a file; a threshold that the file does not name keeps its shipped value.
 ///
 /// # Errors
-/// The file cannot be read, is larger than 64 KiB, is no YAML of this form, or has values out of their ranges.
+/// The file cannot be read, is larger than 64 KiB, is not YAML of this form, or has values outside their ranges.
 pub fn read(path: &Path) -> Result<Thresholds, ConfigError> {
     let shown = || path.display().to_string();
     let text = bounded_text(path).map_err(|source| ConfigError::Unreadable { path: shown(), source })?;
@@ -140,7 +140,7 @@ fn bounded_text(path: &Path) -> io::Result<String> {
 }
 
 pub(in crate::node) fn parse(text: &str, path: &str) -> Result<Thresholds, ConfigError> {
-    // A file of comments only is a file that names nothing.
+    // A file with only comments names no threshold.
     let file: Option<Said> = yaml::read_ours(text).map_err(|error| {
         let what = crate::core::text::bounded(&error.to_string(), 4096);
         ConfigError::Form { path: path.to_owned(), what }
@@ -149,7 +149,7 @@ pub(in crate::node) fn parse(text: &str, path: &str) -> Result<Thresholds, Confi
     if values.is_empty() { Ok(thresholds) } else { Err(ConfigError::Values { path: path.to_owned(), values }) }
 }
 
-/// The shipped thresholds with what the file says in place of them, and what of it is refused.
+/// Returns the shipped thresholds overridden by the file, and the refused values.
 fn check(file: &Said) -> (Thresholds, Vec<String>) {
     let (mut to, mut refused) = (Thresholds::default(), Vec::new());
     for of in faults::confirmations() {
@@ -194,7 +194,7 @@ fn number(key: &str, said: Option<u32>, range: &RangeInclusive<u32>, to: &mut u3
     }
 }
 
-/// `to` holds the shipped value, from which the range follows.
+/// Validates a time. `to` contains the shipped value, from which the range follows.
 fn time(
     key: &str,
     said: Option<HumanDuration>,

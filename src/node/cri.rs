@@ -1,8 +1,8 @@
 //! A small client of the container runtime: the few calls that are cheap, each with the caller's deadline.
 //!
-//! Only calls that were measured to be harmless are here. Stats walk every shim and hang on a deaf one, `exec`
-//! leaves processes behind, `ListImages` walks the snapshotter, and a verbose status asks the shim: none of them
-//! exists in this module, so none can be called by mistake.
+//! Only calls that were measured to be harmless are here. Stats walk every shim and hang on an unresponsive one. `exec` leaves
+//! processes behind. `ListImages` walks the snapshotter. A verbose status asks the shim. None of them exists in this module, so
+//! no code can call one by mistake.
 
 use std::fmt;
 use std::future::Future;
@@ -40,13 +40,13 @@ pub(in crate::node) mod wire;
 
 use wire::ListCodec;
 
-/// Largest answer that is read, the limit the kubelet uses too.
+/// Largest answer that this client reads, the limit the kubelet uses too.
 const MAX_ANSWER: usize = 16 << 20;
 /// Longest wait for a connection to the socket.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR: usize = 200;
-/// A container that there is not.
+/// The id of a container that does not exist.
 const NOBODY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Why a call to the runtime, through CRI or otherwise, gave no answer.
@@ -55,52 +55,53 @@ pub enum CriError {
     /// The runtime answered that it has no such object.
     #[error("the runtime has no such object")]
     NotFound,
-    /// The caller's deadline ran out; the call was dropped.
+    /// The caller's deadline expired; the call was dropped.
     #[error("no answer from the runtime within {}s", .0.as_secs())]
     Deadline(Duration),
-    /// The runtime itself gave up waiting for something behind it and said so.
+    /// The runtime itself stopped waiting for something behind it and reported that.
     #[error("the runtime gave up waiting for something behind it")]
     DeadlineInside,
-    /// The answer is larger than `MAX_ANSWER`, than what is kept of a list, or than the runtime wants to send.
+    /// The answer is larger than `MAX_ANSWER`, than what this client keeps of a list, or than the runtime wants to send.
     #[error("the runtime's answer is too large to read: {0}")]
     TooLarge(String),
-    /// The connection ended, or broke the protocol, before the answer was whole.
+    /// The connection ended, or broke the protocol, before the answer was complete.
     #[error("the runtime's answer was cut off: {0}")]
     Cut(String),
-    /// There is no such socket here.
+    /// The socket does not exist.
     #[error("no runtime socket: {0}")]
     Missing(String),
-    /// The server does not know the call: it is no container runtime, or one of another kind.
+    /// The server does not know the call: it is no container runtime, or another kind of one.
     #[error("this is no runtime of the expected kind: {0}")]
     Unimplemented(String),
-    /// Nobody accepts connections at the socket.
+    /// No process accepts connections at the socket.
     #[error("cannot connect to the runtime: {0}")]
     Unreachable(String),
-    /// The socket may not be opened by this process.
+    /// This process may not open the socket.
     #[error("not allowed to connect to the runtime: {0}")]
     Forbidden(String),
-    /// Anything else the runtime said.
+    /// Any other error of the runtime.
     #[error("the runtime answered with an error: {0}")]
     Other(String),
 }
 
 impl CriError {
-    /// Whether it says that the runtime gives no answer. A missing socket does not: this process may have been pointed elsewhere.
+    /// Whether the error means that the runtime gives no answer. A missing socket does not: this process may have been given
+    /// another path.
     pub const fn is_silence(&self) -> bool {
         matches!(self, Self::Deadline(_) | Self::Unreachable(_) | Self::Cut(_))
     }
 
-    /// What a status says about the object `id` (empty for calls that name none).
+    /// The error that a status means for the object `id` (empty for calls that name none).
     pub(in crate::node) fn of(status: &Status, id: &str) -> Self {
         let text = bounded(&format!("{:?}: {}", status.code(), status.message()), MAX_ERROR);
-        // A status that came over the wire has no local source; one made of a broken transport has.
+        // A status that came over the wire has no local source. One that was made from a broken transport has one.
         let local = std::error::Error::source(status).is_some();
         match status.code() {
             Code::NotFound if !local => Self::NotFound,
             Code::DeadlineExceeded if !local => Self::DeadlineInside,
             Code::Unimplemented => Self::Unimplemented(text),
             Code::OutOfRange | Code::ResourceExhausted => Self::TooLarge(text),
-            // cri-dockerd passes Docker's own words on, without a code.
+            // cri-dockerd passes on Docker's own text, without a code.
             Code::Unknown if !id.is_empty() && status.message().contains(&format!("No such container: {id}")) => {
                 Self::NotFound
             }
@@ -132,8 +133,9 @@ impl Cri {
     /// Connects to `socket`, within `CONNECT_TIMEOUT`.
     ///
     /// # Errors
-    /// [`CriError::Missing`] when there is no such socket, [`CriError::Unreachable`] when nobody listens there, [`CriError::Forbidden`] when this process may not open
-    /// it, [`CriError::Deadline`] when the connection is not accepted in time.
+    /// [`CriError::Missing`] when there is no such socket, [`CriError::Unreachable`] when no process listens there,
+    /// [`CriError::Forbidden`] when this process may not open it, [`CriError::Deadline`] when the connection is not accepted in
+    /// time.
     pub async fn connect(socket: &Path) -> Result<Self, CriError> {
         Ok(Self { channel: channel(socket).await? })
     }
@@ -144,21 +146,23 @@ impl Cri {
             .max_encoding_message_size(1 << 20)
     }
 
-    /// Name and version of the runtime. It answers from constants: green in every hang but a dead process.
+    /// Name and version of the runtime. The runtime answers from constants: only a dead process fails this call, no other hang
+    /// does.
     pub async fn version(&self, deadline: Duration) -> Result<RuntimeSeen, CriError> {
         let mut client = self.client();
         let answer = ask(deadline, "", client.version(VersionRequest { version: "v1".to_owned() })).await?;
         Ok(seen::runtime(&answer))
     }
 
-    /// What it says of its own readiness. It may wait for its network plugins.
+    /// The runtime's own report on its readiness. The call may wait for the runtime's network plugins.
     pub async fn status(&self, deadline: Duration) -> Result<StatusSeen, CriError> {
         let mut client = self.client();
         let answer = ask(deadline, "", client.status(StatusRequest { verbose: false })).await?;
         Ok(seen::status(answer))
     }
 
-    /// All sandboxes, in every state. The request carries no filter: with one, cri-dockerd hides its ghosts.
+    /// All sandboxes, in every state. The request carries no filter: with one, cri-dockerd hides sandboxes of which only its
+    /// own record is left.
     pub async fn sandboxes(&self, deadline: Duration) -> Result<Vec<SandboxSeen>, CriError> {
         self.sandboxes_sized(deadline).await.map(|(sandboxes, _)| sandboxes)
     }
@@ -189,7 +193,7 @@ impl Cri {
     /// Asks for a list.
     ///
     /// # Errors
-    /// [`CriError::TooLarge`] when more would have to be kept of it than [`wire::MAX_KEPT`].
+    /// [`CriError::TooLarge`] when the list needs more memory than [`wire::MAX_KEPT`].
     async fn list<Q, T>(
         &self,
         method: &'static str,
@@ -221,11 +225,11 @@ impl Cri {
         Ok(seen::container_state(status.state))
     }
 
-    /// Whether single containers can be asked about at all, by a question that waits for no container: about one that there
-    /// is not.
+    /// Whether the runtime answers questions about single containers at all. It asks for a container that does not exist, so
+    /// the question waits for no container.
     ///
     /// # Errors
-    /// Whatever else it said, or [`CriError::Deadline`].
+    /// Any other error of the runtime, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
         match self.container_status(NOBODY, deadline).await {
             Ok(_) | Err(CriError::NotFound) => Ok(()),
@@ -262,8 +266,7 @@ impl Cri {
         ask(deadline, id, client.remove_container(request)).await.map(drop)
     }
 
-    /// Stops one sandbox and everything in it. The full id is needed: with a short one cri-dockerd answers OK and
-    /// does nothing.
+    /// Stops one sandbox and everything in it. The full id is needed: with a short one cri-dockerd answers OK and does nothing.
     pub async fn stop_sandbox(&self, id: &str, deadline: Duration) -> Result<(), CriError> {
         full_id(id)?;
         let mut client = self.client();
@@ -295,10 +298,10 @@ pub(in crate::node) async fn open(socket: &Path) -> Result<UnixStream, CriError>
         .map_err(|error| refused(socket, &error))
 }
 
-/// A connection to the socket, with small windows: a probe must not hold megabytes for a slow answer.
+/// A connection to the socket, with small windows: the probe must not hold megabytes for a slow answer.
 async fn channel(socket: &Path) -> Result<Channel, CriError> {
-    // The first attempt is made by hand: its error says whether the socket is missing, shut or forbidden, which
-    // the transport's own error does not.
+    // This code makes the first attempt itself: its error says whether the socket is missing, closed or forbidden. The
+    // transport's own error does not say that.
     let mut first = Some(open(socket).await?);
     let path: PathBuf = socket.to_path_buf();
     let connector = tower::service_fn(move |_: Uri| {
@@ -330,8 +333,8 @@ fn refused(socket: &Path, error: &std::io::Error) -> CriError {
     }
 }
 
-/// Waits for one call, at most for `deadline` of time in which this process could run: before an act the silence of one
-/// container is what is asked for.
+/// Waits for one call, at most for `deadline` of time in which this process could run: before an action, the silence of one
+/// container is the evidence in question.
 async fn ask<T>(
     deadline: Duration,
     id: &str,

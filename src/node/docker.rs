@@ -1,13 +1,13 @@
 //! A small client of the Docker Engine API: the few calls that are cheap, each with the caller's deadline and a bound on
 //! what is read.
 //!
-//! Asked are a version, lists filtered to the kubelet's containers, and single containers, never their size: a size walks
-//! the file system, stats and `exec` reach into the shim. A list answers from memory while a container is locked;
-//! `inspect` of a locked one waits for ever, and that is what the probe wants to know.
+//! It asks for a version, for lists filtered to the kubelet's containers, and for single containers. It never asks for their
+//! size: a size walks the file system. Stats and `exec` reach into the shim. Docker answers a list from memory while a
+//! container is locked. `inspect` of a locked container waits for ever, and that is what the probe wants to detect.
 //!
-//! hyper, which kube brings along anyway, does the HTTP. bollard, the usual client, collects whole answers of any size,
-//! and models and links the whole API; the probe reads a dozen fields and must stay small. Each call has a connection of
-//! its own: one that hangs holds up no other, and dropping the call ends it.
+//! hyper, which kube needs anyway, does the HTTP. bollard, the usual client, collects whole answers of any size, and models and
+//! links the whole API. The probe reads a dozen fields and must stay small. Each call has its own connection: one that hangs
+//! does not delay another, and dropping the call ends it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,24 +36,24 @@ mod tests;
 
 pub use seen::Inspected;
 
-/// Largest list that is read.
+/// Largest list that this client reads.
 const MAX_LIST: usize = 16 << 20;
-/// Largest answer about one container that is read.
+/// Largest answer about one container that this client reads.
 const MAX_INSPECT: usize = 1 << 20;
 /// Largest other answer, and largest text of an error.
 const MAX_SMALL: usize = 64 << 10;
 /// Longest error text that is kept, in bytes.
 const MAX_ERROR: usize = 200;
-/// A container that there is not.
+/// The id of a container that does not exist.
 const NOBODY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// All sandboxes of the kubelet: `{"label":["io.kubernetes.docker.type=podsandbox"]}`.
 const SANDBOXES: &str =
     "/containers/json?all=1&filters=%7B%22label%22%3A%5B%22io.kubernetes.docker.type%3Dpodsandbox%22%5D%7D";
-/// All containers of the kubelet that are no sandboxes: `{"label":["io.kubernetes.docker.type=container"]}`.
+/// All containers of the kubelet that are not sandboxes: `{"label":["io.kubernetes.docker.type=container"]}`.
 const CONTAINERS: &str =
     "/containers/json?all=1&filters=%7B%22label%22%3A%5B%22io.kubernetes.docker.type%3Dcontainer%22%5D%7D";
-/// What of either is being removed: `{"label":["io.kubernetes.docker.type"],"status":["dead","removing"]}`.
+/// Those of either kind that are being removed: `{"label":["io.kubernetes.docker.type"],"status":["dead","removing"]}`.
 const REMOVALS: &str = "/containers/json?all=1&filters=%7B%22label%22%3A%5B%22io.kubernetes.docker.type%22%5D%2C%22status%22%3A%5B%22dead%22%2C%22removing%22%5D%7D";
 
 /// The Docker daemon behind one socket.
@@ -63,7 +63,7 @@ pub struct Docker {
 }
 
 impl Docker {
-    /// The daemon at `socket`. Nothing is connected yet.
+    /// The daemon at `socket`. It does not connect yet.
     pub fn at(socket: &Path) -> Self {
         Self { socket: socket.to_path_buf() }
     }
@@ -71,15 +71,15 @@ impl Docker {
     /// Name and version.
     ///
     /// # Errors
-    /// As every call here: [`CriError::Missing`], [`CriError::Forbidden`] and [`CriError::Unreachable`] when nothing can
-    /// be asked, [`CriError::Deadline`], [`CriError::TooLarge`] and [`CriError::Cut`] when no whole answer came,
-    /// [`CriError::Unimplemented`] when it is no Docker.
+    /// The same for every call here: [`CriError::Missing`], [`CriError::Forbidden`] and [`CriError::Unreachable`] when no
+    /// question can be sent, [`CriError::Deadline`], [`CriError::TooLarge`] and [`CriError::Cut`] when no complete answer came,
+    /// [`CriError::Unimplemented`] when the server is not Docker.
     pub async fn version(&self, deadline: Duration) -> Result<RuntimeSeen, CriError> {
         let answer: seen::Version = self.get("/version", None, MAX_SMALL, deadline).await?;
         Ok(answer.into_seen())
     }
 
-    /// All sandboxes that a kubelet has made, in every state.
+    /// All sandboxes that a kubelet has created, in every state.
     pub async fn sandboxes(&self, deadline: Duration) -> Result<Vec<SandboxSeen>, CriError> {
         self.list(SANDBOXES, deadline).await
     }
@@ -89,12 +89,12 @@ impl Docker {
         self.list(SANDBOXES, deadline).await
     }
 
-    /// All containers that a kubelet has made, in every state.
+    /// All containers that a kubelet has created, in every state.
     pub async fn containers(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
         self.list(CONTAINERS, deadline).await
     }
 
-    /// Those of a kubelet's containers and sandboxes whose removal was begun and has not ended.
+    /// Those of a kubelet's containers and sandboxes whose removal has begun and has not ended.
     pub async fn removals(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
         self.list(REMOVALS, deadline).await
     }
@@ -113,11 +113,11 @@ impl Docker {
         answer.into_inspected(id)
     }
 
-    /// Whether single containers can be asked about at all, by a question that waits for no container: about one that
-    /// there is not.
+    /// Whether Docker answers questions about single containers at all. It asks for a container that does not exist, so the
+    /// question waits for no container.
     ///
     /// # Errors
-    /// Whatever else it said, or [`CriError::Deadline`].
+    /// Any other error of Docker, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
         match self.inspect(NOBODY, deadline).await {
             Ok(_) | Err(CriError::NotFound) => Ok(()),
@@ -145,9 +145,9 @@ impl Docker {
         understood(path, id, status, &body)
     }
 
-    /// Sends one request and reads its answer. The connection lives as long as this.
+    /// Sends one request and reads its answer. The connection lives as long as this call.
     async fn exchange(&self, path: &str, most: usize) -> Result<(StatusCode, Vec<u8>), CriError> {
-        // Not the end of a call that waits for a container: nothing was asked yet.
+        // This is not the deadline of a call that waits for a container: no question was sent yet.
         let stream = open(&self.socket).await.map_err(|error| match error {
             CriError::Deadline(after) => {
                 CriError::Unreachable(format!("connection not accepted within {} s", after.as_secs()))
@@ -158,7 +158,7 @@ impl Docker {
     }
 }
 
-/// One request, and its answer's status and body.
+/// Sends one request. Returns the status and the body of its answer.
 pub(in crate::node) async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     path: &str,
@@ -181,7 +181,7 @@ pub(in crate::node) async fn converse(
     driven(connection, call).await
 }
 
-/// What an answer says. `id` = the container that was asked about.
+/// Parses an answer. `id` is the container that the question was about.
 pub(in crate::node) fn understood<T: DeserializeOwned>(
     path: &str,
     id: Option<&str>,
@@ -217,12 +217,12 @@ async fn read(mut body: Incoming, most: usize) -> Result<Vec<u8>, CriError> {
 
 fn broken(error: &hyper::Error) -> CriError {
     let text = bounded(&error.to_string(), MAX_ERROR);
-    // What comes is no HTTP: it is another service.
+    // The answer is not HTTP: another service listens there.
     if error.is_parse() { CriError::Unimplemented(text) } else { CriError::Cut(text) }
 }
 
-/// What an answer other than 200 means. Only Docker's own words say that a container is not there: a 404 may come from
-/// anything that stands at the socket.
+/// The error that an answer other than 200 means. Only Docker's own text proves that a container does not exist: a 404 may come
+/// from any server at the socket.
 fn refusal(status: StatusCode, body: &[u8], id: Option<&str>) -> CriError {
     let said: seen::Said = serde_json::from_slice(body).unwrap_or_default();
     let text = bounded(&format!("{}: {}", status.as_u16(), said.message), MAX_ERROR);

@@ -1,14 +1,14 @@
-//! What the probe keeps of a confirmed fault, before anything is done about it: one bundle per fault, on the node.
+//! Evidence that the probe keeps of a confirmed fault, collected before any action: one bundle per fault, on the node.
 //!
 //! ```text
 //! judged ─► offered, at most once per fault ─► queue ─► one at a time: process by process, kernel log ─► folder
 //!                                                           (threads of their own, each with an end)
-//! order ─► gate: waits for the bundle of its fault, not for long ─► executor
+//! command ─► gate: waits for the bundle of its fault, not for long ─► executor
 //! ```
 //!
-//! A hang is an input here: what cannot be read in time is left out, and the bundle says so. Nothing is started, no
-//! container is entered, and nothing below a pod's folder is touched; of arguments, environment and open files nothing
-//! is read. That a bundle cannot be kept changes nothing about the fault, or about what is done.
+//! Hanging reads are expected: what cannot be read in time is omitted, and the bundle says so. The probe starts no
+//! process, enters no container and touches nothing below a pod's folder. It does not read arguments, environment or
+//! open files. If a bundle cannot be kept, neither the fault nor the actions change.
 
 mod folder;
 mod involved;
@@ -39,34 +39,34 @@ use crate::node::proc;
 use involved::involved;
 use process::Involved;
 
-/// Most bundles that wait for their turn. A fault for which there is no room is offered again with the next judgement.
+/// Maximum number of bundles in the queue. If the queue is full, the fault is offered again with the next judgement.
 const QUEUE: usize = 8;
-/// How long one process, the kernel's log, or the file may take.
+/// Deadline for reading one process, for reading the kernel log, and for writing the file.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// How long an order waits for the bundle of its fault.
+/// How long a command waits for the bundle of its fault.
 const BEFORE_ACT: Duration = Duration::from_secs(10);
-/// From when on the journals are worth reading, before the fault was first seen.
+/// How many seconds before the first sight of the fault the suggested journal excerpt begins.
 const BEFORE_FAULT: i64 = 300;
-/// The signal by which runtimes tell of their goroutines: SIGUSR1, signal 10.
+/// The signal that makes runtimes write their goroutine stacks: SIGUSR1, signal 10.
 const SIGUSR1: u64 = 1 << 9;
 
-/// Where it is collected from, and where it is kept.
+/// Sources of the evidence, and the folder that keeps it.
 #[derive(Clone, Debug)]
 pub struct EvidenceSettings {
     /// Name of this node.
     pub node: String,
-    /// This boot.
+    /// Id of this boot.
     pub boot_id: String,
     /// The process table.
     pub proc: PathBuf,
-    /// The kernel's log.
+    /// Path of the kernel log.
     pub kmsg: PathBuf,
-    /// Where bundles are kept.
+    /// Folder that keeps the bundles.
     pub folder: Folder,
 }
 
 impl EvidenceSettings {
-    /// The usual places.
+    /// Settings with the standard paths.
     pub fn new(node: &str, boot_id: &str, state_dir: &Path) -> Self {
         Self {
             node: node.to_owned(),
@@ -78,16 +78,16 @@ impl EvidenceSettings {
     }
 }
 
-/// How many bundles were kept, and how many could not be, since the probe began.
+/// How many bundles were kept and how many were lost since the probe started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Kept in the folder.
     pub kept: u64,
-    /// Collected and lost.
+    /// Collected, but could not be kept.
     pub lost: u64,
 }
 
-/// Ids of confirmed faults whose bundle is still to come; `None` before the first judgement.
+/// Ids of confirmed faults whose bundle is not finished; `None` before the first judgement.
 type Pending = Option<BTreeSet<String>>;
 
 /// The bundles of this node.
@@ -99,25 +99,25 @@ pub struct Evidence {
     pending: watch::Sender<Pending>,
     /// Names of the bundles in the folder.
     kept: BTreeSet<String>,
-    /// Names of those that were collected since this probe began and whose fault still stands: not again, whatever came
-    /// of it.
+    /// Names of the bundles that this probe has tried to collect while their fault is still reported. They are not
+    /// collected again, whatever the result was.
     tried: BTreeSet<String>,
     counts: Counts,
 }
 
-/// What is to be collected.
+/// One bundle to collect.
 #[derive(Debug)]
 struct Wanted {
     bundle: Bundle,
     involved: Vec<Involved>,
 }
 
-/// What an order passes.
+/// The gate that a command passes before its execution.
 #[derive(Clone, Debug)]
 pub struct Gate(watch::Receiver<Pending>);
 
 impl Evidence {
-    /// Begins with what an earlier probe has left in the folder.
+    /// Starts the collection, with the bundles of an earlier probe in the folder.
     pub fn start(settings: EvidenceSettings) -> Self {
         let kept = settings.folder.names().unwrap_or_else(|error| {
             tracing::warn!(folder = %settings.folder.path().display(), %error, "cannot read the folder of evidence");
@@ -131,17 +131,17 @@ impl Evidence {
         Self { settings, wanted, ended, pending, kept, tried, counts: Counts::default() }
     }
 
-    /// What orders pass before they are carried out.
+    /// Returns the gate that commands pass before their execution.
     pub fn gate(&self) -> Gate {
         Gate(self.pending.subscribe())
     }
 
-    /// How many bundles were kept and lost.
+    /// Returns how many bundles were kept and lost.
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Has collected what is confirmed and has no bundle yet, and writes the names of those that are kept into the
+    /// Queues a bundle for each confirmed fault that has none, and writes the names of the kept bundles into the
     /// faults. Never waits.
     pub fn note(&mut self, status: &mut NodeRuntimeHealthStatus, seen: &Observations, calls: &Outstanding) {
         let standing: BTreeSet<String> = status.faults.iter().map(name).collect();
@@ -167,7 +167,7 @@ impl Evidence {
         }
     }
 
-    /// Waits for the end of a collection; for ever when there is none.
+    /// Waits for the end of a collection; for ever if there is none.
     pub async fn ended(&mut self) {
         match self.ended.recv().await {
             Some(Some(kept)) => {
@@ -181,7 +181,7 @@ impl Evidence {
 }
 
 impl Gate {
-    /// Waits until the bundle of this fault is there or has failed, but not for long: to heal counts for more.
+    /// Waits until the bundle of this fault is kept or has failed. The wait is bounded: remediation is more important.
     pub async fn pass(&self, fault_id: &str) {
         let mut pending = self.0.clone();
         let there =
@@ -193,7 +193,7 @@ impl Gate {
 }
 
 impl EvidenceSettings {
-    /// What is known without looking.
+    /// Fills in what is known without further reading.
     fn begun(&self, fault: &Fault, status: &NodeRuntimeHealthStatus, calls: &Outstanding) -> Bundle {
         Bundle {
             name: name(fault),
@@ -221,7 +221,8 @@ async fn collect_all(
     pending: watch::Sender<Pending>,
     ended: mpsc::Sender<Option<BTreeSet<String>>>,
 ) {
-    // Of its own: threads that the kernel keeps must not stop the executor from looking, nor a bundle from being kept.
+    // Separate readers: a thread that the kernel blocks must not stop the executor from checking, nor a bundle from
+    // being kept.
     let (eyes, pen) = (Reader::default(), Reader::default());
     while let Some(wanted) = queue.recv().await {
         let (id, bundle, began) = (wanted.bundle.fault.id.clone(), wanted.bundle.name.clone(), Instant::now());
@@ -236,7 +237,7 @@ async fn collect_all(
                 None
             }
         };
-        // The probe ends when nobody listens any more.
+        // The receiver is gone only when the probe ends.
         let _ = ended.send(kept).await;
         pending.send_modify(|pending| {
             pending.get_or_insert_default().remove(&id);
@@ -244,7 +245,7 @@ async fn collect_all(
     }
 }
 
-/// Looks at everything that is wanted, one after the other.
+/// Collects all parts of a bundle, one after the other.
 async fn collect(settings: &EvidenceSettings, eyes: &Reader, wanted: Wanted) -> Bundle {
     let Wanted { mut bundle, involved } = wanted;
     for one in involved {
@@ -266,7 +267,7 @@ async fn collect(settings: &EvidenceSettings, eyes: &Reader, wanted: Wanted) -> 
     bundle
 }
 
-/// Writes it, and tells which bundles are kept then.
+/// Writes the bundle and returns the names of all bundles kept afterwards.
 async fn keep(settings: &EvidenceSettings, pen: &Reader, bundle: Bundle) -> Result<BTreeSet<String>, String> {
     let (name, folder) = (bundle.name.clone(), settings.folder.clone());
     let json = bundle.into_json().map_err(|error| error.to_string())?;
@@ -274,7 +275,8 @@ async fn keep(settings: &EvidenceSettings, pen: &Reader, bundle: Bundle) -> Resu
     kept.map_err(|why| why.to_string())?.map_err(|error| error.to_string())
 }
 
-/// The journals are not read: their files are for their own library, which is no part of this.
+/// Explains how to read the journals. The probe does not read them: their format is for their own library, which is not
+/// part of this program.
 fn journal(fault: &Fault, daemon: Option<&ProcessEvidence>) -> Section {
     let runtime = match daemon.map(|daemon| daemon.command.as_str()) {
         Some("dockerd") => "docker",
@@ -289,7 +291,8 @@ fn journal(fault: &Fault, daemon: Option<&ProcessEvidence>) -> Section {
     ))
 }
 
-/// Nothing is sent to a runtime without an order, and there is no order that asks it for this: a person can.
+/// Explains how to get goroutine stacks. The probe sends nothing to a runtime without a command, and no command asks
+/// for them. A person can.
 fn goroutines(fault: &Fault, daemon: Option<&ProcessEvidence>) -> Section {
     let Some(daemon) = daemon.filter(|_| fault.kind.spec().runtime_unresponsive) else { return Section::default() };
     let pid = daemon.pid;

@@ -1,4 +1,4 @@
-//! The kernel's log as `/dev/kmsg` gives it: a record with each read, none twice, and never a wait.
+//! The kernel's log from `/dev/kmsg`: each read returns one record, none twice, and never waits.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -7,26 +7,26 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, SeekFrom, seek};
 
-/// Where the kernel shows it.
+/// The device that shows the log.
 pub const KMSG: &str = "/dev/kmsg";
-/// Longest record of the kernel, more or less.
+/// Approximate maximum length of a kernel record.
 const RECORD: usize = 8 << 10;
 
 /// The head of a record and its text, as in `6,1234,98765432,-;text`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Who wrote it: 0 for the kernel itself, which nobody else can claim.
+    /// The writer of the record: 0 for the kernel itself, which no other writer can claim.
     pub facility: u64,
-    /// Its number. Numbers rise by one, so a step shows how many were passed over.
+    /// Its number. Numbers rise by one, so a gap shows how many were skipped.
     pub sequence: u64,
     /// Microseconds since boot.
     pub micros: u64,
-    /// What it says.
+    /// Its text.
     pub text: &'a str,
 }
 
 impl<'a> Record<'a> {
-    /// Reads a line; none for one that continues another (names of devices), and for anything else.
+    /// Parses a line; `None` for one that continues another (names of devices), and for anything else.
     pub fn of(line: &'a str) -> Option<Self> {
         let (head, text) = line.split_once(';').filter(|(head, _)| !head.starts_with(' '))?;
         let mut numbers = head.split(',').map(|word| word.parse::<u64>().ok());
@@ -46,23 +46,23 @@ impl Log {
     /// Opens it at its beginning.
     ///
     /// # Errors
-    /// Those of the kernel: a container may not open the device, and not everybody may read it.
+    /// Those of the kernel: a container may not open the device, and not every process may read it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         Ok(Self { file, buffer: vec![0; RECORD] })
     }
 
-    /// Passes over all that is there.
+    /// Skips all present records.
     ///
     /// # Errors
-    /// When this is no log.
+    /// When this is not a log.
     pub fn skip(&mut self) -> io::Result<()> {
         seek(&self.file, SeekFrom::End(0))?;
         Ok(())
     }
 
-    /// The text of the next read; none when nothing is there now.
+    /// The text of the next read; `None` when there is no record now.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -72,7 +72,7 @@ impl Log {
                 Ok(0) => return Ok(None),
                 Ok(length) => break length,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                // Overwritten before it was read: the next read goes on with what is there.
+                // The record was overwritten before this read. The next read continues with the oldest present one.
                 Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::Interrupted) => {}
                 Err(error) => return Err(error),
             }

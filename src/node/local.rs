@@ -1,7 +1,8 @@
-//! What the probe knows, told on the node itself: one document over a socket in the state folder.
+//! What the probe knows, served on the node itself: one document over a socket in the state folder.
 //!
-//! It needs no API server, no kubelet and no runtime: on a node that has lost all three, `nrh status` is what a person
-//! has. Whoever connects gets the document and the end; there is nothing to ask for, so there is nothing to refuse.
+//! It needs no API server, no kubelet and no runtime: on a node that has lost all three, a person still has
+//! `nrh status`. Each client gets the document and then the end of the stream. Clients send nothing, so nothing has to be
+//! refused.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
@@ -21,11 +22,11 @@ use crate::api::evidence::Outstanding;
 
 /// Name of the socket in the state folder.
 const SOCKET: &str = "status.sock";
-/// One who does not read gets this long; the next one waits meanwhile.
+/// How long a client that does not read is waited for; the next client waits meanwhile.
 const WRITE: Duration = Duration::from_secs(2);
-/// How long a probe may take to answer. One that takes longer is stopped or stuck.
+/// Deadline for the answer of a probe. A probe that takes longer is stopped or stuck.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Largest document that is read. A report is bounded far below it.
+/// Maximum size of a document that is read. A report is much smaller.
 const LARGEST: u64 = 4 << 20;
 
 /// Everything the probe knows at one moment. Times are seconds before that moment.
@@ -34,31 +35,31 @@ const LARGEST: u64 = 4 << 20;
 pub struct LocalStatus {
     /// Name of the node.
     pub node: String,
-    /// Seconds since the newest judgement; absent until there is a first one.
+    /// Seconds since the newest judgement; absent before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_seconds: Option<u64>,
     /// The probe's part of the object's status, as it would be sent now.
     #[serde(default)]
     pub status: NodeRuntimeHealthStatus,
-    /// What became of its calls.
+    /// State of the probe's calls.
     #[serde(flatten)]
     pub calls: Outstanding,
-    /// Tasks of the probe that are alive. They are a fixed few and one per call that is out.
+    /// Number of live tasks of the probe: a few fixed ones, and one per outstanding call.
     #[serde(default)]
     pub tasks: usize,
-    /// Seconds since the API server last took a report; absent while it has taken none.
+    /// Seconds since the API server last accepted a report; absent if it has accepted none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_taken_seconds: Option<u64>,
     /// For how many seconds calls to the API server have failed; absent while they succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_failing_seconds: Option<u64>,
-    /// What the newest failed call said.
+    /// Error of the newest failed call.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub report_error: String,
 }
 
 impl LocalStatus {
-    /// As of `now`, from the newest draft, the collectors' calls and the reporter's word.
+    /// Builds the status as of `now`, from the newest draft, the collectors' calls and the reporter's state.
     pub fn new(node: &str, draft: Option<&Draft>, calls: Outstanding, delivery: &Delivery, now: Instant) -> Self {
         let since = |then: Instant| now.saturating_duration_since(then).as_secs();
         let (failing, error) = delivery.failing.clone().or_else(|| delivery.deaf.clone()).unzip();
@@ -75,11 +76,11 @@ impl LocalStatus {
     }
 }
 
-/// Serves until the probe ends; `told` makes the document. One reader at a time: a reader that does not read costs the
-/// others two seconds, and the probe nothing.
+/// Serves until the probe ends; `told` creates the document. It serves one client at a time: a client that does not
+/// read delays the others by two seconds, and the probe not at all.
 ///
-/// The caller holds the node's lock, so a socket that is there was left by a probe that has ended. Where none can be
-/// made that is told, and the probe goes on without.
+/// The caller holds the node's lock, so an existing socket was left by a probe that has ended. If no socket can be
+/// created, that is logged and the probe continues without one.
 pub async fn serve(folder: PathBuf, told: impl Fn() -> LocalStatus) {
     let path = folder.join(SOCKET);
     let listener = match listen(&path) {
@@ -104,7 +105,7 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
-    // The folder is root's alone already; this holds where a person has made the folder.
+    // The state folder is already accessible to root only; this also covers a folder that a person created.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }
@@ -114,11 +115,11 @@ async fn tell(mut stream: UnixStream, told: &LocalStatus) -> std::io::Result<()>
     stream.shutdown().await
 }
 
-/// Asks the probe of this node.
+/// Queries the probe of this node.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the probe, and where to look next: none has run, it has ended, it does not
-/// answer, or it may not be asked.
+/// A sentence that says what is wrong with the probe, and where to look next: no probe has run, it has ended, it does
+/// not answer, or the caller lacks permission.
 pub async fn ask(folder: &Path) -> anyhow::Result<LocalStatus> {
     let path = folder.join(SOCKET);
     let shown = path.display();

@@ -1,21 +1,21 @@
-//! For how long something is waited for, by time in which this process could run.
+//! Waits with a limit, measured in time during which this process could run.
 //!
-//! A probe asks for little of a processor. Beside busy neighbours twenty milliseconds of its work may take seconds, and a
-//! paused machine or a frozen control group holds it up for longer. By the clock alone it would take its own delay for the
-//! silence of others. A wait is the sum of short sleeps, each counted at its nominal length. Time during which this
-//! process was not scheduled does not count. Threads beside that
-//! loop may be held up by themselves.
+//! The probe needs little processor time. Beside busy neighbours twenty milliseconds of its work can take seconds, and
+//! a paused machine or a frozen control group stalls it for longer. By the clock alone, the probe would mistake its own
+//! delay for silence of others. A wait is the sum of short sleeps, each counted at its nominal length. Time during
+//! which this process was not scheduled does not count. Threads outside that loop can be stalled separately.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Longest step of a wait of some seconds.
+/// Maximum step of a wait of some seconds.
 const STEP: Duration = Duration::from_millis(500);
-/// Least number of steps in a wait of a few seconds, and most in a long one: it costs a waking each.
+/// Minimum number of steps in a wait of a few seconds, and maximum number in a long one: each step wakes the process
+/// once.
 const STEPS: (u32, u32) = (10, 64);
-/// Lateness that is not worth a word: timers and busy collectors.
+/// Lateness that is not reported: timers and busy collectors cause it.
 const SLIGHT: Duration = Duration::from_millis(100);
 
 /// One wait, and how much of it counts.
@@ -24,18 +24,19 @@ pub(super) struct Patience {
     limit: Duration,
     step: Duration,
     counted: Duration,
-    /// Up to when it is counted.
+    /// The time up to which it is counted.
     till: Instant,
 }
 
 impl Patience {
-    /// Begins to wait.
+    /// Starts a wait.
     pub(super) fn new(limit: Duration, now: Instant) -> Self {
         let part = |steps: u32| limit.checked_div(steps).unwrap_or_default();
         Self { limit, step: part(STEPS.0).min(STEP).max(part(STEPS.1)), counted: Duration::ZERO, till: now }
     }
 
-    /// Counts what has passed. Has to be called at [`Self::next`]. Yields by how much this process was held up.
+    /// Counts the time that has passed. The caller has to call it at [`Self::next`]. Returns how long this process was
+    /// stalled.
     pub(super) fn count(&mut self, now: Instant) -> Duration {
         let left = self.left();
         if left.is_zero() {
@@ -44,7 +45,7 @@ impl Patience {
         let passed = now.saturating_duration_since(self.till);
         let counts = passed.min(self.step);
         if counts >= left {
-            // What is over is over since then, and not since somebody noticed.
+            // The wait ended when the limit was reached, not when somebody noticed.
             self.till += left;
             self.counted = self.limit;
         } else {
@@ -55,12 +56,12 @@ impl Patience {
         if late > SLIGHT { late } else { Duration::ZERO }
     }
 
-    /// What is left of the limit, as far as it was counted.
+    /// Returns the rest of the limit, as far as it is counted.
     pub(super) const fn left(&self) -> Duration {
         self.limit.saturating_sub(self.counted)
     }
 
-    /// How long it has lasted. Once the limit is reached all time counts.
+    /// Returns how long the wait has lasted. Once the limit is reached, all time counts.
     pub(super) fn waited(&self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.till);
         let left = self.left();
@@ -72,18 +73,18 @@ impl Patience {
         self.waited(now) >= self.limit
     }
 
-    /// When it is over, or was, unless this process is held up.
+    /// Returns when the wait ends or ended, unless this process is stalled.
     pub(super) fn end(&self) -> Instant {
         self.till + self.left()
     }
 
-    /// When to count next; never once it is over.
+    /// Returns when to count next; `None` once the wait is over.
     pub(super) fn next(&self) -> Option<Instant> {
         let left = self.left();
         (!left.is_zero()).then(|| self.till + left.min(self.step))
     }
 
-    /// Waits for a call for as long as there is some left. What is there already is taken also when there is none.
+    /// Waits for a call until the limit is reached. An answer that is already there is taken even after the limit.
     pub(super) async fn wait<T>(&mut self, call: &mut (impl Future<Output = T> + Unpin)) -> Result<T, OutOfPatience> {
         loop {
             tokio::select! {
@@ -103,17 +104,17 @@ impl Patience {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutOfPatience;
 
-/// Waits for a call for at most so long. For those whose silence is a sign of something.
+/// Waits for a call up to a limit. For calls whose silence indicates a fault.
 pub(super) fn within<T>(
     limit: Duration,
     call: impl Future<Output = T>,
 ) -> impl Future<Output = Result<T, OutOfPatience>> {
-    // Boxed before anything holds it: a call is kilobytes, and would be kept once more for each layer.
+    // Boxed first: a call takes kilobytes, and each layer around it would hold another copy.
     let mut call = Box::pin(call);
     async move { Patience::new(limit, Instant::now()).wait(&mut call).await }
 }
 
-/// Waits for a call, which has an end of its own, and tells how much of the wait counts, up to `most`.
+/// Waits for a call that has its own deadline, and returns how much of the wait counts, up to `most`.
 pub(super) fn timed<T>(most: Duration, call: impl Future<Output = T>) -> impl Future<Output = (T, Duration)> {
     let mut call = Box::pin(call);
     async move {
@@ -138,8 +139,8 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Counts as a loop does that is woken so late each time, until it is over or so many steps are done. The time that
-    /// has passed, and the lateness that was told.
+    /// Counts like a loop that is woken late by this time at each step, until the wait is over or the number of steps
+    /// is reached. Returns the time that has passed, and the reported lateness.
     fn woken_late(patience: &mut Patience, began: Instant, late: Duration, steps: u32) -> (Duration, Duration) {
         let (mut now, mut told) = (began, Duration::ZERO);
         for _ in 0..steps {
@@ -165,7 +166,7 @@ mod tests {
     fn what_holds_up_this_process_does_not_count() {
         let began = Instant::now();
         let mut patience = Patience::new(LIMIT, began);
-        // Frozen for a minute, before the first step could be counted.
+        // The process was frozen for a minute before the first step could be counted.
         let thawed = began + ms(60_000);
         assert_eq!(patience.waited(thawed), STEP, "whoever looks first sees no more than a step");
         assert_eq!(patience.count(thawed), ms(59_500));
@@ -209,14 +210,14 @@ mod tests {
         assert_eq!(within(LIMIT, tokio::time::sleep(ms(4_900))).await, Ok(()));
     }
 
-    /// The whole process stands still for longer than the limit, and the answer comes meanwhile.
+    /// The whole process stalls for longer than the limit, and the answer arrives meanwhile.
     #[tokio::test]
     async fn an_answer_to_a_process_that_was_held_up_is_taken_and_came_at_once() {
         let (send, receive) = tokio::sync::oneshot::channel();
         let held_up = async {
-            // This is what the only thread does instead of looking for answers.
+            // The only thread sleeps here instead of polling for answers.
             thread::sleep(ms(1500));
-            // As an answer that takes some turns of the loop to arrive.
+            // Simulates an answer that takes some turns of the loop to arrive.
             tokio::time::sleep(ms(20)).await;
             let _ = send.send(7);
         };

@@ -1,17 +1,17 @@
-//! The process table of the node, read from `/proc` by hand: every read is bounded, nothing is forked, and
-//! no file that takes the memory lock of a process is read while that process waits uninterruptibly.
+//! The process table of the node, read from `/proc` directly: every read is bounded, nothing is forked, and no file that takes
+//! the memory lock of a process is read while that process waits uninterruptibly.
 //!
 //! ```text
 //! table ─► RawProcess (stat only, cheap) ─► Handle (one process, bound to its life) ─► role::prove
 //! locks ─► who waits behind which lock     └► args, exe, environ, descriptors, wchan
 //! ```
 //!
-//! A table has room for every process of a usual node. Beyond that it keeps the node's own, so that a pod with many processes hides
-//! none of them; see [`Table`].
+//! A table has room for every process of a usual node. Beyond that it keeps the node's own, so that a pod with many processes
+//! hides none of them; see [`Table`].
 //!
-//! A pid means nothing by itself: all details are read through a [`Handle`], which stays bound to the one
-//! process it was opened for. When that process ends, its reads fail instead of telling about a successor.
-//! Names (`comm`) choose whom to look at more closely; they never prove anything.
+//! A pid alone proves nothing. All details are read through a [`Handle`], which stays bound to the one process it was opened
+//! for. When that process ends, its reads fail and never show a later process with the same pid. Names (`comm`) select the
+//! processes to examine more closely; they never prove anything.
 
 pub(in crate::node) mod bounded;
 pub(in crate::node) mod clock;
@@ -42,7 +42,7 @@ pub use waits::Waits;
 /// Where the kernel shows processes. A parameter everywhere, for tests and for pods that mount it elsewhere.
 pub const PROC: &str = "/proc";
 
-/// One process as its `stat` line tells, and what its children are.
+/// One process as its `stat` line shows it, and the number of its children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawProcess {
     /// Process id in the PID namespace of the `/proc` that was read.
@@ -55,7 +55,7 @@ pub struct RawProcess {
     pub cpu_ticks: u64,
     /// Scheduler state letter.
     pub state: char,
-    /// Command name, at most 15 bytes for a user process; chosen by the process itself, so a hint only.
+    /// Command name, at most 15 bytes for a user process. The process itself chooses it, so it is a hint only.
     pub command: String,
     /// Children that have ended and were not waited for.
     pub zombie_children: u32,
@@ -77,12 +77,13 @@ pub fn ancestors<'a>(
     std::iter::successors(find(table, process.parent), move |parent| find(table, parent.parent)).take(most)
 }
 
-/// Most processes below one whose progress is followed.
+/// Maximum number of processes below one whose progress is followed.
 const MOST_BELOW: usize = 64;
-/// Processor time in clock ticks that is no progress: a Go program that waits for ever wakes up every minute.
+/// Processor time in clock ticks that does not count as progress: a Go program that waits for ever wakes up every minute.
 pub const NO_PROGRESS: u64 = 2;
 
-/// A number that stays the same (give or take [`NO_PROGRESS`]) while neither this process nor one below it uses a processor, begins or ends.
+/// A number that stays the same (within [`NO_PROGRESS`]) while neither this process nor one below it uses a processor, begins
+/// or ends.
 pub fn progress(table: &[RawProcess], process: &RawProcess) -> u64 {
     let mut family = vec![process];
     let mut at = 0;
@@ -94,15 +95,15 @@ pub fn progress(table: &[RawProcess], process: &RawProcess) -> u64 {
     let identity = |one: &RawProcess| {
         let mut hasher = DefaultHasher::new();
         (one.pid, one.start_ticks, one.is_dead()).hash(&mut hasher);
-        // The lower half is left to the ticks.
+        // The lower half is left for the ticks.
         hasher.finish() >> 32 << 32
     };
     family.iter().fold(0_u64, |sum, one| sum.wrapping_add(identity(one)).wrapping_add(one.cpu_ticks))
 }
 
-/// Whether an error means that the process is not there (any more).
+/// Whether an error means that the process does not exist (any more).
 pub fn is_gone(error: &io::Error) -> bool {
-    // ESRCH: the directory was open already when the process ended.
+    // ESRCH: the directory was already open when the process ended.
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 

@@ -1,4 +1,4 @@
-//! Wiring of the probe: collectors look, the judge judges, the reporter writes, orders go to the executor.
+//! Wiring of the probe: the collectors check, the judge judges, the reporter writes, the executor executes commands.
 //!
 //! ```text
 //! collectors ──► judge ──► newest draft ──► reporter ──► status of the own object
@@ -6,7 +6,7 @@
 //!   │                    └────────────────────────────────┐
 //!   └── check asked for ◄── command ◄── listener ──► orders ──► executor (a task of its own)
 //! ```
-//! The newest draft is also what `/metrics` and `nrh status` on the node tell.
+//! `/metrics` and `nrh status` on the node also show the newest draft.
 //! Nothing here waits for the API server, and no collector waits for another.
 
 mod judge;
@@ -56,27 +56,28 @@ use requests::Requests;
 use status::About;
 
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
-/// Where a pod finds the token of its account.
+/// Path of the pod's `ServiceAccount` token.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
-/// Looks come in bursts: they are judged together, at most this often at rest, and while something is suspected.
+/// Readings come in bursts. They are judged together, at most once in this interval at rest, and in the urgent interval
+/// while a fault is suspected.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Two clocks that were read within this time show one moment.
+/// Two clocks that are read within this time show the same moment.
 const APART: Duration = Duration::from_millis(100);
 const SETTLE_URGENT: Duration = Duration::from_millis(250);
-/// Judged at least this often: ages grow although nothing new is seen.
+/// Maximum interval between two judgements: ages grow even if nothing new is observed.
 const TICK: Duration = Duration::from_secs(15);
 const TICK_URGENT: Duration = Duration::from_secs(5);
-/// The first report waits this long at most for every collector to have looked.
+/// Maximum time that the first report waits for a reading of every collector.
 const FIRST_LOOKS: Duration = Duration::from_secs(10);
-/// Time between two checks of whether the executor could act.
+/// Interval between two checks of whether the executor could execute an action.
 const SELF_CHECK: Duration = Duration::from_mins(10);
 const SELF_CHECK_BOUND: Duration = Duration::from_secs(20);
 
-/// Runs the probe until it is told to end.
+/// Runs the probe until it is asked to end.
 ///
-/// Before it looks it takes the node's lock: a second probe on the same node waits quietly and takes over when
-/// the first ends.
+/// Before its first check the probe takes the node's lock: a second probe on the same node waits and takes over when
+/// the first one ends.
 pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .context("cannot listen for SIGTERM")?;
@@ -91,7 +92,8 @@ pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
 }
 
 async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
-    // Before the lock: beside a probe that looks, a wrong file shows too.
+    // The configuration is read before the lock is taken: an invalid file is reported even while another probe holds
+    // the lock.
     let thresholds = args.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
     tokio::spawn(watchdog::beat());
     let root = Path::new(proc::PROC);
@@ -149,7 +151,7 @@ async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
     Probe::new(args, thresholds, mode, saved, file, collectors, (drafts, feedback, command)).run().await
 }
 
-/// Makes what `nrh status` shows.
+/// Returns the function that creates the document for `nrh status`.
 fn told(
     node: &str,
     collectors: &Arc<Collectors>,
@@ -163,7 +165,8 @@ fn told(
     }
 }
 
-/// The token of the probe's own account. With a kubeconfig the probe is somebody else, whom the kubelet would not know.
+/// Returns the path of the token of the probe's own account, if there is one. With a kubeconfig the probe has another
+/// identity, which the kubelet would not know.
 fn token(args: &ProbeArgs) -> Option<PathBuf> {
     matches!(credentials(args), Credentials::InCluster).then(|| PathBuf::from(TOKEN))
 }
@@ -179,7 +182,7 @@ fn credentials(args: &ProbeArgs) -> Credentials {
 struct Probe {
     args: ProbeArgs,
     judge: Judge,
-    /// Of every executor of this process: they share the bound on threads that the kernel does not answer.
+    /// Settings of every executor in this process: they share the limit on threads that the kernel blocks.
     agent: AgentSettings,
     collectors: Arc<Collectors>,
     evidence: Evidence,
@@ -192,7 +195,7 @@ struct Probe {
     requests: Requests,
     urgent: bool,
     checks: (mpsc::Sender<Vec<String>>, mpsc::Receiver<Vec<String>>),
-    /// When the executor was checked last, and with which sockets.
+    /// When the executor was last checked, and with which sockets.
     checked: Option<(Instant, (Endpoint, PathBuf))>,
 }
 
@@ -244,15 +247,15 @@ impl Probe {
             }
             let (judged, tick) = (Instant::now(), self.tick());
             self.wait(tick).await?;
-            // What follows closely is judged together.
+            // Changes that follow closely are judged together.
             let settle = if self.urgent || self.requests.is_open() { SETTLE_URGENT } else { SETTLE };
-            // After a hold-up the collectors have their turn first.
+            // After a stall the collectors run first.
             let waited = judged.elapsed();
             sleep(if waited > tick + settle { settle } else { settle.saturating_sub(waited) }).await;
         }
     }
 
-    /// After which time it is judged anew although nothing has happened.
+    /// Returns after which time the probe judges again even if nothing has happened.
     fn tick(&self) -> Duration {
         match (self.requests.is_open(), self.urgent) {
             (true, _) => SETTLE_URGENT,
@@ -261,7 +264,7 @@ impl Probe {
         }
     }
 
-    /// Waits for anything that changes what there is to say.
+    /// Waits for anything that changes the report.
     async fn wait(&mut self, tick: Duration) -> anyhow::Result<()> {
         tokio::select! {
             () = self.collectors.changed() => {}
@@ -296,7 +299,7 @@ impl Probe {
         }
     }
 
-    /// Judges what was seen at `at`.
+    /// Judges the observations made at `at`.
     fn judge(&mut self, seen: &Observations, at: Instant) {
         let (now, wall) = (Instant::now(), Timestamp::now());
         self.about.endpoint = self.collectors.endpoint().map(|endpoint| endpoint.socket.display().to_string());
@@ -315,7 +318,7 @@ impl Probe {
         draft.confirmations.clone_from(&self.judge.confirmations);
         draft.bundles = self.evidence.counts();
         self.drafts.send_replace(Some(Arc::new(draft)));
-        // What has come while another request was under way is begun now.
+        // A request that arrived while another one was in progress starts now.
         let command = self.command.borrow().clone();
         self.hear(&command);
     }
@@ -336,8 +339,7 @@ impl Probe {
         }
     }
 
-    /// Starts a check of the executor where one is due: at the start, after a change of the socket, and now and
-    /// then.
+    /// Starts a check of the executor if one is due: at the start, after a change of a socket, and at a fixed interval.
     fn check_executor(&mut self) {
         if !self.args.allow_actions {
             return;
@@ -373,7 +375,8 @@ fn agent_settings(args: &ProbeArgs) -> AgentSettings {
     }
 }
 
-/// With the runtime's sockets as the collectors found them, else as a person named them, else the usual ones.
+/// Returns the settings with the sockets that the collectors found, else those that a person configured, else the
+/// default ones.
 fn with_sockets(settings: AgentSettings, collectors: &Collectors) -> AgentSettings {
     AgentSettings {
         endpoint: collectors.endpoint().unwrap_or(settings.endpoint),
@@ -382,7 +385,7 @@ fn with_sockets(settings: AgentSettings, collectors: &Collectors) -> AgentSettin
     }
 }
 
-/// What an order goes through: the evidence of its fault first, then the executor.
+/// Returns the path of a command: first the evidence of its fault, then the executor.
 fn executor(settings: AgentSettings, collectors: Arc<Collectors>, gate: Gate) -> Execute {
     Arc::new(move |order| {
         let (settings, collectors, gate) = (settings.clone(), Arc::clone(&collectors), gate.clone());
@@ -409,7 +412,8 @@ fn all_have_looked(seen: &Observations) -> bool {
         && looked(&seen.bus)
 }
 
-/// One moment by the node's monotonic clock and by that of the collectors. Read apart, an old look would seem a new one.
+/// Returns one moment on the node's monotonic clock and on the collectors' clock. If the two were read far apart, an
+/// old reading could look new.
 fn moment() -> std::io::Result<(Duration, Instant)> {
     let mut tries = 8;
     loop {

@@ -1,4 +1,4 @@
-//! The runtime as collectors and executor ask it, whichever way it is reached: one shape for CRI and for Docker's own API.
+//! One interface to the container runtime for the collectors and the executor: CRI or Docker's own API.
 //!
 //! ```text
 //! Client  version · lists · direct questions about a container or a sandbox     Cri | Docker
@@ -17,12 +17,12 @@ use crate::node::cri::tasks::Tasks;
 use crate::node::cri::{Cri, CriError};
 use crate::node::docker::Docker;
 
-/// One way to ask the runtime as a whole. Clones share the connection, where there is a lasting one.
+/// A connection for queries about the runtime as a whole. Clones share the connection, if it is persistent.
 #[derive(Clone, Debug)]
 pub enum Client {
     /// Through CRI.
     Cri(Cri),
-    /// Docker itself, where nothing speaks CRI: kubelets up to 1.23 have that part inside.
+    /// Docker's own API, where no CRI endpoint exists: kubelets up to 1.23 include the CRI part for Docker.
     Docker(Docker),
 }
 
@@ -30,7 +30,7 @@ impl Client {
     /// Connects to the runtime at `endpoint`.
     ///
     /// # Errors
-    /// As [`Cri::connect`]. Docker is connected to with each call.
+    /// As [`Cri::connect`]. For Docker each call opens its own connection.
     pub async fn connect(endpoint: &Endpoint) -> Result<Self, CriError> {
         Ok(match endpoint.api {
             Api::Cri => Self::Cri(Cri::connect(&endpoint.socket).await?),
@@ -38,7 +38,7 @@ impl Client {
         })
     }
 
-    /// Name and version.
+    /// Returns the name and version of the runtime.
     pub async fn version(&self, deadline: Duration) -> Result<RuntimeSeen, CriError> {
         match self {
             Self::Cri(cri) => cri.version(deadline).await,
@@ -46,7 +46,7 @@ impl Client {
         }
     }
 
-    /// What it says of its own readiness. Docker itself says nothing of a network of pods.
+    /// Returns the readiness that the runtime reports. Docker reports nothing about the pod network.
     pub async fn status(&self, deadline: Duration) -> Result<StatusSeen, CriError> {
         match self {
             Self::Cri(cri) => cri.status(deadline).await,
@@ -54,7 +54,7 @@ impl Client {
         }
     }
 
-    /// All sandboxes, in every state.
+    /// Lists all sandboxes, in every state.
     pub async fn sandboxes(&self, deadline: Duration) -> Result<Vec<SandboxSeen>, CriError> {
         match self {
             Self::Cri(cri) => cri.sandboxes(deadline).await,
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// The ids of all sandboxes.
+    /// Lists the ids of all sandboxes.
     pub async fn sandbox_ids(&self, deadline: Duration) -> Result<Vec<String>, CriError> {
         match self {
             Self::Cri(cri) => cri.sandbox_ids(deadline).await,
@@ -70,7 +70,7 @@ impl Client {
         }
     }
 
-    /// All containers, in every state.
+    /// Lists all containers, in every state.
     pub async fn containers(&self, deadline: Duration) -> Result<Vec<ContainerSeen>, CriError> {
         match self {
             Self::Cri(cri) => cri.containers(deadline).await,
@@ -78,7 +78,8 @@ impl Client {
         }
     }
 
-    /// As [`Client::sandboxes`], with the size of the answer in bytes, where its size has a limit that matters: gRPC's.
+    /// As [`Client::sandboxes`], with the size of the answer in bytes. The size matters for gRPC, which limits it; for
+    /// Docker it is 0.
     pub async fn sandboxes_sized(&self, deadline: Duration) -> Result<(Vec<SandboxSeen>, usize), CriError> {
         match self {
             Self::Cri(cri) => cri.sandboxes_sized(deadline).await,
@@ -86,7 +87,8 @@ impl Client {
         }
     }
 
-    /// As [`Client::containers`], with the size of the answer in bytes, where its size has a limit that matters: gRPC's.
+    /// As [`Client::containers`], with the size of the answer in bytes. The size matters for gRPC, which limits it; for
+    /// Docker it is 0.
     pub async fn containers_sized(&self, deadline: Duration) -> Result<(Vec<ContainerSeen>, usize), CriError> {
         match self {
             Self::Cri(cri) => cri.containers_sized(deadline).await,
@@ -94,7 +96,7 @@ impl Client {
         }
     }
 
-    /// Asks for one container by its id.
+    /// Queries one container by its id.
     ///
     /// # Errors
     /// [`CriError::NotFound`] when the runtime has no such container.
@@ -105,7 +107,7 @@ impl Client {
         }
     }
 
-    /// Asks for one sandbox by its id.
+    /// Queries one sandbox by its id.
     ///
     /// # Errors
     /// [`CriError::NotFound`] when the runtime has no such sandbox.
@@ -117,32 +119,32 @@ impl Client {
     }
 }
 
-/// Where single tasks are asked about.
+/// Which socket answers queries about single tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// containerd's socket, the one that serves CRI.
+    /// The containerd socket, which also serves CRI.
     Containerd(PathBuf),
-    /// Docker's socket.
+    /// The Docker socket.
     Docker(PathBuf),
-    /// CRI-O's socket.
+    /// The CRI-O socket.
     CriO(PathBuf),
 }
 
-/// One way to ask about single tasks. Clones share the connection, where there is a lasting one.
+/// A connection for queries about single tasks. Clones share the connection, if it is persistent.
 #[derive(Clone, Debug)]
 pub enum Asker {
-    /// containerd, which asks the shim and waits 2 s for it.
+    /// containerd, which asks the shim and waits 2 s for its answer.
     Containerd(Tasks),
-    /// Docker, which waits for whatever holds the container; the containerd behind it, which asks the shim; and where processes
-    /// are shown.
+    /// Docker, which waits for whatever holds the container; the containerd behind Docker, which asks the shim; and the
+    /// path of the process table.
     Docker(Docker, Option<Tasks>, PathBuf),
-    /// CRI-O, which may wait for whatever holds the container.
+    /// CRI-O, which can wait for whatever holds the container.
     CriO(Cri),
 }
 
 impl Asker {
     /// Connects to `place`. `proc` is where the node's processes are.
-    ///
+    /// Connects to `place`. `proc` is the path of the node's process table.
     /// # Errors
     /// As [`Tasks::connect`] and [`Cri::connect`]. Docker is connected to with each question.
     pub async fn connect(place: &Place, proc: &Path) -> Result<Self, CriError> {
@@ -155,10 +157,10 @@ impl Asker {
         })
     }
 
-    /// Asks about one task. `bound` is the end of the call.
+    /// Queries one task. `bound` is the deadline of the call.
     ///
     /// # Errors
-    /// Whatever says nothing about this task.
+    /// Any error that says nothing about this task.
     pub async fn ask(&self, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
         match self {
             Self::Containerd(tasks) => collect::tasks::ask(tasks, id, bound).await,
@@ -167,7 +169,7 @@ impl Asker {
         }
     }
 
-    /// The tasks whose shim answers, by one question for all; `None` where there is none such.
+    /// Lists the tasks whose shim answers, with one query for all of them; `None` where no such query exists.
     ///
     /// # Errors
     /// As [`Tasks::answered`].
@@ -178,10 +180,10 @@ impl Asker {
         }
     }
 
-    /// Whether such questions are answered at all.
+    /// Checks whether queries about tasks are answered at all.
     ///
     /// # Errors
-    /// Whatever it said, or [`CriError::Deadline`].
+    /// The error that was returned, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
         match self {
             Self::Containerd(tasks) => tasks.answers(deadline).await,

@@ -1,15 +1,17 @@
-//! The file by which another tool of the node is asked to reboot it: in the `/run` of the node itself, whichever way the probe was
-//! started.
+//! The marker file (sentinel) that asks another tool of the node to reboot it. It lies in the `/run` of the node
+//! itself, both in pod mode and in unit mode.
 //!
 //! ```text
 //! ROOT (/proc/1/root) ─► run: a folder in memory that only root can write ─► NAME: a plain file, or nothing
 //! ```
 //!
-//! The one rule: what somebody else has left there is never touched. Ours is known by its content and by its time of change, which is
-//! written in it: who writes over our file, or only touches it to ask for a reboot of his own, makes it his. It is put there whole, in
-//! one step that fails where anything is in its place, so that a crash leaves ours or nothing.
+//! The one rule: the probe never touches a file of somebody else. It recognises its own file by the content and by the
+//! modification time, which the content repeats. If somebody overwrites that file, or only touches it to request a
+//! reboot, the file belongs to him. The probe creates the file complete, in one step that fails if the name is taken. A
+//! crash therefore leaves the whole file or nothing.
 //!
-//! The folder has to be in memory: what a boot does not take away would have the machine rebooted over and over.
+//! The folder has to be in memory: a file that survives a boot would make the other tool reboot the machine again and
+//! again.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,31 +25,31 @@ use serde::{Deserialize, Serialize};
 use crate::core::reboot::sentinel_name;
 use crate::node::proc::bounded::read_file;
 
-/// The folder, below the root of the node.
+/// The folder, relative to the root of the node.
 const FOLDER: &str = "run";
-/// `tmpfs` and `ramfs` by the kernel's numbers.
+/// Magic numbers of `tmpfs` and `ramfs` in the kernel.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
-/// Largest file that can be ours.
+/// Maximum size of a file that can be ours.
 const MAX_FILE: usize = 1024;
-/// Most names of the folder that are looked at, and most of them that may be ours.
+/// Maximum number of names checked in the folder, and maximum number of markers of ours.
 const MAX_NAMES: usize = 4096;
 const MAX_MARKS: usize = 16;
-/// For people: some systems show this file to who logs in.
+/// Text for people: some systems show this file at login.
 const TITLE: &str =
     "*** A reboot of this node was asked for by Node Runtime Health, which withdraws this by itself ***";
 
-/// Why the file cannot be looked at, or made: one sentence.
+/// Why the file cannot be read or created, in one sentence.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::node) enum SentinelError {
-    /// Something is as it must not be, and nothing is touched for it.
+    /// The file or the folder is not as required. Nothing is changed.
     #[error("{0}")]
     Unfit(String),
-    /// The kernel says no.
+    /// The kernel returns an error.
     #[error("cannot {what}: {error}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// Why not.
+        /// The error of the kernel.
         error: io::Error,
     },
 }
@@ -56,19 +58,20 @@ fn failed(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Sentinel
     |error| SentinelError::Io { what: what.into(), error: error.into() }
 }
 
-/// What a file of ours says.
+/// Content of a marker file of ours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(in crate::node) struct Mark {
-    /// The node, as its cluster calls it.
+    /// Name of the Node in its cluster.
     pub node: String,
-    /// The operation that made it.
+    /// The operation that created the marker.
     pub operation_id: String,
-    /// The boot that is to end.
+    /// The boot that the reboot ends.
     pub boot_id: String,
-    /// Seconds since boot after which it is not wanted any more.
+    /// Seconds since boot after which the marker expires.
     pub until: u64,
-    /// When it was made, in seconds by the wall clock: the file's time of change as long as nobody else has touched it.
+    /// Creation time, in seconds by the wall clock. It equals the modification time of the file as long as nobody else
+    /// has touched the file.
     pub made_at: i64,
 }
 
@@ -78,14 +81,15 @@ impl Mark {
         format!("{TITLE}\n{said}\n")
     }
 
-    /// Only what is ours to the last byte is ours.
+    /// Parses a marker. The file is ours only if every byte matches.
     fn of(text: &[u8]) -> Option<Self> {
         let said = std::str::from_utf8(text).ok()?.strip_prefix(TITLE)?.trim();
         let mark: Self = serde_json::from_str(said).ok()?;
         (mark.text().as_bytes() == text).then_some(mark)
     }
 
-    /// Why it is not wanted any more, if so: by itself, or by the order that stands. `None` for that = nobody knows what stands.
+    /// Why the marker is obsolete, if it is: by its own content or by the current command. `order` is `None` if the
+    /// current command is unknown.
     fn is_over(&self, order: Option<&Standing>, boot: &str, uptime: Duration) -> Option<&'static str> {
         if self.boot_id != boot {
             return Some("the boot that it was to end has ended");
@@ -101,44 +105,44 @@ impl Mark {
     }
 }
 
-/// The order that stands in the node's object, as the API server has told it.
+/// The current command in the node's object, as the API server reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Standing {
-    /// None.
+    /// There is no command.
     Nothing,
-    /// That of this operation.
+    /// The command of this operation.
     Operation(String),
 }
 
-/// What is in the place of the file.
+/// What exists under the name of the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::node) enum Found {
-    /// Nothing.
+    /// There is no file.
     Nothing,
-    /// Ours.
+    /// A marker file of ours.
     Ours(Mark),
-    /// A plain file of somebody else, in one phrase.
+    /// A regular file of somebody else, described in one phrase.
     Others(String),
 }
 
-/// What came of a mark.
+/// Result of placing a marker.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::node) enum Placed {
-    /// It is there.
+    /// The marker is in place.
     Made,
-    /// Somebody else asks for the same by a file of his own.
+    /// Somebody else already requests a reboot by a file of his own.
     Others(String),
 }
 
-/// The folder of such files.
+/// The folder of marker files.
 #[derive(Debug)]
 pub(in crate::node) struct Folder {
     dir: OwnedFd,
 }
 
 impl Folder {
-    /// The same folder to take away from, whoever may write it and wherever it is kept: what was put there while it was fit for that
-    /// goes by its own content.
+    /// Opens the folder for removal only. It does not check who may write to the folder or which file system it is on:
+    /// a marker placed while the folder was fit is recognised by its content.
     pub(in crate::node) fn open_to_remove(root: &Path) -> Result<Self, SentinelError> {
         let shown = root.join(FOLDER);
         let shown = shown.display();
@@ -150,7 +154,7 @@ impl Folder {
         Ok(Self { dir })
     }
 
-    /// The `/run` below this root, where it is one that may be used.
+    /// Opens `/run` below this root, if the folder is fit for use.
     pub(in crate::node) fn open(root: &Path) -> Result<Self, SentinelError> {
         let folder = Self::open_to_remove(root)?;
         let (dir, shown) = (&folder.dir, root.join(FOLDER));
@@ -172,14 +176,14 @@ impl Folder {
         Ok(folder)
     }
 
-    /// What is in the place of this name.
+    /// Reads what exists under this name.
     pub(in crate::node) fn look(&self, name: &str) -> Result<Found, SentinelError> {
         let stat = match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(rustix::io::Errno::NOENT) => return Ok(Found::Nothing),
             Err(error) => return Err(failed(format!("read /run/{name}"))(error)),
         };
-        // Nothing but a plain file is even opened.
+        // Only a regular file is opened.
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind != FileType::RegularFile {
             let message = format!("/run/{name}: expected a plain file or nothing, found {kind:?}: nothing is touched");
@@ -188,12 +192,12 @@ impl Folder {
         Ok(self.read(name, &stat)?.map_or_else(|| Found::Others(of_others(&stat)), Found::Ours))
     }
 
-    /// Our mark, where the file is ours and still as we made it.
+    /// Reads the marker, if the file is ours and unchanged.
     fn read(&self, name: &str, seen: &Stat) -> Result<Option<Mark>, SentinelError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.dir, name, flags, Mode::empty()) {
             Ok(file) => file,
-            // What this process may not read it has not made.
+            // A file that this process cannot read is not ours.
             Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => return Ok(None),
             Err(error) => return Err(failed(format!("open /run/{name}"))(error)),
         };
@@ -209,9 +213,9 @@ impl Folder {
         Ok(mark.filter(|mark| (stat.st_mtime, u64::from(stat.st_mtime_nsec != 0)) == (mark.made_at, 0)))
     }
 
-    /// Puts a mark in the place of this name, where nothing is or an older one of ours.
+    /// Places a marker under this name, if nothing exists there or only an older marker of ours.
     pub(in crate::node) fn place(&self, name: &str, mark: &Mark) -> Result<Placed, SentinelError> {
-        // One try more, for one of ours that was in the way.
+        // The second try follows the removal of an older marker of ours.
         for _ in 0..2 {
             if self.create(name, mark)? {
                 return Ok(Placed::Made);
@@ -229,7 +233,8 @@ impl Folder {
         Err(SentinelError::Unfit(format!("/run/{name} comes and goes: somebody else is at it just now")))
     }
 
-    /// Makes the file whole and under no name, then gives it the name, unless that is taken. Whether it was free.
+    /// Writes the whole file without a name, then links it to the name unless that is taken. Returns whether the name
+    /// was free.
     fn create(&self, name: &str, mark: &Mark) -> Result<bool, SentinelError> {
         let making = || format!("make /run/{name}");
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -240,7 +245,7 @@ impl Folder {
         let time = Timespec { tv_sec: mark.made_at, tv_nsec: 0 };
         let times = Timestamps { last_access: time, last_modification: time };
         rustix::fs::futimens(&file, &times).map_err(failed(making()))?;
-        // By its descriptor: to link it by no name at all takes a capability that the probe does not have.
+        // Links by the descriptor's path: linking without a path needs a capability that the probe does not have.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         match rustix::fs::linkat(rustix::fs::CWD, path, &self.dir, name, AtFlags::SYMLINK_FOLLOW) {
             Ok(()) => Ok(true),
@@ -249,10 +254,10 @@ impl Folder {
         }
     }
 
-    /// Removes this mark of ours, where it is still as we made it. Whether it was.
+    /// Removes this marker of ours, if it is unchanged. Returns whether it was.
     ///
-    /// Between the last look and the removal somebody may put his own in its place, within microseconds; no call of the kernel removes
-    /// a file by what it holds.
+    /// Between the check and the removal (microseconds) somebody can replace the file with his own. The kernel has no
+    /// call that removes a file by its content.
     fn withdraw(&self, name: &str, mark: &Mark) -> Result<bool, SentinelError> {
         if self.look(name)? != Found::Ours(mark.clone()) {
             return Ok(false);
@@ -261,11 +266,11 @@ impl Folder {
         Ok(true)
     }
 
-    /// Marks that are ours, whoever has made them: another process of ours, or one that has died since.
+    /// Lists all markers of ours, also those of another process of ours that is running or has died.
     fn ours(&self) -> Result<Vec<(String, Mark)>, SentinelError> {
         let reading = || "read the names in /run".to_owned();
         let mut found = Vec::new();
-        // Names of others, however many, hide none of ours.
+        // The filter comes first, so that many unrelated names do not hide a marker of ours.
         let fits = |name: &str| sentinel_name(&format!("/{FOLDER}/{name}")).is_some();
         let names = Dir::read_from(&self.dir).map_err(failed(reading()))?;
         let names =
@@ -273,7 +278,7 @@ impl Folder {
         for entry in names.take(MAX_NAMES) {
             let entry = entry.map_err(failed(reading()))?;
             let Ok(name) = entry.file_name().to_str() else { continue };
-            // What cannot be looked at, or is something else, is not ours.
+            // A file that cannot be read, or that has other content, is not ours.
             if let Ok(Found::Ours(mark)) = self.look(name) {
                 found.push((name.to_owned(), mark));
             }
@@ -285,9 +290,9 @@ impl Folder {
     }
 }
 
-/// Removes the marks that are not wanted any more. Each that was removed, with its operation and the reason.
+/// Removes obsolete markers. Returns the operation and the reason for each removed marker.
 ///
-/// One that cannot be removed keeps none of the others: the first such error is what comes back then.
+/// If one marker cannot be removed, the others are still removed. The first such error is returned.
 pub(in crate::node) fn tend(
     folder: &Folder,
     node: &str,
@@ -297,7 +302,8 @@ pub(in crate::node) fn tend(
 ) -> Result<Vec<(String, &'static str)>, SentinelError> {
     let (mut removed, mut failure) = (Vec::new(), None);
     for (name, mark) in folder.ours()? {
-        // The order of one node says nothing about the mark of another that shares the machine; boot and time do.
+        // The command of one node says nothing about the marker of another node on the same machine. Boot and expiry
+        // do.
         let order = order.filter(|_| mark.node == node);
         let Some(why) = mark.is_over(order, boot, uptime) else { continue };
         match folder.withdraw(&name, &mark) {
@@ -312,7 +318,7 @@ pub(in crate::node) fn tend(
     failure.map_or(Ok(removed), Err)
 }
 
-/// Whose it is, as far as the file tells.
+/// Who owns the file, as far as its metadata shows.
 fn of_others(stat: &Stat) -> String {
     let since = jiff::Timestamp::from_second(stat.st_mtime).map_or_else(|_| "?".to_owned(), |at| at.to_string());
     format!("user {}, last changed {since}", stat.st_uid)

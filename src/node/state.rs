@@ -1,6 +1,6 @@
-//! What the probe keeps over its own restart, in the state folder: one small file, valid for one boot.
+//! What the probe saves across its own restart, in the state folder: one small file, valid for one boot.
 //!
-//! And the lock that lets exactly one probe run per node, whichever way it was started.
+//! The module also has the lock that allows only one probe per node, in pod mode or in unit mode.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -22,25 +22,25 @@ const STATE: &str = "probe.json";
 const LOCK: &str = "probe.lock";
 /// A state file larger than this is not ours.
 const LARGEST: u64 = 4 << 20;
-/// Time between two tries for a lock that another probe holds.
+/// Interval between two attempts to take a lock that another probe holds.
 const LOCK_RETRY: Duration = Duration::from_secs(2);
 
-/// What is kept.
+/// The saved state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Saved {
-    /// The boot it is valid for.
+    /// The boot for which it is valid.
     pub boot_id: String,
-    /// Faults with their history of looks.
+    /// Faults with the history of their checks.
     #[serde(default)]
     pub tracker: Tracker,
-    /// Conditions as last judged: they carry the times of their transitions.
+    /// Conditions of the last judgement, with the times of their transitions.
     #[serde(default)]
     pub conditions: Vec<Condition>,
-    /// What became of the last order.
+    /// Outcome of the last command.
     #[serde(default)]
     pub agent: Option<Outcome>,
-    /// The sockets that a person has named to the probe: a Job on this node uses them, too.
+    /// The sockets that a person has configured for the probe: a Job on this node uses them as well.
     #[serde(default)]
     pub sockets: Flags,
     /// The runtime's socket in use.
@@ -49,12 +49,12 @@ pub struct Saved {
     /// The kubelet's process as last seen.
     #[serde(default)]
     pub kubelet: Option<KubeletProcess>,
-    /// The kubelet's version, as the controller has told it.
+    /// The kubelet's version, as the controller reported it.
     #[serde(default)]
     pub kubelet_version: Option<String>,
 }
 
-/// A process of the kubelet, and what was learned of it.
+/// A process of the kubelet, and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletProcess {
@@ -62,9 +62,9 @@ pub struct KubeletProcess {
     pub pid: i32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
-    /// The same by the wall clock, as it was when this was first reckoned.
+    /// The start time by the wall clock, as first computed.
     pub began: Timestamp,
-    /// Whether a sandbox of a pod has been made since.
+    /// Whether a sandbox of a pod has been created since the start.
     pub creates_pods: bool,
 }
 
@@ -73,18 +73,18 @@ pub struct KubeletProcess {
 pub struct StateFile {
     folder: PathBuf,
     boot_id: String,
-    /// As last written: writing the same again is left out.
+    /// The bytes last written: identical content is not written again.
     written: Vec<u8>,
 }
 
 impl StateFile {
-    /// The file in this folder, for this boot. The folder is made where it is missing.
+    /// Opens the file in this folder, for this boot. Creates the folder if it is missing.
     pub fn open(folder: &Path, boot_id: &str) -> io::Result<Self> {
         make_folder(folder)?;
         Ok(Self { folder: folder.to_path_buf(), boot_id: boot_id.to_owned(), written: Vec::new() })
     }
 
-    /// What an earlier probe of this boot has kept; anything unreadable, foreign or of another boot is nothing.
+    /// Loads what an earlier probe of this boot has saved; an unreadable file, or one of another boot, counts as empty.
     pub fn load(&self, now: Duration) -> Saved {
         let fresh = || Saved { boot_id: self.boot_id.clone(), ..Saved::default() };
         let path = self.folder.join(STATE);
@@ -110,7 +110,7 @@ impl StateFile {
         }
     }
 
-    /// Writes it beside the old one and swaps them, so that a crash leaves one or the other.
+    /// Writes a new file and renames it over the old one, so that a crash leaves one of the two complete.
     pub fn save(&mut self, saved: &Saved) -> io::Result<()> {
         let bytes = serde_json::to_vec(saved).map_err(io::Error::other)?;
         if bytes == self.written {
@@ -138,14 +138,14 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The lock of the node's one probe, held until this is dropped or the process ends.
+/// The lock for the only probe of the node, held until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct OneProbe {
     _file: File,
 }
 
 impl OneProbe {
-    /// Takes the lock, or waits quietly until the probe that holds it ends.
+    /// Takes the lock, or waits until the probe that holds it ends. The wait is logged once.
     pub async fn wait(folder: &Path) -> io::Result<Self> {
         make_folder(folder)?;
         let path = folder.join(LOCK);

@@ -1,11 +1,11 @@
-//! Walking several maps with the same keys side by side: a fleet is looked at name by name, and to search each map anew for each name is
-//! most of what a decision would cost.
+//! Walks several maps with the same keys side by side. A decision goes through the fleet name by name, and a new search of each
+//! map for each name would be most of its cost.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::iter::Peekable;
 
-/// One of the maps, walked along in the order of its keys.
+/// One of the maps, in the order of its keys.
 pub struct Along<I: Iterator>(Peekable<I>);
 
 impl<I: Iterator> fmt::Debug for Along<I> {
@@ -15,12 +15,12 @@ impl<I: Iterator> fmt::Debug for Along<I> {
 }
 
 impl<'k, V, I: Iterator<Item = (&'k String, V)>> Along<I> {
-    /// Along all of these, which are in the order of their keys.
+    /// Walks these entries, which are in the order of their keys.
     pub fn new(all: impl IntoIterator<IntoIter = I>) -> Self {
         Self(all.into_iter().peekable())
     }
 
-    /// What stands under that key. Keys are asked for in their order, each at most once: what comes before one that was asked for is not
+    /// The entry with this key. Keys must be requested in their order, each at most once: an entry before a requested key is not
     /// found any more.
     pub fn at(&mut self, key: &str) -> Option<V> {
         loop {

@@ -1,5 +1,5 @@
-//! In-flight slots: who holds one, who may take one. The ledger is the truth over crashes and leaders; the
-//! virtual one lets a dry run decide as if it had acted.
+//! In-flight slots: which remediation holds one, which may take one. The ledger is authoritative across crashes and leaders. The
+//! virtual ledger lets a dry run decide as if it had acted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::policy::Mode;
 use super::remediation::{Remediation, not_ahead};
 use super::snapshot::{Ledger, Slot, UnreadableRemediation};
 
-/// The kinds of fault that a remediation deals with, healed ones too: they may come back while it runs.
+/// The types of fault that a remediation deals with, including resolved ones: they may come back while it runs.
 pub type Kinds = BTreeSet<FaultType>;
 
 /// The slots of one pass.
@@ -22,7 +22,8 @@ pub struct Slots {
     stored: Option<Ledger>,
     taken: BTreeMap<String, Slot>,
     simulated: Vec<Slot>,
-    /// The kinds of fault of the remediations that hold a slot, by the ledger and by the remediation. One that is not here may be for any.
+    /// The types of fault of the remediations that hold a slot, by the ledger and by the remediation. A remediation without an
+    /// entry may be for any type.
     kinds: BTreeMap<String, Kinds>,
     waiting: BTreeSet<String>,
     unpaid: Vec<String>,
@@ -30,7 +31,7 @@ pub struct Slots {
     doubt: Option<String>,
 }
 
-/// The bounds that a new remediation meets.
+/// The limits for a new remediation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// `maxInFlight` of its policy, as a number.
@@ -40,12 +41,12 @@ pub struct Bounds {
 }
 
 impl Slots {
-    /// Brings the stored ledger in step with the remediations: an open one that was acted on always has its slot; a slot whose
-    /// remediation is over is given back; a slot whose remediation nobody can see is kept for `lag`, since the cache may be behind. A slot
-    /// whose remediation is there and cannot be read is kept: nobody knows that it is over.
+    /// Reconciles the stored ledger with the remediations. An open remediation that has acted always has its slot. The slot of a
+    /// remediation that is over is released. The slot of a remediation that nobody can see is kept for `lag`, because the cache
+    /// may lag. The slot of a remediation that exists and cannot be read is kept, because it is unknown whether it is over.
     ///
-    /// An open remediation that was not acted on and has no slot is one whose creation arrived late, when its slot had been given
-    /// back: it is [unpaid](Self::unpaid). Where there is no ledger nobody knows that, and it is rebuilt with all of them.
+    /// An open remediation that has not acted and has no slot was created late, after its slot had been released. It is
+    /// [unpaid](Self::unpaid). Without a ledger this is unknown, and the ledger is rebuilt with all of them.
     pub fn reconcile(
         stored: Option<&Ledger>,
         remediations: &BTreeMap<String, Remediation>,
@@ -75,12 +76,12 @@ impl Slots {
             );
         }
         for (name, remediation) in remediations {
-            // Also one that only has to put back what it did, however long that is refused: were its slot given back, the next node
-            // would be cordoned, and could not be opened again either, up to `maxUnhealthy` of them.
+            // This includes a remediation with only cleanup left, however long that is refused. If its slot were released, the
+            // next node would be cordoned and could not be uncordoned either, up to `maxUnhealthy` nodes.
             if remediation.mode == Mode::Enforce && remediation.is_open() {
                 let slot = stored.and_then(|ledger| ledger.slots.get(name));
                 if slot.is_none() && remediation.phase.is_final() {
-                    // It only puts back what it did, a good while after its end.
+                    // Only cleanup is left, long after the remediation has ended.
                     continue;
                 }
                 if stored.is_some() && slot.is_none() && !remediation.was_begun() {
@@ -109,18 +110,18 @@ impl Slots {
         }
     }
 
-    /// The same, where nothing may be begun as long as that doubt stands.
+    /// The same slots, but nothing may start while this doubt exists.
     #[must_use]
     pub fn in_doubt(self, doubt: Option<String>) -> Self {
         Self { doubt, ..self }
     }
 
-    /// Why nothing at all may be begun, if so.
+    /// Why nothing at all may start, if so.
     pub fn doubt(&self) -> Option<&str> {
         self.doubt.as_deref()
     }
 
-    /// Whether there is a ledger to spend from.
+    /// Whether there is a ledger.
     pub const fn is_known(&self) -> bool {
         self.stored.is_some()
     }
@@ -130,13 +131,13 @@ impl Slots {
         self.stored.as_ref().is_some_and(|ledger| ledger.slots.contains_key(remediation))
     }
 
-    /// Open remediations that nobody has acted in and that have no slot, oldest first. Each gets one where there is room, which
-    /// has to be stored before anything is done in it; where there is none, it is at its end.
+    /// Open remediations that have not acted and have no slot, oldest first. Each gets a slot where there is room, and the slot
+    /// must be stored before the remediation acts. Where there is no room, the remediation ends.
     pub fn unpaid(&self) -> Vec<String> {
         self.unpaid.clone()
     }
 
-    /// A remediation of that node that holds a slot although nobody can see it (yet), other than `name`.
+    /// A remediation of the node, other than `name`, that holds a slot although nobody can see it (yet).
     pub fn unseen_remediation(&self, node: &str, name: &str) -> Option<&str> {
         self.waiting
             .iter()
@@ -145,7 +146,7 @@ impl Slots {
             .map(String::as_str)
     }
 
-    /// The youngest age at which a slot without a visible remediation is given back, for the next look.
+    /// Time until the next slot without a visible remediation is released, for the next check.
     pub fn next_release(&self, now: Timestamp, lag: Duration) -> Option<Duration> {
         self.waiting
             .iter()
@@ -154,7 +155,7 @@ impl Slots {
             .min()
     }
 
-    /// Notes that a simulated remediation would hold a slot now.
+    /// Records that a simulated remediation would hold a slot now.
     pub fn simulate(&mut self, remediation: &Remediation) {
         let (node, policy) = (remediation.node.clone(), remediation.policy.clone());
         self.simulated.push(Slot { node, policy, taken_at: remediation.started_at, kinds: Some(remediation.kinds()) });
@@ -171,8 +172,8 @@ impl Slots {
         self.taken.values().chain(simulated).filter(move |slot| slot.policy == policy).map(|slot| slot.node.as_str())
     }
 
-    /// Remediations of this policy in flight that deal with a fault of one of these kinds, or may, on other nodes than `but`; a dry run
-    /// counts what it simulates.
+    /// Remediations of this policy in flight that deal with a fault of one of these types, or may, on nodes other than `but`. A
+    /// dry run counts what it simulates.
     pub fn in_flight_for(&self, policy: &str, mode: Mode, faults: &Kinds, but: Option<&str>) -> u32 {
         let is_other = |slot: &Slot| slot.policy == policy && Some(slot.node.as_str()) != but;
         let is_such = |kinds: Option<&Kinds>| kinds.is_none_or(|kinds| !kinds.is_disjoint(faults));
@@ -182,13 +183,13 @@ impl Slots {
         u32::try_from(taken.count() + simulated.count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether the stored slot of that remediation is noted to be for this kind of fault, too: then every leader counts it.
+    /// Whether the stored slot of that remediation includes this type of fault. Then every leader counts it.
     pub fn is_noted(&self, remediation: &str, kind: FaultType) -> bool {
         let slot = self.stored.as_ref().and_then(|ledger| ledger.slots.get(remediation));
         slot.and_then(|slot| slot.kinds.as_ref()).is_some_and(|kinds| kinds.contains(&kind))
     }
 
-    /// Notes in the slot of that remediation that it is for a fault of this kind, too.
+    /// Adds this type of fault to the slot of that remediation.
     pub fn note(&mut self, remediation: &str, kind: FaultType) {
         let (Some(slot), Some(kinds)) = (self.taken.get_mut(remediation), self.kinds.get_mut(remediation)) else {
             return;
@@ -228,8 +229,8 @@ impl Slots {
         None
     }
 
-    /// Takes a slot for a new remediation. Ask [`Self::refuse`] first. A slot that was taken before a remediation that
-    /// could not be created is taken anew: for how long it may go unseen counts from [about now](Self::held_since).
+    /// Takes a slot for a new remediation. Ask [`Self::refuse`] first. When a remediation could not be created after it had taken
+    /// a slot, it takes the slot again: the time for which it may be unseen counts from [about now](Self::held_since).
     pub fn take(&mut self, remediation: &str, slot: Slot, mode: Mode) {
         match mode {
             Mode::Enforce => {
@@ -241,24 +242,24 @@ impl Slots {
         }
     }
 
-    /// Since when a remediation of that name that is to be made holds its slot. While it cannot be made that is said anew now and
-    /// then: a slot of a remediation that nobody sees is kept for `lag`, and each time the ledger is written.
+    /// Since when a remediation that is to be created holds its slot. While it cannot be created, this time is renewed now and
+    /// then: the slot of a remediation that nobody sees is kept for `lag`, and each renewal writes the ledger.
     pub fn held_since(&self, remediation: &str, now: Timestamp, lag: Duration) -> Timestamp {
         let blocked = self.slot(remediation).map(|slot| slot.taken_at);
         blocked.filter(|taken_at| since(now, *taken_at) < lag / 2).unwrap_or(now)
     }
 
-    /// The slot that a remediation of that name holds already (its creation failed after the slot was taken).
+    /// The slot that a remediation with this name holds already (its creation failed after it had taken the slot).
     pub fn slot(&self, remediation: &str) -> Option<&Slot> {
         self.taken.get(remediation)
     }
 
-    /// Whether a remediation of that name holds a slot already.
+    /// Whether a remediation with this name holds a slot already.
     pub fn has(&self, remediation: &str) -> bool {
         self.slot(remediation).is_some()
     }
 
-    /// The same without the slot that a remediation of that name holds.
+    /// The same slots without the one of the remediation with this name.
     #[must_use]
     pub fn without(&self, remediation: &str) -> Self {
         let mut others = self.clone();
@@ -266,8 +267,8 @@ impl Slots {
         others
     }
 
-    /// The ledger to store, if it differs from the stored one. A missing one is made anew only where
-    /// `rebuild` says that all open remediations are known.
+    /// The ledger to store, if it differs from the stored one. A missing ledger is created only where `rebuild` says that all
+    /// open remediations are known.
     pub fn to_store(&self, rebuild: bool) -> Option<Ledger> {
         let ledger = Ledger { slots: self.taken.clone() };
         match &self.stored {
@@ -277,7 +278,8 @@ impl Slots {
     }
 }
 
-/// The slot of an open remediation that cannot be read, where the ledger is lost: for any kind of fault, since nobody knows which.
+/// The slot of an open remediation that cannot be read, where the ledger is lost. It is for any type of fault, because the type
+/// is unknown.
 fn rebuilt(remediation: &UnreadableRemediation, now: Timestamp) -> Option<Slot> {
     let node = remediation.node.clone().filter(|_| remediation.is_open)?;
     let policy = remediation.policy.clone().unwrap_or_default();

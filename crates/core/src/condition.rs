@@ -12,9 +12,9 @@ use super::tri_state::TriState;
 /// One condition as judged, before it gets its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// Which.
+    /// The type.
     pub kind: ConditionType,
-    /// How it stands.
+    /// The status.
     pub status: TriState,
     /// Why, from the closed set.
     pub reason: ConditionReason,
@@ -22,13 +22,14 @@ pub struct Judged {
     pub message: String,
 }
 
-/// The conditions that are the probe's to judge by its checks.
+/// The conditions that the probe judges by its checks.
 pub fn looked_at() -> impl Iterator<Item = ConditionType> {
     OF_PROBE.iter().map(|(kind, _)| *kind)
 }
 
-/// The conditions that are the probe's to judge, and what is said where none of their faults is seen. Each is about the kinds of fault
-/// whose [`FaultSpec`](crate::faults::FaultSpec) names it: what cannot be checked for one condition is no gap of another.
+/// The conditions that the probe judges, each with the message where no fault of it is seen. Each condition is about the kinds of
+/// fault whose [`FaultSpec`](crate::faults::FaultSpec) names it. A check that is impossible for one condition is no gap of
+/// another.
 const OF_PROBE: [(ConditionType, &str); 14] = [
     (ConditionType::RuntimeReady, "the runtime answers, and so do its lists"),
     (
@@ -57,14 +58,14 @@ const OF_PROBE: [(ConditionType, &str); 14] = [
     (ConditionType::ProbeCoverageComplete, "every collector of the probe works"),
 ];
 
-/// The kinds of fault that one of the probe's conditions is about; none for the others.
+/// The kinds of fault that one of the probe's conditions is about; none for the other conditions.
 pub fn faults_of(condition: ConditionType) -> impl Iterator<Item = FaultType> {
     FaultType::ALL.into_iter().filter(move |kind| kind.spec().condition == Some(condition))
 }
 
-/// Kinds of fault that a report without them does not speak of: nobody looked, or not everywhere. `standing` is how a
-/// condition stands in the report, with its reason; one that is missing says nothing. A suspicion is no gap: it is in
-/// the report.
+/// Kinds of fault about which a report without them says nothing: nobody checked, or not everywhere. `standing` returns the state
+/// of a condition in the report, with its reason. A missing condition says nothing. A suspicion is no gap, since the report
+/// contains it.
 pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(TriState, &'a str)>) -> BTreeSet<FaultType> {
     let has_gap = |kind: ConditionType| match standing(kind) {
         Some((TriState::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
@@ -75,8 +76,7 @@ pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(TriState, &'a st
     looked_at().filter(|kind| has_gap(*kind)).flat_map(faults_of).collect()
 }
 
-/// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could look,
-/// True on a clean look.
+/// The probe's conditions: False on a confirmed fault, Unknown on a suspicion or where nobody could check, True on a clean check.
 pub fn of_probe(faults: &[Fault], findings: &Findings, safety: &RestartSafety) -> Vec<Judged> {
     let mut judged: Vec<Judged> =
         OF_PROBE.iter().map(|(kind, clean)| of_faults(*kind, clean, faults, findings)).collect();
@@ -98,7 +98,7 @@ fn of_faults(kind: ConditionType, clean: &str, faults: &[Fault], findings: &Find
     let of: Vec<FaultType> = faults_of(kind).collect();
     let ours = || faults.iter().filter(|fault| of.contains(&fault.kind));
     let worst = ours().find(|fault| fault.state == FaultState::Confirmed).or_else(|| ours().next());
-    // A fault of one kind hides no gap of another.
+    // A fault of one kind hides no gap of another kind.
     let shortage = findings.shortage.filter(|_| kind == ConditionType::HostHealthy);
     let gap = of.iter().filter(|kind| ours().all(|fault| fault.kind != **kind)).find_map(|kind| gap(*kind, findings));
     let of_shortage =
@@ -122,7 +122,7 @@ fn of_faults(kind: ConditionType, clean: &str, faults: &[Fault], findings: &Find
     Judged { kind, status, reason, message }
 }
 
-/// What kept us from looking for this kind. A single object that is neither sick nor clean yet is no gap.
+/// Why the probe did not check for this kind, if it did not. A single object that is neither faulty nor clean yet is no gap.
 fn gap(kind: FaultType, findings: &Findings) -> Option<(ConditionReason, String)> {
     let Some(coverage) = findings.coverage.get(&kind) else {
         return Some((ConditionReason::NotYetChecked, format!("{kind} was not checked yet")));
@@ -193,7 +193,7 @@ mod tests {
     fn a_fault_of_one_kind_hides_no_gap_of_another() {
         use crate::examples::done;
         use crate::observation::{Reading, TaskAnswer};
-        // One task is lost, and of the others none was asked since the probe began without its memory.
+        // One task is lost. None of the other tasks was asked since the probe began without its memory.
         let mut node = Node::healthy();
         node.tasks.clear();
         let took = Duration::from_millis(3);
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!((status, reason), (TriState::Unknown, ConditionReason::FaultSuspected), "all were looked at");
     }
 
-    /// What takes leftovers away is verified also while no kubelet runs.
+    /// The removal of orphans is also verified while no kubelet runs.
     #[test]
     fn without_a_kubelet_what_is_left_over_is_still_looked_for() {
         let mut node = Node::healthy();

@@ -1,4 +1,4 @@
-//! Since when each condition stands as policies ask for it, by the clock of who looks.
+//! Since when each condition has been as policies ask for it, by the watcher's clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use super::moment::begun;
 use super::policy::Policy;
 use super::snapshot::NodeView;
 
-/// What policies ask for, all of them together.
+/// What all policies together ask for.
 pub fn asked<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a ConditionMatcher> {
     rules(policies).flatten()
 }
 
-/// The same, rule by rule.
+/// What all policies ask for, rule by rule.
 pub fn rules<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> impl Iterator<Item = &'a [ConditionMatcher]> {
     policies.into_iter().flat_map(|policy| &policy.rules).map(|rule| rule.conditions.as_slice())
 }
 
-/// Since when a condition stands as one rule asks for it.
+/// Since when a condition has been as one rule asks for it.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
-    /// Without a gap; `None` = it does not stand so now.
+    /// Without a gap. `None`: it is not so now.
     since: Option<Duration>,
     /// With short gaps.
     stay: Stay,
@@ -39,7 +39,7 @@ impl Clock {
         Self { since: Some(now), stay: Stay::begun(moment(now)) }
     }
 
-    /// It stands so; whether it has come again.
+    /// Records that the condition is as asked for. Returns whether it has come back.
     fn stands(&mut self, now: Duration) -> bool {
         let is_back = self.since.is_none();
         self.stay = if is_back { self.stay.seen(moment(now)) } else { self.stay.stood(moment(now)) };
@@ -47,7 +47,7 @@ impl Clock {
         is_back
     }
 
-    /// It does not stand so any more; whether that is new.
+    /// Records that the condition is not as asked for. Returns whether that is new.
     fn goes(&mut self, now: Duration) -> bool {
         let was_there = self.since.take().is_some();
         if was_there {
@@ -66,14 +66,14 @@ impl Clock {
 /// What is remembered of the conditions of one type.
 #[derive(Clone, Debug)]
 struct Kept {
-    /// As it stood when it was first seen with this status and reason; where it is away, as it stood last.
+    /// The condition when it was first seen with this status and reason. While it is absent, its last state.
     condition: ExternalCondition,
-    /// Since when it is there without a gap, for the rule that has seen it for longest, and when that was by the wall clock, once
-    /// that was asked for.
+    /// Since when it is present without a gap, for the rule that has seen it for longest, and the wall-clock time of that, once
+    /// it was asked for.
     first_seen: Option<(Duration, Timestamp)>,
     /// By all that a rule asks for of this type.
     clocks: BTreeMap<Asking, Clock>,
-    /// How often it has come again after a short gap.
+    /// How often it has come back after a short gap.
     flap: Option<Flap>,
 }
 
@@ -86,7 +86,7 @@ impl Kept {
         self.clocks.values().any(|clock| clock.since.is_some())
     }
 
-    /// Takes over how it stands now, and what is asked for of this type; whether anything has changed that a decision reads.
+    /// Records the current state, and what is asked for of this type. Returns whether anything has changed that a decision reads.
     fn note(&mut self, now_stands: Option<&ExternalCondition>, askings: &[Asking], now: Duration) -> bool {
         let was_there = self.is_there();
         let running = self.clocks.values().filter(|clock| clock.since.is_some()).count();
@@ -124,7 +124,7 @@ impl Kept {
         self.flap = Some(before.map_or_else(|| Flap::first(Change::Fault, now), |flap| flap.with(Change::Fault, now)));
     }
 
-    /// Whether it is away and nothing of it counts any more.
+    /// Whether it is absent and nothing of it counts any more.
     fn is_over(&self, now: Moment) -> bool {
         self.clocks.is_empty() && self.flap.is_none_or(|flap| flap.settled(now).is_none())
     }
@@ -134,7 +134,7 @@ impl Kept {
         let lasted = |(asking, clock): (&Asking, &Clock)| Some((asking.clone(), clock.lasted(now)?));
         let lasted = self.clocks.iter().filter_map(lasted).collect();
         self.flap = self.flap.and_then(|flap| flap.settled(moment(now)));
-        // Told once, so that it is the same from pass to pass, whatever the wall clock does.
+        // Computed once, so it is the same from pass to pass, whatever the wall clock does.
         let told = self.first_seen.filter(|(known, _)| *known == since);
         let (_, first_seen) = *self.first_seen.insert(told.unwrap_or((since, begun(wall, now.saturating_sub(since)))));
         Some(ObservedCondition {
@@ -156,15 +156,15 @@ struct OfNode {
     asked: BTreeMap<String, Vec<Asking>>,
 }
 
-/// The conditions that policies ask for, by node. A node without any has no place here.
+/// The conditions that policies ask for, by node. A node without any has no entry.
 ///
-/// Moments are given as the time since whoever looks began to: they never go back.
+/// Moments are the time since the watcher started. They never go back.
 #[derive(Clone, Debug, Default)]
 pub struct ConditionHistory(BTreeMap<String, OfNode>);
 
 impl ConditionHistory {
-    /// Takes over how the Node stands now; whether anything has changed that a decision reads. To be told of every change of
-    /// the Node and of the policies, or a condition that was gone for a moment is taken for one that has stayed.
+    /// Records the current state of the Node. Returns whether anything has changed that a decision reads. Call it for every
+    /// change of the Node and of the policies. Otherwise a condition that was gone for a moment counts as present all the time.
     pub fn note(&mut self, node: &str, view: &NodeView, policies: &[Policy], now: Duration) -> bool {
         let selecting = || policies.iter().filter(|policy| policy.selector.matches(&view.labels));
         let before = self.0.remove(node).filter(|known| known.uid == view.uid);
@@ -198,7 +198,7 @@ impl ConditionHistory {
         self.0.remove(node);
     }
 
-    /// What stands where, and for how long. `wall` is the wall clock at `now`.
+    /// The conditions on each node, and how long they have lasted. `wall` is the wall clock at `now`.
     pub fn noticed(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, Vec<ObservedCondition>> {
         let told = |of: &mut OfNode| -> Vec<ObservedCondition> {
             let OfNode { conditions, asked, .. } = of;

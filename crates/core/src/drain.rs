@@ -1,7 +1,7 @@
-//! Draining a node: which of its pods are evicted, which stay, what keeps a pod there, and how a round is told.
+//! The drain of a node: which of its pods are evicted, which stay, what blocks a pod, and how a round is reported.
 //!
-//! A drain is gone about in rounds. Each asks the API server anew which pods the node has, and evicts those that are to go, as
-//! their disruption budgets allow. It is done when two rounds in a row have found none that is left: a pod that the scheduler had
+//! A drain runs in rounds. Each round reads the pods of the node from the API server again, and evicts those that must leave, as
+//! their disruption budgets allow. The drain is done when two rounds in a row have found no such pod: a pod that the scheduler
 //! bound right before the cordon may show only after the first.
 
 use std::collections::BTreeMap;
@@ -15,22 +15,22 @@ use super::faults::Holds;
 use super::text;
 use super::tri_state::TriState;
 
-/// Most evictions that are accepted in one round.
+/// Maximum number of accepted evictions in one round.
 const MAX_EVICTIONS: usize = 20;
-/// Most evictions that are asked for in one round, those that a budget refuses included.
+/// Maximum number of eviction requests in one round, including those that a budget refuses.
 const MAX_TRIES: usize = 60;
 /// Stop the round after this many unexplained 429 answers. One may come from a webhook for one pod; several mean an overloaded
 /// API server.
 const MAX_BUSY: usize = 3;
-/// In so many rounds in a row no pod has to be left before a node is drained.
+/// Number of rounds in a row without a pod left after which a node is drained.
 pub const EMPTY_ROUNDS: u32 = 2;
-/// Least time between two rounds of which each counts as quiet.
+/// Minimum time between two rounds that both count as quiet.
 pub const QUIET_APART: Duration = Duration::from_secs(5);
-/// Most pods that are named in a sentence, of each kind.
+/// Maximum number of pods of each kind that a sentence names.
 const MAX_NAMED: usize = 4;
-/// What is said of a round that has found nothing more to evict, or to wait for.
+/// The sentence of a round that has found nothing more to evict or to wait for.
 const QUIET: &str = "no pod is left that was to go";
-/// Longest name of a pod, and longest reason, in a sentence, in bytes.
+/// Longest pod name and longest reason in a sentence, in bytes.
 const MAX_PART: usize = 120;
 
 /// How a node is drained.
@@ -56,29 +56,29 @@ pub struct Drain {
     pub excluded_namespaces: Vec<String>,
 }
 
-/// Who makes a pod again.
+/// Who recreates a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Owner {
-    /// A `DaemonSet`: it would make it again on this very node.
+    /// A `DaemonSet`, which would recreate it on this very node.
     DaemonSet,
-    /// The kubelet itself, from a file: the API server has only its mirror, and cannot end it.
+    /// The kubelet itself, from a file. The API server has only its mirror pod, and cannot end it.
     Kubelet,
-    /// Another controller, which makes it again elsewhere.
+    /// Another controller, which recreates it elsewhere.
     #[default]
     Controller,
     /// Nobody.
     Nobody,
 }
 
-/// How far a pod is.
+/// The state of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodState {
-    /// It is to run, or does.
+    /// It runs, or will run.
     #[default]
     Live,
     /// It is being deleted.
     Terminating,
-    /// It has come to its end (phase Succeeded or Failed).
+    /// It has finished (phase Succeeded or Failed).
     Finished,
 }
 
@@ -88,53 +88,53 @@ pub enum PodState {
 pub struct NodePod {
     /// Which pod.
     pub pod: PodRef,
-    /// Who makes it again.
+    /// Who recreates it.
     pub owner: Owner,
-    /// How far it is.
+    /// Its state.
     pub state: PodState,
     /// Whether it has data in an `emptyDir`.
     pub has_empty_dir: bool,
-    /// Whether it is one of this project's own.
+    /// Whether it belongs to this project.
     pub is_ours: bool,
-    /// Whether it says itself that it is to be ended without any time: an eviction that names none would remove it from the API
-    /// while its containers run.
+    /// Whether it asks to be ended without a grace period. An eviction without a grace period of its own would remove it from the
+    /// API while its containers run.
     pub has_no_grace: bool,
-    /// Whether it was made after the cordon, and tolerates that: evicted it would come back once more.
+    /// Whether it was created after the cordon and tolerates it. After an eviction it would come back.
     pub is_back: bool,
 }
 
-/// What becomes of a pod in a round.
+/// The decision for a pod in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It may stay: the drain does not wait for it.
+    /// It may stay. The drain does not wait for it.
     Stays,
-    /// It is on its way out; that is waited for.
+    /// It is terminating. The drain waits for it.
     Going,
-    /// It is to be evicted.
+    /// It must be evicted.
     Evict,
-    /// It is not evicted, and holds the drain up.
+    /// It is not evicted, and it blocks the drain.
     Blocked(String),
 }
 
-/// What keeps a node from ending pods that are evicted: on such a one they stay Terminating, are missed where they are served from,
-/// and those of a `StatefulSet` cannot come back anywhere.
+/// What prevents a node from ending evicted pods. On such a node they stay Terminating, and their service lacks them. Those of a
+/// `StatefulSet` cannot come back anywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CannotEnd {
-    /// By a confirmed fault.
+    /// A confirmed fault.
     Known(String),
-    /// By a suspicion, or since nobody knows how the node is.
+    /// A suspicion, or the state of the node is unknown.
     Doubtful(String),
 }
 
-/// Whether runtime or kubelet keep the node from ending pods. `ready` is the condition of the Node, `kubelet_works` the word of its
-/// probe; what is not known is no yes.
+/// Whether runtime or kubelet prevent the node from ending pods. `ready` is the condition of the Node, `kubelet_works` the report
+/// of its probe. Unknown does not count as yes.
 pub fn cannot_end<'f>(
     ready: TriState,
     kubelet_works: TriState,
     faults: impl IntoIterator<Item = &'f Fault>,
 ) -> Option<CannotEnd> {
     let mut found: Vec<&Fault> = faults.into_iter().filter(|fault| fault.kind.spec().pods_cannot_end).collect();
-    // The same in whatever order they are named.
+    // The result does not depend on the order of the faults.
     found.sort_by_key(|fault| (fault.state != FaultState::Confirmed, fault.kind, &fault.id));
     if let Some(fault) = found.first() {
         let what = format!("{} ({})", fault.kind, fault.subject);
@@ -151,8 +151,8 @@ pub fn cannot_end<'f>(
     (ready == TriState::Unknown).then(|| CannotEnd::Doubtful("the Node is Ready=Unknown".to_owned()))
 }
 
-/// Pods below which something hangs, by uid, with what it is: a deletion above it would hang as well, so that is to be released
-/// first. A suspicion is enough.
+/// Pods that hold something that hangs, by uid, with what it is. A deletion of such a pod would hang as well, so the hung process
+/// must be released first. A suspicion is enough.
 pub fn hung<'f>(faults: impl IntoIterator<Item = &'f Fault>) -> BTreeMap<String, String> {
     let of_pods = faults.into_iter().filter(|fault| fault.kind.spec().holds != Holds::Nothing).flat_map(|fault| {
         let pods = [&fault.subject.pod, &fault.target.pod].into_iter().flatten();
@@ -162,7 +162,7 @@ pub fn hung<'f>(faults: impl IntoIterator<Item = &'f Fault>) -> BTreeMap<String,
 }
 
 impl Drain {
-    /// What becomes of this pod.
+    /// The decision for this pod.
     pub fn fate(&self, pod: &NodePod, hung: &BTreeMap<String, String>) -> Fate {
         let is_left_out = self.excluded_namespaces.iter().any(|like| text::matches_pattern(like, &pod.pod.namespace));
         let has_place_here = matches!(pod.owner, Owner::DaemonSet | Owner::Kubelet) || pod.is_ours || is_left_out;
@@ -189,29 +189,29 @@ impl Drain {
         Fate::Evict
     }
 
-    /// The time to end that is sent with an eviction, in seconds: what the policy asks for, and else none, which is the pod's own.
-    /// One of its own that is no time at all becomes the shortest there is.
+    /// The grace period that is sent with an eviction, in seconds. It is what the policy asks for. Otherwise none is sent, and
+    /// the pod's own applies. If the pod's own is zero, the shortest possible one is sent.
     pub fn grace_for(&self, pod: &NodePod) -> Option<u32> {
         self.grace_period_seconds.or_else(|| pod.has_no_grace.then_some(1))
     }
 }
 
-/// What the API server says to one eviction.
+/// The API server's answer to one eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is accepted: the pod is on its way out.
+    /// Accepted: the pod is terminating.
     Accepted,
-    /// There is no such pod any more, or another one has its name.
+    /// The pod does not exist any more, or another pod has its name.
     Gone,
-    /// It is refused, for this reason.
+    /// Refused, for this reason.
     Refused(String),
-    /// It is put off, and nobody says for which budget: by the server, or by a webhook.
+    /// Deferred without a named budget, by the server or by a webhook.
     Busy(String),
-    /// Nobody is asked further in this round, for this reason.
+    /// No further request in this round, for this reason.
     Stop(String),
 }
 
-/// One round, as it goes.
+/// One round in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     going: Vec<PodRef>,
@@ -225,9 +225,9 @@ pub struct Round {
 }
 
 impl Round {
-    /// Sorts the pods of a node. Those to be evicted are asked for in another order in each round: `name` says which it is, such as the
-    /// operation and how old that is. So many that are refused do not keep the others waiting for ever, and nodes that are drained
-    /// at the same time do not all begin with the same namespace.
+    /// Sorts the pods of a node. The order of the evictions differs from round to round: `name` identifies the round, such as the
+    /// operation and its age. So many refused pods do not keep the others waiting for ever, and nodes that are drained at the
+    /// same time do not all begin with the same namespace.
     pub fn begin(drain: &Drain, pods: &[NodePod], hung: &BTreeMap<String, String>, name: &str) -> Self {
         let mut round = Self::default();
         for pod in pods {
@@ -244,21 +244,21 @@ impl Round {
         round
     }
 
-    /// The same on a node that surely cannot end pods, and is drained all the same: what is on its way out stays so until the node works
-    /// again or is rebooted, and is not waited for.
+    /// The same on a node that certainly cannot end pods and is drained all the same. Terminating pods stay like that until the
+    /// node works again or is rebooted, so the drain does not wait for them.
     #[must_use]
     pub const fn endless(mut self, is_endless: bool) -> Self {
         self.is_endless = is_endless;
         self
     }
 
-    /// The next pod to be evicted in this round, if one is. Its answer goes to [`Round::answered`].
+    /// The next pod to evict in this round, if there is one. Its answer goes to [`Round::answered`].
     pub fn take(&mut self) -> Option<NodePod> {
         let is_over = self.stopped.is_some() || self.accepted >= MAX_EVICTIONS || self.asked >= MAX_TRIES;
         if is_over { None } else { self.next.pop() }
     }
 
-    /// Takes the answer over.
+    /// Records the answer.
     pub fn answered(&mut self, pod: NodePod, answer: Answer) {
         self.asked = self.asked.saturating_add(1);
         match answer {
@@ -282,12 +282,12 @@ impl Round {
         }
     }
 
-    /// Ends the round before its time.
+    /// Ends the round early.
     pub fn stop(&mut self, why: &str) {
         self.stopped.get_or_insert_with(|| why.to_owned());
     }
 
-    /// Whether nothing is left to be done or waited for.
+    /// Whether nothing is left to do or to wait for.
     pub fn is_quiet(&self) -> bool {
         self.next.is_empty() && self.blocked.is_empty() && (self.going.is_empty() || self.is_endless)
     }
@@ -297,7 +297,8 @@ impl Round {
         self.going.len().saturating_add(self.next.len()).saturating_add(self.blocked.len())
     }
 
-    /// How the round ends, in one sentence that names what keeps pods there. The same in each round in which nothing changes.
+    /// The result of the round, in one sentence that names what blocks pods. It is the same in each round in which nothing
+    /// changes.
     pub fn sentence(&self) -> String {
         if self.left() == 0 {
             return QUIET.to_owned();
@@ -331,7 +332,7 @@ fn short(pod: &PodRef) -> String {
     text::bounded(&pod.to_string(), MAX_PART)
 }
 
-/// The first of them, and how many more there are.
+/// The first of them, and the number of the others.
 fn some_of(all: &[String]) -> String {
     let named = all.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(MAX_NAMED) {
@@ -389,7 +390,7 @@ mod tests {
             let pod = with(change);
             assert_eq!(plain.fate(&pod, &none), bare, "{pod:?}");
             assert_eq!(all.fate(&pod, &none), forced, "{pod:?}");
-            // What hangs below a pod keeps it, whatever the policy allows; what stays anyway, or goes, is not held up by it.
+            // A hung process blocks its pod, whatever the policy allows. It does not block a pod that stays or terminates anyway.
             let expected = if matches!(bare, Fate::Stays | Fate::Going) { bare } else { blocked("X") };
             assert_eq!(all.fate(&pod, &hung), expected, "{pod:?}");
         }

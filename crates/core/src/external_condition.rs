@@ -1,13 +1,13 @@
 //! Conditions that other tools (or the kubelet) write on a Node, as far as policies ask for them.
 //!
-//! What such a condition means is that tool's to say, and so is its polarity: the True of node-problem-detector is a
-//! problem, the True of the kubelet and of the EKS node monitoring agent is none. So a rule names type and status, and it is
-//! a fault only where some policy that selects the node asks for it.
+//! What such a condition means is defined by its tool, and so is its polarity. True of node-problem-detector is a problem. True
+//! of the kubelet and of the EKS node monitoring agent is none. So a rule names type and status, and the condition is a fault
+//! only where some policy that selects the node asks for it.
 //!
-//! For how long it has been there is counted by the controller from when it first saw it so: for each rule by all that it asks
-//! for of that type, so that no change of the reason, or from one status to another that the rule asks for as well, begins it
-//! anew. The times in a condition prove little: a tool that changes the reason back and forth moves `lastTransitionTime` each time, one that is started again may
-//! write it anew, and `lastHeartbeatTime` is years old where nothing ever changes.
+//! The controller counts how long a condition has lasted, from when it first saw it. It counts for each rule, by all that the
+//! rule asks for of that type. So a change of the reason, or to another status that the rule asks for as well, does not start the
+//! time again. The times in a condition prove little. A tool that changes the reason back and forth moves `lastTransitionTime`
+//! each time. A tool that restarts may write it anew. `lastHeartbeatTime` is years old where nothing ever changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::node_condition::NodeCondition;
 use super::text::bounded;
 use super::tri_state::TriState;
 
-/// Longest type of a condition, in bytes: a longer one cannot be asked for.
+/// Longest type of a condition, in bytes. A policy cannot ask for a longer one.
 pub const MAX_TYPE: usize = 316;
 /// Longest reason that is kept, in bytes, as in a policy.
 pub const MAX_REASON: usize = 256;
@@ -31,22 +31,22 @@ const MAX_CONDITIONS: usize = 64;
 /// Most conditions of one node that are faults at the same time.
 pub const MAX_NOTICED: usize = 16;
 
-/// A condition as it stands on a Node.
+/// A condition, as the Node has it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExternalCondition {
     /// Its type.
     pub kind: String,
-    /// How it stands.
+    /// Its status.
     pub status: TriState,
-    /// The tool's word for why; may be empty.
+    /// The tool's reason; may be empty.
     pub reason: String,
-    /// The tool's sentence; may be empty.
+    /// The tool's message; may be empty.
     pub message: String,
 }
 
 impl ExternalCondition {
-    /// A condition with these words, bounded; `None` where nobody can ask for it: its type is empty, too long or one that
-    /// this controller writes itself, or its status is none that Kubernetes knows.
+    /// A condition with these texts, bounded. `None` where no policy can ask for it: its type is empty, too long or one that this
+    /// controller writes itself, or its status is unknown to Kubernetes.
     pub fn new(kind: &str, status: &str, reason: &str, message: &str) -> Option<Self> {
         if !can_be_asked_for(kind) {
             return None;
@@ -57,7 +57,7 @@ impl ExternalCondition {
         Some(Self { kind: kind.to_owned(), status, reason, message })
     }
 
-    /// What a fault of it is about.
+    /// The subject of a fault about it.
     fn subject(&self) -> Subject {
         let standing = ConditionStatus { status: self.status, reason: self.reason.clone() };
         Subject { condition: Some(standing), ..Subject::named(SubjectKind::Condition, bounded(&self.kind, MAX_TYPE)) }
@@ -69,7 +69,7 @@ pub fn can_be_asked_for(kind: &str) -> bool {
     !kind.is_empty() && kind.len() <= MAX_TYPE && NodeCondition::named(kind).is_none()
 }
 
-/// All that is kept of a Node's conditions, in order of their types.
+/// All conditions of a Node that are kept, sorted by type.
 pub fn sorted(conditions: impl IntoIterator<Item = ExternalCondition>) -> Arc<[ExternalCondition]> {
     let mut all: Vec<ExternalCondition> = conditions.into_iter().take(MAX_CONDITIONS).collect();
     all.sort();
@@ -77,18 +77,18 @@ pub fn sorted(conditions: impl IntoIterator<Item = ExternalCondition>) -> Arc<[E
     all.into()
 }
 
-/// How a condition stands on a Node.
+/// The state of a condition on a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionState<'a> {
-    /// The Node has none of this type.
+    /// The Node has no condition of this type.
     Absent,
-    /// It stands so.
+    /// The Node has this one.
     As(&'a ExternalCondition),
-    /// There are two of this type, which no API server should let be: nobody knows which of them holds.
+    /// The Node has two of this type, which no API server should accept. It is unknown which of them is valid.
     Contradictory,
 }
 
-/// How the condition of this type stands among those of a Node.
+/// The state of the condition of this type among those of a Node.
 pub fn standing<'a>(conditions: &'a [ExternalCondition], kind: &str) -> ConditionState<'a> {
     let mut of_type = conditions.iter().filter(|one| one.kind == kind);
     match (of_type.next(), of_type.next()) {
@@ -103,9 +103,9 @@ pub fn standing<'a>(conditions: &'a [ExternalCondition], kind: &str) -> Conditio
 pub struct ConditionMatcher {
     /// Type of the condition.
     pub kind: String,
-    /// The status that is the fault.
+    /// The status that counts as the fault.
     pub status: TriState,
-    /// The reasons that are meant; empty = any.
+    /// The reasons that it asks for; empty = any.
     pub reasons: BTreeSet<String>,
 }
 
@@ -114,12 +114,12 @@ impl ConditionMatcher {
         self.kind == kind && self.status == status && (self.reasons.is_empty() || self.reasons.contains(reason))
     }
 
-    /// Whether the condition stands as asked for.
+    /// Whether the condition is as asked for.
     pub fn is_met_by(&self, condition: &ExternalCondition) -> bool {
         self.matches(&condition.kind, condition.status, &condition.reason)
     }
 
-    /// Whether it is met among the conditions of a Node.
+    /// Whether one of a Node's conditions is as asked for.
     pub fn is_met_among(&self, conditions: &[ExternalCondition]) -> bool {
         matches!(standing(conditions, &self.kind), ConditionState::As(one) if self.is_met_by(one))
     }
@@ -132,7 +132,7 @@ impl ConditionMatcher {
     }
 }
 
-/// All that one rule asks for of one type. It is the same to the rule which of them holds.
+/// All that one rule asks for of one type. Any of them is enough.
 pub type Asking = BTreeSet<ConditionMatcher>;
 
 /// What each of these rules asks for of one type.
@@ -141,10 +141,10 @@ pub fn askings<'a>(rules: impl IntoIterator<Item = &'a [ConditionMatcher]>, kind
     rules.into_iter().map(of_rule).filter(|asking| !asking.is_empty()).collect()
 }
 
-/// The statuses that are one fault with this one: those that some rule asks for together with it, and so on.
+/// The statuses that form one fault with this one: those that some rule asks for together with it, and so on.
 pub fn statuses_with(status: TriState, askings: &[Asking]) -> BTreeSet<TriState> {
     let mut all = BTreeSet::from([status]);
-    // There are three, so after two rounds no further one is joined.
+    // There are three statuses, so after two rounds no further one joins.
     for _ in 0..2 {
         let joined = |asking: &&Asking| asking.iter().any(|asked| all.contains(&asked.status));
         let more: Vec<TriState> = askings.iter().filter(joined).flatten().map(|asked| asked.status).collect();
@@ -153,54 +153,54 @@ pub fn statuses_with(status: TriState, askings: &[Asking]) -> BTreeSet<TriState>
     all
 }
 
-/// For how long a rule has seen a condition as it asks for it.
+/// How long a rule has seen a condition as it asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lasted {
     /// Without a gap.
     pub unbroken: Duration,
-    /// All in all, where no gap was long (see [`Flaps`](super::flaps::Flaps)): what counts while condition or node flap.
+    /// In total, where no gap was long (see [`Flaps`](super::flaps::Flaps)). This counts while the condition or the node flaps.
     pub all_in_all: Duration,
 }
 
-/// A condition that stands on a node as some policy asks for it.
+/// A condition on a node as some policy asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedCondition {
-    /// The condition. Its message is the one that it had when it was first seen with this status and reason: some tools write a
-    /// time or a count into it with every heartbeat.
+    /// The condition. Its message is the one from when it was first seen with this status and reason: some tools write a time or
+    /// a count into it with every heartbeat.
     pub condition: ExternalCondition,
-    /// Its status, and those that are the same fault.
+    /// Its status, and those that form the same fault.
     pub statuses: BTreeSet<TriState>,
-    /// When the controller first saw it in any of these without a gap since, by its wall clock.
+    /// When the controller first saw it in any of these statuses without a gap since, by its wall clock.
     pub first_seen: Timestamp,
-    /// For how long each rule has seen it that asks for it as it stands now, by all that the rule asks for of this type.
+    /// How long each rule that asks for it as it is now has seen it, by all that the rule asks for of this type.
     pub lasted: BTreeMap<Asking, Lasted>,
-    /// Whether it goes and comes again so often that it flaps, by the figures by which a node does.
+    /// Whether it comes and goes so often that it flaps, by the same figures as a node.
     pub flaps: bool,
 }
 
 impl ObservedCondition {
-    /// Identity of the fault: the same for as long as the type is and the status is one of those that are asked for together,
-    /// whatever the reason.
+    /// Identity of the fault. It stays the same while the type is the same and the status is one of those that are asked for
+    /// together, whatever the reason.
     pub fn id(&self, node: &str) -> String {
         let statuses: Vec<&str> = self.statuses.iter().map(|status| status.as_str()).collect();
         let what = format!("{node}/{}/{}", self.condition.kind, statuses.join("+"));
         Fault::identity(FaultType::NodeCondition, &what)
     }
 
-    /// For how long it has been there without a gap, for whoever has seen it for longest.
+    /// The longest time without a gap for which any rule has seen it.
     pub fn longest(&self) -> Duration {
         self.lasted.values().map(|lasted| lasted.unbroken).max().unwrap_or_default()
     }
 
-    /// For how long it has been there for a rule that asks for this. `node_flaps`: whether its node does.
+    /// How long it has been present for a rule that asks for this. `node_flaps`: whether its node flaps.
     pub fn lasted_for(&self, asked: &[ConditionMatcher], node_flaps: bool) -> Duration {
         let asking = askings([asked], &self.condition.kind).pop().unwrap_or_default();
         let Some(lasted) = self.lasted.get(&asking) else { return Duration::ZERO };
         if self.flaps || node_flaps { lasted.unbroken.max(lasted.all_in_all) } else { lasted.unbroken }
     }
 
-    /// The fault that it is. Confirmed as it is found: the tool that wrote it has looked, and a rule that wants it to last
-    /// says so. `is_heard`: whether the node's kubelet still writes on the Node.
+    /// The fault that the condition is. It is confirmed at once: the tool that wrote it has checked, and a rule can require a
+    /// duration. `is_heard`: whether the node's kubelet still writes to the Node.
     pub fn fault(&self, node: &str, is_heard: bool) -> Fault {
         let ExternalCondition { kind, status, reason, message } = &self.condition;
         let line = |text: &str| bounded(text, MAX_LINE);

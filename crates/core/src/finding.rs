@@ -1,5 +1,5 @@
-//! What one pass over one set of observations has to say of each kind of fault: what was seen (sightings, each backed by one
-//! check), where it was checked for and not found (absence counts), and where nobody could check (which proves nothing either way).
+//! The result of one pass over one set of observations, for each kind of fault: what was seen (sightings, each backed by one
+//! check), where a check found nothing (absence counts), and where nobody could check (which proves nothing either way).
 
 mod component;
 mod naming;
@@ -16,79 +16,80 @@ use crate::thresholds::{Confirm, Confirmation, STILL, Thresholds};
 pub(crate) use component::Component;
 pub(crate) use naming::{bounded_pod, container_of, describe, evidence, of_pod, pod_of, process_ref, short, unproven};
 
-/// An answer older than this proves nothing about now: its collector looks far more often.
+/// Age from which an answer proves nothing about now. Its collector checks far more often.
 pub(crate) const STALE: Duration = Duration::from_mins(3);
-/// The API server's clock is seen with each report, and at rest those are five minutes apart.
+/// The same for the API server's clock. Each report brings a reading, and at rest reports are five minutes apart.
 pub(crate) const CLOCK_STALE: Duration = Duration::from_mins(20);
-/// The kubelet's own port is asked every ten minutes while all is well: each look costs the API server questions.
+/// The same for the kubelet's own port. The probe asks it every ten minutes while all is well, since each check costs requests to
+/// the API server.
 pub(crate) const PORT_STALE: Duration = Duration::from_mins(25);
-/// Most ids asked for in one go.
+/// Most ids asked for in one pass.
 pub(crate) const MAX_ASK: usize = 64;
 
-/// When a thing that is seen does harm.
+/// When what was seen does harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Harm {
-    /// Whenever it is there.
+    /// Whenever it is present.
     Always,
-    /// Only while the kubelet is down and none has completed a start since it was first seen. Otherwise it
-    /// is the dead instance that a live kubelet keeps for `logs --previous`, and no fault at all.
+    /// Only while the kubelet is down and none has completed a start since the object was first seen. Otherwise the object is the
+    /// dead instance that a live kubelet keeps for `logs --previous`, and no fault at all.
     WithoutKubelet,
 }
 
-/// What holds instead while the kubelet is confirmed down and none has completed a start since the thing
-/// was first seen: nothing else creates or removes containers then.
+/// What applies instead while the kubelet is confirmed down and none has completed a start since the object was first seen.
+/// Nothing else creates or removes containers then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithoutKubelet {
-    /// What confirms it then.
+    /// What confirms the fault then.
     pub confirm: Confirmation,
-    /// How bad it is then.
+    /// The severity then.
     pub severity: Severity,
-    /// What it does to the node then.
+    /// The effect on the node then.
     pub impact: String,
 }
 
-/// One fault as one look shows it.
+/// One fault as one check shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// What is wrong.
+    /// The kind of fault.
     pub kind: FaultType,
-    /// What stays the same for as long as it is the same fault; never a pid.
+    /// The key, which stays the same for as long as the fault is the same. It is never a pid.
     pub key: String,
-    /// False = a first sign that counts towards nothing until a direct look agrees.
+    /// False = a first sign that counts towards nothing until a direct check agrees.
     pub certain: bool,
     /// When it does harm.
     pub harm: Harm,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
     /// The object.
     pub subject: Subject,
-    /// What an act would touch.
+    /// The target of an action.
     pub target: Target,
-    /// One sentence. It holds no figure that changes by itself: reports are written when it changes.
+    /// One sentence. It contains no figure that changes by itself, since a report is written when it changes.
     pub message: String,
-    /// What it does to the node or its pods.
+    /// The effect on the node or its pods.
     pub impact: String,
     /// What was seen, one fact a line.
     pub evidence: Vec<String>,
-    /// The moment of the look behind it, on the node's monotonic clock. One look counts once.
+    /// The moment of the check behind the sighting, on the node's monotonic clock. One check counts once.
     pub looked: Duration,
-    /// From when on that look shows it, on the same clock: of a question without an answer when it was sent.
+    /// From when on that check shows the fault, on the same clock: for a question without an answer, when it was sent.
     pub since: Duration,
-    /// What confirms it.
+    /// What confirms the fault.
     pub confirm: Confirmation,
-    /// What holds instead without a kubelet.
+    /// What applies instead without a kubelet.
     pub without_kubelet: Option<WithoutKubelet>,
 }
 
-/// What a look says of a fault that it does not show.
+/// What a check says about a fault that it does not show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was looked for and is not there.
+    /// The check found that the fault is not present.
     Clean {
-        /// The moment of the look.
+        /// The moment of the check.
         looked: Duration,
     },
-    /// Nobody could look: neither confirms nor clears.
+    /// Nobody could check: this neither confirms nor clears.
     Unknown {
         /// Why, from the closed set.
         reason: ConditionReason,
@@ -102,28 +103,28 @@ impl Verdict {
         Self::Unknown { reason, detail: bounded(detail, MAX_LINE) }
     }
 
-    /// Clean at this look, unless something was left unseen in it.
+    /// Clean at this check, unless the check left something unseen.
     pub(crate) fn clean_unless(unseen: Option<&str>, looked: Duration) -> Self {
         unseen.map_or(Self::Clean { looked }, |why| Self::unknown(ConditionReason::CheckFailed, why))
     }
 
-    /// Clean at this look, where it was had.
+    /// Clean at this check, if the check succeeded.
     pub(crate) fn clean_at<T>(look: Result<(&T, Duration), Self>) -> Self {
         look.map_or_else(|verdict| verdict, |(_, looked)| Self::Clean { looked })
     }
 
-    /// Of one object: it was looked at, and is neither sick nor clean yet. No gap of the condition.
+    /// The verdict on one object that was checked and is neither faulty nor clean yet. It is no gap of the condition.
     pub(crate) fn undecided(detail: &str) -> Self {
         Self::unknown(ConditionReason::NotYetChecked, detail)
     }
 }
 
-/// How well one kind of fault was looked for.
+/// How completely the probe checked for one kind of fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
     /// Objects with a verdict of their own, by key.
     pub named: BTreeMap<String, Verdict>,
-    /// All others.
+    /// The verdict on all other objects.
     pub others: Verdict,
 }
 
@@ -137,7 +138,7 @@ impl Coverage {
         self.named.get(key).unwrap_or(&self.others)
     }
 
-    /// The first thing that kept us from looking everywhere, if anything did.
+    /// The first reason, if any, why the probe did not check everywhere.
     pub fn gap(&self) -> Option<(ConditionReason, &str)> {
         std::iter::once(&self.others).chain(self.named.values()).find_map(|verdict| match verdict {
             Verdict::Clean { .. } => None,
@@ -146,51 +147,52 @@ impl Coverage {
     }
 }
 
-/// What is known of the kubelet's start.
+/// What is known about the start of the kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KubeletStart {
-    /// Whether one runs and has completed its start; `None` = starting, or nobody could look.
+    /// Whether a kubelet runs and has completed its start; `None` = it is starting, or nobody could check.
     pub started: Option<bool>,
-    /// When the process that has completed its start was begun, on the monotonic clock.
+    /// When the process that has completed its start began, on the monotonic clock.
     pub completed: Option<Duration>,
-    /// The moment of the look at whether a process runs; `None` = nobody could look.
+    /// The moment of the check whether a process runs; `None` = nobody could check.
     pub looked: Option<Duration>,
-    /// When the process that runs was begun; `None` = none runs, or nobody could look.
+    /// When the running process began; `None` = none runs, or nobody could check.
     pub began: Option<Duration>,
-    /// Whether a sandbox of a pod has been made since.
+    /// Whether the runtime has made a sandbox of a pod since.
     pub creates_pods: bool,
 }
 
 /// The kubelets that were seen lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kubelets {
-    /// How many processes.
+    /// The number of processes.
     pub begun: u32,
     /// How many of them have completed their start.
     pub completed: u32,
-    /// The longest time for which any of them was seen, the newest aside.
+    /// The longest time for which any of them was seen, except the newest.
     pub longest: Duration,
 }
 
-/// What was learned before this look and matters to it.
+/// What earlier checks found and this check needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// A process of the runtime, a shim or a kubelet has been seen since it booted: the process table is the
-    /// node's. Without `hostPID` a pod sees only itself, and no kubelet there means nothing.
+    /// A process of the runtime, a shim or a kubelet has been seen since the node booted, so the process table is the table of
+    /// the node. Without `hostPID` a pod sees only itself, and a missing kubelet proves nothing.
     pub host_processes: bool,
-    /// Every running container's task has been asked once since the node booted. Before that, a container about
-    /// which nothing is said may be the one that hangs.
+    /// The task of every running container has been asked once since the node booted. Before that, a container without an answer
+    /// may be the one that hangs.
     pub tasks: bool,
     /// The kubelets that were seen lately.
     pub kubelets: Kubelets,
 }
 
-/// What confirms that something hangs, on a node that may be short of something.
+/// What confirms that something hangs, on a node that may be short of a resource.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HangConfirmation {
-    /// Of what may only be slow.
+    /// The confirmation of what may only be slow.
     pub slow: Confirmation,
-    /// Of what is stopped, or has made no progress for long: that is no slowness, whatever the node is short of.
+    /// The confirmation of what is stopped, or has made no progress for long. That is not slowness, whatever the node is short
+    /// of.
     pub stuck: Confirmation,
 }
 
@@ -199,9 +201,9 @@ pub(crate) struct HangConfirmation {
 pub(crate) struct Check<'a> {
     /// What the collectors saw.
     pub seen: &'a Observations,
-    /// What was learned before.
+    /// What earlier checks found.
     pub known: Known,
-    /// The thresholds that hold now: longer than configured on a node that is short of something.
+    /// The thresholds that apply now. They are longer than configured on a node that is short of a resource.
     pub thresholds: &'a Thresholds,
     /// The thresholds as configured.
     pub configured: &'a Thresholds,
@@ -215,35 +217,35 @@ impl Check<'_> {
 }
 
 impl HangConfirmation {
-    /// Of a process whose progress is followed.
+    /// The confirmation for a process whose progress the probe follows.
     pub(crate) fn of(self, process: &ProcessSeen, thresholds: &Thresholds) -> Confirmation {
         if is_still(process, thresholds) { self.stuck } else { self.slow }
     }
 }
 
-/// Whether a process has been seen to make no progress for long.
+/// Whether checks have seen the process make no progress for long.
 pub(crate) fn is_still(process: &ProcessSeen, thresholds: &Thresholds) -> bool {
     process.still.is_some_and(|still| still >= thresholds.bound(&STILL))
 }
 
-/// Everything one pass has to say.
+/// The complete result of one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// What was seen.
     pub sightings: Vec<Sighting>,
-    /// How well each kind was looked for.
+    /// How completely the pass checked for each kind.
     pub coverage: BTreeMap<FaultType, Coverage>,
-    /// The kubelet's start.
+    /// The start of the kubelet.
     pub kubelet: KubeletStart,
-    /// Containers whose task should be asked at once, most wanted first; bounded.
+    /// Containers whose task the probe should ask at once, the most urgent first. The list is bounded.
     pub ask: Vec<String>,
-    /// Running containers whose task has not answered within `task_max_age`.
+    /// Number of running containers whose task has not answered within `task_max_age`.
     pub unasked: usize,
     /// Age up to which an answer about one task counts.
     pub task_max_age: Duration,
     /// Whether the process table shows a process that only the node's own table can show.
     pub host_processes: bool,
-    /// Work of the runtime that has been under way for suspiciously long, one line each.
+    /// Work of the runtime that has been in progress for suspiciously long, one line each.
     pub in_flight: Vec<String>,
     /// The resource that the node is short of, see [`Pressure::shortage`](super::observation::Pressure::shortage).
     pub shortage: Option<&'static str>,
@@ -260,7 +262,7 @@ impl Findings {
         self.cover(kind, Coverage::new(verdict));
     }
 
-    /// The one object with this key is neither sick nor clean; there is no other.
+    /// Records that the one object with this key is neither faulty nor clean. There is no other object.
     pub(crate) fn undecided(&mut self, kind: FaultType, key: &str, looked: Duration, detail: &str) {
         let mut coverage = Coverage::new(Verdict::Clean { looked });
         coverage.named.insert(key.to_owned(), Verdict::undecided(detail));
@@ -274,7 +276,7 @@ impl Findings {
     }
 }
 
-/// An answer with the moment of its look, or why there is none.
+/// An answer with the moment of its check, or why there is none.
 pub(crate) fn answer<'a, T>(
     look: &'a Reading<T>,
     now: Duration,
@@ -300,12 +302,12 @@ pub(crate) fn answer<'a, T>(
     }
 }
 
-/// What each kind of runtime can tell differs.
+/// The verdict while the kind of the runtime is not known: each kind can report different things.
 pub(crate) fn kind_not_known() -> Verdict {
     Verdict::unknown(ConditionReason::NotYetChecked, "which runtime it is is not known yet")
 }
 
-/// Whether single containers can be asked about at all; else why not.
+/// Whether the probe can ask about single containers at all; else why not.
 pub(crate) fn asks_single(kind: RuntimeKind) -> Result<(), Verdict> {
     match kind {
         RuntimeKind::Containerd | RuntimeKind::Docker | RuntimeKind::CriO => Ok(()),
@@ -322,7 +324,7 @@ pub(crate) fn lists(seen: &Observations) -> Result<(&ListRound, Duration), Verdi
     answer(&seen.lists, seen.now, "the runtime's lists", STALE)
 }
 
-/// The process table, where it can be the node's: a runtime that answers runs somewhere.
+/// The process table, if it can be the table of the node: a runtime that answers has a process somewhere.
 pub(crate) fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration), Verdict> {
     let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE)?;
     let runs = table.processes.iter().any(|process| process.part == Part::Runtime);
@@ -335,7 +337,7 @@ pub(crate) fn processes(seen: &Observations) -> Result<(&ProcessTable, Duration)
     Ok((table, looked))
 }
 
-/// Absence from a process table is evidence, unless processes of the node's own may be missing from it.
+/// The verdict on a process that is missing from the table. Absence is evidence, unless the table may lack processes of the node.
 pub(crate) fn absent(table: &ProcessTable, looked: Duration) -> Verdict {
     Verdict::clean_unless(table.left_out.processes.as_deref(), looked)
 }

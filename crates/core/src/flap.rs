@@ -1,12 +1,12 @@
-//! Nodes that flap: of which `Ready` changes again and again, or on which the same fault comes and goes.
+//! Nodes that flap: their `Ready` changes again and again, or the same fault comes and goes.
 //!
-//! The figures and their names are those of BGP route-flap damping (RFC 2439, section 4.2): each change adds to a *penalty*,
-//! which decays by half in each *half-life*. From the *cut-off* on the node flaps, and it does so until the penalty is below
-//! the *reuse* threshold. A *ceiling* bounds for how long that takes, and a history whose penalty is below half of the reuse
-//! threshold is forgotten. Beyond the RFC, a node is stable again only after a quiet time that was watched.
+//! The figures and their names are those of BGP route-flap damping (RFC 2439, section 4.2). Each change adds to a *penalty*,
+//! which decays by half in each *half-life*. From the *cut-off* on the node flaps, until the penalty is below the *reuse*
+//! threshold. A *ceiling* limits how long that takes. A history with a penalty below half of the reuse threshold is forgotten.
+//! Beyond the RFC, a node is stable again only after a quiet time in which the controller watched it.
 //!
-//! Moments are seconds since whoever looks began to, negative for what was before: they never go back, so no clock of a node
-//! or of the controller makes or hides a flap. The wall clock comes in where a history is written down and read back.
+//! Moments are seconds since the watcher started, negative for earlier times. They never go back, so no clock of a node or of the
+//! controller creates or hides a flap. The wall clock is used only where a history is stored and restored.
 
 use std::time::Duration;
 
@@ -20,50 +20,50 @@ use super::tri_state::TriState;
 
 /// What one change adds to the penalty.
 const PER_CHANGE: u32 = 1_000;
-/// Penalty from which on a node flaps: six changes, if they come quickly. Two reboots in a row make no more than five. A change
-/// every eight minutes reaches it, one every nine never does.
+/// Penalty from which a node flaps: six changes in quick succession. Two reboots in a row make no more than five changes. A
+/// change every eight minutes reaches it, one every nine minutes never does.
 pub const CUT_OFF: u32 = 5_500;
 /// Penalty below which a node is stable again.
 const REUSE: u32 = 1_500;
-/// Highest penalty: eight times the reuse threshold, so a node is stable again three half-lives after its last change.
+/// Highest penalty: eight times the reuse threshold. So a node is stable again three half-lives after its last change.
 pub const CEILING: u32 = 12_000;
 /// Time in which a penalty decays by half.
 pub const HALF_LIFE: Duration = Duration::from_mins(30);
-/// Least time without a change, watched by one and the same controller, before a node is called stable.
+/// Minimum time without a change, watched by one and the same controller, before a node counts as stable.
 pub const QUIET: Duration = Duration::from_mins(10);
 /// Penalty below which a history is forgotten.
 const FORGOTTEN: u32 = REUSE / 2;
-/// Fewest changes that reach the cut-off.
+/// Minimum number of changes that reach the cut-off.
 const FEWEST: u32 = CUT_OFF.div_ceil(PER_CHANGE);
-/// How far in the future a written history may end: the clocks of two controllers, or one that was set.
+/// How far in the future a stored history may end: two controllers have different clocks, or a clock was set.
 const SKEW: SignedDuration = SignedDuration::from_hours(24);
-/// How old a written history may be: ten years, longer than any controller has run.
+/// How old a stored history may be: ten years, longer than any controller has run.
 const OLDEST: SignedDuration = SignedDuration::from_hours(24 * 3_650);
-/// 2^(-k/8) in parts of 65,536. Between two of them the decay is a straight line, which is off by less than 0.1%.
+/// 2^(-k/8) in parts of 65,536. Between two of them the decay is linear, with an error below 0.1%.
 const EIGHTHS: [u64; 9] = [65_536, 60_097, 55_109, 50_535, 46_341, 42_495, 38_968, 35_734, 32_768];
 
-/// Seconds since whoever looks began to.
+/// Seconds since the watcher started.
 pub type Moment = i64;
 
 /// A change that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The Node's `Ready` has another status.
+    /// The Node's `Ready` has changed its status.
     Ready,
-    /// A confirmed fault that was gone is there again.
+    /// A confirmed fault that was gone has come back.
     Fault,
 }
 
-/// The history of one node, in a few words whatever its length.
+/// The history of one node, of constant size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flap {
     ready: u32,
     faults: u32,
-    /// At `last`.
+    /// The penalty at `last`.
     penalty: u32,
     since: Moment,
     last: Moment,
-    /// From when the quiet time counts: the last change, or when the history was read back.
+    /// Start of the quiet time: the last change, or the moment at which the history was restored.
     quiet_from: Moment,
     /// Since when it flaps.
     flapping: Option<Moment>,
@@ -73,7 +73,7 @@ fn between(from: Moment, to: Moment) -> u64 {
     u64::try_from(to.saturating_sub(from)).unwrap_or(0)
 }
 
-/// What is left of a penalty after so many seconds.
+/// What is left of a penalty after this number of seconds.
 fn decayed(penalty: u32, seconds: u64) -> u32 {
     let half = HALF_LIFE.as_secs();
     let whole = u32::try_from(seconds / half).ok().and_then(|halvings| penalty.checked_shr(halvings)).unwrap_or(0);
@@ -85,13 +85,13 @@ fn decayed(penalty: u32, seconds: u64) -> u32 {
 }
 
 impl Flap {
-    /// The first change.
+    /// A history with its first change.
     pub fn first(change: Change, now: Moment) -> Self {
         let none = Self { ready: 0, faults: 0, penalty: 0, since: now, last: now, quiet_from: now, flapping: None };
         none.with(change, now)
     }
 
-    /// With one more change. A moment before the last one is taken for that.
+    /// Adds one change. A moment before the last change counts as that one.
     #[must_use]
     pub fn with(self, change: Change, now: Moment) -> Self {
         let now = now.max(self.last);
@@ -126,7 +126,7 @@ impl Flap {
         now.saturating_sub(self.last).max(0)
     }
 
-    /// Whether it flaps, as of the last change or [`Flap::settled`].
+    /// Whether the node flaps, as of the last change or [`Flap::settled`].
     pub fn is_flapping(&self) -> bool {
         self.flapping.is_some()
     }
@@ -135,20 +135,20 @@ impl Flap {
         self.penalty(now) < REUSE && between(self.quiet_from, now) >= QUIET.as_secs()
     }
 
-    /// As it is now, without a change since; `None` = there is nothing left to remember.
+    /// The history now, without a change since. `None`: nothing is left to remember.
     pub fn settled(self, now: Moment) -> Option<Self> {
         let flapping = self.flapping.filter(|_| !self.is_calm(now));
         let left = Self { flapping, ..self };
         (flapping.is_some() || self.penalty(now) >= FORGOTTEN).then_some(left)
     }
 
-    /// Time until [`Flap::settled`] gives something else, without a change.
+    /// Time until [`Flap::settled`] returns something else, without a change.
     pub fn settles_in(&self, now: Moment) -> Duration {
         let is_over = |seconds: u64| {
             let then = now.saturating_add_unsigned(seconds);
             if self.is_flapping() { self.is_calm(then) } else { self.penalty(then) < FORGOTTEN }
         };
-        // All of it decays: no penalty outlives sixteen half-lives.
+        // Everything decays: no penalty outlives sixteen half-lives.
         let (mut low, mut high) = (0, 16 * HALF_LIFE.as_secs());
         while low < high {
             let middle = u64::midpoint(low, high);
@@ -161,12 +161,12 @@ impl Flap {
         Duration::from_secs(low)
     }
 
-    /// For how long it has been flapping.
+    /// How long the node has been flapping.
     pub fn lasted(&self, now: Moment) -> Duration {
         self.flapping.map_or(Duration::ZERO, |since| Duration::from_secs(between(since, now)))
     }
 
-    /// As it is written down. `wall` is the wall clock at `now`, `seen` how `Ready` stands and since when.
+    /// The record to store. `wall` is the wall clock at `now`, `seen` the status of `Ready` and since when.
     pub fn record(&self, now: Moment, wall: Timestamp, seen: ReadySeen) -> FlapRecord {
         let at = |moment: Moment| {
             let then = wall.as_second().saturating_sub(now.saturating_sub(moment));
@@ -184,13 +184,14 @@ impl Flap {
         }
     }
 
-    /// What was written down, with what was seen since this controller began to look. No change counts twice: where it is not
-    /// certain which of them are in both, it is the graver of the two, or the written ones and one more where Ready is another.
+    /// The stored history, merged with what this controller has seen since it started to watch. No change counts twice. Where it
+    /// is uncertain which changes are in both, the result is the more severe of the two, or the stored one plus one change where
+    /// `Ready` differs.
     ///
-    /// `first` is how `Ready` stood when this controller first saw the node, `seen` how it does now.
+    /// `first` is `Ready` when this controller first saw the node, `seen` is `Ready` now.
     ///
     /// # Errors
-    /// What is wrong with the record, in one sentence; it counts as nothing then.
+    /// What is wrong with the record, in one sentence. Such a record counts as nothing.
     pub fn restored(
         record: &FlapRecord,
         own: Option<Self>,
@@ -199,7 +200,7 @@ impl Flap {
         wall: Timestamp,
     ) -> Result<Self, String> {
         record.check(wall)?;
-        // Nothing was before the end of what is written, whatever the clock says.
+        // Every stored moment is in the past, whatever the clock says.
         let at = |time: Timestamp| now.min(now.saturating_sub(wall.as_second().saturating_sub(time.as_second())));
         let kept = Self {
             ready: record.ready_transitions,
@@ -212,7 +213,7 @@ impl Flap {
             flapping: record.flapping_since.map(at),
         };
         let stood = (record.ready, record.ready_since);
-        // By the status alone: some kubelets renew the time with every heartbeat.
+        // Compare the status only: some kubelets renew the time with every heartbeat.
         let has_changed = (record.ready == TriState::True) != (seen.0 == TriState::True);
         Ok(match own {
             _ if stood == seen => kept,
@@ -229,7 +230,7 @@ impl Flap {
         if has_changed { self.with(Change::Ready, now) } else { self }
     }
 
-    /// The graver of two histories of the same time: one who stood by has seen what was not written down any more.
+    /// The more severe of two histories of the same time. A controller on standby has seen what was no longer stored.
     fn or(self, own: &Self, now: Moment) -> Self {
         let last = self.last.max(own.last);
         let (penalty, quiet_from) = if own.penalty(now) > self.penalty(now) {
@@ -248,7 +249,7 @@ impl Flap {
         }
     }
 
-    /// With a history that has begun when this one had ended.
+    /// Adds a history that started when this one had ended.
     fn and(self, later: &Self) -> Self {
         let last = later.last.max(self.last);
         let penalty = self.penalty(last).saturating_add(later.penalty(last)).min(CEILING);
@@ -265,7 +266,7 @@ impl Flap {
     }
 }
 
-/// How `Ready` stands, and since when by the node's clock: together they tell one standing from the next.
+/// The status of `Ready`, and since when by the node's clock. Together they identify one state.
 pub type ReadySeen = (TriState, Option<Timestamp>);
 
 /// The history of a node's changes, so that the next controller knows of it.
@@ -342,17 +343,17 @@ impl FlapRecord {
     }
 }
 
-/// A history as a decision sees it.
+/// A history, as a decision sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlapView {
-    /// What is told and written of it: not renewed with every change.
+    /// The record that is reported and stored. It is not renewed with every change.
     pub record: FlapRecord,
-    /// For how long the node has been flapping; `None` = it does not, or no more.
+    /// How long the node has been flapping. `None`: it does not flap now.
     pub flapping: Option<Duration>,
-    /// Time since the last change, by whoever watches the node; not told or written of it.
+    /// Time since the last change, by the watcher. It is neither reported nor stored.
     pub unchanged: Duration,
-    /// For how long each confirmed fault was there all in all, short gaps left out, by the hash of its id; nothing while the node
-    /// does not flap.
+    /// How long each confirmed fault was present in total, without short gaps, by the hash of its id. Empty while the node does
+    /// not flap.
     pub stayed: Vec<(u64, Duration)>,
 }
 
@@ -374,14 +375,14 @@ impl FlapView {
         format!("{what} in {took:#}, about every {every:#}, by {}", record.last_change_at)
     }
 
-    /// For how long a fault was there that goes and comes again, while the node flaps.
+    /// How long a fault that comes and goes was present, while the node flaps.
     pub fn stayed(&self, fault: &Fault) -> Duration {
         let id = hash(&fault.id);
         let of_fault = self.stayed.iter().find(|(known, _)| *known == id && self.flapping.is_some());
         of_fault.filter(|_| fault.state == FaultState::Confirmed).map_or(Duration::ZERO, |(_, stayed)| *stayed)
     }
 
-    /// The fault that it is, while the node flaps. Its cause may be another fault beside it, or none that anybody sees.
+    /// The fault, while the node flaps. Its cause may be another fault on the node, or one that nothing detects.
     pub fn fault(&self, node: &str) -> Option<Fault> {
         let lasted = self.flapping?;
         Some(Fault {

@@ -1,4 +1,4 @@
-//! The changes of all nodes, as whoever watches them sees them come.
+//! The changes of all nodes, as the watcher sees them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,46 +15,46 @@ pub(super) use stay::Stay;
 
 mod stay;
 
-/// Least time between two times that the history of one node is told anew, while it goes on in the same way.
+/// Minimum time between two reports of the history of one node while nothing else about it changes.
 pub const TOLD_EVERY: Duration = Duration::from_mins(5);
-/// Fewest changes that are told: a reboot makes two or three, and is no history.
+/// Minimum number of changes that are reported. A reboot makes two or three, and is no history.
 const TOLD_FROM: u32 = 4;
-/// Most faults of one node that are remembered after they are gone.
+/// Maximum number of faults of one node that are remembered after they are gone.
 const MAX_GONE: usize = 8;
-/// For how long.
+/// How long they are remembered.
 const GONE_FOR: Duration = Duration::from_hours(2);
-/// Faults that come again so soon after another change are of one cause with it, and count with it.
+/// A fault that comes back this soon after another change has the same cause, and counts together with it.
 const OF_ONE_CAUSE: Duration = Duration::from_mins(2);
 
 /// What is remembered of one node.
 #[derive(Clone, Debug, Default)]
 struct OfNode {
     uid: String,
-    /// How `Ready` stood at first, and how it does now; `None` = the Node has not said so far.
+    /// `Ready` at first, and now. `None`: the Node has not reported it so far.
     ready: Option<(ReadySeen, ReadySeen)>,
     flap: Option<Flap>,
     /// Confirmed faults, by the hash of their ids.
     confirmed: Vec<(u64, FaultType)>,
-    /// Those that are gone, and since when.
+    /// Confirmed faults that are gone, and since when.
     gone: Vec<(u64, Moment)>,
-    /// For how long confirmed faults were there that may be away for a moment.
+    /// How long confirmed faults were present. They may be absent for a moment.
     stays: Vec<(u64, Stay)>,
-    /// The same of a kubelet that cannot look at its pods: the Node says so, not the probe.
+    /// The same for a kubelet that cannot check its pods. The Node reports this, not the probe.
     stalled: Option<Stay>,
     /// Sequence of the last report.
     sequence: Option<u64>,
-    /// Whether what was written down has been read.
+    /// Whether the stored history has been read.
     is_restored: bool,
     told: Option<(FlapRecord, Moment)>,
 }
 
 /// The changes of all nodes.
 ///
-/// Moments are given as the time since whoever looks began to: they never go back.
+/// Moments are the time since the watcher started. They never go back.
 #[derive(Clone, Debug, Default)]
 pub struct Flaps(BTreeMap<String, OfNode>);
 
-/// So many seconds since whoever looks began to.
+/// Seconds since the watcher started.
 pub(super) fn moment(now: Duration) -> Moment {
     Moment::try_from(now.as_secs()).unwrap_or(Moment::MAX)
 }
@@ -69,7 +69,7 @@ impl OfNode {
         let is_full = report.faults.len() >= MAX_FAULTS;
         let faults = || report.faults.iter().map(|seen| &seen.fault).filter(|fault| !fault.kind.is_cluster_fault());
         let is_there = |id: u64| faults().any(|fault| hash(&fault.id) == id);
-        // What a report does not name was there still, where nobody could look or it did not fit.
+        // A fault that the report does not name was still present where the probe could not check, or where the report was full.
         let is_gone = |(id, kind): &(u64, FaultType)| !is_full && !report.unlooked.contains(kind) && !is_there(*id);
         let went = self.confirmed.extract_if(.., |known| is_gone(known)).map(|(id, _)| (id, now));
         self.gone.extend(went);
@@ -84,7 +84,7 @@ impl OfNode {
             self.confirmed.push((id, fault.kind));
             if let Some(place) = self.gone.iter().position(|(gone, _)| *gone == id) {
                 self.gone.remove(place);
-                // The faults of one cause come and go together, and Ready with them.
+                // The faults of one cause come and go together, and `Ready` with them.
                 let with_another = moment(OF_ONE_CAUSE);
                 if self.flap.is_none_or(|flap| flap.unchanged_for(now) >= with_another) {
                     self.note(Change::Fault, now);
@@ -95,7 +95,8 @@ impl OfNode {
         self.gone.drain(..too_many);
     }
 
-    /// Takes over which faults are there, by a report that was not seen so far: one that we have written into ourselves is no look.
+    /// Records which faults are present, by a report that was not seen before. A report that only the controller has changed is
+    /// no new check.
     fn note_stays(&mut self, report: &ReportView, now: Moment) {
         let sequence = report.heartbeat.as_ref().map(|beat| beat.sequence);
         if self.sequence == sequence {
@@ -124,21 +125,21 @@ impl OfNode {
         if view.ready == TriState::False && view.complaint == Some(Complaint::PlegStalled) {
             self.stalled = Some(self.stalled.map_or_else(|| Stay::begun(now), |stay| stay.seen(now)));
         } else if let Some(stay) = &mut self.stalled {
-            // The Node is watched: it stood so until now.
+            // The Node is watched, so the state lasted until now.
             *stay = if stay.lasted(now).is_some() { stay.seen(now) } else { *stay };
             stay.missed();
             self.stalled = self.stalled.filter(|stay| !stay.is_over(now));
         }
     }
 
-    /// For how long each fault was there, by the hash of its id.
+    /// How long each fault was present, by the hash of its id.
     fn stayed(&self, node: &str, now: Moment) -> Vec<(u64, Duration)> {
         let stalled = self.stalled.map(|stay| (hash(&Fault::identity(FaultType::PlegStalled, node)), stay));
         let all = self.stays.iter().copied().chain(stalled);
         all.filter_map(|(id, stay)| Some((id, stay.lasted(now)?))).collect()
     }
 
-    /// What is told of it now.
+    /// What is reported about the node now.
     fn tell(&mut self, node: &str, now: Moment, wall: Timestamp) -> Option<FlapView> {
         self.flap = self.flap.and_then(|flap| flap.settled(now));
         let Some(flap) = self.flap.filter(|flap| flap.changes() >= TOLD_FROM) else {
@@ -158,7 +159,7 @@ impl OfNode {
     }
 }
 
-/// Time until a history is to be told anew; `None` = it is as it was told.
+/// Time until a history must be reported again. `None`: the reported one is current.
 fn retell((record, at): &(FlapRecord, Moment), flap: &Flap, now: Moment) -> Option<Duration> {
     if record.flapping_since.is_some() != flap.is_flapping() {
         return Some(Duration::ZERO);
@@ -176,11 +177,11 @@ impl Flaps {
         of
     }
 
-    /// Takes over how the Node stands now. A time in it that is another while the status is the same is no change: some kubelets
-    /// renew it with every heartbeat. Nor is another status that is not True either: a reboot goes by way of False and Unknown.
+    /// Records the state of the Node now. A different time with the same status is no change: some kubelets renew it with every
+    /// heartbeat. A change between two statuses other than True is no change either: a reboot passes through False and Unknown.
     pub fn note_ready(&mut self, node: &str, view: &NodeView, now: Duration) {
         let of = self.of(node, &view.uid);
-        // A Node that has just been made has no conditions yet.
+        // A new Node has no conditions yet.
         if view.ready == TriState::Unknown && view.ready_since.is_none() {
             return;
         }
@@ -197,11 +198,11 @@ impl Flaps {
         }
     }
 
-    /// Takes over what the probe of that very node reports now.
+    /// Records the current report of the node's own probe.
     pub fn note_report(&mut self, node: &str, report: &ReportView, now: Duration) {
         let Some(uid) = report.node_uid.as_deref().filter(|_| report.heartbeat.is_some()) else { return };
         let known = self.0.get(node);
-        // A late word on another Node of that name says nothing of this one.
+        // A late report about another Node of that name says nothing about this one.
         if known.is_some_and(|of| of.ready.is_some() && of.uid != uid) {
             return;
         }
@@ -218,8 +219,9 @@ impl Flaps {
         self.0.remove(node);
     }
 
-    /// Takes over what was written down of each node, once: `written` gives the uid of the Node that it is about, and the record
-    /// or why it cannot be read, which counts as nothing. To be called when all that stands in the API is known. What is wrong with a record, by node.
+    /// Restores the stored history of each node, once. `written` yields the uid of the Node that it is about, and the record or
+    /// why it cannot be read, which counts as nothing. Call it when everything in the API is known. Returns what is wrong with a
+    /// record, by node.
     pub fn restore<'a>(
         &mut self,
         now: Duration,
@@ -240,14 +242,14 @@ impl Flaps {
         refused
     }
 
-    /// What is to be told of each node that has a history. `wall` is the wall clock at `now`.
+    /// What is reported about each node that has a history. `wall` is the wall clock at `now`.
     pub fn told(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, FlapView> {
         let now = moment(now);
         let with_history = self.0.iter_mut().filter(|(_, of)| of.flap.is_some() || of.told.is_some());
         with_history.filter_map(|(node, of)| Some((node.clone(), of.tell(node, now, wall)?))).collect()
     }
 
-    /// When the passing of time alone changes what is told.
+    /// When the passing of time alone changes what is reported.
     pub fn next_change(&self, now: Duration) -> Option<Duration> {
         let now = moment(now);
         let of_node = |of: &OfNode| {

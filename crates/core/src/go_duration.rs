@@ -17,7 +17,7 @@ pub fn parse(text: &str) -> Option<Duration> {
     let is_number = |character: char| character.is_ascii_digit() || character == '.';
     let (mut rest, mut total) = (Some(text), Duration::ZERO);
     while let Some(part) = rest {
-        // Without a unit it is none.
+        // A number without a unit is no duration.
         let (number, tail) = part.split_at_checked(part.find(|character| !is_number(character))?)?;
         let (unit, next) = tail.split_at_checked(tail.find(is_number).unwrap_or(tail.len()))?;
         total = total.checked_add(amount(number, nanoseconds(unit)?)?)?;
@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(total).filter(|total| *total <= LONGEST)
 }
 
-/// The longest that Go knows.
+/// The longest duration that Go can represent.
 const LONGEST: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
 /// Nanoseconds of one unit.
@@ -50,7 +50,7 @@ fn amount(number: &str, unit: u64) -> Option<Duration> {
     if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // What comes after nine digits is less than a nanosecond of any unit but the hour.
+    // Digits after the ninth are less than a nanosecond of any unit but the hour.
     let fraction = fraction.get(..fraction.len().min(9))?;
     let digits = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<u64>().ok() };
     let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;

@@ -1,5 +1,5 @@
-//! A node is handed to a tool that reboots or replaces it, by the contract of the medik8s family: an object of the kind that
-//! a template names, with the node's name, is the request; its conditions are the answer; its deletion is the end.
+//! The hand-off of a node to a tool that reboots or replaces it, by the contract of the medik8s family. The request is an object
+//! of the kind that a template names, with the node's name. Its conditions are the answer. Its deletion is the end.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::text::is_subdomain;
 use super::tri_state::TriState;
 
-/// What a template's kind ends with, and the kind of the object that is made of it does not.
+/// The suffix of a template's kind, which the kind of the created object lacks.
 const SUFFIX: &str = "Template";
-/// The group of Cluster API's infrastructure providers, in which `OpenShift` has its kinds of Metal3, too.
+/// The group of Cluster API's infrastructure providers. `OpenShift` has its Metal3 kinds in it, too.
 const OF_MACHINES: &str = "infrastructure.cluster.x-k8s.io";
-/// Groups whose objects are the cluster's own, or ours: no remediator has its kinds there.
+/// Groups of objects that belong to the cluster or to us. No remediator has its kinds there.
 const RESERVED: [&str; 3] = ["k8s.io", "kubernetes.io", "runtimehealth.io"];
 
 /// The template of a remediator's objects.
@@ -44,7 +44,7 @@ pub struct TemplateRef {
 }
 
 impl TemplateRef {
-    /// The kind of the object that is made of it.
+    /// The kind of the object that is created from it.
     pub fn object_kind(&self) -> &str {
         self.kind.strip_suffix(SUFFIX).unwrap_or(&self.kind)
     }
@@ -54,13 +54,13 @@ impl TemplateRef {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// Whether its remediator works on Machines and learns from an owner of that kind which one is meant. No other gets one: Self Node
-    /// Remediation would look for its node by it, and not find it.
+    /// Whether its remediator works on Machines and learns the Machine from an owner of that kind. No other object gets such an
+    /// owner: Self Node Remediation would look up its node by it, and not find it.
     pub fn needs_machine(&self) -> bool {
         self.group() == OF_MACHINES
     }
 
-    /// What it cannot be, one sentence each.
+    /// What is invalid, one sentence each.
     pub fn problems(&self) -> Vec<String> {
         let mut found = Vec::new();
         let (group, version) = self.api_version.split_once('/').unwrap_or_default();
@@ -127,7 +127,7 @@ pub struct HandedOff {
 }
 
 impl HandedOff {
-    /// The object that is made of this template for the node.
+    /// The object that is created from this template for the node.
     pub fn new(template: &TemplateRef, node: &str, operation_id: &str) -> Self {
         Self {
             api_version: template.api_version.clone(),
@@ -139,14 +139,14 @@ impl HandedOff {
         }
     }
 
-    /// Whether both name one object.
+    /// Whether both refer to one object.
     pub fn is_same_object(&self, other: &Self) -> bool {
         let group = |of: &Self| of.api_version.split('/').next().unwrap_or_default().to_owned();
         (group(self), &self.kind, &self.namespace, &self.name)
             == (group(other), &other.kind, &other.namespace, &other.name)
     }
 
-    /// Whether an object that was made for this operation was made in the same remediation.
+    /// Whether the object of this operation belongs to the same remediation.
     pub fn is_of_remediation(&self, operation_id: &str) -> bool {
         let remediation = |id: &str| id.rsplit_once('-').map(|(remediation, _)| remediation.to_owned());
         remediation(&self.operation_id).is_some_and(|own| remediation(operation_id) == Some(own))
@@ -159,14 +159,14 @@ impl std::fmt::Display for HandedOff {
     }
 }
 
-/// What the object of a hand-off says, as it was read last. That nobody could read it is no entry at all.
+/// The object of a hand-off, as last read. There is no view where it could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HandOffView {
-    /// Whether it is there, and of this very remediation.
+    /// Whether it exists and belongs to this very remediation.
     pub exists: bool,
-    /// Whether its remediator is at work on it (condition `Processing`).
+    /// Whether its remediator works on it (condition `Processing`).
     pub processing: TriState,
-    /// Whether its remediator is done (condition `Succeeded`). Some kinds never say.
+    /// Whether its remediator is done (condition `Succeeded`). Some kinds never report it.
     pub succeeded: TriState,
     /// Why, in the remediator's words, bounded.
     pub message: String,

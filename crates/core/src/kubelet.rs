@@ -1,11 +1,11 @@
-//! A kubelet whose start does not come to an end, and one that cannot look at its pods: what the Node object says of it,
+//! A kubelet that does not complete its start, and a kubelet that cannot check its pods: what the Node object says about it,
 //! joined with what the probe sees of its process.
 //!
-//! `Ready` alone proves little. Measured with kubelet 1.36 and a stopped shim: the start was blocked for 61 to 152 s, no
-//! pod was synced in that time, and the node stayed `Ready=True` with a fresh lease, since the lease is renewed by a loop
-//! of its own. What stood still were the times of the conditions: a kubelet writes them when it begins, and this one had
-//! not begun. (At rest it writes them every five minutes only, so that they are old says nothing; that they are older
-//! than its process does.) Kubelet 1.30 wrote `Ready=False`, and that its start is not complete.
+//! `Ready` alone proves little. Measured with kubelet 1.36 and a stopped shim: the start was blocked for 61 to 152 s, no pod was
+//! synced in that time, and the node stayed `Ready=True` with a fresh lease, since a separate loop renews the lease. Only the
+//! times of the conditions did not change: a kubelet writes them when it begins, and this one had not begun. At rest a kubelet
+//! writes them only every five minutes, so old times alone prove nothing. Times that are older than the process of the kubelet
+//! do. Kubelet 1.30 wrote `Ready=False`, and that its start is not complete.
 
 use std::time::Duration;
 
@@ -21,21 +21,21 @@ use super::tri_state::TriState;
 
 pub mod complaint;
 
-/// Times of conditions are whole seconds, and the start of a process is reckoned back from its age.
+/// Times of conditions are whole seconds, and the start of a process is calculated back from its age.
 const SLACK: i64 = 3;
 
-/// How a start shows that has not come to an end.
+/// How a start that is not complete appears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfinished {
-    /// The kubelet has not written the node's status since it began.
+    /// The kubelet has not written the status of the node since it began.
     Silent,
-    /// It says so itself.
+    /// The kubelet itself says so.
     Says,
 }
 
-/// Whether the kubelet's start has not come to an end yet, for however short a time. Everything that is missing or
-/// contradicts holds: a sandbox that was made since proves that it takes up pods, and a node that is not reported at all
-/// (Ready Unknown) has lost more than its start.
+/// Whether the kubelet has not completed its start yet, for however short a time. Missing or contradicting evidence yields
+/// `None`: a sandbox that was made since proves that the kubelet accepts pods, and a node that is not reported at all (Ready
+/// Unknown) has lost more than the start of its kubelet.
 pub fn unfinished(view: &NodeView, kubelet: &KubeletView) -> Option<Unfinished> {
     let (began, written) = (kubelet.began?.as_second(), view.status_at?.as_second());
     if kubelet.creates_pods {
@@ -50,7 +50,8 @@ pub fn unfinished(view: &NodeView, kubelet: &KubeletView) -> Option<Unfinished> 
     }
 }
 
-/// The start of a node's kubelet that is blocked, if it is. `faults` are what the probe reports, in whatever state.
+/// The fault of a node's kubelet whose start is blocked, if it is. `faults` are the faults that the probe reports, in whatever
+/// state.
 pub fn start_blocked(node: &str, view: &NodeView, kubelet: &KubeletView, faults: &[&Fault]) -> Option<Fault> {
     let (began, how) = (kubelet.began?, unfinished(view, kubelet)?);
     if kubelet.age < kubelet_start_blocked::AGE || kubelet.unfinished? < kubelet_start_blocked::SEEN {
@@ -79,7 +80,7 @@ pub fn start_blocked(node: &str, view: &NodeView, kubelet: &KubeletView, faults:
         impact:
             "no pod of this node is started, stopped or watched; another restart of the kubelet begins the wait anew"
                 .to_owned(),
-        // By the node's own clock, and the same from pass to pass.
+        // The time is by the node's own clock, and the same from pass to pass.
         first_seen: began,
         duration_seconds: kubelet.age.as_secs(),
         check_age_seconds: kubelet.looked.as_secs(),
@@ -87,12 +88,12 @@ pub fn start_blocked(node: &str, view: &NodeView, kubelet: &KubeletView, faults:
     })
 }
 
-/// Whether the node's kubelet says that it cannot look at its pods. It says so after three minutes (ten with events).
+/// Whether the node's kubelet says that it cannot check its pods. It says so after three minutes (ten with events).
 pub fn says_pleg_stalled(view: &NodeView) -> bool {
     view.ready == TriState::False && view.complaint == Some(Complaint::PlegStalled)
 }
 
-/// That the node's kubelet cannot look at its pods, if it [says so](says_pleg_stalled).
+/// The fault of a node's kubelet that cannot check its pods, if it [says so](says_pleg_stalled).
 pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, faults: &[&Fault]) -> Option<Fault> {
     if !says_pleg_stalled(view) {
         return None;
@@ -127,7 +128,7 @@ pub fn pleg_stalled(node: &str, view: &NodeView, kubelet: Option<&KubeletView>, 
     })
 }
 
-/// The fault on the node that explains it: the lowest rank, then the most urgent.
+/// The fault on the node that explains the state of the kubelet: the lowest rank, then the most urgent.
 fn cause<'a>(faults: &[&'a Fault], rank: fn(FaultType) -> Option<u8>) -> Option<&'a Fault> {
     let ranked = faults.iter().filter_map(|fault| Some((rank(fault.kind)?, *fault)));
     ranked.min_by(|a, b| a.0.cmp(&b.0).then_with(|| Fault::by_urgency(a.1, b.1))).map(|(_, fault)| fault)
@@ -158,7 +159,7 @@ fn fault(kind: FaultType, node: &str, message: &str, evidence: &[String]) -> Fau
     }
 }
 
-/// For how long the kubelet has been as it is: what a rule that waits is measured by.
+/// For how long the kubelet has been in this state. A rule that waits is measured by this time.
 pub fn lasted(fault: &Fault, now: Timestamp) -> Duration {
     match fault.kind {
         FaultType::PlegStalled => Duration::try_from(now.duration_since(fault.first_seen)).unwrap_or_default(),

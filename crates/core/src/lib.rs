@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! node:     observations ─► diagnose ─► fault tracker (confirm, clear) ─► restart_safety ─► report
-//! cluster:  Snapshot ─► plan (policy · budget · remediation) ─► Plan { effects, held, views, next look }
+//! cluster:  Snapshot ─► plan (policy · budget · remediation) ─► Plan { effects, blocked, views, next check }
 //! ```
 
 pub mod action;

@@ -1,5 +1,5 @@
-//! Starts by hand: what a person wants done on one node, until it begins. From then on it is a remediation like any other, in
-//! the same object.
+//! Manual requests: the step that a person requests on one node, until it starts. From then on the request is a remediation like
+//! any other, in the same object.
 //!
 //! ```text
 //! a person writes the object ─► waiting (no slot, nothing owed, keeps nobody from the node)
@@ -17,14 +17,14 @@ use super::policy::{Action, ActionType, Mode, Policy, Rule, RuleMatch, Step};
 use super::remediation::{Cancel, Cleanup, ManualRequest, Phase, Remediation};
 use super::text::bounded;
 
-/// Longest name of an object that a person may give: the names of its operations are made from it, and are labels.
+/// Longest name that a person may give the object. The names of its operations derive from it, and are labels.
 pub const MAX_NAME: usize = 50;
-/// What stands in each such name: none can be that of a remediation which the engine opens.
+/// Part of each such name. No remediation that the engine opens has it in its name.
 pub const MARK: &str = "by-hand";
-/// Most starts by hand that wait at the same time; what comes after them is refused.
+/// Maximum number of waiting manual requests. Further ones are refused.
 pub const MAX_WAITING: usize = 100;
 
-/// A start by hand that has not begun.
+/// A manual request that has not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenManualRequest {
     /// Name of the object, and of the remediation that it becomes.
@@ -33,26 +33,26 @@ pub struct OpenManualRequest {
     pub identity: (String, String),
     /// The node.
     pub node: String,
-    /// Uid of the Node object that is meant: a node replaced under the same name is another node.
+    /// Uid of the requested Node object. A node replaced under the same name is another node.
     pub node_uid: String,
-    /// The policy whose ladder, limits and windows hold for it.
+    /// The policy with the steps, limits and windows for it.
     pub policy: String,
-    /// Mode as it was written; nothing begins in a dry run.
+    /// Mode, as written. Nothing starts in a dry run.
     pub mode: Mode,
-    /// What is wanted.
+    /// The request.
     pub manual: ManualRequest,
-    /// That a person has taken it back.
+    /// Whether a person has cancelled it.
     pub cancel: Option<Cancel>,
     /// Whether the object is being deleted.
     pub deleting: bool,
-    /// When it was written, by the API server's clock.
+    /// When it was created, by the API server's clock.
     pub asked_at: Timestamp,
-    /// Why it has not begun, as it was told last.
+    /// Why it has not started, as last reported.
     pub message: String,
 }
 
 impl OpenManualRequest {
-    /// The remediation that it becomes now: without faults and steps yet.
+    /// The remediation that it becomes now, without faults and steps yet.
     pub fn begun(&self, now: Timestamp) -> Remediation {
         Remediation {
             name: self.name.clone(),
@@ -75,20 +75,20 @@ impl OpenManualRequest {
         }
     }
 
-    /// The record that nothing was begun, and why.
+    /// The record that nothing was started, and why.
     pub fn refused(&self, why: &str, now: Timestamp) -> Remediation {
         let mut remediation = Remediation { phase: Phase::Cancelled, finished_at: Some(now), ..self.begun(now) };
         remediation.say(why);
         remediation
     }
 
-    /// What is wanted, in one phrase: `CleanupOrphans for OrphanContainer, by ann`.
+    /// The request in one phrase: `CleanupOrphans for OrphanContainer, by ann`.
     pub fn phrase(&self) -> String {
         let ManualRequest { requested_by: by, fault, action, .. } = &self.manual;
         bounded(&format!("{} for {fault}, by {by}", action.as_str()), 200)
     }
 
-    /// Whether operations can be named after it.
+    /// Whether the names of operations can derive from its name.
     pub fn has_usable_name(&self) -> bool {
         let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         self.name.len() <= MAX_NAME
@@ -99,22 +99,22 @@ impl OpenManualRequest {
     }
 }
 
-/// A step that a person could start with.
+/// A step that a person can request.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'p> {
     /// Its policy.
     pub policy: &'p Policy,
     /// Its rule.
     pub rule: &'p Rule,
-    /// Its place on the ladder, from 0.
+    /// Its step index, from 0.
     pub step_index: usize,
     /// The step itself.
     pub step: &'p Step,
 }
 
-/// What could be started by hand for a fault on a node with such labels: by the policy that heals it, and by any other whose
-/// turn that fault is not, which is refused with that reason. Where it cannot be told whether a rule is for the fault, the engine
-/// holds what is started until it can.
+/// The steps that can be requested for a fault on a node with these labels. They are those of the policy that remediates the
+/// fault, and of any other policy without precedence for it: such a request is refused with that reason. Where it is unknown
+/// whether a rule applies to the fault, the engine blocks the request until it is known.
 pub fn choices<'p>(
     policies: &'p [Policy],
     labels: &BTreeMap<String, String>,
@@ -130,7 +130,7 @@ pub fn choices<'p>(
             RuleMatch::Rule(rule) | RuleMatch::Perhaps(rule, _) => Some(rule),
             RuleMatch::Nothing => None,
         };
-        // Of each action the first: the others follow on it.
+        // Only the first step of each action: the others follow it.
         let is_first = |rule: &'p Rule, step_index: usize, step: &'p Step| {
             steps(rule, Some(step.action.kind())).next().is_some_and(|(first, _)| first == step_index)
         };
@@ -142,13 +142,13 @@ pub fn choices<'p>(
     policies.into_iter().filter(acts).flat_map(of_policy).collect()
 }
 
-/// The steps of a rule that a person could start with, each with its step: of one action, or all.
+/// The steps of a rule that a person can request, each with its index: of one action, or of all.
 pub fn steps(rule: &Rule, action: Option<ActionType>) -> impl Iterator<Item = (usize, &Step)> {
     let is_meant = move |step: &Step| step.mode == Mode::Enforce && action.is_none_or(|of| step.action.kind() == of);
     rule.steps.iter().enumerate().filter(move |(_, step)| is_meant(step))
 }
 
-/// What a step does, in one word, as [`StepRecord::phrase`](super::remediation::StepRecord::phrase) says it of an attempt.
+/// What a step does, in one word, as [`StepRecord::phrase`](super::remediation::StepRecord::phrase) reports it for an attempt.
 pub fn phrase(action: &Action) -> String {
     match action {
         Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess({})", signal.as_str()),

@@ -1,7 +1,7 @@
-//! What a rule asks of the pod and the node of a fault, beside the fault itself.
+//! What a rule asks of the pod and the node of a fault, in addition to the fault itself.
 //!
-//! A match is yes, no or unknown. Missing data is unknown, never no: a pod that was not read is not a pod without the label. Such a
-//! fault is blocked, and goes to no later rule.
+//! A match is yes, no or unknown. Missing data is unknown, never no: a pod that was not read is not a pod without the label. Such
+//! a fault is blocked, and goes to no later rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use super::fault::{Fault, FaultType, PodRef};
 use super::text::{self, bounded};
 use super::version::{LONGEST, Range, Version};
 
-/// The word that stands for no owner among the kinds of owners.
+/// The word for no owner among the kinds of owners.
 pub const NO_OWNER: &str = "None";
-/// Most labels of pods that all policies together may ask for; of the others nobody knows anything.
+/// Maximum number of pod labels that all policies together may ask for. Others stay unknown.
 pub(crate) const MAX_KEYS: usize = 256;
 /// Longest key of a label, in bytes.
 pub(crate) const MAX_KEY: usize = 317;
 /// Longest value of a label, and longest kind of an owner, in bytes.
 const MAX_VALUE: usize = 63;
-/// What was read of a pod counts for so long: its owner stays the same, and its labels hardly ever change.
+/// How long the data of a pod is valid. Its owner stays the same, and its labels hardly ever change.
 pub const COUNTS_FOR: Duration = Duration::from_mins(5);
 
 /// What was read of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodTraits {
-    /// The labels that were asked for, with their values; `None` = it has no such label. One that is not among them is not known.
-    /// Many pods have the same ones.
+    /// The labels that policies ask for, with their values. `None`: the pod has no such label. A label that is not in the map is
+    /// unknown. Many pods share one map.
     pub labels: Arc<BTreeMap<String, Option<String>>>,
-    /// Kind of the owner that controls it; `None` = none does.
+    /// Kind of the owner that controls it. `None`: no owner does.
     pub owner: Option<String>,
     /// Time since it was read.
     pub read: Duration,
-    /// The API has it no more. What it was like when it was read last stays so, however long ago that was.
+    /// The API does not have it any more. Its last known data stays valid, however old it is.
     pub gone: bool,
 }
 
 impl PodTraits {
-    /// What these labels and this owner come to where these keys are asked for.
+    /// The traits of a pod with these labels and this owner, where policies ask for these keys.
     pub fn of(labels: &BTreeMap<String, String>, owner: Option<&str>, asked: &BTreeSet<String>) -> Self {
-        // A value that is longer than any may be is not one that could be compared.
+        // A value longer than the limit cannot be compared.
         let is_one = |key: &&String| labels.get(*key).is_none_or(|value| value.len() <= MAX_VALUE);
         let labels = asked.iter().filter(is_one).map(|key| (key.clone(), labels.get(key).cloned()));
         Self {
@@ -50,12 +50,12 @@ impl PodTraits {
         }
     }
 
-    /// Whether it still counts.
+    /// Whether the data is still valid.
     fn counts(&self) -> bool {
         self.gone || self.read <= COUNTS_FOR
     }
 
-    /// How what is said of it begins.
+    /// The phrase that introduces this data in a sentence.
     pub(crate) const fn was(&self) -> &'static str {
         if self.gone { "when it was last seen" } else { "as it was read" }
     }
@@ -66,7 +66,7 @@ impl PodTraits {
 pub enum PodSeen {
     /// It was read.
     Read(PodTraits),
-    /// The API has no such pod, and what it was like nobody has seen.
+    /// The API has no such pod, and the controller has never read it.
     Gone,
 }
 
@@ -75,36 +75,36 @@ pub enum PodSeen {
 pub struct MatchContext<'a> {
     /// The pods that were read.
     pub pods: Option<&'a BTreeMap<PodRef, PodSeen>>,
-    /// Container runtime and its version, as the Node tells it: `containerd://1.7.24`.
+    /// Container runtime and its version, from the Node: `containerd://1.7.24`.
     pub runtime: Option<&'a str>,
-    /// Version of the kubelet, as the Node tells it.
+    /// Version of the kubelet, from the Node.
     pub kubelet: Option<&'a str>,
 }
 
 /// An answer to what a rule asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// It is for this fault.
+    /// The rule applies to this fault.
     Yes,
-    /// It is not.
+    /// The rule does not apply.
     No,
-    /// Nobody knows now.
+    /// It is unknown now.
     Unknown(MissingFact),
 }
 
-/// What is not known.
+/// What is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingFact {
-    /// The field of `match` that asks for it.
+    /// The field of `match` that needs it.
     pub field: &'static str,
-    /// In one sentence, without an end.
+    /// What is missing, in one sentence without a full stop.
     pub what: String,
-    /// Whether it is going to be known by itself: the controller reads it.
+    /// Whether it will be known without a person: the controller reads it.
     pub passes: bool,
 }
 
 impl Match {
-    /// Both of them, where a no is a no whatever is not known.
+    /// Both answers together. A no is a no, whatever is unknown.
     #[must_use]
     pub fn and(self, other: impl FnOnce() -> Self) -> Self {
         match self {
@@ -113,7 +113,7 @@ impl Match {
             Self::Unknown(lack) => match other() {
                 Self::No => Self::No,
                 Self::Yes => Self::Unknown(lack),
-                // What a person has to see goes before what passes by itself.
+                // What a person has to see takes precedence over what resolves itself.
                 Self::Unknown(other) => Self::Unknown(if lack.passes { other } else { lack }),
             },
         }
@@ -126,7 +126,7 @@ impl From<bool> for Match {
     }
 }
 
-/// A container runtime by its name, and which versions of it.
+/// A container runtime by name, and its versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
     /// The name before the `://` in the Node: `containerd`, `cri-o`, `docker`.
@@ -135,12 +135,13 @@ pub struct Runtime {
     pub versions: Option<Range>,
 }
 
-/// What a rule asks beside kind, severity and namespace of the fault. All of it must hold; nothing = it asks nothing.
+/// What a rule asks for in addition to type, severity and namespace of the fault. All of it must hold. An empty one asks for
+/// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matching {
-    /// Labels of the pod. `Some` without a requirement = any pod, but one there must be.
+    /// Labels of the pod. `Some` without a requirement: any pod, but there must be one.
     pub pods: Option<Selector>,
-    /// Kinds of the owner that controls the pod; empty = any, and faults about no pod too.
+    /// Kinds of the owner that controls the pod. Empty: any, including faults that are about no pod.
     pub owner_kinds: BTreeSet<String>,
     /// Container runtimes of the node, any of them; empty = all.
     pub runtimes: Vec<Runtime>,
@@ -148,17 +149,17 @@ pub struct Matching {
     pub kubelets: Vec<Range>,
 }
 
-/// In which namespaces the pod of a fault may be. Both empty = any, and a fault that is about no pod too.
+/// The namespaces that the pod of a fault may be in. Both empty: any, including a fault that is about no pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces {
-    /// Only in these, each of which may end with `*`; a fault that is about no pod is in none of them.
+    /// Only these. Each may end with `*`. A fault that is about no pod is in none of them.
     pub only: Vec<String>,
     /// Not in these.
     pub except: Vec<String>,
 }
 
 impl Namespaces {
-    /// Whether it is a pod in such a namespace.
+    /// Whether the fault is about a pod in such a namespace.
     pub fn hold(&self, about: PodOfFault<'_>) -> Match {
         let is_in = |patterns: &[String], pod: &PodRef| {
             patterns.iter().any(|pattern| text::matches_pattern(pattern, &pod.namespace))
@@ -182,7 +183,7 @@ pub enum PodOfFault<'f> {
     Pod(&'f PodRef),
     /// None: it is about the node, the runtime or the like.
     NoPod,
-    /// One, and the probe could not tell which.
+    /// A pod that the probe could not identify.
     Unnamed,
 }
 
@@ -192,7 +193,7 @@ impl<'f> PodOfFault<'f> {
         Self::named(fault.kind, pod_of(fault))
     }
 
-    /// The same, where only the kind and the pod that is named are known.
+    /// The same, where only the type of the fault and the named pod are known.
     pub fn named(kind: FaultType, pod: Option<&'f PodRef>) -> Self {
         match pod {
             Some(pod) => Self::Pod(pod),
@@ -208,12 +209,12 @@ pub fn pod_of(fault: &Fault) -> Option<&PodRef> {
 }
 
 impl Matching {
-    /// Whether the pod itself has to be read to answer it.
+    /// Whether the pod itself must be read for the answer.
     pub fn asks_of_pods(&self) -> bool {
         !self.owner_kinds.is_empty() || self.pods.as_ref().is_some_and(|selector| !selector.0.is_empty())
     }
 
-    /// The labels of pods for which it asks.
+    /// The pod labels that it asks for.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.pods.iter().flat_map(|selector| &selector.0).map(Requirement::key)
     }
@@ -224,7 +225,7 @@ impl Matching {
         of_node.and(|| self.of_pod(about, around.pods))
     }
 
-    /// The field by which it asks for the pod itself.
+    /// The field that asks for the pod itself.
     pub const fn field_of_pod(&self) -> &'static str {
         if self.pods.is_some() { "podSelector" } else { "ownerKinds" }
     }
@@ -237,7 +238,7 @@ impl Matching {
         let pod = match about {
             PodOfFault::Pod(pod) => pod,
             PodOfFault::NoPod => return Match::No,
-            // That there is one is all that is asked.
+            // The existence of a pod is all that is asked for.
             PodOfFault::Unnamed if !self.asks_of_pods() => return Match::Yes,
             PodOfFault::Unnamed => return unnamed(field),
         };
@@ -292,7 +293,7 @@ impl Matching {
     }
 }
 
-/// A version that cannot be compared.
+/// The answer for a version that cannot be compared.
 fn unreadable_version(field: &'static str, of: &str, told: Option<&str>) -> Match {
     let found = told.map_or_else(|| "none".to_owned(), |told| format!("{:?}", bounded(told, LONGEST)));
     let what = format!(
@@ -301,7 +302,7 @@ fn unreadable_version(field: &'static str, of: &str, told: Option<&str>) -> Matc
     Match::Unknown(MissingFact { field, what, passes: false })
 }
 
-/// A pod that is not named.
+/// The answer for a pod that is not named.
 fn unnamed(field: &'static str) -> Match {
     let what = "it is about a pod, and the probe does not know which".to_owned();
     Match::Unknown(MissingFact { field, what, passes: false })
@@ -321,7 +322,7 @@ pub enum Requirement {
 }
 
 impl Requirement {
-    /// Whether the label may have this value, or be absent.
+    /// Whether this value of the label, or its absence, meets the requirement.
     pub fn is_met(&self, value: Option<&str>) -> bool {
         match self {
             Self::In(_, values) => value.is_some_and(|value| values.contains(value)),
@@ -332,7 +333,7 @@ impl Requirement {
     }
 }
 
-/// Which nodes a policy is for. No requirement = all nodes.
+/// The nodes that a policy selects. No requirement = all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector(pub Vec<Requirement>);
 
@@ -351,7 +352,7 @@ impl Requirement {
         }
     }
 
-    /// Whether a pod meets it of which perhaps not all labels are known.
+    /// Whether a pod meets the requirement. Perhaps not all of its labels are known.
     pub(crate) fn of_pod(&self, pod: &PodTraits) -> Match {
         let key = self.key();
         match pod.labels.get(key) {

@@ -1,10 +1,10 @@
-//! What other tools may read of a node's health on its Node object: a view of our conditions in the polarity and, where
-//! there are any, the names of the field.
+//! What other tools can read of a node's health on its Node object: a view of our conditions in the polarity and, where there are
+//! any, the names that are standard in the field.
 //!
-//! Conditions of a Node that name a problem are True while it is there (as `MemoryPressure` is, and all of
-//! node-problem-detector's); ours are True while all is well. Machine health checks of Cluster API, `NodeHealthCheck` of
-//! medik8s and autoscalers select on type, status and duration, so a type says one thing and only confirmed faults turn
-//! it True.
+//! A condition of a Node that names a problem is True while the problem exists (as `MemoryPressure`, and all of
+//! node-problem-detector's). Ours are True while everything is healthy. Machine health checks of Cluster API, `NodeHealthCheck`
+//! of medik8s and autoscalers select on type, status and duration. So a type says one thing, and only confirmed faults turn it
+//! True.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use super::condition::{ConditionReason, ConditionType};
 use super::fault::{Fault, FaultState, FaultType};
 use super::tri_state::TriState;
 
-/// A condition that may be written to a Node. True = there is a problem.
+/// A condition that the controller may write to a Node. True = there is a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeCondition {
     /// The runtime as a whole does not answer (a name of node-problem-detector's health checker).
@@ -22,7 +22,7 @@ pub enum NodeCondition {
     KubeletUnhealthy,
     /// Single containers do not answer.
     ContainersUnresponsive,
-    /// Containers, sandboxes and shims do not fit together.
+    /// Containers, sandboxes and shims are inconsistent.
     SandboxesInconsistent,
     /// A network plugin hangs.
     NetworkPluginUnresponsive,
@@ -56,12 +56,12 @@ impl NodeCondition {
         Self::RestartUnsafe,
     ];
 
-    /// The one of this name, as it stands on the Node.
+    /// The condition of this name on the Node.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// The type as it stands on the Node.
+    /// The type, as on the Node.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ContainerRuntimeUnhealthy => "ContainerRuntimeUnhealthy",
@@ -78,7 +78,7 @@ impl NodeCondition {
         }
     }
 
-    /// Our condition that it is the reverse of.
+    /// Our condition that it is the inverse of.
     pub const fn of(self) -> ConditionType {
         match self {
             Self::ContainerRuntimeUnhealthy => ConditionType::RuntimeReady,
@@ -95,21 +95,21 @@ impl NodeCondition {
         }
     }
 
-    /// The condition that a fault of this type shows in; none for those that the controller finds, that the kubelet itself
-    /// writes to its Node (a network that is not ready), that not every kubelet tells, or that are of the probe alone.
+    /// The condition that shows a fault of this type. It is none for a fault that the controller finds, that the kubelet itself
+    /// writes to its Node (a network that is not ready), that not every kubelet reports, or that concerns only the probe.
     pub fn showing(fault: FaultType) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| fault.spec().condition == Some(kind.of()))
     }
 }
 
-/// The types that are to be written: none, some, or all.
+/// The condition types to write: none, some, or all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeConditions(pub BTreeSet<NodeCondition>);
 
 impl FromStr for NodeConditions {
     type Err = String;
 
-    /// `all`, names with commas between them, or nothing at all.
+    /// Parses `all`, names separated by commas, or an empty text.
     fn from_str(text: &str) -> Result<Self, String> {
         if text.trim() == "all" {
             return Ok(Self(NodeCondition::ALL.into()));
@@ -124,23 +124,23 @@ impl FromStr for NodeConditions {
     }
 }
 
-/// One condition as it should stand on the Node.
+/// One condition, as it should be on the Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirrored {
     /// Which.
     pub kind: NodeCondition,
-    /// True = there is a problem; Unknown = nobody could look.
+    /// True = there is a problem; Unknown = the check was not possible.
     pub status: TriState,
-    /// The confirmed fault's type, or why not.
+    /// The type of the confirmed fault, or why there is none.
     pub reason: &'static str,
     /// One sentence.
     pub message: String,
 }
 
-/// How `kind` should stand, from our condition (`status`, `reason`, `message`) and the faults of the same report.
+/// The value of `kind`, from our condition (`status`, `reason`, `message`) and the faults of the same report.
 ///
-/// A suspicion is no problem yet, so it changes nothing here; only for a restart it matters, since `False` there says
-/// that a restart does no harm.
+/// A suspicion is no problem yet, so it changes nothing here. It matters only for a restart, because `False` there says that a
+/// restart does no harm.
 pub fn mirrored(kind: NodeCondition, status: TriState, reason: &str, message: &str, faults: &[&Fault]) -> Mirrored {
     let suspected = status == TriState::Unknown && reason == ConditionReason::FaultSuspected.as_str();
     match status {

@@ -1,4 +1,4 @@
-//! What the node's collectors saw: plain values, one look per collector. `diagnose` reads nothing else.
+//! What the node's collectors saw: plain values, one reading per collector. `diagnose` reads nothing else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,22 +31,22 @@ pub enum Reading<T> {
         value: T,
         /// Time since the answer came.
         age: Duration,
-        /// Time it took; of a task that gave no answer, for how long that is certain.
+        /// Time it took. For a task that did not answer: how long that is certain.
         took: Duration,
     },
-    /// The call is still out, past its deadline. Nothing else is sent until it comes back.
+    /// The call is still pending, past its deadline. The collector sends nothing else until the call returns.
     Hung {
-        /// Time since it was sent, without what this process was held up before the deadline.
+        /// Time since it was sent, without the time for which this process was suspended before the deadline.
         out: Duration,
     },
-    /// It answered with an error, or the answer was cut off or too large: no verdict.
+    /// The call failed, or the answer was cut off or too large. There is no verdict.
     Failed {
-        /// What it said, bounded.
+        /// The error, bounded.
         error: String,
         /// Time since the error.
         age: Duration,
     },
-    /// This node lacks what is needed to look (socket missing, permission denied). Unknown, never sick.
+    /// The node lacks what the check needs (socket missing, permission denied). The result is unknown, never faulty.
     Blind {
         /// What is missing.
         reason: String,
@@ -66,39 +66,39 @@ impl<T> Reading<T> {
 /// One pod sandbox in the runtime's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxSeen {
-    /// Full id.
+    /// Full ID.
     pub id: String,
-    /// Whether the runtime calls it ready.
+    /// Whether the runtime reports it as ready.
     pub ready: bool,
-    /// The pod it is for, from its metadata.
+    /// Its pod, from its metadata.
     pub pod: PodRef,
-    /// Attempt number: a higher one of the same pod is newer.
+    /// Attempt number. Of two sandboxes of one pod, the higher number is newer.
     pub attempt: u32,
 }
 
 /// State of a container in the runtime's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ContainerState {
-    /// Made, not started.
+    /// Created, not started.
     Created,
     /// Running.
     Running,
     /// Ended.
     Exited,
-    /// The runtime does not know.
+    /// The runtime does not know the state.
     Unknown,
 }
 
 /// One container in the runtime's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerSeen {
-    /// Full id.
+    /// Full ID.
     pub id: String,
-    /// Sandbox it says it belongs to.
+    /// Sandbox that the container names.
     pub sandbox_id: String,
     /// Name in its pod.
     pub name: String,
-    /// The pod, from the kubelet's labels; `None` for containers that are not the kubelet's.
+    /// The pod, from the kubelet's labels. `None`: the container is not the kubelet's.
     pub pod: Option<PodRef>,
     /// State.
     pub state: ContainerState,
@@ -106,97 +106,98 @@ pub struct ContainerSeen {
     pub attempt: u32,
 }
 
-/// One round of lists: sandboxes, containers, sandboxes again, so that neither order of a race misleads.
+/// One round of lists: sandboxes, containers, sandboxes again. So neither order of a race misleads the diagnosis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListRound {
     /// First list of sandboxes.
     pub sandboxes: Vec<SandboxSeen>,
     /// List of containers.
     pub containers: Vec<ContainerSeen>,
-    /// Time from the moment at which the list of containers was asked for to the end of the round.
+    /// Time from the request of the container list to the end of the round.
     pub containers_before: Duration,
     /// Ids in the second list of sandboxes.
     pub sandboxes_again: Vec<String>,
-    /// Size in bytes of the larger of the two answers, sandboxes and containers, as it was sent.
+    /// Size in bytes of the larger of the two answers (sandboxes, containers) on the wire.
     pub answer_bytes: usize,
-    /// Per suspect container (no listed sandbox): what a direct question said.
+    /// For each suspect container (no listed sandbox): the answer to a direct query.
     pub rechecks: BTreeMap<String, OrphanRecheck>,
-    /// Per container that is created or of an unknown state: for how long it has been listed so.
+    /// For each container in state created or unknown: how long it has been listed like this.
     pub unfinished: BTreeMap<String, Duration>,
-    /// Per sandbox that is not ready and that was asked for in this round (Docker): whether the runtime knows it when
-    /// asked by id; `None` = no answer.
+    /// For each sandbox that is not ready and was queried in this round (Docker): whether the runtime knows it by id. `None`: no
+    /// answer.
     pub asked_sandboxes: BTreeMap<String, Option<bool>>,
-    /// Containers of the kubelet whose removal was begun and has not ended. `None` where that could not be asked, or the
-    /// runtime knows no such state.
+    /// Containers of the kubelet with a removal that has started and not ended. `None`: this could not be queried, or the runtime
+    /// has no such state.
     pub removals: Option<Vec<RemovalSeen>>,
-    /// Number of the round, rising by one: two diagnoses of one round count once.
+    /// Number of the round, increasing by one. Two diagnoses of one round count once.
     pub round: u64,
 }
 
 impl ListRound {
-    /// Every id in one of the lists, of containers and sandboxes.
+    /// Every id in the lists, of containers and sandboxes.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         let sandboxes = self.sandboxes.iter().map(|seen| &seen.id).chain(&self.sandboxes_again);
         self.containers.iter().map(|seen| &seen.id).chain(sandboxes).map(String::as_str)
     }
 }
 
-/// What the runtime says when asked for a suspect container and its sandbox by id.
+/// The answer of the runtime to a query by id for a suspect container and its sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrphanRecheck {
-    /// The container is there and its sandbox is `NotFound`.
+    /// The container exists and its sandbox is `NotFound`.
     Confirmed,
-    /// The container is gone or the sandbox answers: a gap in the list.
+    /// The container is gone, or the runtime knows the sandbox: the list had a gap.
     Refuted,
-    /// The question itself failed or timed out.
+    /// The query failed or timed out.
     NoAnswer,
 }
 
-/// A container whose removal was begun and has not ended, as Docker lists it (`removing` or `dead`).
+/// A container with a removal that has started and not ended, as Docker lists it (`removing` or `dead`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovalSeen {
     /// The container.
     pub container: ContainerSeen,
-    /// What Docker says when asked for it by id; `None` = no answer yet.
+    /// Docker's answer to a query by id. `None`: no answer yet.
     pub said: Option<RemovalSaid>,
 }
 
-/// What Docker says of a container whose removal was begun.
+/// What Docker says of a container with a started removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemovalSaid {
     /// The removal has failed, with this cause (`State.Dead` and `State.Error`).
     Failed(String),
-    /// It is under way, or the container is there again.
+    /// The removal continues, or the container exists again.
     NotFailed,
     /// The container is gone: it was removed.
     Gone,
 }
 
-/// What kind of runtime the kubelet uses, once it has told its name.
+/// The type of the kubelet's runtime, once it has reported its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RuntimeKind {
     /// It has not answered yet.
     #[default]
     Unknown,
-    /// containerd: one shim carries a whole pod, and can be asked through containerd.
+    /// containerd: one shim serves a whole pod, and can be queried through containerd.
     Containerd,
-    /// Docker, behind cri-dockerd or by its own API: each container has a shim and a lock of its own. Docker answers for
-    /// a container from its own memory, unless something holds that lock.
+    /// Docker, behind cri-dockerd or by its own API. Each container has its own shim and its own lock. Docker answers for a
+    /// container from its memory, unless something holds that lock.
     Docker,
-    /// CRI-O: it has no shims, and each container has a lock of its own. From 1.18 on it answers for a running container
-    /// from its memory whatever holds that lock.
+    /// CRI-O. It has no shims, and each container has its own lock. From 1.18 on it answers for a running container from its
+    /// memory, whatever holds that lock.
     CriO,
-    /// Another one: no cheap question to it is known to reach a single container.
+    /// Another runtime. No cheap query is known that reaches a single container.
     Other,
 }
 
 impl RuntimeKind {
-    /// Whether it answers itself, and without a limit of its own, for a single container: each one stands alone then.
+    /// Whether it answers by itself, and without a timeout of its own, for a single container. Each container is independent
+    /// then.
     pub const fn answers_itself(self) -> bool {
         matches!(self, Self::Docker | Self::CriO)
     }
 
-    /// The kind of runtime that calls itself by this name.
+    /// The runtime type with this name.
     pub fn of(name: &str) -> Self {
         match name {
             "" => Self::Unknown,
@@ -208,69 +209,69 @@ impl RuntimeKind {
     }
 }
 
-/// Name, version and readiness the runtime reports of itself.
+/// Name and version that the runtime reports of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeSeen {
     /// `containerd`, `docker`, `cri-o`.
     pub name: String,
-    /// Version as it reports it.
+    /// Version as the runtime reports it.
     pub version: String,
 }
 
-/// What the runtime says of its own readiness.
+/// What the runtime reports about its own readiness.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusSeen {
-    /// Its network; `None` = this runtime does not say.
+    /// Its network. `None`: this runtime does not report it.
     pub network: Option<NetworkSeen>,
 }
 
-/// What the runtime says of its network.
+/// What the runtime reports about its network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkSeen {
-    /// Whether it calls it ready.
+    /// Whether it reports the network as ready.
     pub ready: bool,
-    /// Why not, as a word, bounded.
+    /// Why it is not ready, as one word, bounded.
     pub reason: String,
-    /// Why not, in its own words, bounded.
+    /// Why it is not ready, in the runtime's words, bounded.
     pub message: String,
 }
 
-/// Answer of one task: containerd's native `Tasks/Get`, or Docker's `inspect`.
+/// The answer of one task: containerd's native `Tasks/Get`, or Docker's `inspect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskAnswer {
     /// The shim answered.
     Answered,
     /// The shim answered that the task's process has ended.
     Ended,
-    /// The shim did not answer inside containerd's own bound or ours.
+    /// The shim did not answer within containerd's timeout or ours.
     NoAnswer,
     /// There is no such task (the container has ended or was never started).
     NotFound,
-    /// Docker answered from its own memory that the container runs, and its process is there, or CRI-O from its own: nobody
-    /// waits for the container. Of its shim that says nothing.
+    /// Docker answered from its memory that the container runs, and its process exists; or CRI-O answered from its memory.
+    /// Nothing blocks the container. The answer says nothing about its shim.
     DaemonAnswered,
-    /// Docker answered from its own memory that the container runs, with a process that is not there.
+    /// Docker answered from its memory that the container runs, but its process does not exist.
     ProcessGone,
 }
 
-/// One look at the kubelet.
+/// One check of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeletSeen {
     /// Its process (pid, start ticks, age), if one runs.
     pub process: Option<(i32, u64, Duration)>,
-    /// Whether `/healthz` at the address of its own flags and configuration answered 200.
+    /// Whether `/healthz` answered 200 at the address in the kubelet's flags and configuration.
     pub healthz: Option<bool>,
-    /// Why `/healthz` could not be asked, or what it said instead.
+    /// Why `/healthz` could not be queried, or what it said instead.
     pub note: Option<String>,
-    /// Its version by the word of the Node object, if known.
+    /// Its version from the Node object, if known.
     pub version: Option<String>,
-    /// Its settings that matter to what is seen; `None` when none runs.
+    /// Its settings that thresholds depend on. `None`: no kubelet runs.
     pub settings: Option<KubeletSettings>,
-    /// Number of the look, rising by one.
+    /// Number of the check, increasing by one.
     pub round: u64,
 }
 
-/// The kubelet's own limit for one call to its runtime, where nothing else is set.
+/// The kubelet's timeout for one call to its runtime, unless configured.
 pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The kubelet's settings on which thresholds depend.
@@ -278,9 +279,9 @@ pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
 pub struct KubeletSettings {
     /// How long it waits for one call to its runtime (`runtimeRequestTimeout`).
     pub request_timeout: Duration,
-    /// Whether it takes pods' changes from the runtime's events (feature gate `EventedPLEG`), and lists them seldom.
+    /// Whether it reads pod changes from the runtime's events (feature gate `EventedPLEG`) and lists pods rarely.
     pub evented_pleg: bool,
-    /// How these are known.
+    /// How these settings are known.
     pub source: SettingsSource,
 }
 
@@ -304,38 +305,38 @@ pub enum SettingsSource {
     Flags,
 }
 
-/// Everything the collectors have, at one moment.
+/// All readings of the collectors, at one moment.
 #[derive(Clone, Debug)]
 pub struct Observations {
-    /// The node's monotonic clock (time since boot): all durations in the tracker are differences of it.
+    /// The node's monotonic clock (time since boot). All durations in the tracker are differences of it.
     pub now: Duration,
     /// Version call on a fresh connection.
     pub runtime: Reading<RuntimeSeen>,
-    /// What the runtime says of its readiness: a call of its own, since it may wait for network plugins.
+    /// What the runtime reports about its readiness. This is a separate call, because it may wait for network plugins.
     pub status: Reading<StatusSeen>,
-    /// What kind of runtime has answered last, also while it does not answer now.
+    /// The runtime type that has answered last, also while it does not answer now.
     pub kind: RuntimeKind,
     /// The list round.
     pub lists: Reading<ListRound>,
-    /// How long the sandbox list of an unfinished round has been out, if that is the call that hangs.
+    /// Whether the sandbox list is the call of an unfinished round that hangs.
     pub sandbox_list_hung: bool,
-    /// Whether the last round failed since a list is larger than what the kubelet and we read.
+    /// Whether the last round failed because a list is larger than the kubelet and the probe read.
     pub list_too_large: bool,
-    /// Last answer per container id, for the tasks asked so far.
+    /// Last answer for each container id, of the tasks queried so far.
     pub tasks: BTreeMap<String, Reading<TaskAnswer>>,
     /// The process table.
     pub processes: Reading<ProcessTable>,
     /// The kubelet.
     pub kubelet: Reading<KubeletSeen>,
-    /// The kernel's limits, and the daemons' threads.
+    /// The kernel's limits and the daemons' threads.
     pub host: Reading<HostSeen>,
-    /// What lies on the node's disks.
+    /// What the node's disks hold.
     pub disks: Reading<DisksSeen>,
     /// The kubelet's own port.
     pub port: Reading<PortSeen>,
     /// The node's system bus, and systemd on it.
     pub bus: Reading<BusSeen>,
-    /// The node's clock beside the API server's.
+    /// The node's clock, compared to the API server's.
     pub clock: Reading<ClockSeen>,
     /// How long processes wait for the node's resources.
     pub pressure: Pressure,

@@ -1,5 +1,5 @@
-//! The decision: a total function from a snapshot to what is done, what is held and why, and when to look
-//! again. Equal input, equal output, in any order.
+//! The decision: a total function from a snapshot to what the controller does, what is blocked and why, and when to decide again.
+//! Equal input gives equal output, in any order.
 
 mod advance;
 mod ahead;
@@ -66,7 +66,7 @@ pub use storm::StormView;
 use block::{Block, Wake};
 use decide::Ctx;
 
-/// Something that is not done now.
+/// Something that the controller does not do now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blocked {
@@ -78,47 +78,47 @@ pub struct Blocked {
     pub policy: Option<String>,
     /// Why.
     pub reason: BlockReason,
-    /// A sentence for people: what is held, what was expected, what was found, what would change it.
+    /// A sentence for people: what is blocked, what was expected, what was found, what would change it.
     pub message: String,
 }
 
 /// What an operation does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Mark the node unschedulable with our annotation; refuse when it is unschedulable already.
+    /// Mark the node unschedulable, with our owner annotation. Refuse when it is unschedulable already.
     Cordon,
-    /// Put our taint with this effect on the node, with our annotation; refuse when one with our key is there already.
+    /// Set our taint with this effect, with our owner annotation. Refuse when the node has a taint with our key already.
     Taint(TaintEffect),
-    /// One round of evictions of the node's pods, each with its uid as precondition; refuse when the node does not carry this
-    /// remediation's cordon. It is asked for again until no pod is left.
+    /// One round of evictions of the node's pods, each with its uid as precondition. Refuse when the node does not carry this
+    /// remediation's cordon. The operation is repeated until no pod is left.
     Drain(Drain),
     /// Delete this pod with its uid as precondition.
     DeletePod(PodRef),
-    /// Run a Job on the node with this order.
+    /// Run a Job on the node with this command.
     RunJob(ActionCommand),
-    /// Put this order into the node's own object.
+    /// Write this command to the node's `NodeCommand`.
     GiveCommand(ActionCommand),
-    /// Make the remediator's object for the node, of its template; refuse when somebody else's is there.
+    /// Create the remediator's object for the node from its template. Refuse when an object exists that is not ours.
     HandOff(HandOff),
-    /// Tell people.
+    /// Notify people.
     Notify(String),
 }
 
-/// Something to do. Effects of one node are done in order; when one fails, the rest of that node waits for
-/// the next pass. All are idempotent: a crash between any two of them is healed by the next pass.
+/// Something to do. The effects of one node are executed in order. When one fails, the rest of that node waits for the next pass.
+/// All are idempotent: after a crash between any two of them, the next pass completes them.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a pass has few effects")]
 pub enum Effect {
-    /// Store this ledger by compare-and-swap, before anything else of this pass. When it fails, no
-    /// `WriteRemediation` that opens a remediation may be done in this pass.
+    /// Store this ledger by compare-and-swap, before anything else in this pass. When it fails, no `WriteRemediation` that opens
+    /// a remediation may be executed in this pass.
     StoreLedger(Ledger),
-    /// Create the remediation (identity `None`; a name that exists already is a failure) or write its status
-    /// (only at the resource version in its identity: a conflict is a failure).
+    /// Create the remediation (identity `None`; an existing name is a failure) or write its status (only at the resource version
+    /// in its identity; a conflict is a failure).
     WriteRemediation(Box<Remediation>),
-    /// A start by hand begins: write the status of its object, only at the resource version in its identity, with what keeps it
-    /// from vanishing. From then on the object is this remediation. As with one that is created, its slot is stored before.
+    /// A manual request starts: write the status of its object, only at the resource version in its identity, with the finalizer.
+    /// From then on the object is this remediation. As with a new remediation, its slot is stored before.
     BeginManualRequest(Box<Remediation>),
-    /// Tell the person who waits for a start by hand why it has not begun: its message, only at this resource version.
+    /// Report why a manual request has not started: write its message, only at this resource version.
     UpdateManualRequest {
         /// Name of the object.
         name: String,
@@ -129,9 +129,9 @@ pub enum Effect {
         /// Why, in one sentence.
         message: String,
     },
-    /// Carry out the reserved step, after a last re-read of everything that may say no; then pass the remediation
-    /// as last written, with what came of it, to `remediation::executed` and write the result. A `Cordon` whose mark
-    /// is on the node already, a Job or an order of this operation that stands already: done, not an error.
+    /// Execute the reserved step, after a preflight that reads again everything that may block it. Then pass the last written
+    /// remediation and the result to `remediation::executed` and write what that returns. A `Cordon` with its owner annotation
+    /// already on the node, or a Job or command of this operation that exists already, counts as done and is no error.
     Act {
         /// Name of the remediation.
         remediation: String,
@@ -139,35 +139,36 @@ pub enum Effect {
         operation_id: String,
         /// The node.
         node: String,
-        /// Uid the node must still have.
+        /// Uid that the node must still have.
         node_uid: String,
         /// What to do.
         operation: Operation,
     },
-    /// Remove our cordon from the node: re-read it, and only where the mark still names this remediation set it
-    /// schedulable and take the mark off, in one write; anything else on the node is someone else's, leave
-    /// it. Either way it is done: pass the remediation, where it exists, to `remediation::uncordoned` and write it.
-    /// The remediation may not exist any more (a mark left behind by one that was removed by force).
-    /// With a successor the node stays cordoned, and the mark names that one from now on.
+    /// Remove our cordon from the node. Read the Node again. Only where the owner annotation still names this remediation, set
+    /// the node schedulable and remove the annotation, in one write. Anything else on the node is not ours and stays. Either way
+    /// the effect is done: pass the remediation, where it exists, to `remediation::uncordoned` and write it. The remediation may
+    /// not exist any more (its owner annotation stays after it was removed by force). With a successor, the node stays cordoned
+    /// and the annotation names the successor from then on.
     Uncordon {
         /// Name of the remediation.
         remediation: String,
         /// The node.
         node: String,
-        /// Another remediation of the node for whose sake it stays cordoned.
+        /// Another remediation of the node that still needs the cordon.
         successor: Option<String>,
     },
-    /// Take our taint off the node: re-read it, and only where the mark still names this remediation take off the mark and the one taint
-    /// that it is about, in one write. Either way it is done: pass the remediation, where it exists and owes that taint, to
-    /// `remediation::untainted` and write it. The remediation may not exist any more, or be about another machine of that name.
+    /// Remove our taint from the node. Read the Node again. Only where the owner annotation still names this remediation, remove
+    /// the annotation and the one taint that it is about, in one write. Either way the effect is done: pass the remediation,
+    /// where it exists and that cleanup is pending, to `remediation::untainted` and write it. The remediation may not exist any
+    /// more, or be about another machine with that name.
     Untaint {
         /// Name of the remediation.
         remediation: String,
         /// The node.
         node: String,
     },
-    /// Tell a remediator that its time is over: put the mark of the contract on the object, where it is still the remediation's.
-    /// Either way it is done: pass the remediation to `remediation::timed_out` with `why` and write it.
+    /// Report a timeout to a remediator: set the annotation of the contract on the object, where it is still the remediation's.
+    /// Either way the effect is done: pass the remediation to `remediation::timed_out` with `why` and write it.
     TimeOutHandOff {
         /// Name of the remediation.
         remediation: String,
@@ -175,13 +176,13 @@ pub enum Effect {
         node: String,
         /// The object, with its operation.
         handed: HandedOff,
-        /// When its time was over.
+        /// When it timed out.
         at: Timestamp,
         /// Why the attempt ends, in one sentence.
         why: String,
     },
-    /// Delete a remediator's object: re-read it, and only where it is still the remediation's delete it, by its uid. Either way it
-    /// is done: pass the remediation, where it exists, to `remediation::taken_back` and write it.
+    /// Delete a remediator's object. Read it again, and only where it is still the remediation's, delete it by its uid. Either
+    /// way the effect is done: pass the remediation, where it exists, to `remediation::taken_back` and write it.
     TakeBackHandOff {
         /// Name of the remediation.
         remediation: String,
@@ -190,17 +191,17 @@ pub enum Effect {
         /// The object, with its operation.
         handed: HandedOff,
     },
-    /// Take back the order that stands in the node's object.
+    /// Withdraw the current command from the node's `NodeCommand`.
     WithdrawOrder {
         /// The node.
         node: String,
     },
-    /// End a Job that did not start in time.
+    /// Delete a Job that did not start in time.
     DeleteJob {
-        /// The operation it was made for.
+        /// The operation that the Job executes.
         operation_id: String,
     },
-    /// Remove a finished remediation (history limit or time to live).
+    /// Delete a finished remediation (history limit or time to live).
     DeleteRemediation {
         /// Its name.
         name: String,
@@ -221,26 +222,26 @@ pub enum Health {
     Unknown,
 }
 
-/// Whether the faults of a node are remediated, or would be: the column REMEDIATION.
+/// Whether the faults of a node are remediated, or would be (column REMEDIATION).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SelfHealing {
-    /// Nothing stands in the way for longer than a limit or a window does.
+    /// Nothing blocks remediation for longer than a limit or a window does.
     Allowed,
     /// No step is left for a fault, or a person has to decide.
     ManualActionRequired,
-    /// Only a dry run is for a fault.
+    /// A fault has only a dry run.
     DryRun,
     /// A person has suspended the node, the policy for a fault, or all remediation.
     Suspended,
-    /// The node is to be left alone.
+    /// Another tool excludes the node.
     Excluded,
-    /// Nobody could check.
+    /// The state could not be checked.
     #[default]
     Unknown,
 }
 
 impl SelfHealing {
-    /// As the status of a condition.
+    /// The status of the condition.
     pub const fn status(self) -> TriState {
         match self {
             Self::Allowed => TriState::True,
@@ -250,12 +251,12 @@ impl SelfHealing {
     }
 }
 
-/// What stands ready for one fault.
+/// The policy and rule for one fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
-    /// The policy that heals it; of those that select the node, the one with a rule for it that goes first.
+    /// The policy that remediates the fault. Of those that select the node and have a rule for the fault, it has precedence.
     pub policy: String,
-    /// Its rule for the fault; `None` when no policy that selects the node has one.
+    /// Its rule for the fault. `None`: no policy that selects the node has one.
     pub rule: Option<String>,
 }
 
@@ -264,37 +265,37 @@ pub struct Remedy {
 pub struct NodeStatusView {
     /// Overall health.
     pub health: Health,
-    /// Kind of the most urgent fault.
+    /// Type of the most urgent fault.
     pub top_fault_type: Option<FaultType>,
     /// The most urgent fault, in one phrase; empty when there is none.
     pub top_fault: String,
-    /// What is being done, or why nothing is; empty when there is nothing to do.
+    /// What the controller does, or why it does nothing. Empty when there is nothing to do.
     pub activity: String,
     /// Policy that applies.
     pub policy: Option<String>,
-    /// What stands ready for each fault, by its id; nothing for a node that no policy selects.
+    /// The policy and rule for each fault, by its id. Empty for a node that no policy selects.
     pub remedies: BTreeMap<String, Remedy>,
     /// Open remediation.
     pub remediation: Option<String>,
-    /// That a person has stopped a remediation here, for as long as that counts.
+    /// Whether a person has stopped a remediation here, for as long as that counts.
     pub stopped: Option<Stopped>,
     /// The kubelet's version, for the probe, which has no right to read its Node.
     pub kubelet_version: Option<String>,
     /// Faults the controller found.
     pub cluster_faults: Vec<Fault>,
-    /// Whether the probe reports as promised.
+    /// Whether the probe reports as often as it promised.
     pub probe_reporting: TriState,
-    /// Whether the probe's word on `RestartSafe` still counts.
+    /// Whether the probe's report of `RestartSafe` is still valid.
     pub restart_safe_known: bool,
     /// Whether its faults are remediated.
     pub self_healing: SelfHealing,
-    /// False when a DaemonSet's pod is stuck here, or the kubelet does not get on with its pods.
+    /// False when a DaemonSet's pod is stuck here, or the kubelet makes no progress with its pods.
     pub pods_progressing: TriState,
-    /// False while it flaps.
+    /// False while the node flaps.
     pub stable: TriState,
-    /// Its changes of late, to be kept in its object.
+    /// Its recent changes, to store in its object.
     pub flap: Option<FlapRecord>,
-    /// Whether a fresh look is asked of the probe.
+    /// Whether the controller requests a fresh check from the probe.
     pub check_sequence: bool,
 }
 
@@ -313,7 +314,7 @@ pub struct PolicyStatusView {
     pub max_unhealthy: u32,
     /// `maxInFlight` as a number now.
     pub max_in_flight: u32,
-    /// Whether new remediations may start, and if not why.
+    /// Whether new remediations may start, and why not.
     pub blocked: Option<(BlockReason, String)>,
     /// Other policies that select some of the same nodes.
     pub overlaps: Vec<String>,
@@ -321,7 +322,7 @@ pub struct PolicyStatusView {
     pub limits: LimitsView,
     /// Its windows, in the order of the spec.
     pub windows: Vec<window::WindowView>,
-    /// The storms that hold now, the widest first.
+    /// The current storms, the widest first.
     pub storms: Vec<StormView>,
 }
 
@@ -330,9 +331,9 @@ pub struct PolicyStatusView {
 pub struct Plan {
     /// What to do, in order.
     pub effects: Vec<Effect>,
-    /// What is not done, and why.
+    /// What the controller does not do, and why.
     pub blocked: Vec<Blocked>,
-    /// What to write about each node that reports. Nodes on which nothing happens and that stand alike share it.
+    /// What to write about each node that reports. Nodes without activity and with equal views share one.
     pub nodes: BTreeMap<String, Arc<NodeStatusView>>,
     /// What to write about each policy.
     pub policies: BTreeMap<String, PolicyStatusView>,
@@ -340,35 +341,36 @@ pub struct Plan {
     pub next: Option<Duration>,
 }
 
-/// No act on a look older than this, when it is decided on and once more right before it.
+/// Evidence must not be older than this, both at the decision and once more right before the action.
 pub const EVIDENCE_MAX_AGE: Duration = Duration::from_secs(45);
 
-/// Bounds of the engine that no policy changes.
+/// Limits of the engine that no policy changes.
 #[derive(Clone, Debug)]
 pub struct PlanSettings {
-    /// No act on evidence older than this.
+    /// Evidence must not be older than this for an action.
     pub evidence_max_age: Duration,
-    /// For how long a fault that failed to heal is not tried again.
+    /// How long a fault is not tried again after its remediation failed.
     pub failed_memory: Duration,
-    /// A Job whose pod has not started within this time is given up for the agent.
+    /// Time in which the pod of a Job must start. After it, the node executor gets the command instead of the Job.
     pub job_start: Duration,
-    /// An order that the agent has not answered within this time is given up for a Job, where the kubelet can start one by now: longer
-    /// than the look before an act may take (`look` in the probe's bounds), since an agent says nothing before it is done; and with the
-    /// time of a Job's start no longer than `order_ttl_seconds`, which a node counts from when it has first read of the operation.
+    /// Time in which the node executor must answer a command. After it, a Job gets the operation, where the kubelet can start one
+    /// by now. It is longer than the preflight may take (`look` in the probe's bounds), because the node executor reports nothing
+    /// before it is done. Together with the start time of a Job, it is no longer than `order_ttl_seconds`, which a node counts
+    /// from its first read of the operation.
     pub agent_start: Duration,
-    /// Seconds for which an order may be started.
+    /// Seconds within which a command may be started.
     pub order_ttl_seconds: u32,
-    /// An act that has given no answer within this time has failed.
+    /// An action without an answer within this time has failed.
     pub answer_within: Duration,
-    /// For how long a cache may be behind what was written.
+    /// How long a cache may lag behind a write.
     pub cache_lag: Duration,
-    /// How long Kubernetes is given to bring a pod up by itself after an act on its node.
+    /// How long Kubernetes gets to bring a pod up by itself after an action on its node.
     pub settle: Duration,
-    /// When to look at an effect again that has not shown by itself.
+    /// When to check again an effect that has not shown by itself.
     pub retry: Duration,
     /// Whether a missing ledger is rebuilt from the open remediations (set when all of them are known).
     pub rebuild_ledger: bool,
-    /// History of remediations whose policy is gone.
+    /// History of remediations of deleted policies.
     pub history: History,
 }
 

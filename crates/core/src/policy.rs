@@ -50,12 +50,12 @@ pub enum ApprovalMode {
     Manual,
 }
 
-/// One step of a rule's ladder.
+/// One step of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What is done.
+    /// What the step does.
     pub action: Action,
-    /// Time from the act to a verified cure; then the step has failed.
+    /// Time from the action to a verified resolution. After it, the step has failed.
     pub timeout: Duration,
     /// How often it may be tried.
     pub max_attempts: u32,
@@ -65,26 +65,26 @@ pub struct Step {
     pub stable_for: Duration,
     /// What follows when it has failed for the last time.
     pub on_failure: OnFailure,
-    /// Whether a person has to agree first.
+    /// Whether a person has to approve the step first.
     pub approval: ApprovalMode,
-    /// For how long that is waited for; then people are told, and nothing harsher follows.
+    /// How long it waits for the approval. After it, people are notified and no harsher step follows.
     pub approval_timeout: Duration,
-    /// `DryRun`: it is recorded in its turn and not done, as if it were not there, in a policy that enforces.
+    /// `DryRun`: the step is recorded in its turn and not executed, as if it did not exist, in a policy that enforces.
     pub mode: Mode,
 }
 
 impl Step {
-    /// Whether it waits until a person has approved it.
+    /// Whether the step waits for a person's approval.
     pub fn needs_approval(&self) -> bool {
         self.approval == ApprovalMode::Manual
     }
 
-    /// Whether it does more than tell people.
+    /// Whether it does more than notify people.
     pub fn acts(&self) -> bool {
         self.mode == Mode::Enforce && self.action.kind() != ActionType::Notify
     }
 
-    /// Whether it may heal: it does more than tell people or keep pods away.
+    /// Whether it may resolve a fault: it does more than notify people or keep pods away.
     pub fn heals(&self) -> bool {
         self.acts() && self.action.kind().heals()
     }
@@ -95,70 +95,70 @@ impl Step {
     }
 }
 
-/// What a rule applies to, and its ladder.
+/// What a rule applies to, and its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Name, unique in the policy.
     pub name: String,
-    /// Kinds of fault.
+    /// Types of fault.
     pub faults: BTreeSet<FaultType>,
-    /// Conditions of the Node, any of which it may be as well.
+    /// Conditions of the Node that the rule applies to as well, any of them.
     pub conditions: Vec<ConditionMatcher>,
-    /// Least severity.
+    /// Minimum severity.
     pub min_severity: Severity,
-    /// Where its pod may be.
+    /// Which namespaces its pod may be in.
     pub namespaces: Namespaces,
-    /// What its pod and its node must be like.
+    /// What the pod and the node of the fault must match.
     pub matching: Matching,
     /// How long a fault must have been Confirmed and present before the first step.
     pub min_duration: Duration,
-    /// The ladder, cheapest safe step first.
+    /// The steps, the cheapest safe step first.
     pub steps: Vec<Step>,
 }
 
 impl Rule {
-    /// Whether it does more than tell people.
+    /// Whether it does more than notify people.
     pub fn acts(&self) -> bool {
         self.steps.iter().any(Step::acts)
     }
 
-    /// Whether it cordons the node for longer than it heals: for its own sake.
+    /// Whether the cordon stays after the remediation, for its own sake.
     pub fn keeps_cordon(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.action, Action::Cordon(Some(_))))
     }
 
-    /// The first step from this one on that only tells people; the end of the ladder where there is none.
+    /// Index of the first step from this one on that only notifies people, or the end of the steps where there is none.
     pub fn next_notify_step(&self, from: u32) -> u32 {
         let tells = |step: &Step| step.mode == Mode::Enforce && matches!(step.action, Action::Notify { .. });
         let end = self.steps.len();
         u32::try_from(self.steps.iter().position(tells).unwrap_or(end)).unwrap_or(u32::MAX).max(from)
     }
 
-    /// Whether it is for such a fault, as far as is known of its pod and its node.
+    /// Whether the rule applies to this fault, as far as its pod and its node are known.
     pub fn matches(&self, fault: &Fault, around: &MatchContext<'_>) -> Match {
         Match::from(self.is_for(fault)).and(|| self.asks(fault, around))
     }
 
-    /// Whether the pod and the node of a fault are such as it asks for, whatever the fault is.
+    /// Whether the pod and the node of a fault match what the rule asks for, whatever the fault is.
     pub fn asks(&self, fault: &Fault, around: &MatchContext<'_>) -> Match {
         let about = PodOfFault::of(fault);
         self.namespaces.hold(about).and(|| self.matching.holds(about, around))
     }
 
-    /// Whether it asks anything of pods or nodes.
+    /// Whether it asks for anything of pods or nodes.
     pub fn is_restricted(&self) -> bool {
         self.matching != Matching::default() || self.namespaces != Namespaces::default()
     }
 
-    /// Whether it is for such a fault by kind and severity, wherever it is.
+    /// Whether it applies to this fault by type and severity, whatever its pod and node are.
     pub fn is_for(&self, fault: &Fault) -> bool {
         self.names(fault) && fault.severity >= self.min_severity
     }
 
-    /// Whether it names this kind of fault, or this condition as it stands.
+    /// Whether it names this type of fault, or this condition with its status.
     pub fn names(&self, fault: &Fault) -> bool {
         match fault.kind {
-            // That a condition stands says nothing by itself: it must be one that is asked for.
+            // A condition alone is not enough: the rule must ask for it.
             FaultType::NodeCondition => self.conditions.iter().any(|asked| asked.is_for(fault)),
             kind => self.faults.contains(&kind),
         }
@@ -168,14 +168,14 @@ impl Rule {
 /// A count or a share of the selected nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// That many.
+    /// This number.
     Count(u32),
-    /// That share, 0 to 100. 0 % is none; any other share is rounded down but at least one.
+    /// This percentage, 0 to 100. 0 % is none. Any other percentage rounds down, to at least one.
     Percent(u32),
 }
 
 impl Amount {
-    /// The number it stands for where `total` nodes are selected.
+    /// The number of nodes where `total` nodes are selected.
     pub fn of(self, total: u32) -> u32 {
         match self {
             Self::Count(count) => count,
@@ -188,28 +188,28 @@ impl Amount {
     }
 }
 
-/// A bound for nodes that share the value of a label, each value for itself.
+/// A limit for each value of a label, over the nodes with that value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyLimit {
-    /// Key of the label. Nodes without it are one group, too.
+    /// Key of the label. Nodes without it are one group as well.
     pub key: String,
     /// Remediations that may run at the same time on nodes with one value of it.
     pub max_in_flight: Amount,
 }
 
-/// A bound for some kinds of fault together.
+/// A limit for some types of fault together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultLimit {
-    /// The kinds.
+    /// The types.
     pub faults: BTreeSet<FaultType>,
     /// Remediations with such a fault that may run at the same time.
     pub max_in_flight: Amount,
 }
 
-/// A bound for each node by itself.
+/// A limit for each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
-    /// So many acts that disturb it; Cordon and Notify do not count.
+    /// Number of actions that disturb the node. Cordon and Notify do not count.
     pub max_actions: u32,
     /// Within this time.
     pub window: Duration,
@@ -221,12 +221,12 @@ impl Default for NodeLimit {
     }
 }
 
-/// From how many nodes on the same new fault is a storm: at least five.
+/// From how many nodes on the same new fault is a storm: five or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StormLimit {
-    /// So many of the selected nodes.
+    /// Minimum of the selected nodes.
     pub min_nodes: Amount,
-    /// A fault is new for this time.
+    /// For how long a fault is new.
     pub window: Duration,
 }
 
@@ -236,18 +236,18 @@ impl Default for StormLimit {
     }
 }
 
-/// Bounds on what a policy may do at once.
+/// Limits on what a policy may do at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Nothing new starts while more of the selected nodes than this are unhealthy.
     pub max_unhealthy: Amount,
     /// Remediations that may run at the same time.
     pub max_in_flight: Amount,
-    /// The same in each zone, rack or pool.
+    /// The same for each zone, rack or pool.
     pub per_topology: Vec<TopologyLimit>,
-    /// The same for some kinds of fault.
+    /// The same for some types of fault.
     pub per_fault: Vec<FaultLimit>,
-    /// How often a node may be acted on.
+    /// How often the controller may act on a node.
     pub per_node: NodeLimit,
     /// What counts as a storm.
     pub storm: StormLimit,
@@ -262,19 +262,19 @@ pub struct History {
     pub ttl: Duration,
 }
 
-/// The rule of a policy that a fault is for.
+/// The rule of a policy that applies to a fault.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RuleMatch<'p> {
-    /// This one, the first.
+    /// This rule, the first that matches.
     Rule(&'p Rule),
-    /// Perhaps this one, and nobody knows: it is for none of those after it as long as that is so.
+    /// Perhaps this rule: something is unknown. Until it is known, no later rule applies.
     Perhaps(&'p Rule, MissingFact),
     /// None.
     Nothing,
 }
 
 impl RuleMatch<'_> {
-    /// Whether there is one, or may be one.
+    /// Whether a rule applies, or may apply.
     pub const fn is_some(&self) -> bool {
         !matches!(self, Self::Nothing)
     }
@@ -289,31 +289,31 @@ pub struct Policy {
     pub uid: String,
     /// Its generation.
     pub generation: i64,
-    /// Which nodes.
+    /// Which nodes it selects.
     pub selector: Selector,
     /// Higher wins where two policies select one node; then the name decides.
     pub priority: i32,
-    /// Whether it acts.
+    /// Whether it enforces its decisions.
     pub mode: Mode,
-    /// Nothing starts and nothing goes on, except recovery and undo.
+    /// Nothing starts and nothing continues, except recovery and cleanup.
     pub suspend: bool,
-    /// Reasons to start nothing new; what runs is finished.
+    /// Reasons to start nothing new. Remediations in progress finish.
     pub pause_requests: Vec<String>,
-    /// Whether its object cannot be used as it stands, and this is what it said before. Until it is mended its faults are still its own
-    /// and what is open stays open, but no step is begun.
+    /// Whether the current object is invalid and this is its last valid version. Until a person repairs it, the policy keeps its
+    /// faults and its open remediations, but no step starts.
     pub is_broken: bool,
-    /// When steps may be taken.
+    /// When steps may start.
     pub windows: Vec<Window>,
-    /// What to do about what.
+    /// Which steps apply to which faults.
     pub rules: Vec<Rule>,
-    /// Bounds.
+    /// Limits.
     pub limits: Limits,
-    /// What is kept.
+    /// How many finished remediations are kept.
     pub history: History,
 }
 
 impl Policy {
-    /// The first of its rules that is for this fault.
+    /// The first of its rules that applies to this fault.
     pub fn rule_for(&self, fault: &Fault, around: &MatchContext<'_>) -> RuleMatch<'_> {
         let first = self.perhaps_for(fault, around).next();
         first.map_or(RuleMatch::Nothing, |(rule, lack)| match lack {
@@ -322,8 +322,7 @@ impl Policy {
         })
     }
 
-    /// The rules that may turn out to be the one for this fault, each with what is not known: up to the first that surely is
-    /// for it.
+    /// The rules that may apply to this fault, each with what is unknown, up to the first that certainly applies.
     pub fn perhaps_for(
         &self,
         fault: &Fault,
@@ -347,7 +346,7 @@ impl Policy {
             })
     }
 
-    /// Every kind of step that it may take.
+    /// Every type of step that it may execute.
     pub fn actions(&self) -> BTreeSet<ActionType> {
         let steps = self.rules.iter().flat_map(|rule| &rule.steps).filter(|step| step.mode == Mode::Enforce);
         steps.map(|step| step.action.kind()).collect()
@@ -358,7 +357,7 @@ impl Policy {
         self.rules.iter().find(|rule| rule.name == name)
     }
 
-    /// Whether it goes before `other` on a node that both select: higher priority, then name.
+    /// Precedence over `other` on a node that both select: higher priority, then name.
     pub fn order(&self, other: &Self) -> std::cmp::Ordering {
         other
             .priority

@@ -1,19 +1,19 @@
-//! The steps that have a node boot anew.
+//! The steps that reboot a node.
 //!
-//! `Reboot`: the node's own agent asks systemd's login manager for it. `MarkForReboot`: the agent leaves a file on the node for which another
-//! tool looks (kured), and that tool drains and reboots the node when its locks and windows let it; as long as it has not, the file is
-//! taken away again where it is not wanted any more.
+//! `Reboot`: the node executor asks systemd's login manager for it. `MarkForReboot`: the node executor leaves a file on the node
+//! that another tool watches (kured). That tool drains and reboots the node when its locks and windows allow it. Until then, the
+//! node executor removes the file when it is not wanted any more.
 //!
-//! Either ends every pod of the node, so it is bound to one boot: the order carries the boot id that the Node showed at the last look,
-//! and an agent that runs in another boot has nothing to do any more. What else an agent remembers of its operations is in
-//! `/run`, and is lost by the very act.
+//! Both end every pod of the node, so a step is bound to one boot. The command carries the boot id that the Node had at the last
+//! check, and a node executor in another boot has nothing left to do. What else the node executor remembers of its operations is
+//! in `/run`, which the reboot erases.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fault::FaultType;
 
-/// Longest boot id that is taken: the kernel's has 36 characters.
+/// Longest accepted boot id. The kernel's has 36 characters.
 pub const MAX_BOOT_ID: usize = 64;
 
 /// Parameters of the step.
@@ -36,15 +36,15 @@ impl Default for Reboot {
     }
 }
 
-/// Where kured looks as shipped; `/var/run` is the same folder.
+/// The file that kured watches by default. `/var/run` is the same folder.
 pub const SENTINEL: &str = "/run/reboot-required";
 
-/// What the path of such a file has to look like. Below `/run` and nowhere else: that folder is in memory, so the boot takes the file
-/// away, and a machine that comes back finds no order to reboot once more. The name has to say what it is for: other names in that
-/// folder (`nologin`, `utmp`) mean something to others.
+/// Pattern of the path of such a file. It is only below `/run`: that folder is in memory, so the reboot removes the file, and the
+/// machine does not come back with a request for another reboot. The name must say what the file is for: other names in that
+/// folder (`nologin`, `utmp`) have other meanings.
 const SENTINEL_PATTERN: &str = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$";
 
-/// Longest time that a mark stands, in seconds: the longest that a step may take.
+/// Longest time that a reboot request stays, in seconds: the longest that a step may take.
 pub const MARK_STANDS: u32 = 86_400;
 
 /// Longest such path.
@@ -83,19 +83,19 @@ pub struct MarkOrder {
     pub expires_after_seconds: u32,
 }
 
-/// The name of such a file in `/run`, where the path is one that may be taken.
+/// The name of such a file in `/run`, where the path is allowed.
 pub fn sentinel_name(path: &str) -> Option<&str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let name = path.strip_prefix("/run/").filter(|_| path.len() <= MAX_SENTINEL)?;
     (name.bytes().all(is_plain) && name.contains("reboot")).then_some(name)
 }
 
-/// Whether it is the id of a boot as the kernel writes it, in any of its forms.
+/// Whether it is a boot id as the kernel writes it, in any of its forms.
 pub fn is_boot_id(id: &str) -> bool {
     (1..=MAX_BOOT_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// Whether a reboot by another tool, which drains the node first, can do anything about such a fault; if not, why.
+/// Whether a reboot by another tool, which drains the node first, can resolve such a fault, or why not.
 pub const fn marking_helps(kind: FaultType) -> Result<(), &'static str> {
     match kind {
         FaultType::KubeletDown => {

@@ -1,7 +1,7 @@
 //! Whether the kubelet and the runtime can be restarted without harm, and if not, why.
 //!
-//! False only on confirmed evidence, True only when every running container's task has answered lately; Unknown
-//! in all other cases.
+//! False only on confirmed evidence; True only if the task of every running container has answered lately; Unknown in all other
+//! cases.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use super::fault::{Fault, FaultState, FaultType};
 use super::finding::Findings;
 use super::tri_state::TriState;
 
-/// Most reasons given; a person needs the first few.
+/// Most reasons given. A person needs only the first few.
 const MAX_REASONS: usize = 4;
 
 /// Whether one component can be restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Safety {
-    /// True, False, or nobody could look.
+    /// True, False, or Unknown where nobody could check.
     pub safe: TriState,
-    /// Why it is not True; empty when it is.
+    /// Why it is not True; empty if it is.
     pub reasons: Vec<String>,
-    /// Whether it is confirmed to be down (of the runtime: without any process): then the question is what keeps it from
-    /// starting, not what a restart would break.
+    /// Whether the component is confirmed to be down (for the runtime: without any process). The question is then what keeps it
+    /// from starting, not what a restart would break.
     pub down: bool,
 }
 
-/// Both components.
+/// The safety of both components.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestartSafety {
     /// The kubelet.
@@ -72,13 +72,14 @@ impl RestartSafety {
     }
 }
 
-/// What a fault means for a restart.
+/// Whether a fault forbids a restart of the kubelet and of the runtime.
 fn forbids(fault: &Fault) -> (bool, bool) {
     let harms = (fault.kind.spec().restart_harms)(fault);
     (harms.kubelet, harms.runtime)
 }
 
-/// What the confirmed ones of these faults alone say of a restart of kubelet and runtime: no gap is one that is known of.
+/// What only the confirmed faults among these say about a restart of the kubelet and the runtime. Gaps in the checks are not
+/// considered.
 pub fn by_faults<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> (TriState, TriState) {
     let confirmed = faults.into_iter().filter(|fault| fault.state == FaultState::Confirmed);
     let (kubelet, runtime) = confirmed.map(forbids).fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1));
@@ -104,7 +105,7 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
     }
     runtime.no.extend(findings.in_flight.iter().cloned());
     let is_confirmed = |kind| faults.iter().any(|fault| fault.kind == kind && fault.state == FaultState::Confirmed);
-    // Of a runtime without a process nothing can be cut off half-way, and nobody can be asked.
+    // If the runtime has no process, a restart interrupts nothing half-way, and nobody can ask the runtime.
     let runtime_gone = findings.runtime_gone && is_confirmed(FaultType::RuntimeUnreachable);
     if left_out > 0 {
         let line = format!("{left_out} more faults than fit into a report");
@@ -112,7 +113,7 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         runtime.unknown.push(line);
     }
     if let Some(resource) = findings.shortage {
-        // What is down for sure is not slow.
+        // A component that is confirmed to be down is not slow.
         let line = format!("the node is short of {resource}");
         if !is_confirmed(FaultType::KubeletDown) {
             kubelet.unknown.push(line.clone());
@@ -141,7 +142,7 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
         }
     }
     for kind in [FaultType::LeakedShim, FaultType::NetworkPluginHung, FaultType::RuntimeClientHung] {
-        // Which shims are leaked only the runtime's lists can tell; a stopped one is looked for on the node before the act.
+        // Only the runtime's lists show which shims are leaked. The node is checked for a stopped shim before the action.
         if !(runtime_gone && kind == FaultType::LeakedShim) {
             gap(kind, &mut runtime);
         }
@@ -256,7 +257,7 @@ mod tests {
             (F::UninterruptibleProcess, Severity::Medium, Some(SubjectKind::Kubelet), false, false),
             (F::FrozenCgroup, Severity::Medium, None, true, false),
             (F::FdExhaustion, Severity::High, node, false, false),
-            // A daemon that leaks is freed by its restart.
+            // A restart frees the open files that a daemon leaks.
             (F::FdExhaustion, Severity::High, None, true, true),
             (F::ExitedContainerBacklog, Severity::Medium, None, true, true),
             (F::ExitedContainerBacklog, Severity::High, None, false, true),
@@ -277,7 +278,7 @@ mod tests {
         }
     }
 
-    /// The node after looks every ten seconds for two minutes.
+    /// The state of the node after checks every ten seconds for two minutes.
     fn watched(node: &mut Node) -> RestartSafety {
         let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
         let mut safety = RestartSafety::default();

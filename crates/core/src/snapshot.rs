@@ -1,4 +1,4 @@
-//! Everything a decision is made from, at one moment.
+//! The input of a decision, at one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,21 +22,21 @@ use super::taint::{KeyedTaint, TaintEffect, TaintMark};
 
 pub use super::tri_state::TriState;
 
-/// Vetoes (`NodeView::vetoes`) that say that the node is being emptied, or goes down: the conditions of KEP-5683 for that.
+/// Exclusions (`NodeView::vetoes`) which say that the node is drained or shuts down: the conditions of KEP-5683.
 pub const SHUTTING_DOWN: [&str; 2] = ["condition DrainInProgress", "condition GracefulNodeShutdownInProgress"];
 
-/// A Node as far as a decision needs it.
+/// A Node, as far as a decision needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// Uid of the object.
     pub uid: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Condition `Ready`.
+    /// Status of condition `Ready`.
     pub ready: TriState,
-    /// Since when it stands so, by the node's clock.
+    /// Since when `Ready` has this status, by the node's clock.
     pub ready_since: Option<Timestamp>,
-    /// What the kubelet complains of in it.
+    /// What the kubelet complains of in `Ready`.
     pub complaint: Option<Complaint>,
     /// When the kubelet last wrote the node's status, by the node's clock: the newest of the times of its conditions.
     pub status_at: Option<Timestamp>,
@@ -46,90 +46,89 @@ pub struct NodeView {
     pub runtime_version: Option<String>,
     /// The image of its operating system, such as `Ubuntu 24.04.2 LTS`.
     pub os_image: Option<String>,
-    /// Identity of the boot that the kubelet has told last.
+    /// The boot id that the kubelet has reported last.
     pub boot_id: Option<String>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
-    /// Name of the remediation in our cordon mark (annotation), if the node carries one.
+    /// Name of the remediation in our owner annotation of the cordon, if the node carries one.
     pub cordoned_by: Option<String>,
-    /// The taints with our key on it, whoever has put them there.
+    /// The taints with our key, whoever has set them.
     pub taints: BTreeSet<KeyedTaint>,
-    /// The mark of our taint (annotation), if the node carries one.
+    /// The owner annotation of our taint, if the node carries one.
     pub tainted_by: Option<TaintMark>,
-    /// Whether it is being deleted.
+    /// Whether the Node is being deleted.
     pub deleting: bool,
-    /// Marks by which others ask that the node be left alone (autoscalers, lifecycle conditions, medik8s
-    /// exclusion), each as a short text.
+    /// Exclusions: other tools ask that the node be left alone (autoscalers, lifecycle conditions, medik8s exclusion). Each is a
+    /// short text.
     pub vetoes: Vec<String>,
-    /// Why its object cannot be read now, if so: all else is what was known of it before, perhaps nothing. Nothing is done on such
-    /// a node.
+    /// Why the Node cannot be read now, if so. All other fields are what was known before, perhaps nothing. The controller does
+    /// nothing on such a node.
     pub unreadable: Option<String>,
-    /// The conditions that a policy may ask for, in order of their types. Nodes that stand alike share them.
+    /// The conditions that a policy may ask for, sorted by type. Nodes with equal conditions share them.
     pub conditions: Arc<[ExternalCondition]>,
 }
 
 impl NodeView {
-    /// Whether a taint as we put it there, of that effect, is on it.
+    /// Whether the node carries our taint with this effect.
     pub fn carries(&self, effect: TaintEffect) -> bool {
         self.taints.iter().any(|taint| taint.is_plain(effect))
     }
 
-    /// The taint with our key by which a DaemonSet's pod that ends here has no successor, if there is one.
+    /// The taint with our key that prevents the successor of a DaemonSet's pod that ends here, if there is one.
     pub fn repels_daemon_sets(&self) -> Option<&KeyedTaint> {
         self.taints.iter().find(|taint| taint.repels_daemon_sets())
     }
 }
 
-/// The probe's word on a node as far as a decision needs it. Ages are by the controller's clock.
+/// The probe's report on a node, as far as a decision needs it. Ages are by the controller's clock.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportView {
-    /// Uid of the Node in the owner reference: another uid = a report on another node of the same name.
+    /// Uid of the Node in the owner reference. Another uid means that the report is about another node of the same name.
     pub node_uid: Option<String>,
     /// `spec.suspend` with its reason.
     pub suspended: Option<String>,
-    /// The last heartbeat; `None` = the probe has never reported.
+    /// The last heartbeat. `None`: the probe has never reported.
     pub heartbeat: Option<Heartbeat>,
-    /// Faults of the probe, bounded.
+    /// Faults that the probe reports, bounded.
     pub faults: Vec<ReportedFault>,
-    /// Kinds of fault for which the probe says that it could not look everywhere: that such a fault is not in the
-    /// report proves nothing then.
+    /// Types of fault for which the probe could not check everything. That such a fault is not in the report proves nothing then.
     pub unlooked: BTreeSet<FaultType>,
     /// The kubelet's process.
     pub kubelet: KubeletView,
-    /// Whether kubelet and runtime can be restarted, by the probe's word.
+    /// Whether kubelet and runtime can be restarted, as the probe reports it.
     pub restart: RestartView,
-    /// The last outcome of an order.
+    /// The last outcome of a command.
     pub agent: Option<Outcome>,
-    /// That a person has stopped a remediation of this node: the controller's own note, which outlives the remediation.
+    /// Whether a person has stopped a remediation of this node. The controller writes this note, and it outlives the remediation.
     pub stopped: Option<Stopped>,
 }
 
-/// What a node is told to do: its `NodeCommand` as a decision needs it.
+/// The `NodeCommand` of a node, as far as a decision needs it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommandView {
-    /// Uid of the Node in the owner reference: another uid = a command to another node of the same name.
+    /// Uid of the Node in the owner reference. Another uid means that the command is for another node of the same name.
     pub node_uid: Option<String>,
-    /// The order that stands, if one does.
+    /// The current command, if there is one.
     pub order: Option<ActionCommand>,
-    /// Why the object cannot be read, if so. Nobody knows then whether an order stands: nothing is begun on the node.
+    /// Why the object cannot be read, if so. It is unknown then whether there is a command, so nothing starts on the node.
     pub unreadable: Option<String>,
 }
 
-/// What condition `RestartSafe` says, for each of the two.
+/// What condition `RestartSafe` says about the kubelet and the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestartView {
     /// The kubelet.
     pub kubelet: TriState,
     /// The container runtime.
     pub runtime: TriState,
-    /// The condition's sentence.
+    /// The message of the condition.
     pub message: String,
-    /// For how long the condition has not been True, by the probe's clock, up to its report.
+    /// How long the condition has not been True up to the report, by the probe's clock.
     pub unsafe_for: Duration,
 }
 
 impl RestartView {
-    /// Of this daemon.
+    /// The value for this daemon.
     pub const fn of(&self, daemon: Daemon) -> TriState {
         match daemon {
             Daemon::Kubelet => self.kubelet,
@@ -138,29 +137,29 @@ impl RestartView {
     }
 }
 
-/// The kubelet's process as the probe sees it.
+/// The kubelet's process, as the probe sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeletView {
-    /// When it began, by the node's clock; `None` = none runs, or nobody could look.
+    /// When it started, by the node's clock. `None`: no kubelet runs, or the probe could not check.
     pub began: Option<Timestamp>,
-    /// Ages at the moment of the report: of the process, and of the last look at it.
+    /// Ages at the moment of the report: of the process, and of the last check of it.
     pub sent: (Duration, Duration),
-    /// Time since it began.
+    /// Time since it started.
     pub age: Duration,
-    /// Whether a sandbox of a pod has been made since.
+    /// Whether the runtime has created a sandbox of a pod since then.
     pub creates_pods: bool,
     /// Its settings, as far as the probe knows them.
     pub settings: Option<KubeletSettings>,
-    /// Time since the probe looked at it.
+    /// Time since the probe checked it.
     pub looked: Duration,
-    /// For how long this controller has seen that its start has not come to an end.
+    /// How long this controller has seen that the start of the kubelet is not complete.
     pub unfinished: Option<Duration>,
 }
 
-/// Longest promise of a probe that is believed: it reports every five minutes at rest.
+/// Longest heartbeat interval that the controller accepts. A probe at rest reports every five minutes.
 pub const LONGEST_INTERVAL: Duration = Duration::from_mins(15);
 
-/// Age past which the heartbeat that a probe promised within `interval` is missed.
+/// Age above which a heartbeat is missed that the probe promised within `interval`.
 pub fn missed_after(interval: Duration) -> Duration {
     interval.min(LONGEST_INTERVAL) * 3 / 2
 }
@@ -170,72 +169,72 @@ pub fn missed_after(interval: Duration) -> Duration {
 pub struct Heartbeat {
     /// Time since it arrived.
     pub arrived: Duration,
-    /// The probe's promise for the next one.
+    /// The interval that the probe promises for the next heartbeat.
     pub interval: Duration,
     /// Sequence number.
     pub sequence: u64,
-    /// Identity of the boot that it is about; empty where the probe tells none.
+    /// Boot id that the heartbeat is about. Empty where the probe reports none.
     pub boot_id: String,
-    /// Whether the probe says it can act (`--allow-actions`, and its self-check passed).
+    /// Whether the probe can execute actions (`--allow-actions` is set and its self-check passed), as it reports.
     pub actions_enabled: bool,
     /// Whether the kubelet can start pods, as the probe sees it.
     pub kubelet_works: TriState,
 }
 
-/// A fault with the age of the last look at it.
+/// A fault with the age of the last check of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportedFault {
     /// The fault.
     pub fault: Fault,
-    /// Time since the last look at it: age when sent, plus time since arrival.
+    /// Time since the last check: age when sent, plus time since arrival.
     pub looked: Duration,
 }
 
-/// State of a pod of a DaemonSet that does not come up, read for suspects only. All times are those of the read: what has passed since
-/// proves nothing of a pod that may be gone.
+/// State of a DaemonSet's pod that does not come up, read for suspects only. All times are those of the read. The time that has
+/// passed since proves nothing, because the pod may be gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuspectPod {
     /// Which pod.
     pub pod: PodRef,
     /// Its node.
     pub node: String,
-    /// Name of the DaemonSet that controls it; `None` = not a DaemonSet's pod.
+    /// Name of the DaemonSet that controls it. `None`: it is not a DaemonSet's pod.
     pub daemon_set: Option<String>,
-    /// Whether it has the node's own network, for which no CNI plugin is called.
+    /// Whether it uses the host network. Then no CNI plugin is called for it.
     pub host_network: bool,
     /// Whether it is Ready.
     pub ready: bool,
     /// Time since its creation.
     pub age: Duration,
-    /// For how long the kubelet has been without a sandbox and a network for it, by its own word (condition
-    /// `PodReadyToStartContainers`); `None` = it has them, has not begun, or does not say. What comes after that, such
-    /// as an image that is pulled or an init container that works, may take its time.
+    /// How long the kubelet has been without a sandbox and a network for it, by condition `PodReadyToStartContainers`. `None`: it
+    /// has them, has not started, or does not say. What comes after that may take its time, such as an image pull or an init
+    /// container.
     pub without_sandbox: Option<Duration>,
-    /// Time since its deletion should have been complete (request + grace), if it is being deleted.
+    /// Time since its deletion should have been complete (request plus grace period), if it is being deleted.
     pub overdue: Option<Duration>,
-    /// Containers that wait, with the reason the kubelet gives.
+    /// Waiting containers, with the reason that the kubelet gives.
     pub waiting: Vec<WaitingContainer>,
-    /// Containers that have failed, that the kubelet will start again, and of which it says no more yet.
+    /// Containers that have failed and that the kubelet will restart, before it reports anything else about them.
     pub failed: Vec<FailedContainer>,
     /// Time since it was read.
     pub read: Duration,
 }
 
 impl SuspectPod {
-    /// Whether it is Ready, and no deletion of it is overdue.
+    /// Whether it is Ready, and its deletion is not overdue.
     pub const fn is_well(&self) -> bool {
         self.ready && self.overdue.is_none()
     }
 }
 
-/// A container of a suspect pod that waits.
+/// A waiting container of a suspect pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingContainer {
     /// Name.
     pub name: String,
     /// `CrashLoopBackOff`, `ContainerCreating`, `PodInitializing` …
     pub reason: String,
-    /// How long the kubelet's back-off is, from its message (`back-off 5m0s restarting …`).
+    /// The kubelet's back-off, from its message (`back-off 5m0s restarting …`).
     pub back_off: Option<Duration>,
     /// Time since the container last ended.
     pub ended: Option<Duration>,
@@ -243,41 +242,41 @@ pub struct WaitingContainer {
     pub restarts: u32,
 }
 
-/// A container of a suspect pod that ended with an error and is started again by the kubelet, sooner or later.
+/// A container of a suspect pod that ended with an error and that the kubelet will restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedContainer {
     /// Name.
     pub name: String,
     /// Time since it ended.
     pub ended: Duration,
-    /// How long it ran that time, where the kubelet says it.
+    /// How long it ran before that, where the kubelet says so.
     pub ran: Option<Duration>,
-    /// How long the kubelet had waited before it started it that time, where it still tells of the time before.
+    /// How long the kubelet had waited before that start, where it still reports the time before.
     pub waited: Option<Duration>,
     /// How often it was restarted.
     pub restarts: u32,
 }
 
-/// A Job of ours.
+/// A Job of the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobView {
-    /// The operation it was made for.
+    /// The operation that the Job executes.
     pub operation_id: String,
     /// Whether its pod has started.
     pub started: bool,
-    /// Why the kubelet has refused its pod, of which no container was ever started, if it has.
+    /// Why the kubelet has rejected its pod, if so. No container of that pod has ever started.
     pub rejected: Option<String>,
-    /// Whether it is at an end.
+    /// Whether it has finished.
     pub finished: bool,
-    /// The termination message of its pod, read as an outcome.
+    /// The termination message of its pod, parsed as an outcome.
     pub outcome: Option<Outcome>,
 }
 
-/// In-flight slots, as stored.
+/// The in-flight slots, as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ledger {
-    /// Remediation name → the slot it holds.
+    /// Remediation name → its slot.
     pub slots: BTreeMap<String, Slot>,
 }
 
@@ -289,88 +288,88 @@ pub struct Slot {
     pub node: String,
     /// The policy.
     pub policy: String,
-    /// When it was taken: the slot of a remediation that nobody can see is kept for a while, since a cache may
-    /// be behind.
+    /// When it was taken. The slot of a remediation that nobody can see is kept for a while, because a cache may lag.
     pub taken_at: Timestamp,
-    /// The kinds of fault that it was taken for, and those that have joined since where a policy limits them: noted before they are
-    /// dealt with, so that the next leader counts them. Absent = any.
+    /// The types of fault that it was taken for, and those that joined later where a policy limits them. They are stored before
+    /// they are remediated, so that the next leader counts them. Absent means any type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kinds: Option<BTreeSet<FaultType>>,
 }
 
-/// A remediation that is there and cannot be read, since a newer version has written it: what is known of it all the same.
+/// A remediation that exists and cannot be read, because a newer version has written it. These fields are known all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnreadableRemediation {
-    /// Its node, as its label has it (shortened, where the name is too long for a label).
+    /// Its node, from its label (shortened where the name is too long for a label).
     pub node: Option<String>,
-    /// Its policy, in the same way.
+    /// Its policy, from its label.
     pub policy: Option<String>,
-    /// Whether it still has something to do or to put back: then it carries our finalizer.
+    /// Whether it still has work or cleanup to do. Then it carries our finalizer.
     pub is_open: bool,
-    /// When it was made.
+    /// When it was created.
     pub made_at: Option<Timestamp>,
     /// Why it cannot be read.
     pub why: String,
 }
 
-/// Everything a decision is made from.
+/// The input of a decision.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The controller's wall clock: for records and times to live, never for freshness.
     pub now: Timestamp,
-    /// `spec.suspend` of the `RemediationConfig`, with who and why: nothing starts on any node.
+    /// `spec.suspend` of the `RemediationConfig`, with who and why. Then nothing starts on any node.
     pub suspended: Option<String>,
     /// All nodes, by name.
     pub nodes: BTreeMap<String, NodeView>,
     /// All reports, by node name.
     pub reports: BTreeMap<String, ReportView>,
-    /// All commands to nodes, by node name. A node without one has no order.
+    /// All `NodeCommand`s, by node name. A node without an entry has no command.
     pub commands: BTreeMap<String, CommandView>,
     /// All valid policies.
     pub policies: Vec<Policy>,
-    /// Names of those of which nothing is known but that they are there: they cannot be used, and were not read before they were so.
+    /// Names of policies of which only the existence is known. They cannot be used now, and this controller has never read
+    /// a usable version of them.
     pub unusable_policies: BTreeSet<String>,
-    /// All remediations, by name, the finished ones too.
+    /// All remediations, by name, including finished ones.
     pub remediations: BTreeMap<String, Remediation>,
-    /// Remediations that cannot be read, by name: each keeps its slot, and its node to itself.
+    /// Remediations that cannot be read, by name. Each keeps its slot, and no other remediation may use its node.
     pub unreadable: BTreeMap<String, UnreadableRemediation>,
-    /// Starts by hand that have not begun, by name: they are no remediations yet, hold no slot and have no node.
+    /// Manual requests that have not started, by name. They are not remediations yet, and hold no slot and no node.
     pub manual_requests: BTreeMap<String, OpenManualRequest>,
-    /// Conditions that stand on nodes as some policy asks for them, by node; none for most.
+    /// Conditions of Nodes that match what some policy asks for, by node. Most nodes have none.
     pub noticed: BTreeMap<String, Vec<ObservedCondition>>,
-    /// Histories of nodes that have changed several times of late, by node; none for most.
+    /// Histories of nodes that have changed several times recently, by node. Most nodes have none.
     pub flaps: BTreeMap<String, FlapView>,
-    /// For how long the nodes have been watched: for less than the quiet time, nobody can say that one does not flap.
+    /// How long the nodes have been watched. Before the quiet time has passed, it is unknown whether a node flaps.
     pub watched: Duration,
-    /// The ledger; `None` = missing or unreadable: nothing new starts.
+    /// The ledger. `None`: it is missing or unreadable, and nothing new starts.
     pub ledger: Option<Ledger>,
-    /// Pods of every suspect DaemonSet, as they were read, with the time since.
+    /// Pods of every suspect DaemonSet as read, with the time since the read.
     pub pods: Vec<SuspectPod>,
-    /// Nodes whose DaemonSet pods were all read (successfully), with the time since. A node whose open
-    /// remediation holds a `StuckDaemonSetPod` must be read until that remediation ends: without an entry here its
-    /// cure is never believed, since a pod that nobody looked at is not a pod that is well.
+    /// Nodes of which all DaemonSet pods were read (successfully), with the time since. A node whose open remediation has a
+    /// `StuckDaemonSetPod` must be read until that remediation ends. Without an entry here, the fault never counts as resolved: a
+    /// pod that was not checked is not a healthy pod.
     pub pods_read: BTreeMap<String, Duration>,
-    /// Pods that are being deleted on nodes with faults, for the protection of running pods.
+    /// Pods that are being deleted on nodes with faults. They protect running pods.
     pub terminating: BTreeSet<PodRef>,
-    /// What policies ask about the pods that faults name, as far as they were read.
+    /// What policies ask about the pods of faults, as far as the controller has read it.
     pub pods_seen: BTreeMap<PodRef, PodSeen>,
-    /// Our Jobs, by operation id.
+    /// Jobs of the controller, by operation id.
     pub jobs: BTreeMap<String, JobView>,
-    /// Objects of hand-offs as they were read last, by operation id. Nobody could look = no entry.
+    /// Objects of hand-offs as last read, by operation id. No entry: the object could not be read.
     pub hand_offs: BTreeMap<String, HandOffView>,
-    /// Templates of which nobody knows yet whether the controller may use them: such a step is held.
+    /// Templates for which the controller's permission is not known yet. Such a step is blocked.
     pub unproven: BTreeSet<TemplateRef>,
-    /// Those of them of which it is known that the controller may not, or that they are not there.
+    /// Those of them that the controller is known to have no permission for, or that do not exist.
     pub lacking: BTreeSet<TemplateRef>,
-    /// Uid and generation of the templates that policies name, as read last.
+    /// Uid and generation of the templates that policies name, as last read.
     pub template_versions: BTreeMap<TemplateRef, String>,
-    /// Whether the controller may evict pods. Unknown = nobody has said so far, and a drain is held; it is asked only where a
-    /// policy drains nodes.
+    /// Whether the controller may evict pods. Unknown: nobody has answered so far, and a drain is blocked. The controller asks
+    /// only where a policy drains nodes.
     pub may_evict: TriState,
-    /// Why the admission policies are not known to be in force: then nothing is begun. `None` = they were, lately.
+    /// Why the admission policies are not known to be in force. Then nothing starts. `None`: they were in force recently.
     pub admission_doubt: Option<String>,
-    /// Leader term.
+    /// The leader's term.
     pub epoch: u64,
-    /// Cluster-wide ceiling of slots.
+    /// Limit of slots in the whole cluster.
     pub ceiling: u32,
 }

@@ -1,4 +1,4 @@
-//! DaemonSet pods that make no progress, from what the API says of them, with the cause on the node joined on.
+//! DaemonSet pods that make no progress, as the API shows them, joined with the cause on the node.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use super::text::bounded;
 /// The kubelet's longest back-off between two starts of a container.
 pub const LONGEST_BACK_OFF: Duration = Duration::from_mins(5);
 
-/// The one before it: it doubles from 10 s. Times in the API are whole seconds, so one second may be lacking.
+/// The back-off before the longest one: it doubles from 10 s. Times in the API are whole seconds, so one second may be missing.
 const BEFORE_LONGEST: Duration = Duration::from_secs(159);
-/// Restarts before the longest one: one at once, then after 10, 20, 40, 80 and 160 s.
+/// Restarts before the longest back-off: one at once, then after 10, 20, 40, 80 and 160 s.
 const RESTARTS_BEFORE_LONGEST: u32 = 6;
-/// The kubelet begins anew with a container that ran for so long.
+/// A container that ran for this long resets the kubelet's back-off.
 const BACK_OFF_RESET: Duration = Duration::from_mins(10);
 
-/// What was read longer ago confirms nothing: several reads have been missed.
+/// Age up to which what was read confirms something. Beyond it, several reads have been missed.
 pub const FRESH: Duration = Duration::from_secs(20);
 
 /// What a stuck pod waits in.
@@ -34,7 +34,7 @@ pub enum Pattern {
     BackOff,
 }
 
-/// In what the pod was stuck when it was read and for how long, if it was.
+/// The pattern in which the pod was stuck when it was read, and for how long, if it was stuck.
 pub fn pattern(pod: &SuspectPod) -> Option<(Pattern, Duration)> {
     if let Some(overdue) = pod.overdue {
         return (overdue >= stuck_daemon_set_pod::TERMINATING).then_some((Pattern::Terminating, overdue));
@@ -59,14 +59,14 @@ pub fn pattern(pod: &SuspectPod) -> Option<(Pattern, Duration)> {
         .map(|ended| (Pattern::BackOff, ended))
 }
 
-/// Whether a container that has failed can only be waiting at the longest back-off, although the kubelet does not
-/// say so yet.
+/// Whether a container that has failed can only be waiting at the longest back-off, although the kubelet does not say so yet.
 ///
-/// Measured with kubelet 1.36: after each end it shows `terminated` for 83 to 90 s and `CrashLoopBackOff` only then,
-/// since it names a back-off when it tries the pod again and is refused, which is at its next round over all pods. By
-/// the name alone a pod is found that much later. Told without it: it was restarted often enough, the wait before its
-/// last run was the one before the longest (the count alone may have been gathered over months), that run was too
-/// short for the kubelet to begin anew, and the longest back-off is not over. What is missing or disagrees holds.
+/// Measured with kubelet 1.36: after each end the kubelet shows `terminated` for 83 to 90 s and only then `CrashLoopBackOff`. It
+/// names a back-off when it tries the pod again and is refused, which happens at its next round over all pods. By the name alone
+/// a pod is found that much later. Four facts show the wait without the name. The container was restarted often enough. The wait
+/// before its last run was the one before the longest (the count alone may have accumulated over months). That run was too short
+/// for the kubelet to reset the back-off. The longest back-off is not over. If a value is missing or contradicts, the answer is
+/// no.
 fn waits_longest(container: &FailedContainer) -> bool {
     container.restarts >= RESTARTS_BEFORE_LONGEST
         && container.waited.is_some_and(|waited| waited >= BEFORE_LONGEST)
@@ -74,13 +74,13 @@ fn waits_longest(container: &FailedContainer) -> bool {
         && container.ended < LONGEST_BACK_OFF
 }
 
-/// Whether the pod waits for its sandbox, its network or the end of its containers: that is, for something
-/// on the node that may hang.
+/// Whether the pod waits for its sandbox, its network or the end of its containers: that is, for something on the node that may
+/// hang.
 pub fn waits_for_the_node(pod: &SuspectPod) -> bool {
     pod.overdue.is_some() || (!pod.ready && pod.waiting.iter().any(|c| is_creating(&c.reason)))
 }
 
-/// Whether the pod waits for the network plugin of the node, or may.
+/// Whether the pod waits for the network plugin of the node, or may wait for it.
 pub fn waits_for_the_network(pod: &SuspectPod) -> bool {
     !pod.host_network && waits_for_the_node(pod)
 }
@@ -89,7 +89,7 @@ fn is_creating(reason: &str) -> bool {
     matches!(reason, "ContainerCreating" | "PodInitializing")
 }
 
-/// The stuck ones among the pods of one node, most urgent first; `faults` are what its probe reports, in
+/// The stuck pods among the pods of one node, most urgent first. `faults` are the faults that the probe of the node reports, in
 /// whatever state.
 pub fn stuck_pods(now: Timestamp, pods: &[&SuspectPod], faults: &[&Fault]) -> Vec<Fault> {
     let mut found: Vec<Fault> = pods
@@ -106,8 +106,8 @@ pub fn stuck_pods(now: Timestamp, pods: &[&SuspectPod], faults: &[&Fault]) -> Ve
     found
 }
 
-/// The fault on the node that explains the pod: one of its own containers first, then a hung plugin for a pod
-/// that waits for its network, then the runtime itself.
+/// The fault on the node that explains the pod: first a fault of one of its own containers, then a hung plugin for a pod that
+/// waits for its network, then the runtime itself.
 fn cause<'a>(pod: &SuspectPod, faults: &[&'a Fault]) -> Option<&'a Fault> {
     let rank = |fault: &Fault| {
         let own = fault.is_about_pod(&pod.pod.uid);

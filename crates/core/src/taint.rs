@@ -1,7 +1,7 @@
-//! A taint of ours on a node: pods that do not tolerate it stay away, pods that run there stay.
+//! Our taint on a node. Pods that do not tolerate it stay away, pods that run there stay.
 //!
-//! A Node has at most one taint of a key and an effect. Ours is the one with our key, the effect that stands in the mark beside it
-//! and no value: whatever else has our key is somebody else's, and stays.
+//! A Node has at most one taint of a key and an effect. Ours has our key, the effect in the owner annotation and no value. Any
+//! other taint with our key is not ours, and stays.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Key of the taint. Whether one with it is ours stands in an annotation beside it.
+/// Key of the taint. An annotation on the Node says whether a taint with this key is ours.
 pub const TAINT_KEY: &str = "runtimehealth.io/unhealthy";
 
 /// What the taint does to pods that do not tolerate it. Never `NoExecute`: that ends pods past their disruption budgets, which a
@@ -27,7 +27,7 @@ impl TaintEffect {
     /// Both.
     pub const ALL: [Self; 2] = [Self::NoSchedule, Self::PreferNoSchedule];
 
-    /// The word that stands in the Node.
+    /// The word in the Node.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",
@@ -35,43 +35,43 @@ impl TaintEffect {
         }
     }
 
-    /// The effect with that word, if it is one that we use.
+    /// The effect with this word, if we use it.
     pub fn named(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|effect| effect.as_str() == word)
     }
 
-    /// Whether it keeps pods away that the other lets come.
+    /// Whether it keeps pods away that the other lets in.
     pub const fn is_stricter_than(self, other: Self) -> bool {
         matches!((self, other), (Self::NoSchedule, Self::PreferNoSchedule))
     }
 
-    /// Whether a pod of a DaemonSet that ends on such a node has no successor.
+    /// Whether a DaemonSet's pod that ends on such a node gets no successor.
     pub const fn repels_daemon_sets(self) -> bool {
         matches!(self, Self::NoSchedule)
     }
 }
 
-/// A taint with our key as it stands on a Node, whoever has put it there.
+/// A taint with our key on a Node, whoever has set it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyedTaint {
-    /// Its effect, in the Node's words.
+    /// Its effect, as on the Node.
     pub effect: String,
     /// Its value; ours has none.
     pub value: String,
 }
 
 impl KeyedTaint {
-    /// One as we put it there.
+    /// Our taint with this effect.
     pub fn plain(effect: TaintEffect) -> Self {
         Self { effect: effect.as_str().to_owned(), value: String::new() }
     }
 
-    /// Whether it is one as we put it there, with that effect.
+    /// Whether it is our taint with this effect.
     pub fn is_plain(&self, effect: TaintEffect) -> bool {
         self.value.is_empty() && self.effect == effect.as_str()
     }
 
-    /// Whether a pod of a DaemonSet that ends on such a node has no successor.
+    /// Whether a DaemonSet's pod that ends on such a node gets no successor.
     pub fn repels_daemon_sets(&self) -> bool {
         self.effect != TaintEffect::PreferNoSchedule.as_str()
     }
@@ -84,22 +84,22 @@ impl fmt::Display for KeyedTaint {
     }
 }
 
-/// The mark of our taint: whose it is, and which of the taints with our key it is about.
+/// The owner annotation of our taint: which remediation owns it, and which taint with our key it is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaintMark {
     /// Name of the remediation.
     pub remediation: String,
-    /// Effect of the taint; none = it does not say, so no taint is taken off by it.
+    /// Effect of the taint. None: the annotation does not say, so no taint is removed because of it.
     pub effect: Option<TaintEffect>,
 }
 
 impl TaintMark {
-    /// The mark that a remediation puts beside its taint.
+    /// The owner annotation that a remediation writes for its taint.
     pub fn new(remediation: &str, effect: TaintEffect) -> Self {
         Self { remediation: remediation.to_owned(), effect: Some(effect) }
     }
 
-    /// Reads one, whoever has written it.
+    /// Parses an annotation, whoever has written it.
     pub fn read(text: &str) -> Self {
         let split =
             text.rsplit_once(':').and_then(|(remediation, word)| Some((remediation, TaintEffect::named(word)?)));
@@ -117,25 +117,25 @@ impl fmt::Display for TaintMark {
     }
 }
 
-/// What a remediation finds that is to put its taint on a node.
+/// The state of a node for a remediation that wants to set its taint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaintState {
-    /// Nothing with our key, and no mark: it may.
+    /// No taint with our key, and no annotation. The remediation may set its taint.
     Nothing,
-    /// Its own, from a write that it does not know of.
+    /// The remediation's own taint, from a write that it does not know of.
     Own,
-    /// Its mark without the taint: it had put it there, and somebody has taken it off since.
+    /// The remediation's annotation without the taint: it has set the taint, and somebody has removed it since.
     TakenOff,
-    /// Its own with another effect.
+    /// The remediation's own taint with another effect.
     OwnOther(TaintEffect),
-    /// The mark of this other remediation, which is taken off first.
+    /// The annotation of this other remediation, which is removed first.
     Marked(String),
-    /// Somebody else's taint with our key.
+    /// A taint with our key that somebody else has set.
     Somebodys,
 }
 
 impl TaintState {
-    /// What a node with these taints of our key, and this mark, is to a remediation that wants that effect.
+    /// The state of a node with these taints of our key and this annotation, for a remediation that wants this effect.
     pub fn of(taints: &BTreeSet<KeyedTaint>, mark: Option<&TaintMark>, remediation: &str, wanted: TaintEffect) -> Self {
         let is_on = |effect| taints.iter().any(|taint| taint.is_plain(effect));
         match mark {

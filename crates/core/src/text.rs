@@ -2,24 +2,24 @@
 
 use std::borrow::Cow;
 
-/// Whether a terminal or a reader's eye obeys a character instead of being shown it: a control character, or one that breaks a line
-/// or turns the order of letters (Unicode's bidirectional marks, embeddings, overrides and isolates).
+/// Whether a terminal or a reader's eye obeys a character instead of showing it: a control character, or one that breaks a line
+/// or changes the order of letters (Unicode's bidirectional marks, embeddings, overrides and isolates).
 pub fn is_obeyed(character: char) -> bool {
     let turns =
         matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     character.is_control() || turns
 }
 
-/// A text as it may be shown: U+FFFD in place of what is obeyed. Line ends stay: they are the layout of whoever prints.
+/// A text that is safe to show: U+FFFD replaces what is obeyed. Line ends stay, because they are the layout of the caller.
 pub fn shown(text: &str) -> Cow<'_, str> {
     let hides = |c: char| is_obeyed(c) && c != '\n';
     if text.contains(hides) { Cow::Owned(text.replace(hides, "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
-/// Cuts `text` to at most `max` bytes on a character boundary; what is obeyed, line ends too, becomes spaces.
+/// Cuts `text` to at most `max` bytes on a character boundary. Obeyed characters, line ends included, become spaces.
 ///
-/// Everything that comes from a node, a runtime or a process passes through here before it is shown: it is
-/// data, and may be hostile.
+/// Everything that comes from a node, a runtime or a process passes through here before it is shown: it is data, and may be
+/// hostile.
 pub fn bounded(text: &str, max: usize) -> String {
     let mut out = String::with_capacity(text.len().min(max));
     for character in text.chars() {
@@ -32,8 +32,8 @@ pub fn bounded(text: &str, max: usize) -> String {
     out
 }
 
-/// Whether an object of ours, a namespace or a group of the API may have this name: a DNS subdomain of at most 253 characters
-/// (RFC 1123).
+/// Whether an object of ours, a namespace or an API group may have this name: a DNS subdomain of at most 253 characters (RFC
+/// 1123).
 pub fn is_subdomain(name: &str) -> bool {
     let is_part = |part: &str| {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -42,24 +42,24 @@ pub fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_part)
 }
 
-/// Whether `id` is a full one of a container or sandbox: 64 hexadecimal digits in every runtime that speaks CRI.
+/// Whether `id` is the full id of a container or sandbox: 64 hexadecimal digits in every CRI runtime.
 pub fn is_full_id(id: &str) -> bool {
     id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Sixteen hex digits that stand for `text`: FNV-1a, stable over versions and machines.
+/// Sixteen hex digits that identify `text`: FNV-1a, stable across versions and machines.
 pub fn short_hash(text: &str) -> String {
     format!("{:016x}", hash(text))
 }
 
-/// FNV-1a of `text`, stable over versions and machines.
+/// FNV-1a of `text`, stable across versions and machines.
 pub fn hash(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// A place for `text` among others, as if by lot and always the same. Sorted by [`short_hash`] texts that differ in their beginning
-/// only stay close to one order; the last mixing of `SplitMix64` (Steele, Lea and Flood 2014) ends that.
+/// A sort key for `text` that looks random and is always the same. Sorted by [`short_hash`], texts that differ only at their
+/// beginning stay close to one order. The final mix of `SplitMix64` (Steele, Lea and Flood 2014) prevents that.
 pub fn stable_shuffle_key(text: &str) -> u64 {
     let hash = hash(text);
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -67,8 +67,8 @@ pub fn stable_shuffle_key(text: &str) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// A label value or object-name part made of a node name: the name itself where it fits into `max` bytes,
-/// else its beginning and a hash (node names may have 253 characters, label values 63).
+/// A label value or part of an object name from a node name: the name itself where it fits into `max` bytes, otherwise its
+/// beginning and a hash (node names may have 253 characters, label values 63).
 pub fn short_name(name: &str, max: usize) -> String {
     if name.len() <= max {
         return name.to_owned();
@@ -79,7 +79,7 @@ pub fn short_name(name: &str, max: usize) -> String {
     format!("{}-{hash}", head.trim_end_matches(['-', '.']))
 }
 
-/// Whether a name is like a pattern: the same, or begins like one that ends with `*`.
+/// Whether a name matches a pattern: both are equal, or the pattern ends with `*` and the name begins with the rest.
 pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |stem| name.starts_with(stem))
 }

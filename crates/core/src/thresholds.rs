@@ -1,7 +1,6 @@
-//! How often, how long and how far apart the probe looks before it says that something is so.
+//! How often, for how long and how far apart the probe checks before it confirms a fault.
 //!
-//! Every default carries its reason. Where a rule of the field or a measurement stands behind one, it is
-//! named.
+//! Every default names its reason. If an established rule or a measurement is behind a default, the comment names it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +10,11 @@ use super::observation::{RUNTIME_REQUEST_TIMEOUT, RuntimeKind};
 /// What it takes to confirm one kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confirmation {
-    /// Looks in a row that must see it.
+    /// Checks in a row that must see the fault.
     pub checks: u32,
-    /// Least time between two looks that both count.
+    /// Least time between two checks that both count.
     pub interval: Duration,
-    /// Least time since it was first seen: the grace in which Kubernetes heals it alone.
+    /// Least time since the fault was first seen: the grace period in which Kubernetes resolves it by itself.
     pub grace_period: Duration,
 }
 
@@ -31,26 +30,28 @@ impl Confirmation {
 pub struct Confirm {
     /// The key.
     pub key: &'static str,
-    /// As shipped.
+    /// The shipped confirmation.
     pub shipped: Confirmation,
     may_be_slow: bool,
     waits_for_kubelet: bool,
 }
 
 impl Confirm {
-    /// Of so many checks, with `interval` seconds between them and a grace of `grace_period` seconds.
+    /// Creates a confirmation of `checks` checks, with `interval` seconds between them and a grace period of `grace_period`
+    /// seconds.
     pub const fn new(key: &'static str, checks: u32, interval: u64, grace_period: u64) -> Self {
         let shipped = Confirmation { checks, interval: secs(interval), grace_period: secs(grace_period) };
         Self { key, shipped, may_be_slow: false, waits_for_kubelet: false }
     }
 
-    /// What gives no answer, or is at work for long, may be slow on a node that is short of something.
+    /// Marks a fault that may only be slowness on a node that is short of a resource: something gives no answer, or runs for
+    /// long.
     #[must_use]
     pub const fn may_be_slow(self) -> Self {
         Self { may_be_slow: true, ..self }
     }
 
-    /// A kubelet that waits for its runtime may still clean it up.
+    /// Marks a fault that a kubelet, while it waits for its runtime, may still clean up.
     #[must_use]
     pub const fn waits_for_kubelet(self) -> Self {
         Self { waits_for_kubelet: true, ..self }
@@ -65,50 +66,51 @@ pub type TimeRange = (u64, u64);
 pub struct Bound {
     /// The key.
     pub key: &'static str,
-    /// As shipped.
+    /// The shipped time.
     pub shipped: Duration,
-    /// How far it may be changed; `None` = not at all.
+    /// How far the time may be changed; `None` = not at all.
     pub range: Option<TimeRange>,
     waits_for_kubelet: bool,
 }
 
 impl Bound {
-    /// Of so many seconds. The executor in a Job knows the shipped ages only, and would refuse to touch what is younger: so it may
-    /// become longer, and not shorter.
+    /// Creates a bound of `seconds` seconds. The executor in a Job knows only the shipped ages and refuses to touch what is
+    /// younger. So the bound may become longer, and not shorter.
     pub const fn new(key: &'static str, seconds: u64) -> Self {
         Self { key, shipped: secs(seconds), range: Some((1, 20)), waits_for_kubelet: false }
     }
 
-    /// With another range.
+    /// Sets another range.
     #[must_use]
     pub const fn range(self, shorter: u64, longer: u64) -> Self {
         Self { range: Some((shorter, longer)), ..self }
     }
 
-    /// That nobody changes.
+    /// Marks a bound that cannot be changed.
     #[must_use]
     pub const fn fixed(self) -> Self {
         Self { range: None, ..self }
     }
 
-    /// A kubelet that waits for its runtime may still clean it up.
+    /// Marks a bound of something that a kubelet, while it waits for its runtime, may still clean up.
     #[must_use]
     pub const fn waits_for_kubelet(self) -> Self {
         Self { waits_for_kubelet: true, ..self }
     }
 }
 
-/// Time without progress from which `runc` or its kin may hang. Hooks of drivers wait for up to a minute, so that together
-/// with the grace of [`runtime_client_hung`](crate::faults::runtime_client_hung) it takes a minute and a half.
+/// Time without progress from which `runc` or a similar client may hang. Hooks of drivers wait for up to a minute. Together with
+/// the grace period of [`runtime_client_hung`](crate::faults::runtime_client_hung), confirmation takes a minute and a half.
 pub const STILL: Bound = Bound::new("runtimeClientStill", 30);
-/// Deadline of a list call; busy nodes were seen to take tens of seconds.
+/// Deadline of a list call. On busy nodes, calls of tens of seconds were observed.
 ///
-/// Well before a check of the lists is stale, and before a list that is out is given up and asked for again.
+/// The deadline ends well before a check of the lists is stale, and before the probe gives up a list that has not returned and
+/// requests it again.
 pub const LIST_DEADLINE: Bound = Bound::new("listDeadline", 60).range(2, 2);
-/// Deadline of one `Tasks/Get`; containerd itself gives the shim 2 s.
+/// Deadline of one `Tasks/Get`. containerd itself gives the shim 2 s.
 pub const TASK_DEADLINE: Duration = secs(4);
 
-/// The thresholds of a probe: those of each fault stand in its file, as shipped.
+/// The thresholds of a probe. The shipped thresholds of each fault are in the file of the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thresholds {
     confirmations: BTreeMap<&'static str, Confirmation>,
@@ -142,14 +144,14 @@ impl Default for Thresholds {
 /// Least time in which a probe asks every running task once, while it suspects none.
 pub const TASK_ROUND: Duration = Duration::from_secs(12);
 
-/// Time for each task in such a round. One question to containerd reaches all shims: that is for the shims, and 250 take 33 s.
-/// Docker and CRI-O are asked for each alone, which costs the probe half a millisecond each time.
+/// Time for each task in such a round. One request to containerd reaches all shims, so the time is for the shims: 250 take 33 s.
+/// Docker and CRI-O are asked for each container separately, which costs the probe half a millisecond each time.
 pub fn task_interval(kind: RuntimeKind) -> Duration {
     Duration::from_millis(if kind.answers_itself() { 600 } else { 130 })
 }
 
-/// Age up to which an answer about one of `tasks` tasks says something of now: a round and a half, at least 90 s. In steps of
-/// 30 s, since conditions state it and a report is written when one changes.
+/// Age up to which an answer about one of `tasks` tasks says something about now: a round and a half, at least 90 s. It changes
+/// in steps of 30 s, since conditions state it and a report is written when a condition changes.
 pub fn task_max_age(tasks: usize, kind: RuntimeKind) -> Duration {
     const STEP: u128 = 30_000;
     let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
@@ -158,12 +160,12 @@ pub fn task_max_age(tasks: usize, kind: RuntimeKind) -> Duration {
     Duration::from_secs(30).saturating_mul(steps.max(3))
 }
 
-/// How long a node that is short of a resource is given.
+/// How long the probe waits on a node that is short of a resource.
 const PATIENCE_UNDER_PRESSURE: Duration = Duration::from_mins(3);
 
-/// A longer limit counts as this: what waits for the kubelet must come to an end.
+/// A longer limit counts as this one: a time that waits for the kubelet must come to an end.
 const LONGEST_REQUEST_TIMEOUT: Duration = Duration::from_hours(1);
-/// What a kubelet may need beside the calls it waits for.
+/// The time that a kubelet may need besides the calls that it waits for.
 const AFTER_CALLS: Duration = Duration::from_mins(1);
 
 impl Thresholds {
@@ -206,9 +208,9 @@ impl Thresholds {
         }
     }
 
-    /// These thresholds beside a kubelet that gives each call to its runtime so much time. It waits twice as long for a
-    /// sandbox to be made, and meanwhile may neither come to the end of a start nor to what it would clean up by itself.
-    /// With its shipped two minutes that is what the shipped thresholds allow for; they never become shorter.
+    /// These thresholds for a kubelet that gives each call to its runtime `request_timeout`. The kubelet waits twice as long for
+    /// the creation of a sandbox. Meanwhile it may complete neither a start nor a cleanup of its own. The shipped thresholds
+    /// allow for the shipped two minutes, and they never become shorter.
     #[must_use]
     pub fn beside(&self, request_timeout: Duration) -> Self {
         if request_timeout <= RUNTIME_REQUEST_TIMEOUT {
@@ -218,8 +220,8 @@ impl Thresholds {
         Self { kubelet_waits, ..self.clone() }
     }
 
-    /// These thresholds on a node that is short of CPU, memory or disk I/O. What gives no answer, or is at work for long, may
-    /// be slow there: nothing of that kind is confirmed before three minutes in which every check found the same.
+    /// These thresholds for a node that is short of CPU, memory or disk I/O. A component that gives no answer, or runs for long,
+    /// may only be slow there. No fault of that kind is confirmed before three minutes in which every check found the same.
     #[must_use]
     pub fn under_pressure(&self) -> Self {
         Self { under_pressure: true, ..self.clone() }
@@ -276,8 +278,8 @@ mod tests {
                 longer.push(of.key);
             }
         }
-        // A plugin that is at work for a minute is hung, however long the kubelet would wait for it; and no kubelet is waited for where
-        // none runs.
+        // A plugin that runs for a minute is hung, however long the kubelet would wait for it. Where no kubelet runs, nothing
+        // waits for one.
         let expected =
             ["orphanKubeletUp", "duplicateSandbox", "untrackedPodProcess", "leakedShimAge", "runtimeClientAge"];
         assert_eq!(longer, expected);

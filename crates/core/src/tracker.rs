@@ -1,9 +1,9 @@
-//! From single looks to a judgement that lasts: Suspected → Confirmed → Clearing → gone.
+//! From single checks to a verdict that lasts: Suspected → Confirmed → Clearing → gone.
 //!
-//! A pure state machine. Its only clock is the node's time since boot, handed in: a jump of the wall clock
-//! changes nothing. A look counts once and only when it lies far enough from the last one that counted; a
-//! look that could not be made changes nothing at all. The whole state can be saved and restored, so that a
-//! restarted probe neither clears nor repeats a confirmation.
+//! This is a pure state machine. Its only clock is the node's time since boot, which the caller passes in: a jump of the wall
+//! clock changes nothing. A check counts once, and only if it is far enough from the last check that counted. A check that failed
+//! changes nothing at all. The whole state can be saved and restored, so that a restarted probe neither clears nor repeats a
+//! confirmation.
 
 mod lives;
 #[cfg(test)]
@@ -23,33 +23,33 @@ use super::finding::{Findings, Harm, Known, Sighting, Verdict};
 use super::thresholds::{Confirmation, Thresholds};
 use lives::Lives;
 
-/// Most things kept in mind at once, shown or not. What does not fit is counted.
+/// Most entries kept at once, reported or not. The tracker counts what does not fit.
 pub const MAX_TRACKED: usize = 256;
-/// A suspicion whose looks lie further apart than this starts anew: they are not "in a row".
+/// A suspicion whose checks are further apart than this starts anew: they are not "in a row".
 const LONGEST_GAP: Duration = Duration::from_mins(15);
-/// The moment of a look is reckoned back from its age, so the same look may seem to move by this much.
+/// Largest difference between two moments of the same check. The moment is calculated back from the age, so it may seem to move.
 const SAME_LOOK: Duration = Duration::from_millis(200);
 
-/// What the probe keeps in mind between looks.
+/// What the probe remembers between checks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tracker {
-    /// By the fault's id.
+    /// By the id of the fault.
     entries: BTreeMap<String, Entry>,
-    /// When the last kubelet that completed its start was begun.
+    /// When the last kubelet that completed its start began.
     kubelet_completed: Option<Duration>,
     /// The kubelets that were seen lately.
     #[serde(default)]
     kubelets: Lives,
-    /// Whether the process table has shown itself to be the node's since boot.
+    /// Whether the process table has proven to be the table of the node since boot.
     #[serde(default)]
     processes_known: bool,
-    /// Whether every running container's task has been asked once since boot.
+    /// Whether the task of every running container has been asked once since boot.
     #[serde(default)]
     tasks_known: bool,
 }
 
-/// Looks that counted.
+/// Checks that counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Count {
     looks: u32,
@@ -65,21 +65,21 @@ impl Count {
     }
 }
 
-/// One thing kept in mind.
+/// One entry that the probe remembers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
     kind: FaultType,
     key: String,
     state: FaultState,
-    /// Seen, but harmless as things stand: kept in mind, not reported.
+    /// Seen, but harmless at the moment: the probe remembers it and does not report it.
     hidden: bool,
     first_seen: Duration,
     first_seen_wall: Timestamp,
-    /// The newest look of any kind that was used.
+    /// The newest check of any kind that was used.
     last_look: Duration,
     seen: Count,
-    /// The same looks by the rhythm that holds without a kubelet.
+    /// The same checks, counted at the interval that applies without a kubelet.
     seen_without_kubelet: Count,
     clean: Count,
     severity: Severity,
@@ -90,18 +90,18 @@ struct Entry {
     evidence: Vec<String>,
 }
 
-/// What is wrong with the node as of now.
+/// What is wrong with the node now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tracked {
     /// Most severe first, at most `MAX_FAULTS`.
     pub faults: Vec<Fault>,
-    /// Faults that did not fit.
+    /// Number of faults that did not fit.
     pub left_out: u32,
 }
 
 impl Tracker {
-    /// The tracker as saved in this same boot, with everything dropped that cannot be: looks from the
-    /// future, and more entries than are ever kept.
+    /// The tracker as saved in this same boot, without everything that is impossible: checks from the future, and more entries
+    /// than are ever kept.
     #[must_use]
     pub fn restored(mut self, now: Duration) -> Self {
         self.entries.retain(|_, entry| entry.is_of_the_past(now));
@@ -113,15 +113,15 @@ impl Tracker {
         self
     }
 
-    /// What later looks must know.
+    /// What later checks must know.
     pub fn known(&self) -> Known {
         let kubelets = self.kubelets.lately();
         Known { host_processes: self.processes_known, tasks: self.tasks_known, kubelets }
     }
 
-    /// Takes in one set of findings. Taking in the same findings again changes nothing.
+    /// Applies one set of findings. Applying the same findings again changes nothing.
     ///
-    /// `now` is the node's time since boot; `wall` is shown to people and used for nothing.
+    /// `now` is the node's time since boot. `wall` is shown to people and used for nothing else.
     pub fn step(&mut self, now: Duration, wall: Timestamp, findings: &Findings, thresholds: &Thresholds) -> Tracked {
         if let Some(completed) = findings.kubelet.completed
             && self.kubelet_completed.is_none_or(|known| completed > known.saturating_add(lives::SAME_START))
@@ -135,7 +135,7 @@ impl Tracker {
         self.tasks_known |= findings.unasked == 0 && is_clean(FaultType::HungContainer);
         self.processes_known |= findings.host_processes;
         let mut overflow = 0_u32;
-        // The kubelet first: whether a leftover does harm depends on it.
+        // The kubelet is first: whether an orphan does harm depends on it.
         let of_kubelet = |kind: FaultType| kind == FaultType::KubeletDown;
         for kubelet in [true, false] {
             let down = !kubelet && self.kubelet_down();
@@ -159,7 +159,7 @@ impl Tracker {
         self.report(now, overflow)
     }
 
-    /// Ids of sandboxes and containers that something is held against: their tasks are worth asking again.
+    /// Ids of sandboxes and containers that the probe suspects: their tasks are worth another request.
     pub fn suspects(&self) -> impl Iterator<Item = &Subject> {
         self.entries.values().filter(|entry| !entry.hidden).map(|entry| &entry.subject)
     }
@@ -178,17 +178,17 @@ impl Tracker {
         {
             *entry = Entry::new(wall, sighting);
         }
-        // One that has completed its start and still runs is no longer "none", whether it answers or not: it may go on
-        // at any moment, and make or remove containers.
+        // A kubelet that has completed its start and still runs is no longer "none", whether it answers or not. It may continue
+        // at any moment, and create or remove containers.
         let alone = down
             && !self.kubelets.works_or_hangs()
             && self.kubelet_completed.is_none_or(|completed| completed < entry.first_seen);
-        // Whether a kubelet tries to start and dies of it cannot be relied on to be seen: it may live for milliseconds. So
-        // one that only waits for a kubelet counts as soon as that is confirmed to be down.
+        // The probe may not see a kubelet that tries to start and dies on the orphan: such a kubelet may live for milliseconds.
+        // So a fault that only waits for a kubelet counts as soon as the kubelet is confirmed to be down.
         let harms = sighting.harm == Harm::Always || alone;
         entry.tell(sighting, alone);
         if !harms && entry.state != FaultState::Suspected {
-            // It is there, but does no harm any more.
+            // The fault is present, but does no harm any more.
             if new_look && entry.clear(sighting.looked, thresholds) {
                 entry.rest();
             }
@@ -220,7 +220,7 @@ impl Tracker {
     }
 }
 
-/// Whether a thing that these findings do not show stays in mind.
+/// Whether an entry that these findings do not show is kept.
 fn keep_unseen(entry: &mut Entry, findings: &Findings, thresholds: &Thresholds) -> bool {
     let verdict = findings.coverage.get(&entry.kind).map(|coverage| coverage.of(&entry.key));
     match verdict {
@@ -254,7 +254,7 @@ impl Entry {
         }
     }
 
-    /// Whether every look it tells of has been made by now. One still to come would keep all others from counting.
+    /// Whether every check in this entry was made before now. A check from the future would keep all others from counting.
     fn is_of_the_past(&self, now: Duration) -> bool {
         let counts = [&self.seen, &self.seen_without_kubelet, &self.clean];
         let counted = counts.into_iter().filter_map(|count| count.last).max().unwrap_or_default();
@@ -265,9 +265,9 @@ impl Entry {
         looked > self.last_look.saturating_add(SAME_LOOK)
     }
 
-    /// `alone`: no kubelet is there that could have made or could remove it. Looks from before count for nothing then.
+    /// `alone`: no kubelet runs that could have created the object or could remove it. Checks from before do not count then.
     fn count(&mut self, sighting: &Sighting, alone: bool) {
-        // It has been so from then on: the first look counts as of that time.
+        // The fault has been present since then, so the first check counts as of that time.
         let is_first = self.seen.looks == 0;
         if is_first {
             self.first_seen = self.first_seen.min(sighting.since);
@@ -279,7 +279,7 @@ impl Entry {
         }
     }
 
-    /// Takes over what the newest sighting says. The identity stays; the target may change.
+    /// Takes over the content of the newest sighting. The identity stays; the target may change.
     fn tell(&mut self, sighting: &Sighting, alone: bool) {
         let other = sighting.without_kubelet.as_ref().filter(|_| alone);
         self.severity = other.map_or(sighting.severity, |other| other.severity);
@@ -299,7 +299,7 @@ impl Entry {
             || other.is_some_and(|other| enough(&self.seen_without_kubelet, &other.confirm))
     }
 
-    /// A clean look at a confirmed fault; true when it is the last that was needed.
+    /// A clean check of a confirmed fault. Returns true if it is the last one needed.
     fn clear(&mut self, looked: Duration, thresholds: &Thresholds) -> bool {
         self.last_look = looked;
         self.state = FaultState::Clearing;
@@ -307,7 +307,7 @@ impl Entry {
         self.clean.looks >= thresholds.clear_checks
     }
 
-    /// Harmless from here on: it stays in mind with the moment it was first seen, and counts anew.
+    /// Makes the entry harmless from now on. The entry keeps the moment it was first seen, and counts anew.
     fn rest(&mut self) {
         self.state = FaultState::Suspected;
         self.hidden = true;

@@ -1,32 +1,32 @@
-//! Versions of kubelets and container runtimes as Nodes tell them, and ranges of them as policies ask for them.
+//! Versions of kubelets and container runtimes as Nodes report them, and version ranges in policies.
 //!
-//! These are no versions of any one standard. What vendors and distributions put behind the three numbers (`-eks-ae9a62a`,
-//! `-gke.100`, `+k3s1`, `~ds1`, `-0ubuntu1~22.04.1`) is taken for the same version: by the rules of semantic versioning most of
-//! them would be pre-releases, which no range holds. What calls itself one (`-alpha`, `-beta`, `-rc`, `-dev`) comes before its
-//! release. What cannot be read is no version, and within no range.
+//! These versions follow no single standard. What vendors and distributions append to the three numbers (`-eks-ae9a62a`,
+//! `-gke.100`, `+k3s1`, `~ds1`, `-0ubuntu1~22.04.1`) does not change the version: by the rules of semantic versioning most of
+//! them would be pre-releases, which no range contains. A suffix that names a pre-release (`-alpha`, `-beta`, `-rc`, `-dev`)
+//! sorts before its release. A text that cannot be parsed is no version, and in no range.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Longest version or range that is read, in bytes.
+/// Longest version or range that is parsed, in bytes.
 pub const LONGEST: usize = 64;
-/// Most digits of one number in a range.
+/// Maximum number of digits of one number in a range.
 const DIGITS: usize = 6;
 
 /// A version with three numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     numbers: [u64; 3],
-    /// False = what comes before the release of these numbers.
+    /// False: it comes before the release with these numbers.
     is_release: bool,
 }
 
-/// What begins the suffix of a pre-release.
+/// The words that begin the suffix of a pre-release.
 const BEFORE: [&str; 5] = ["alpha", "beta", "rc", "pre", "dev"];
 
 impl Version {
-    /// Reads one, such as `v1.36.1`, `1.7.24~ds1` or `v1.29.3-eks-ae9a62a`. `None` = it has no three numbers, or is `0.0.0`, which
-    /// builds have that do not know their own.
+    /// Parses a version, such as `v1.36.1`, `1.7.24~ds1` or `v1.29.3-eks-ae9a62a`. `None`: it has no three numbers, or is
+    /// `0.0.0`, as in builds that do not know their own version.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() > LONGEST {
             return None;
@@ -47,7 +47,7 @@ impl Version {
         (is_joined && numbers != [0; 3]).then_some(Self { numbers, is_release })
     }
 
-    /// The first version of these numbers, or right before it.
+    /// The first version with these numbers, or right before it.
     const fn at(numbers: [u64; 3], is_release: bool) -> Self {
         Self { numbers, is_release }
     }
@@ -63,7 +63,7 @@ enum Operator {
     Same,
 }
 
-/// The notation of each; one that begins like another comes before it.
+/// The notation of each. An operator that is a prefix of another one comes after it.
 const OPERATORS: [(&str, Operator); 5] = [
     (">=", Operator::AtLeast),
     ("<=", Operator::AtMost),
@@ -92,7 +92,7 @@ impl Bound {
         (numbers.len() <= 3).then_some(Self { operator, numbers })
     }
 
-    /// The numbers, with what is not said as zero.
+    /// The numbers, padded with zeros.
     fn padded(&self) -> [u64; 3] {
         let mut all = [0; 3];
         for (to, from) in all.iter_mut().zip(&self.numbers) {
@@ -101,7 +101,7 @@ impl Bound {
         all
     }
 
-    /// By the numbers that are said: 1.7.24 is the same as 1.7.
+    /// Compares only the given numbers: 1.7.24 equals 1.7.
     fn compare(&self, version: Version) -> Ordering {
         version.numbers.iter().take(self.numbers.len()).cmp(&self.numbers)
     }
@@ -117,7 +117,7 @@ impl Bound {
         }
     }
 
-    /// Where versions begin that it holds: at the release it names, or right behind all that are the same as it.
+    /// Where the versions that it contains can begin: at the named release, or right after all versions that equal it.
     fn begin(&self) -> [Version; 2] {
         let mut next = self.numbers.clone();
         if let Some(last) = next.last_mut() {
@@ -128,10 +128,10 @@ impl Bound {
     }
 }
 
-/// What a range is.
+/// What the text should be.
 const EXPECTED: &str = "a range such as `>=1.7.0 <1.7.24`";
 
-/// What to write in the place of a comparison that cannot be read.
+/// What to write instead of a comparison that cannot be parsed.
 fn hint(part: &str) -> String {
     let part = super::text::bounded(part, LONGEST);
     let is_sign = |text: &str| OPERATORS.iter().any(|(sign, _)| *sign == text);
@@ -159,7 +159,7 @@ fn hint(part: &str) -> String {
 pub struct Range(Vec<Bound>);
 
 impl fmt::Display for Range {
-    /// As it is read.
+    /// The notation that [`Range::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, bound) in self.0.iter().enumerate() {
             let sign = OPERATORS.iter().find(|(_, operator)| *operator == bound.operator).map_or("", |(sign, _)| sign);
@@ -172,11 +172,11 @@ impl fmt::Display for Range {
 }
 
 impl Range {
-    /// Reads one, such as `>=1.7.0 <1.7.24`: comparisons by `>=`, `>`, `<=`, `<` and `=` with one to three numbers, with spaces
-    /// between them. Numbers that are not said may be any: `=1.7` and `<=1.7` hold 1.7.24, `>1.7` does not.
+    /// Parses a range, such as `>=1.7.0 <1.7.24`: comparisons by `>=`, `>`, `<=`, `<` and `=` with one to three numbers,
+    /// separated by spaces. Missing numbers may have any value: `=1.7` and `<=1.7` contain 1.7.24, `>1.7` does not.
     ///
     /// # Errors
-    /// It is no such thing, or no version is within it; the sentence says what was expected.
+    /// The text is no range, or no version is in it. The sentence says what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shown = super::text::bounded(text, LONGEST);
         if text.len() > LONGEST {
@@ -207,7 +207,7 @@ impl Range {
         self.0.iter().all(|bound| bound.holds(version))
     }
 
-    /// Whether no version is: what it holds begins at nothing, or where one of its bounds does.
+    /// Whether no version is in it. The versions in it begin at the lowest version, or where one of its bounds does.
     fn is_empty(&self) -> bool {
         let mut begins = self.0.iter().flat_map(Bound::begin).chain([Version::at([0, 0, 1], false)]);
         !begins.any(|version| self.holds(version))

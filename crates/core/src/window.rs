@@ -23,7 +23,7 @@ pub enum WindowType {
     Deny,
 }
 
-/// A span of time that comes again and again.
+/// A recurring time window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     kind: WindowType,
@@ -32,38 +32,37 @@ pub struct Window {
     text: String,
     length: Duration,
     zone: TimeZone,
-    /// For which kinds of step; none = for all but `Notify`.
+    /// The types of step it applies to. Empty: all but `Notify`.
     actions: BTreeSet<ActionType>,
 }
 
-/// How a window stands at one moment.
+/// The state of a window at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WindowState {
     is_open: bool,
-    /// When that may change; `None` = never, as far as is known.
+    /// When the state may change. `None`: never, as far as is known.
     till: Option<Timestamp>,
 }
 
-/// How a window stands, for people.
+/// The state of a window, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowView {
     /// The window, in one phrase.
     pub window: String,
     /// Whether it is open.
     pub is_open: bool,
-    /// When that changes; `None` = not in any time that was looked at.
+    /// When that changes. `None`: not within the searched time.
     pub until: Option<Timestamp>,
 }
 
-/// How often one of a window's times is followed by the next before its end, in what is told of it: more than that is as good as
-/// always.
+/// How many overlapping times of a window are joined in its view. A window with more counts as always open.
 const JOINED: usize = 32;
 
-/// The fields of a schedule, with what each may be.
+/// The fields of a schedule, with their allowed values.
 const FIELDS: [&str; 5] =
     ["minute (0-59)", "hour (0-23)", "day of month (1-31)", "month (1-12 or JAN-DEC)", "day of week (0-7 or SUN-SAT)"];
 
-/// What is wrong with a text that is no schedule: which of its fields is none, if it is one of them.
+/// What is wrong with a text that is no schedule: the invalid field, if one is.
 fn no_schedule(text: &str, error: &str) -> String {
     let fields = text.split_ascii_whitespace().enumerate().zip(FIELDS);
     let wrong = fields.into_iter().find_map(|((number, field), name)| {
@@ -74,24 +73,24 @@ fn no_schedule(text: &str, error: &str) -> String {
     format!("schedule: {text:?} is none: {}{error}", wrong.unwrap_or_default())
 }
 
-/// Why a step may not be taken now.
+/// Why a step may not start now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shut {
     /// A sentence, without ages.
     pub message: String,
-    /// When to ask again; `None` = nothing known changes it.
+    /// When to ask again. `None`: nothing known changes it.
     pub until: Option<Duration>,
 }
 
 impl Window {
-    /// Reads a schedule of five fields (minute, hour, day of month, month, day of week) and the name of an IANA time zone.
-    /// From each of its times on the window is open for `length`.
+    /// Parses a schedule of five fields (minute, hour, day of month, month, day of week) and the name of an IANA time zone. From
+    /// each scheduled time on, the window is open for `length`.
     ///
-    /// Where clocks are set forward, a time that is skipped is the first one after the gap; where they are set back, a time
-    /// that comes twice counts once. A window lasts for its length by the clock that does not jump.
+    /// Where clocks go forward, a skipped time is the first one after the gap. Where clocks go back, a time that comes twice
+    /// counts once. A window lasts for its length by the clock that does not jump.
     ///
     /// # Errors
-    /// A sentence: what is no schedule, one that never comes, or no time zone.
+    /// A sentence: what is no schedule, a schedule that never comes, or no time zone.
     pub fn new(
         kind: WindowType,
         text: &str,
@@ -109,7 +108,7 @@ impl Window {
             format!("timeZone: expected the name of an IANA time zone such as Europe/Berlin, found {zone:?}")
         })?;
         let window = Self { kind, schedule, text: text.to_owned(), length, zone, actions };
-        // Any moment does: what comes at all comes within the years that are searched.
+        // Any moment will do: a time that comes at all comes within the searched years.
         match window.next(Timestamp::UNIX_EPOCH) {
             Some(_) => Ok(window),
             None => Err(format!("schedule: {text:?} never comes")),
@@ -124,30 +123,30 @@ impl Window {
         at.to_zoned(self.zone.clone())
     }
 
-    /// The first of its times after this one.
+    /// The first scheduled time after this one.
     fn next(&self, after: Timestamp) -> Option<Timestamp> {
         self.schedule.find_next_occurrence(&self.zoned(after), false).ok().map(|next| next.timestamp())
     }
 
-    /// The last of its times up to this one.
+    /// The last scheduled time up to this one.
     fn last(&self, till: Timestamp) -> Option<Timestamp> {
         self.schedule.find_previous_occurrence(&self.zoned(till), true).ok().map(|last| last.timestamp())
     }
 
-    /// When the time ends that has begun then.
+    /// The end of the time that started then.
     fn end(&self, began: Timestamp) -> Option<Timestamp> {
         began.checked_add(SignedDuration::try_from(self.length).ok()?).ok()
     }
 
-    /// How it stands, and when that changes. One that opens again before or as it ends does not end there: so what is told of it is the
-    /// same from one change to the next.
+    /// The state of the window, and when that changes. A window that opens again before or as it ends does not end there. So the
+    /// view is the same from one change to the next.
     pub fn outlook(&self, now: Timestamp) -> WindowView {
         let WindowState { is_open, till } = self.standing(now);
         let until = if is_open { till.and_then(|till| self.joined(till)) } else { till };
         WindowView { window: self.to_string(), is_open, until }
     }
 
-    /// When it shuts that would shut then, if it did not open again by then.
+    /// When the window closes, given the time at which it would close if it did not open again by then.
     fn joined(&self, mut till: Timestamp) -> Option<Timestamp> {
         for _ in 0..JOINED {
             match self.last(till).and_then(|began| self.end(began)) {
@@ -160,7 +159,7 @@ impl Window {
 
     fn standing(&self, now: Timestamp) -> WindowState {
         let Some(began) = self.last(now) else {
-            // No moment of this age of the world: where nobody knows, nothing is done.
+            // This moment cannot be computed. Where the state is unknown, nothing starts.
             return WindowState { is_open: self.kind == WindowType::Deny, till: None };
         };
         match self.end(began) {
@@ -177,8 +176,8 @@ impl fmt::Display for Window {
     }
 }
 
-/// Why this kind of step may not be taken now, if so: a Deny window for it is open, or it has Allow windows and none of them
-/// is.
+/// Why this type of step may not start now, if so: a Deny window for it is open, or it has Allow windows and none of them is
+/// open.
 pub fn shut(windows: &[Window], action: ActionType, now: Timestamp) -> Option<Shut> {
     let mine = || windows.iter().filter(|window| window.is_for(action));
     let wait = |till: Option<Timestamp>| till.map(|till| since(till, now));
@@ -206,7 +205,7 @@ pub fn shut(windows: &[Window], action: ActionType, now: Timestamp) -> Option<Sh
     Some(Shut { message, until: wait(next.map(|(at, _)| at)) })
 }
 
-/// Why no step but telling people may be taken now, if so.
+/// Why no step other than a notification may start now, if so.
 pub fn all_shut(windows: &[Window], actions: &BTreeSet<ActionType>, now: Timestamp) -> Option<Shut> {
     let mut worst: Option<Shut> = None;
     for action in actions.iter().filter(|action| **action != ActionType::Notify) {

@@ -1,4 +1,4 @@
-//! The account of a timeline: what happened, what was done, what was held back and why, line by line.
+//! The account of a timeline: what happened, what was done, what was blocked and why, line by line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,31 +13,32 @@ use nrh_core::policy::{ActionType, Mode};
 use nrh_core::remediation::{Executor, Phase, StepRecord, StepState};
 use nrh_core::text::bounded;
 
-/// What a line tells; in JSON `what` is the word, and `detail` the action, the reason, the state or the phase that goes with it.
+/// The content of a line. In JSON, `what` is the word, and `detail` the action, the reason, the state or the phase that belongs
+/// to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase", tag = "what", content = "detail")]
 pub enum What {
-    /// The timeline itself.
+    /// An event of the timeline.
     Happens,
-    /// A step is taken.
+    /// A step is executed.
     Does(ActionType),
-    /// A step would be taken: it, or its policy, is a dry run.
+    /// A step would be executed, but it or its policy is a dry run.
     Would(ActionType),
-    /// A step has come to an end.
+    /// A step has ended.
     Step(StepState),
-    /// Something is held back.
+    /// Something is blocked.
     Blocked(BlockReason),
     /// A policy starts nothing new.
     PolicyBlocked(BlockReason),
-    /// A policy may start something again.
+    /// A policy may start remediations again.
     PolicyUnblocked,
-    /// Our cordon is taken back.
+    /// Our cordon is removed.
     Uncordons,
-    /// Our taint is taken off.
+    /// Our taint is removed.
     Untaints,
-    /// A remediation has come to an end.
+    /// A remediation has ended.
     Ends(Phase),
-    /// The timeline has come to its end, and a remediation has not.
+    /// The timeline has ended, and a remediation is still open.
     Open(Phase),
 }
 
@@ -45,7 +46,7 @@ pub enum What {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
-    /// Time since the beginning.
+    /// Time since the beginning of the timeline.
     pub at: Offset,
     /// The same in seconds.
     pub seconds: u64,
@@ -55,18 +56,18 @@ pub struct Line {
     /// The policy, where one applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// What is told.
+    /// The content.
     #[serde(flatten)]
     pub what: What,
     /// The sentence.
     pub message: String,
 }
 
-/// What is known of the pass before.
+/// The state after the previous pass.
 #[derive(Clone, Debug, Default)]
 struct Known {
     steps: BTreeMap<String, StepState>,
-    /// By name and beginning: a name comes again once its remediation was deleted.
+    /// By name and start: a name is used again after its remediation was deleted.
     ended: BTreeSet<(String, Timestamp)>,
     cordoned: BTreeSet<String>,
     tainted: BTreeSet<String>,
@@ -81,17 +82,17 @@ pub struct Account {
     pub lines: Vec<Line>,
     /// What a reader should know of the input, one sentence each.
     pub notes: Vec<String>,
-    /// The nodes on which remediations of enforcing policies were open at the same time, each time that changed.
+    /// The nodes with open remediations of enforcing policies at the same time, one entry for each change.
     pub open: Vec<BTreeSet<String>>,
-    /// When it ended, as time since its beginning.
+    /// When the timeline ended, as time since its beginning.
     pub ended: Offset,
-    /// How many faults were held back at its end.
+    /// How many faults were blocked at its end.
     pub blocked: usize,
     known: Known,
 }
 
 impl Account {
-    /// Something that the timeline itself says.
+    /// Records an event of the timeline.
     pub fn happens(&mut self, at: Duration, node: Option<&str>, message: &str) {
         self.line(at, node, None, What::Happens, message);
     }
@@ -107,7 +108,7 @@ impl Account {
         });
     }
 
-    /// Notes what is new after a pass.
+    /// Records what is new after a pass.
     pub fn note(&mut self, at: Duration, world: &World, plan: &Plan) {
         self.policies(at, plan);
         self.remediations(at, world);
@@ -124,7 +125,7 @@ impl Account {
         }
     }
 
-    /// Notes what is left when the timeline is over.
+    /// Records what is left when the timeline has ended.
     pub fn end(&mut self, at: Duration, world: &World, plan: &Plan) {
         for remediation in world.remediations.values().filter(|remediation| remediation.is_open()) {
             self.line(
@@ -142,7 +143,7 @@ impl Account {
 
     fn policies(&mut self, at: Duration, plan: &Plan) {
         for (name, outlook) in &plan.policies {
-            // That its slots are taken is told by the nodes that wait for one.
+            // The nodes that wait for a slot report that the slots are taken.
             let blocked = outlook.blocked.as_ref().filter(|(reason, _)| *reason != BlockReason::MaxInFlightReached);
             let now = blocked.map(|(reason, _)| *reason);
             let before = self.known.policies.get(name).copied();
@@ -171,7 +172,7 @@ impl Account {
                     let fault = remediation.fault(&step.fault_id);
                     let about =
                         fault.map_or_else(String::new, |fault| format!(" for {} ({})", fault.kind, fault.subject));
-                    // That a Job does it needs no reason.
+                    // An execution by a Job needs no reason.
                     let why = if step.executor == Executor::Probe { &step.executor_reason } else { "" };
                     let why = why.split_once(": ").map_or_else(String::new, |(_, why)| format!(": {why}"));
                     let sentence = format!("{}, by {:?}{about}{why}", step.phrase(), step.executor);
@@ -222,7 +223,7 @@ impl Account {
         let mut now = BTreeMap::new();
         for blocked in &plan.blocked {
             let key = (blocked.node.clone(), blocked.fault_id.clone());
-            // That a step is under way is told by the step.
+            // The step itself reports that it is in progress.
             if blocked.reason != BlockReason::InProgress && self.known.blocked.get(&key) != Some(&blocked.reason) {
                 self.line(
                     at,
@@ -238,18 +239,18 @@ impl Account {
     }
 }
 
-/// The nodes that carry a mark.
+/// The nodes for which this holds, such as those with our cordon.
 fn marked(world: &World, is_marked: impl Fn(&WorldNode) -> bool) -> BTreeSet<String> {
     world.nodes.iter().filter(|(_, node)| is_marked(node)).map(|(name, _)| name.clone()).collect()
 }
 
-/// The nodes that carry it no longer, of those that are there.
+/// Of the existing nodes, those for which it does not hold any more.
 fn lost(known: &BTreeSet<String>, now: &BTreeSet<String>, world: &World) -> Vec<String> {
     known.difference(now).filter(|node| world.nodes.contains_key(*node)).cloned().collect()
 }
 
-/// Whether the step was taken since the pass before. One that was passed over, since it was held for too long, never was; nor
-/// is one that waits for a person, or has done so in vain.
+/// Whether the step was executed since the previous pass. A step that was skipped because it was blocked for too long was never
+/// executed. Neither was a step that waits for a person, or has waited in vain.
 const fn is_taken(before: Option<StepState>, now: StepState) -> bool {
     match before {
         None => !matches!(now, StepState::Refused | StepState::AwaitingApproval),
@@ -260,7 +261,7 @@ const fn is_taken(before: Option<StepState>, now: StepState) -> bool {
     }
 }
 
-/// Whether the end of this attempt is worth a line of its own.
+/// Whether the end of this attempt gets a line of its own.
 const fn tells(step: &StepRecord) -> bool {
     step.state.is_final() && !matches!(step.state, StepState::Simulated)
 }

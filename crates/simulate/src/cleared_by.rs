@@ -1,13 +1,13 @@
-//! What ends a fault.
+//! What resolves a fault.
 
 use serde::{Deserialize, Serialize};
 
-/// What ends a fault.
+/// What resolves a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum ClearedBy {
     /// The hung process is resumed (`ReleaseHungProcess` with `Cont`).
     Cont,
-    /// The hung process is ended (`ReleaseHungProcess` with `Kill`).
+    /// The hung process is killed (`ReleaseHungProcess` with `Kill`).
     Kill,
     /// The leftover is removed.
     CleanupOrphans,

@@ -1,4 +1,4 @@
-//! Whether an account is what was expected of it.
+//! Whether an account meets the expectations.
 
 use super::account::{Account, Line, What};
 use super::timeline::{Expectation, Offset};
@@ -22,14 +22,14 @@ fn unmet_one(expected: &Expectation, account: &Account) -> Option<String> {
         .lines
         .iter()
         .filter(|line| is(expected, line.what))
-        // What is told of a policy is told of no node.
+        // A line about a policy is about no node.
         .filter(|line| line.node.as_deref().map_or(expected.node.is_none(), is_its))
         .collect();
     let in_time = |line: &&&Line| line.at >= after && by.is_none_or(|by| line.at <= by);
     let found = of_node.iter().filter(in_time).count();
     let least = expected.at_least.unwrap_or(usize::from(expected.at_most.is_none()));
     let most = expected.at_most.unwrap_or(usize::MAX);
-    // What was not played says nothing of what does not come there.
+    // The part that was not played proves nothing.
     let over = by.unwrap_or(after).max(after) > account.ended;
     let over = over.then(|| format!("; the timeline was over at {}: write a later `until`", account.ended));
     if (least..=most).contains(&found) && (over.is_none() || most == usize::MAX) {

@@ -1,4 +1,4 @@
-//! Faults as a probe would report them, made from what a timeline says of them.
+//! Faults as a probe would report them, from the description in a timeline.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use nrh_core::stuck::LONGEST_BACK_OFF;
 use nrh_core::text::short_hash;
 use nrh_core::thresholds::Thresholds;
 
-/// What ends such a fault as a rule.
+/// What usually resolves such a fault.
 fn usually_cleared_by(kind: FaultType) -> Vec<ClearedBy> {
     let spec = kind.spec();
     let remedy = &spec.remedy;
@@ -33,21 +33,21 @@ fn usually_cleared_by(kind: FaultType) -> Vec<ClearedBy> {
     cures.into_iter().filter_map(|(helps, by)| helps.then_some(by)).collect()
 }
 
-/// What ends this one.
+/// What resolves this fault.
 pub(super) fn cleared_by(event: &FaultEvent) -> BTreeSet<ClearedBy> {
     let named = event.cleared_by.clone().unwrap_or_else(|| usually_cleared_by(event.kind));
-    // A reboot ends most of them.
+    // A reboot resolves most faults.
     let rebooted = event.cleared_by.is_none() && event.kind.spec().remedy.other_machine.is_ok();
     named.into_iter().chain(rebooted.then_some([ClearedBy::Reboot, ClearedBy::HandOff]).into_iter().flatten()).collect()
 }
 
-/// The pod that an event names. `life` tells successors apart.
+/// The pod of an event. `life` distinguishes successors.
 pub(super) fn pod(event: &FaultEvent, node: &str, life: usize) -> PodRef {
     let (namespace, name) = event.pod.as_deref().and_then(|pod| pod.split_once('/')).unwrap_or(("default", "work"));
     PodRef { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid(node, namespace, name, life) }
 }
 
-/// What that pod is like, where the event says it.
+/// The traits of that pod, where the event has them.
 pub(super) fn pod_like(event: &FaultEvent) -> Option<PodLike> {
     if event.pod_labels.is_none() && event.pod_owner.is_none() {
         return None;
@@ -109,7 +109,7 @@ fn target(kind: FaultType, key: &str, pod: Option<PodRef>) -> Target {
     }
 }
 
-/// What a timeline makes of one fault.
+/// The injected fault of one event.
 pub(super) fn sickness(event: &FaultEvent, node: &str, now: Timestamp) -> InjectedFault {
     InjectedFault { fault: fault(event, node, now), cleared_by: cleared_by(event) }
 }

@@ -1,5 +1,5 @@
-//! What a timeline does not say of the faults in it and a policy asks for. A controller reads it in the cluster; here there is nothing
-//! to be read, so what comes to such a rule is held to the end, and who tries a policy has to hear why.
+//! What policies ask about faults that the timeline does not say. In the cluster, the controller reads it. Here there is nothing
+//! to read, so a fault for such a rule stays blocked to the end. A person who tries a policy must learn why.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use nrh_core::matching::Matching;
 use nrh_core::policy::{Policy, Rule};
 use nrh_core::snapshot::NodeView;
 
-/// A fault that comes, as people find it in the file, and the nodes it comes to.
+/// A fault event with its place in the file, as people find it, and its nodes.
 struct Coming<'a> {
     place: String,
     fault: &'a FaultEvent,
     nodes: BTreeSet<&'a str>,
 }
 
-/// What the policies of a world ask for and the timeline that is about to be played in it lacks, one sentence each.
+/// What the policies of a world ask for and the timeline lacks, one sentence each.
 pub fn lacks(timeline: &Timeline, world: &World) -> Vec<String> {
     let coming: Vec<Coming<'_>> = timeline
         .events
@@ -52,7 +52,7 @@ pub fn lacks(timeline: &Timeline, world: &World) -> Vec<String> {
     all
 }
 
-/// Of the nodes it comes to.
+/// What the nodes of the faults lack.
 fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<String> {
     let asked = &rule.matching;
     let without = |asks: bool, field: &str, key: &str, lacks: fn(&NodeView) -> bool| {
@@ -71,7 +71,7 @@ fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<Str
     runtimes.into_iter().chain(kubelets).collect()
 }
 
-/// Of the pods that the faults are about.
+/// What the pods of the faults lack.
 fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<String> {
     let is_unknown = |one: &&&Coming<'_>| one.fault.kind.spec().subject.has_pod() && pod_like(one.fault).is_none();
     let mut unknown = coming.iter().filter(|_| rule.matching.asks_of_pods()).filter(is_unknown);

@@ -1,11 +1,11 @@
-//! What policies do in the course of a timeline: a cluster that is made up around the very decision of the controller.
+//! Simulates what policies do in a timeline: a fictional cluster around the very decision function of the controller.
 //!
 //! ```text
 //! timeline ─► play ─► world ⇄ nrh_core::plan ─► account ─► table, expectations
 //!     ▲
 //! record ◄── snapshot of a cluster
 //! ```
-//! Nothing in here reads a file or asks a cluster: policies and timelines are handed in.
+//! Nothing in here reads a file or queries a cluster: policies and timelines are arguments.
 
 pub mod account;
 pub mod cleared_by;

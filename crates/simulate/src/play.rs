@@ -1,4 +1,4 @@
-//! Plays a timeline: what happens to the world, pass after pass of the very decision that the controller makes.
+//! Plays a timeline: what happens to the world, pass after pass. Each pass calls the very decision function of the controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,14 +22,14 @@ use nrh_core::remediation::{Approval, Phase, Remediation};
 use nrh_core::snapshot::TriState;
 use nrh_core::stuck::LONGEST_BACK_OFF;
 
-/// Time between two passes while something is under way: probes and Jobs answer within it.
+/// Time between two passes while something is in progress. Probes and Jobs answer within it.
 const STEP: Duration = Duration::from_secs(5);
-/// The same while nothing is.
+/// Time between two passes while nothing is in progress.
 const QUIET: Duration = Duration::from_mins(1);
-/// How long the controller of a DaemonSet takes to make a successor of a deleted pod.
+/// How long the controller of a DaemonSet takes to create the successor of a deleted pod.
 const SUCCESSOR: Duration = Duration::from_secs(5);
 
-/// One thing that happens to one node, or to a policy.
+/// One event on one node, or on a policy.
 #[derive(Clone, Debug)]
 struct Due<'t> {
     at: Duration,
@@ -37,19 +37,19 @@ struct Due<'t> {
     event: &'t Event,
 }
 
-/// The world beside what only a timeline knows.
+/// The world, and what only the timeline knows.
 struct Play<'t> {
     world: World,
     timeline: &'t Timeline,
-    /// When faults go by themselves, by node and id.
+    /// When faults disappear by themselves, by node and id.
     leaving: BTreeMap<(String, String), Duration>,
-    /// Stuck pods, by node: the event that brought each, what ends it, and how often it has come back.
+    /// Stuck pods, by node: the event of each, what resolves it, and how often it has come back.
     stuck: BTreeMap<String, Vec<Stuck<'t>>>,
     account: Account,
     elapsed: Duration,
-    /// Nodes whose `Ready` goes to and fro: when it changes next, and what is left of it.
+    /// Nodes with a flapping `Ready`: the time of the next change, and the remaining changes.
     flapping: BTreeMap<String, (Duration, FlapsEvent)>,
-    /// How often a person has started something by hand.
+    /// Number of manual requests so far.
     manual_requests: usize,
 }
 
@@ -57,18 +57,18 @@ struct Stuck<'t> {
     event: &'t FaultEvent,
     cleared_by: BTreeSet<ClearedBy>,
     lives: usize,
-    /// When it is well by itself.
+    /// When the pod becomes healthy by itself.
     leaves_at: Option<Duration>,
-    /// When the deleted pod's successor comes.
+    /// When the deleted pod's successor is created.
     back_at: Option<Duration>,
 }
 
-/// Plays it with these policies, to its end.
+/// Plays the timeline with these policies, to its end.
 pub fn play(timeline: &Timeline, policies: &[Policy]) -> Account {
     Play::new(timeline, policies).run().account
 }
 
-/// The world at the end of it.
+/// The world at the end of the timeline.
 pub fn end_of(timeline: &Timeline, policies: &[Policy]) -> World {
     Play::new(timeline, policies).run().world
 }
@@ -112,14 +112,14 @@ impl<'t> Play<'t> {
             self.deleted();
             self.account.note(self.elapsed, &self.world, &plan);
             let open = || self.world.remediations.values().filter(|remediation| remediation.is_open());
-            // Played to its end is what has begun by then: what cannot be healed is begun anew for ever.
+            // Only what has started by then is played to its end: a remediation without success would start again for ever.
             let is_early = |remediation: &Remediation| since(remediation.started_at, self.timeline.start) <= least;
             let end = if open().any(is_early) { latest } else { least };
             if self.elapsed >= end {
                 self.account.end(self.elapsed, &self.world, &plan);
                 return self;
             }
-            // Past the last event nothing comes in between while all that is open waits for a person.
+            // After the last event nothing happens while every open remediation waits for a person.
             let waits =
                 |remediation: &Remediation| self.elapsed >= least && remediation.phase == Phase::AwaitingApproval;
             let is_slow = plan.effects.is_empty() && open().all(waits);
@@ -143,7 +143,7 @@ impl<'t> Play<'t> {
             for pod in &mut node.pods {
                 pod.age += wait;
                 pod.overdue = pod.overdue.map(|overdue| overdue + wait);
-                // The kubelet starts it again at the end of its back-off, and it ends at once.
+                // The kubelet restarts the container at the end of its back-off, and it ends at once.
                 for container in &mut pod.waiting {
                     container.ended =
                         container.ended.map(|ended| (ended + wait).min(LONGEST_BACK_OFF.saturating_sub(STEP)));
@@ -195,7 +195,7 @@ impl<'t> Play<'t> {
             None if event.machine.is_none() => told = vec!["nothing happens: the node is gone".to_owned()],
             None => {}
         }
-        // Of what happens at one moment a person knows.
+        // A person knows of everything that happens at the same moment.
         if let Some(manual) = &event.manual {
             told.push(self.manual(name, manual));
         }
@@ -204,7 +204,7 @@ impl<'t> Play<'t> {
         }
     }
 
-    /// What flaps changes when its time has come.
+    /// Changes `Ready` of flapping nodes when it is time.
     fn flap(&mut self) {
         let (now, at) = (self.elapsed, self.world.now);
         for (name, (next, left)) in self.flapping.iter_mut().filter(|(_, (next, _))| *next <= now) {
@@ -236,7 +236,7 @@ impl<'t> Play<'t> {
         }
     }
 
-    /// A person deletes the remediation: the object is there until its finalizer has let it go.
+    /// A person deletes the remediation. The object exists until its finalizer is removed.
     fn cancel(&mut self, name: &str) -> String {
         let open =
             self.world.remediations.values_mut().find(|remediation| remediation.node == name && remediation.is_live());
@@ -264,7 +264,7 @@ impl<'t> Play<'t> {
         }
     }
 
-    /// The policy is the one that a person would be offered first.
+    /// Makes a manual request with the policy that a person would be offered first.
     fn manual(&mut self, name: &str, event: &ManualRequestEvent) -> String {
         let Some(node) = self.world.nodes.get(name) else { return String::new() };
         let is_meant = |seen: &&Fault| seen.kind == event.fault;
@@ -324,7 +324,7 @@ impl<'t> Play<'t> {
             return sentence;
         }
         let sick = injected_fault::sickness(event, name, self.world.now);
-        // An earlier one of that id is this one now.
+        // This fault replaces an earlier one with the same id.
         self.leaving.remove(&(name.to_owned(), sick.fault.id.clone()));
         if let Some(lasts) = event.lasts {
             self.leaving.insert((name.to_owned(), sick.fault.id.clone()), self.elapsed + lasts.0);
@@ -345,7 +345,7 @@ impl<'t> Play<'t> {
         }
     }
 
-    /// Faults go that were to last so long.
+    /// Removes faults whose time is over.
     fn leave(&mut self) {
         let now = self.elapsed;
         let over: Vec<(String, String)> =
@@ -362,7 +362,7 @@ impl<'t> Play<'t> {
         }
     }
 
-    /// Deleted pods whose deletion does not help come back as they were.
+    /// Deleted pods come back unchanged where the deletion does not help.
     fn deleted(&mut self) {
         let at = self.elapsed + SUCCESSOR;
         for (name, all) in &mut self.stuck {
@@ -385,7 +385,8 @@ impl<'t> Play<'t> {
                 node.pods.retain(|other| other.pod != pod);
                 self.account.happens(now, Some(name), &format!("pod {pod} is well by itself"));
             }
-            // Under such a taint the controller of the DaemonSet makes none; it does once that is off.
+            // While the node has such a taint, the controller of the DaemonSet creates no pod. It does so once the taint is
+            // removed.
             if node.view.repels_daemon_sets().is_some() {
                 continue;
             }
@@ -425,7 +426,7 @@ impl<'t> Play<'t> {
     }
 }
 
-/// A node that is well, as the timeline describes it.
+/// A healthy node, as the timeline describes it.
 fn fresh(name: &str, like: &Nodes) -> WorldNode {
     let mut node = WorldNode::new(name);
     node.view.labels.extend(own_labels(name).map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -436,7 +437,7 @@ fn fresh(name: &str, like: &Nodes) -> WorldNode {
     node
 }
 
-/// Everything that happens, the first last.
+/// All events, the first one last.
 fn due(timeline: &Timeline) -> Vec<Due<'_>> {
     let names: Vec<String> = timeline.names().into_iter().map(|(name, _)| name).collect();
     let mut due = Vec::new();
@@ -451,7 +452,7 @@ fn due(timeline: &Timeline) -> Vec<Due<'_>> {
             at += apart;
         }
     }
-    // Stable: of one moment, as it stands in the file.
+    // The sort is stable: events at the same moment keep the order of the file.
     due.sort_by_key(|due| due.at);
     due.reverse();
     due
@@ -476,7 +477,7 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     }
     if let Some(state) = event.probe {
         node.probe_runs = state != ProbeState::Silent;
-        // One that is silent does not say that it may not act.
+        // A silent probe does not report whether it may act.
         if let Some(heartbeat) = node.report.heartbeat.as_mut().filter(|_| node.probe_runs) {
             heartbeat.actions_enabled = state == ProbeState::ActionsEnabled;
         }
@@ -546,7 +547,7 @@ fn change_node(node: &mut WorldNode, event: &Event) -> Vec<String> {
     told
 }
 
-/// The policies as they would act if all of them enforced.
+/// The policies as if all of them enforced.
 pub fn enforced(policies: Vec<Policy>) -> Vec<Policy> {
     policies.into_iter().map(|policy| Policy { mode: Mode::Enforce, ..policy }).collect()
 }

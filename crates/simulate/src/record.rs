@@ -1,4 +1,5 @@
-//! A timeline out of a cluster: what was healed there, and what is wrong there now, so that a policy can be tried on it.
+//! Records a timeline from a cluster: what was remediated there, and what is wrong there now, so that a person can try a policy
+//! on it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,10 +21,10 @@ use nrh_core::snapshot::{NodeView, Snapshot, TriState, missed_after};
 use nrh_core::text::bounded;
 use nrh_core::thresholds::Thresholds;
 
-/// How long before the first event it begins.
+/// Time from the beginning to the first event.
 const BEFORE: Duration = Duration::from_mins(1);
 
-/// What is known of one fault in the past.
+/// What is known of one past fault.
 struct Past<'a> {
     node: &'a str,
     at: Timestamp,
@@ -34,16 +35,16 @@ struct Past<'a> {
     gone: Option<Timestamp>,
 }
 
-/// The timeline that the remediations of a cluster tell, and the faults that stand there now.
+/// The timeline from the remediations of a cluster and its current faults.
 ///
-/// A remediation tells since when its faults had been there and what healed them. Of nodes that no policy selected only what
-/// stands there now is known.
+/// A remediation says since when its faults had existed and what resolved them. Of nodes that no policy selected, only the
+/// current faults are known.
 pub fn record(snapshot: &Snapshot) -> Timeline {
     let mut past: Vec<Past<'_>> =
         snapshot.remediations.values().flat_map(|remediation| of_remediation(snapshot, remediation)).collect();
     past.extend(standing(snapshot));
     past.sort_by(|a, b| a.at.cmp(&b.at).then_with(|| a.node.cmp(b.node)).then_with(|| a.kind.cmp(&b.kind)));
-    // No timeline is longer: what has stood for longer begins with it.
+    // The length of a timeline is limited, so older faults begin with it.
     let oldest = snapshot.now.checked_sub(LONGEST.saturating_sub(BEFORE)).unwrap_or(snapshot.now);
     for one in &mut past {
         one.at = one.at.max(oldest);
@@ -109,13 +110,13 @@ fn of_remediation<'a>(snapshot: &'a Snapshot, remediation: &'a Remediation) -> i
     })
 }
 
-/// What healed it; `None` where nobody knows.
+/// What resolved the fault. `None`: unknown.
 fn cleared_by(remediation: &Remediation, fault: &RemediationFault) -> Option<Vec<ClearedBy>> {
     let mut tried = remediation.steps.iter().filter(|step| step.fault_id == fault.id);
     let healed = tried.find(|step| step.state == StepState::Succeeded && step.action.heals());
     match (fault.state, healed) {
         (Resolution::Resolved, Some(step)) => match (step.action, step.signal) {
-            // What is resumed would have been ended just as well.
+            // A kill would have resolved the fault just as well.
             (ActionType::ReleaseHungProcess, Some(Signal::Cont)) => Some(vec![ClearedBy::Cont, ClearedBy::Kill]),
             (ActionType::ReleaseHungProcess, _) => Some(vec![ClearedBy::Kill]),
             (ActionType::CleanupOrphans, _) => Some(vec![ClearedBy::CleanupOrphans]),
@@ -131,14 +132,14 @@ fn cleared_by(remediation: &Remediation, fault: &RemediationFault) -> Option<Vec
     }
 }
 
-/// When a fault was confirmed that has been there since then: not when a policy let its healing begin.
+/// When a fault that has existed since then was confirmed. This is not when a policy let its remediation start.
 fn confirmed(since: Option<Timestamp>, kind: FaultType, latest: Timestamp) -> Timestamp {
     let usual = kind.usual_time_to_confirm(&Thresholds::default());
     since.and_then(|since| since.checked_add(usual).ok()).map_or(latest, |at| at.min(latest))
 }
 
-/// When it went without an act, if it did. When one went that was given up, nobody has noted: it was there at the end of
-/// its remediation, and does not show now.
+/// When the fault disappeared without an action, if it did. For an exhausted fault, nobody has recorded that: it existed at the
+/// end of its remediation, and does not show now.
 fn gone(snapshot: &Snapshot, remediation: &Remediation, fault: &RemediationFault) -> Option<Timestamp> {
     let executed = remediation.steps.iter().any(|step| step.fault_id == fault.id && step.executed_at.is_some());
     let went = match fault.state {
@@ -159,13 +160,13 @@ fn shows(snapshot: &Snapshot, node: &str, fault: &RemediationFault) -> bool {
         }
         FaultType::NodeFlapping => snapshot.flaps.get(node).is_some_and(|flap| flap.flapping.is_some()),
         FaultType::NodeCondition => noticed(snapshot, node).iter().any(|one| one.id(node) == fault.id),
-        // A reader sees no pods: what was given up is taken for standing as long as nobody knows better.
+        // A recording has no pods to read, so an exhausted fault counts as present.
         FaultType::StuckDaemonSetPod => true,
         _ => report.is_some_and(|report| report.faults.iter().any(|seen| seen.fault.id == fault.id)),
     }
 }
 
-/// Confirmed faults that no remediation tells of as standing.
+/// Confirmed faults that no remediation records as present.
 fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
     let is_told = |node: &str, fault: &Fault| {
         let of_node = snapshot.remediations.values().filter(|remediation| remediation.node == node);
@@ -204,12 +205,12 @@ fn standing(snapshot: &Snapshot) -> Vec<Past<'_>> {
     found
 }
 
-/// Conditions that stand on the node as some policy asks for them.
+/// Conditions on the node as some policy asks for them.
 fn noticed<'a>(snapshot: &'a Snapshot, node: &str) -> &'a [ObservedCondition] {
     snapshot.noticed.get(node).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// What a timeline says of it; `None` where it has no words for it.
+/// The events of a fault. `None`: a timeline cannot express it.
 fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -> Offset) -> Option<Vec<Event>> {
     let at = offset(past.at);
     let on = |at: Offset| Event { at, nodes: vec![past.node.to_owned()], ..Event::default() };
@@ -224,11 +225,11 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
             let (kind, stood) = past.subject.name.clone().zip(past.subject.condition.as_ref())?;
             let none = ConditionEvent { kind, ..ConditionEvent::default() };
             let mut there = ConditionEvent { status: Some(stood.status), reason: stood.reason.clone(), ..none.clone() };
-            // No other step is about a condition.
+            // No other step applies to a condition.
             there.cleared_by = past.cleared_by.clone().unwrap_or_default();
             there.cleared_by.retain(|by| matches!(by, ClearedBy::Reboot | ClearedBy::HandOff));
             let written = Event { condition: Some(there), ..on(at) };
-            // How it stands when it is well nobody has noted.
+            // Nobody has recorded the healthy state of the condition.
             let over = past.gone.map(|gone| Event { condition: Some(none), ..on(offset(gone)) });
             return Some([written].into_iter().chain(over).collect());
         }
@@ -248,7 +249,7 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
         kind: past.kind,
         severity: past.severity,
         pod,
-        // Two leftovers without a name are two.
+        // Two leftovers without a name must stay two.
         name: past.subject.name.clone().or_else(|| past.subject.id.as_deref().map(|id| bounded(id, 12))),
         pod_labels,
         pod_owner,

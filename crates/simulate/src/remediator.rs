@@ -1,4 +1,4 @@
-//! The tool to which nodes are handed: how it takes the objects that are made for it.
+//! The tool to which nodes are handed off: what it does with the objects that are created for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,43 +15,43 @@ use nrh_core::snapshot::TriState;
 /// How the remediator of a node behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Remediator {
-    /// It reboots the node within a few seconds and says that it is done.
+    /// It reboots the node within a few seconds and reports success.
     #[default]
     Works,
-    /// It says that it has failed, and touches nothing.
+    /// It reports a failure, and changes nothing.
     Fails,
     /// It does not answer at all.
     Silent,
-    /// It has an object of somebody else's for the node already.
+    /// It already has an object for the node that somebody else has created.
     Taken,
 }
 
-/// One object, as long as it is there.
+/// One existing object.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// The object, with the operation that it was made for.
+    /// The object, with its operation.
     pub handed: HandedOff,
     /// When it was made.
     pub made_at: Timestamp,
-    /// Whether it was told that its time is over.
+    /// Whether the timeout was reported to it.
     pub is_told: bool,
     /// What its conditions say.
     pub succeeded: TriState,
 }
 
-/// All objects of remediators, and how often each operation has made one.
+/// All objects of remediators, and how often each operation has created one.
 #[derive(Clone, Debug, Default)]
 pub struct Remediators {
-    /// Those that are there.
+    /// The existing objects.
     pub objects: Vec<Object>,
-    /// How often one was made, by operation.
+    /// How often one was created, by operation.
     pub made: BTreeMap<String, u32>,
-    /// Operations that were told that their time is over.
+    /// Operations with a reported timeout.
     pub told: Vec<String>,
 }
 
 impl Remediators {
-    /// Makes the object of a step.
+    /// Creates the object of a step.
     pub(super) fn make(
         &mut self,
         remediator: Remediator,
@@ -74,7 +74,7 @@ impl Remediators {
         ActionResult::Started
     }
 
-    /// Tells the object of an operation that its time is over.
+    /// Reports the timeout to the object of an operation.
     pub(super) fn tell(&mut self, handed: &HandedOff) {
         self.told.push(handed.operation_id.clone());
         for object in self.objects.iter_mut().filter(|o| o.handed.operation_id == handed.operation_id) {
@@ -87,7 +87,7 @@ impl Remediators {
         self.objects.retain(|o| !o.handed.is_same_object(handed) || !o.handed.is_of_remediation(&handed.operation_id));
     }
 
-    /// They do their work: the nodes that were rebooted. `of` is the remediator of a node that is there.
+    /// Lets the remediators work. Returns the rebooted nodes. `of` is the remediator of an existing node.
     pub(super) fn work(&mut self, of: impl Fn(&str) -> Option<Remediator>) -> Vec<String> {
         let mut rebooted = Vec::new();
         for object in self.objects.iter_mut().filter(|object| object.succeeded == TriState::Unknown && !object.is_told)
@@ -104,7 +104,7 @@ impl Remediators {
         rebooted
     }
 
-    /// What is read of them now: of the operations that are still to be taken back, whether or not their object is there.
+    /// The views of the wanted operations (those with pending cleanup), whether or not their object exists.
     pub(super) fn views(
         &self,
         wanted: impl Iterator<Item = HandedOff>,
@@ -119,14 +119,14 @@ impl Remediators {
             });
             let view = HandOffView {
                 exists: object.is_some(),
-                // One that does not answer writes nothing, and the others are at their end within a moment.
+                // A remediator that does not answer writes nothing, and the others finish within a moment.
                 processing: object.map_or(TriState::Unknown, |o| {
                     if o.succeeded == TriState::Unknown { TriState::Unknown } else { TriState::False }
                 }),
                 succeeded: object.map_or(TriState::Unknown, |object| object.succeeded),
                 message: message.to_owned(),
                 node_goes: false,
-                // What was made at this very moment was read after it.
+                // An object from this very moment was read after its creation.
                 read: object.map_or(Duration::ZERO, |object| since(now, object.made_at) / 2),
             };
             (handed.operation_id, view)

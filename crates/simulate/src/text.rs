@@ -1,4 +1,4 @@
-//! An account as people read it: a table, in which what is the same for several nodes is one row.
+//! An account as people read it: a table, with one row for the same message about several nodes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use super::account::{Account, Line, What};
 use super::timeline::Offset;
 
-/// Most names of nodes in one row.
+/// Maximum number of node names in one row.
 const NAMES: usize = 3;
 
-/// Lines of one moment that say the same of several nodes.
+/// Lines of one moment that say the same about several nodes.
 struct Row<'a> {
     first: &'a Line,
     nodes: Vec<&'a str>,
@@ -35,13 +35,13 @@ pub fn table(account: &Account) -> String {
     let mut text = format!("{:<10} {:<of_names$} {:<of_whats$} WHY\n", "TIME", "NODE", "WHAT");
     for ((row, what), name) in rows.iter().zip(&whats).zip(&names) {
         let time = row.first.at.to_string();
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "{time:<10} {name:<of_names$} {what:<of_whats$} {}", why(row));
     }
     text
 }
 
-/// What it came to, and when it ended: one line each.
+/// The result, and when the timeline ended: one line each.
 pub fn summary(account: &Account, start: Timestamp) -> String {
     let end = moment(start, account.ended);
     let count =
@@ -60,7 +60,7 @@ pub fn summary(account: &Account, start: Timestamp) -> String {
     format!("{}TIME counts from {start}, and ends at {} ({end}){left}.\n", in_all(account), account.ended)
 }
 
-/// The moment so long after the beginning.
+/// The moment at this offset from the beginning.
 pub fn moment(start: Timestamp, at: Offset) -> Timestamp {
     start.checked_add(at.0).unwrap_or(start)
 }
@@ -80,14 +80,14 @@ fn in_all(account: &Account) -> String {
     let most = account.open.iter().map(std::collections::BTreeSet::len).max().unwrap_or(0);
     let counted = counted.join(", ");
     match most {
-        // A dry run has no node in its hands.
+        // A dry run holds no node.
         0 => format!("In all: {counted}.\n"),
         1 => format!("In all: {counted}; at most 1 node at a time.\n"),
         most => format!("In all: {counted}; at most {most} nodes at a time.\n"),
     }
 }
 
-/// Whether this line says of another node what the row says.
+/// Whether this line says about another node what the row says.
 fn is_alike(row: &Row<'_>, line: &Line) -> bool {
     let first = row.first;
     (first.what, &first.policy) == (line.what, &line.policy)
@@ -96,7 +96,7 @@ fn is_alike(row: &Row<'_>, line: &Line) -> bool {
         && general(first) == general(line)
 }
 
-/// The sentence, whichever node it is about.
+/// The message, without the name of its node.
 fn general(line: &Line) -> String {
     line.node.as_ref().map_or_else(|| line.message.clone(), |node| line.message.replace(node.as_str(), "NODE"))
 }

@@ -27,41 +27,42 @@ pub use condition::ConditionEvent;
 pub use flaps::FlapsEvent;
 pub use pods::PodsEvent;
 
-/// Most nodes of a timeline.
+/// Maximum number of nodes in a timeline.
 const MAX_NODES: usize = 10_000;
-/// Most things that happen in one.
+/// Maximum number of events in a timeline.
 const MAX_EVENTS: usize = 10_000;
-/// Most of what happens to each node in one, in all.
+/// Maximum number of happenings in a timeline: one for each event and each node that it concerns.
 const MAX_HAPPENINGS: usize = 1_000_000;
-/// For how long the open remediations of one without `until` are waited for: as long as the longest approval may take.
+/// How long a timeline without `until` waits for its open remediations: as long as the longest approval may take.
 const MAX_OPEN: Duration = Duration::from_hours(24);
 /// Longest timeline: five weeks.
 pub const LONGEST: Duration = Duration::from_hours(24 * 35);
 
-/// The file as people write it.
+/// The timeline file, as people write it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Timeline {
-    /// What it is about, for people.
+    /// What the timeline is about, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// When it begins. Windows of policies go by it.
+    /// When it begins. The windows of policies use this time.
     #[serde(default = "default_start")]
     pub start: Timestamp,
-    /// How long it lasts; by default until an hour after the last event, or until what is open then has ended, a day longer at most.
+    /// How long it lasts. Default: until an hour after the last event, or until all remediations that are open then have ended,
+    /// at most a day longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Offset>,
-    /// Files of the policies, beside this one. `--policy` takes their place.
+    /// Files of the policies, relative to this file. `--policy` replaces them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PathBuf>,
-    /// Most remediations in flight in the whole cluster (`--max-in-flight` of the controller).
+    /// Maximum number of remediations in flight in the whole cluster (`--max-in-flight` of the controller).
     #[serde(default = "default_ceiling")]
     pub max_in_flight: u32,
     /// The nodes.
     pub nodes: Vec<Nodes>,
-    /// What happens, in any order.
+    /// The events, in any order.
     pub events: Vec<Event>,
-    /// What must come of it.
+    /// What must result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<Expectation>,
 }
@@ -75,36 +76,36 @@ const fn default_ceiling() -> u32 {
     10
 }
 
-/// One node, or several that are alike.
+/// One node, or several equal nodes.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Nodes {
-    /// Its name; with `count` what comes before the number.
+    /// Its name. With `count`: the part before the number.
     pub name: String,
     /// How many: `worker` and 3 are worker-1, worker-2 and worker-3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<usize>,
-    /// Labels beside those that each node has ([`own_labels`]), and other values of these.
+    /// Labels in addition to those of every node ([`own_labels`]). They may also override these.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Version of the kubelet, such as v1.36.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_version: Option<String>,
-    /// Container runtime with its version, as a Node tells it: `containerd://1.7.24`.
+    /// Container runtime with its version, as in a Node: `containerd://1.7.24`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_version: Option<String>,
-    /// Image of the operating system, as a Node tells it: `Ubuntu 24.04.2 LTS`.
+    /// Image of the operating system, as in a Node: `Ubuntu 24.04.2 LTS`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_image: Option<String>,
 }
 
-/// The labels of a node that need not be written.
+/// The labels that every node has without being written.
 pub fn own_labels(name: &str) -> impl Iterator<Item = (&str, &str)> {
     let all = [("kubernetes.io/hostname", name), ("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")];
     all.into_iter()
 }
 
-/// Time since the beginning.
+/// Time since the beginning of the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Offset(pub Duration);
@@ -142,72 +143,73 @@ impl std::fmt::Display for Offset {
 pub struct Event {
     /// When.
     pub at: Offset,
-    /// To which nodes: names, each of which may end with `*`. None only with `policy`.
+    /// The nodes: names, each of which may end with `*`. Empty only with `policy`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// To so many of them only, by their order in the file.
+    /// Only this many of the nodes, in the order of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<usize>,
-    /// To one after the other, so far apart; by default to all at once.
+    /// One node after the other, with this time in between. Default: all at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Offset>,
     /// The probe confirms a fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<FaultEvent>,
-    /// All faults of this kind are gone, by themselves or by another hand.
+    /// All faults of this type are gone, by themselves or by somebody else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clears: Option<FaultType>,
     /// Another tool writes a condition on the Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionEvent>,
-    /// Pods run on the node which a drain would evict.
+    /// Pods that a drain would evict run on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods: Option<PodsEvent>,
-    /// How the probe stands from now on.
+    /// How the probe behaves from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeState>,
-    /// How the tool behaves from now on to which the node may be handed: Works (it reboots the node, by default), Fails, Silent,
-    /// or Taken (somebody else has handed the node to it).
+    /// How the tool to which the node may be handed off behaves from now on: Works (it reboots the node; the default), Fails,
+    /// Silent, or Taken (somebody else has handed off the node to it).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediator: Option<Remediator>,
-    /// How kured stands from now on: Works (it reboots a node that is marked for it within minutes, by default), or Waits (for its
-    /// window or its lock, or there is none).
+    /// How kured behaves from now on: Works (it reboots a node that requests it within minutes; the default), or Waits (for its
+    /// window or its lock, or there is no kured).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kured: Option<Kured>,
-    /// How the kubelet stands from now on.
+    /// How the kubelet behaves from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletState>,
-    /// The node's `Ready` stands so from now on.
+    /// The node's `Ready` has this value from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
-    /// Its `Ready` goes to and fro.
+    /// The node's `Ready` changes again and again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flaps: Option<FlapsEvent>,
     /// Somebody else cordons or uncordons the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordoned: Option<bool>,
-    /// Somebody else puts a taint with our key, `NoSchedule`, on the node, or takes all with our key off.
+    /// Somebody else sets a taint with our key, `NoSchedule`, on the node, or removes all taints with our key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tainted: Option<bool>,
-    /// Another tool asks that the node be left alone, with this reason; an empty one lifts that.
+    /// Another tool asks that the node be left alone, for this reason. An empty reason ends the exclusion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excluded: Option<String>,
-    /// A person suspends the node (`spec.suspend` of its `NodeRuntimeHealth`) with this reason; an empty one lifts that.
+    /// A person suspends the node (`spec.suspend` of its `NodeRuntimeHealth`) for this reason. An empty reason ends the
+    /// suspension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<String>,
-    /// The machine is gone, or another one takes its place under the same name.
+    /// The machine is removed, or another machine takes its place under the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
     /// A person deletes the node's open remediation.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cancelled: bool,
-    /// This person approves the step that waits for it.
+    /// This person approves the step that waits for approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
-    /// A person starts a step by hand.
+    /// A person makes a manual request for a step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manual: Option<ManualRequestEvent>,
-    /// A person cancels the node's remediation, or the start by hand that waits there.
+    /// A person cancels the node's remediation, or its waiting manual request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel: Option<CancelEvent>,
     /// A policy is changed.
@@ -220,32 +222,32 @@ const fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// How a probe stands.
+/// How a probe behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum ProbeState {
-    /// It reports, and may act.
+    /// It reports, and actions are enabled.
     ActionsEnabled,
-    /// It reports, and may not act.
+    /// It reports, and actions are disabled.
     ActionsDisabled,
     /// It does not report.
     Silent,
 }
 
-/// How a kubelet stands.
+/// How a kubelet behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum KubeletState {
     /// It starts pods, and the node is Ready.
     Works,
-    /// It starts none, and the node is not Ready.
+    /// It starts no pods, and the node is not Ready.
     Down,
 }
 
-/// What becomes of a machine.
+/// What happens to a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Machine {
     /// The Node is deleted.
     Removed,
-    /// A new machine with a new Node, which is well.
+    /// A new, healthy machine with a new Node.
     Replaced,
 }
 
@@ -253,33 +255,33 @@ pub enum Machine {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FaultEvent {
-    /// What is wrong.
+    /// The type of the fault.
     #[serde(rename = "type")]
     pub kind: FaultType,
-    /// By default what the probe calls such a fault.
+    /// Its severity. Default: the one that the probe gives such a fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
-    /// Namespace and name of the pod it is about, where it is about one. `default/work` unless said.
+    /// Namespace and name of its pod, where the fault is about one. Default: `default/work`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// Name of the container, the plugin or whatever it is about; of the DaemonSet for a stuck pod.
+    /// Name of the container, the plugin or whatever the fault is about. For a stuck pod, the name of the DaemonSet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Labels of that pod, as the controller reads them. Without them, and without an owner, nothing is known of it, and rules that
-    /// ask for it are held.
+    /// Labels of that pod, as the controller reads them. Without labels and owner, nothing is known of the pod, and rules that
+    /// ask for it are blocked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_labels: Option<BTreeMap<String, String>>,
-    /// Kind of the owner that controls it; None = none does. By default `ReplicaSet`, and `DaemonSet` for a stuck pod.
+    /// Kind of the owner that controls the pod. None: no owner does. Default: `ReplicaSet`, and `DaemonSet` for a stuck pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_owner: Option<String>,
     /// Whether that pod is being deleted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub terminating: bool,
-    /// What heals it, each for itself; an empty list = nothing that is done here. By default what heals such a fault as a
-    /// rule.
+    /// What resolves the fault, each action by itself. An empty list: no action does. Default: what usually resolves such a
+    /// fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleared_by: Option<Vec<ClearedBy>>,
-    /// It goes by itself after this time.
+    /// The fault disappears by itself after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasts: Option<Offset>,
 }
@@ -301,29 +303,29 @@ pub struct PolicyEvent {
     pub deleted: bool,
 }
 
-/// Something that must come of the timeline, or must not.
+/// Something that must happen in the timeline, or must not.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expectation {
-    /// On which node; a name that may end with `*`. By default on any.
+    /// The node: a name that may end with `*`. Default: any node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// A step is taken.
+    /// A step is executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub does: Option<ActionType>,
-    /// A step would be taken: it, or its policy, is a dry run.
+    /// A step would be executed, but it or its policy is a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would: Option<ActionType>,
-    /// Something is held back for this reason.
+    /// Something is blocked for this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<BlockReason>,
-    /// A remediation ends so.
+    /// A remediation ends with this phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<Phase>,
-    /// A cordon of ours is taken back.
+    /// Our cordon is removed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub uncordons: bool,
-    /// A taint of ours is taken off.
+    /// Our taint is removed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub untaints: bool,
     /// Not before this time.
@@ -332,22 +334,22 @@ pub struct Expectation {
     /// Not later than this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Offset>,
-    /// So often at least. By default once, or never where there is an `atMost`.
+    /// Minimum number of times. Default: once, or zero where there is an `atMost`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<usize>,
-    /// So often at most.
+    /// Maximum number of times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<usize>,
-    /// So many remediations are open at the same time at most, on such nodes. Stands alone or with `node`.
+    /// Maximum number of remediations that are open at the same time on these nodes. It stands alone or with `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_at_most: Option<usize>,
 }
 
 impl Timeline {
-    /// Reads one.
+    /// Parses a timeline.
     ///
     /// # Errors
-    /// It is no YAML of this form, or says something that cannot be; the message names what.
+    /// The text is no YAML of this form, or contains something impossible. The message names it.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let timeline: Self = serde_saphyr::from_str(text)
             .map_err(|error| anyhow!("{}", error.without_snippet()))
@@ -386,25 +388,25 @@ impl Timeline {
         Ok(())
     }
 
-    /// Every node's name, with what it is like.
+    /// The name of every node, with its description.
     pub fn names(&self) -> Vec<(String, &Nodes)> {
         let numbered = |nodes: &Nodes, number: usize| format!("{}-{number}", nodes.name);
         self.nodes
             .iter()
             .flat_map(|nodes| match nodes.count {
                 None => vec![(nodes.name.clone(), nodes)],
-                // More than the limit is refused, and need not be made for that.
+                // A count above the limit is refused, so the names beyond it are not needed.
                 Some(count) => (1..=count.min(MAX_NODES + 1)).map(|number| (numbered(nodes, number), nodes)).collect(),
             })
             .collect()
     }
 
-    /// When it is over whatever is open then.
+    /// The latest end, whatever remediation is open then.
     pub fn latest(&self) -> Duration {
         self.until.map_or_else(|| self.end() + MAX_OPEN, |until| until.0)
     }
 
-    /// When it is over, unless a remediation is open then.
+    /// The end, unless a remediation is open then.
     pub fn end(&self) -> Duration {
         if let Some(until) = self.until {
             return until.0;
@@ -417,13 +419,13 @@ impl Timeline {
 }
 
 impl Event {
-    /// The nodes it happens to, in order.
+    /// The nodes of the event, in order.
     pub fn chosen<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<&'n str> {
         let meant = |name: &&str| self.nodes.iter().any(|pattern| matches_pattern(pattern, name));
         names.into_iter().filter(meant).take(self.first.unwrap_or(usize::MAX)).collect()
     }
 
-    /// When it happens to the last of so many nodes.
+    /// The time of the event on the last of this many nodes.
     fn last(&self, count: usize) -> Duration {
         let more = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
         let lasts = self.flaps.map_or(Duration::ZERO, |flaps| flaps.lasts());
@@ -531,7 +533,7 @@ impl Expectation {
     }
 }
 
-/// The first name that stands there a second time.
+/// The first name that occurs twice.
 pub fn twice<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let mut met = BTreeSet::new();
     names.into_iter().find(|name| !met.insert(*name))

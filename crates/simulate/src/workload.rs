@@ -1,4 +1,4 @@
-//! Pods that run on a node and are there to be evicted: how long each takes to end, and what keeps it there.
+//! Pods on a node that a drain may evict: how long each takes to end, and what blocks its eviction.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use nrh_core::tri_state::TriState;
 pub struct Workload {
     /// As the API server shows it.
     pub pod: NodePod,
-    /// The disruption budget that lets it not go, if one does.
+    /// The disruption budget that blocks its eviction, if there is one.
     pub budget: Option<String>,
     /// How long it takes to end.
     pub takes: Duration,
-    /// Since when it is on its way out.
+    /// Since when it has been terminating.
     pub evicted_at: Option<Timestamp>,
 }
 
 impl Workload {
-    /// A pod that a controller makes again elsewhere, and that ends within that time.
+    /// A pod that a controller recreates elsewhere and that ends within this time.
     pub const fn new(pod: PodRef, takes: Duration) -> Self {
         let pod = NodePod {
             pod,
@@ -44,7 +44,7 @@ impl Workload {
     }
 }
 
-/// One round of evictions, of an operation that began so long ago.
+/// One round of evictions for an operation of this age.
 pub(super) fn drain<'f>(
     workloads: &mut [Workload],
     with: &Drain,

@@ -1,8 +1,8 @@
-//! A small cluster to decide in: nodes with real causes behind their faults, an API server that keeps resource versions, and
+//! A small cluster for decisions: nodes with true causes behind their faults, an API server that keeps resource versions, and
 //! nodes that claim each operation once.
 //!
-//! It models what the decision can see of a cluster, no more: every effect of a plan changes it as the real call would, and
-//! time passes only in [`World::tick`].
+//! It models only what a decision can see of a cluster. Every effect of a plan changes it as the real call would, and time passes
+//! only in [`World::tick`].
 
 mod boot;
 mod by_hand;
@@ -36,9 +36,9 @@ use nrh_core::snapshot::{
     CommandView, Heartbeat, JobView, Ledger, NodeView, ReportView, Snapshot, SuspectPod, TriState,
 };
 
-/// Age of what a probe has seen when its report arrives.
+/// Age of the probe's checks when its report arrives.
 const LOOKED: Duration = Duration::from_secs(1);
-/// The promise of a probe that has something to say.
+/// The heartbeat interval that a probe with something to report promises.
 const INTERVAL: Duration = Duration::from_secs(15);
 
 /// A fault with its true cause.
@@ -46,83 +46,83 @@ const INTERVAL: Duration = Duration::from_secs(15);
 pub struct InjectedFault {
     /// As the probe reports it.
     pub fault: Fault,
-    /// Each of these ends it.
+    /// Each of these resolves it.
     pub cleared_by: BTreeSet<ClearedBy>,
 }
 
-/// What a pod is like.
+/// The state of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodLike {
-    /// It is in the API.
+    /// The API has it.
     There {
         /// All its labels.
         labels: BTreeMap<String, String>,
         /// Kind of the owner that controls it.
         owner: Option<String>,
     },
-    /// The API has it no more, and nobody has seen it.
+    /// The API does not have it any more, and the controller has never seen it.
     Gone,
 }
 
-/// One node, and what runs on it of ours.
+/// One node, and our components on it.
 #[derive(Clone, Debug)]
 pub struct WorldNode {
     /// The Node object.
     pub view: NodeView,
     /// The last report that arrived.
     pub report: ReportView,
-    /// The order that stands in its `NodeCommand`.
+    /// The current command in its `NodeCommand`.
     pub order: Option<ActionCommand>,
     /// Whether its probe reports.
     pub probe_runs: bool,
     /// Whether its kubelet starts the pods of Jobs.
     pub job_starts: bool,
-    /// What is wrong with it.
+    /// Its faults.
     pub sick: Vec<InjectedFault>,
     /// Its pods of suspect `DaemonSet`s.
     pub pods: Vec<SuspectPod>,
-    /// Those that were deleted and have no successor yet.
+    /// Deleted pods without a successor yet.
     pub deleted: Vec<SuspectPod>,
-    /// Operations that were claimed.
+    /// Claimed operations.
     pub claimed: BTreeSet<String>,
-    /// Age of each look when its report arrives.
+    /// Age of each check when its report arrives.
     pub looked: Duration,
-    /// The tool to which it may be handed.
+    /// The tool to which it may be handed off.
     pub remediator: Remediator,
     /// Its other pods, which a drain evicts.
     pub workloads: Vec<Workload>,
-    /// How it boots anew.
+    /// Its reboots.
     pub boots: Boots,
-    /// Conditions of the Node that an act ends.
+    /// Conditions of the Node that an action resolves.
     curable: Vec<conditions::Curable>,
 }
 
-/// Everything there is.
+/// The whole cluster.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// The one clock.
+    /// The only clock.
     pub now: Timestamp,
-    /// Of the decision.
+    /// Settings of the decision.
     pub settings: PlanSettings,
     /// Who has suspended all remediation, and why.
     pub suspended: Option<String>,
     /// By name.
     pub nodes: BTreeMap<String, WorldNode>,
-    /// All of them valid.
+    /// All policies, each of them valid.
     pub policies: Vec<Policy>,
     /// By name.
     pub remediations: BTreeMap<String, Remediation>,
-    /// Starts by hand that have not begun, by name.
+    /// Manual requests that have not started, by name.
     pub manual_requests: BTreeMap<String, OpenManualRequest>,
-    /// `None` = lost.
+    /// The ledger. `None`: it is lost.
     pub ledger: Option<Ledger>,
-    /// By operation id, each with its order.
+    /// By operation id, each with its command.
     pub jobs: BTreeMap<String, (ActionCommand, JobView)>,
     /// Pods that are being deleted.
     pub terminating: BTreeSet<PodRef>,
-    /// What pods are like that faults name; of the others nothing is known.
+    /// The state of pods that faults name. Nothing is known of others.
     pub pods: BTreeMap<PodRef, PodLike>,
-    /// Most remediations in flight in the whole cluster.
+    /// Maximum number of remediations in flight in the whole cluster.
     pub ceiling: u32,
     /// The leader's term.
     pub epoch: u64,
@@ -132,17 +132,17 @@ pub struct World {
     pub template_versions: BTreeMap<TemplateRef, String>,
     /// Why the admission policies are not known to be in force.
     pub admission_doubt: Option<String>,
-    /// Whether the API server refuses every act, as it does when rights or an admission policy forbid it.
+    /// Whether the API server refuses every action, as it does when permissions or an admission policy forbid it.
     pub refuses: bool,
     version: u64,
     began: Timestamp,
     notices: ConditionHistory,
     flaps: Flaps,
-    /// Operations that were really carried out on objects, with their number of times.
+    /// How often each operation was really executed on objects.
     pub acts: BTreeMap<String, u32>,
-    /// What was asked for: `(node, what)`.
+    /// The log of requests: `(node, what)`.
     pub log: Vec<(String, String)>,
-    /// What was made for remediators.
+    /// The objects of remediators.
     pub remediators: Remediators,
 }
 
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// What a decision is made from, with a cache that is not behind.
+    /// The input of a decision, with a cache that does not lag.
     pub fn snapshot(&self) -> Snapshot {
         let nodes = || self.nodes.iter();
         let (mut notices, mut flaps) = (self.notices.clone(), self.flaps.clone());
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// What policies ask of pods, as the controller reads it: it reads everything at once.
+    /// What policies ask of pods, as the controller reads it. It reads everything at once.
     fn pods_seen(&self) -> BTreeMap<PodRef, PodSeen> {
         let asked = asked_keys(&self.policies);
         let seen = |like: &PodLike| match like {
@@ -223,7 +223,7 @@ impl World {
         self.pods.iter().map(|(pod, like)| (pod.clone(), seen(like))).collect()
     }
 
-    /// What open remediations have still to take back.
+    /// Objects of hand-offs with pending cleanup in open remediations.
     fn handed_off(&self) -> impl Iterator<Item = HandedOff> {
         let owed = self.remediations.values().flat_map(|remediation| &remediation.cleanup.handed_off);
         owed.filter(|handed| handed.deleted_at.is_none()).cloned()
@@ -233,10 +233,10 @@ impl World {
         since(self.now, self.began)
     }
 
-    /// As the controller's watches of Nodes and reports do.
+    /// Does what the controller's watches of Nodes and reports do.
     fn note_conditions(&self, notices: &mut ConditionHistory, flaps: &mut Flaps) {
         for (name, node) in &self.nodes {
-            // What the world does not date is told apart by its status alone.
+            // A state without a date in the world is identified by its status alone.
             let view = NodeView { ready_since: node.view.ready_since.or(Some(self.began)), ..node.view.clone() };
             flaps.note_ready(name, &view, self.elapsed());
             flaps.note_report(name, &node.report, self.elapsed());
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// Decides, and does it.
+    /// Decides, and executes the decision.
     pub fn pass(&mut self) -> Plan {
         let plan = plan(&self.snapshot(), &self.settings);
         let mut broken = BTreeSet::new();
@@ -258,7 +258,8 @@ impl World {
         plan
     }
 
-    /// The status writer, and the finalizer: a remediation that a person has deleted goes once its node has noted that.
+    /// Acts as the status writer and the finalizer: a remediation that a person has deleted disappears once its node has recorded
+    /// that.
     pub fn note_what_people_stopped(&mut self, plan: &Plan) {
         for (name, outlook) in &plan.nodes {
             if let Some(node) = self.nodes.get_mut(name) {
@@ -277,7 +278,7 @@ impl World {
         });
     }
 
-    /// The node that an effect is about. What fails for a node holds the rest for it back.
+    /// The node that an effect is about. A failed effect blocks the following effects of its node.
     pub fn node_of(&self, effect: &Effect) -> String {
         match effect {
             Effect::StoreLedger(_) => "-ledger".into(),
@@ -295,8 +296,8 @@ impl World {
         }
     }
 
-    /// Carries out one effect. `may_record` = what comes of an act is written down before anything else happens. False when
-    /// it failed.
+    /// Executes one effect. `may_record`: the result of an action is written before anything else happens. Returns false when it
+    /// failed.
     pub fn apply(&mut self, effect: &Effect, may_record: bool) -> bool {
         match effect {
             Effect::StoreLedger(ledger) => self.ledger = Some(ledger.clone()),
@@ -314,7 +315,7 @@ impl World {
                 manual.identity.1 = version;
             }
             Effect::Act { remediation, operation_id, node, node_uid, operation } => {
-                // The last look before the act.
+                // The preflight of the action.
                 if self.remediations.get(remediation).is_none_or(|remediation| remediation.cancel.is_some()) {
                     return false;
                 }
@@ -414,7 +415,7 @@ impl World {
             }
             Operation::Notify(_) => done(),
             Operation::HandOff(with) => {
-                // The last look before the act: a step that is over makes nothing.
+                // The preflight of the action: a finished step creates nothing.
                 self.remediations.get(name)?.current_step().filter(|step| step.operation_id == id)?;
                 Some(self.remediators.make(self.nodes.get(node)?.remediator, node, id, with, now))
             }
@@ -428,7 +429,7 @@ impl World {
                 let answered = world_node.report.agent.as_ref().map(|agent| &agent.operation_id);
                 let standing = world_node.order.as_ref().map(|order| &order.operation_id);
                 if standing.is_some_and(|standing| standing != id && answered != Some(standing)) {
-                    return None; // not now: another order waits for its answer
+                    return None; // not now: another command waits for its answer
                 }
                 world_node.order = Some(order.clone());
                 Some(ActionResult::Started)
@@ -436,11 +437,11 @@ impl World {
         }
     }
 
-    /// Time passes: Jobs and agents act, probes report.
+    /// Lets time pass: Jobs and node executors act, probes report.
     pub fn tick(&mut self, wait: Duration) {
         let (mut notices, mut flaps) = (std::mem::take(&mut self.notices), std::mem::take(&mut self.flaps));
         self.note_conditions(&mut notices, &mut flaps);
-        // Asked now, when it was first seen is fixed for later.
+        // This call fixes the time at which a condition was first seen.
         notices.noticed(self.elapsed(), self.now);
         flaps.told(self.elapsed(), self.now);
         (self.notices, self.flaps) = (notices, flaps);
@@ -448,7 +449,7 @@ impl World {
         for name in self.remediators.work(|name| self.nodes.get(name).map(|node| node.remediator)) {
             let Some(node) = self.nodes.get_mut(&name) else { continue };
             node.end_all(ClearedBy::HandOff);
-            // A node that was rebooted takes pods again, whoever had cordoned it.
+            // A rebooted node accepts pods again, whoever has cordoned it.
             node.view.unschedulable = false;
         }
         let acts = &mut self.acts;
@@ -485,7 +486,7 @@ impl World {
     }
 }
 
-/// What an operation is, in two words.
+/// The operation in two words.
 pub fn describe(operation: &Operation) -> String {
     match operation {
         Operation::Cordon => "cordon".into(),
@@ -500,7 +501,7 @@ pub fn describe(operation: &Operation) -> String {
 }
 
 impl WorldNode {
-    /// A node that is well.
+    /// A healthy node.
     pub fn new(name: &str) -> Self {
         let uid = format!("uid-{name}");
         let heartbeat = Heartbeat {
@@ -532,13 +533,13 @@ impl WorldNode {
         node
     }
 
-    /// Its `NodeCommand`, while an order stands in it.
+    /// Its `NodeCommand`, while it contains a command.
     fn command(&self) -> Option<CommandView> {
         let order = Some(self.order.clone()?);
         Some(CommandView { node_uid: Some(self.view.uid.clone()), order, unreadable: None })
     }
 
-    /// Whether its runtime and its kubelet end the pods that are to go, by what is really wrong with it.
+    /// Whether its runtime and its kubelet end terminating pods, by its true faults.
     fn ends_pods(&self) -> bool {
         let works = self.report.heartbeat.as_ref().map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
         let known = works != TriState::False;

@@ -1,4 +1,4 @@
-//! The acts themselves: each one call, after the last look, with what it must find as its precondition.
+//! Executes the actions. Each is one call, after the preflight, with the expected state as its precondition.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -25,8 +25,8 @@ use crate::core::stuck;
 
 pub(super) mod cleanup;
 
-/// How often an act is made anew at once whose object somebody else has written right before: a request for a fresh check stands in
-/// the object of an order, too.
+/// How often the controller immediately repeats an action whose object another client has just written. A request for a fresh
+/// check is also in the object of a command.
 const CONFLICTS: u32 = 2;
 
 fn parameters() -> PatchParams {
@@ -34,7 +34,7 @@ fn parameters() -> PatchParams {
 }
 
 impl Applier {
-    /// Carries out a reserved step and records what came of it.
+    /// Executes a reserved step and records the result.
     pub(super) async fn act(&self, look: PreflightRequest<'_>, operation: &Operation) -> Result<(), ApplyError> {
         let PreflightRequest { remediation: name, operation: operation_id, node, .. } = look;
         let kind = operation_name(operation);
@@ -62,7 +62,7 @@ impl Applier {
                 None => self.carry_out(name, operation_id, operation, &live).await,
             };
             match result {
-                // Nothing was done at that version: what stands there now is looked at anew, and at once.
+                // The write changed nothing. The controller immediately checks the current state again.
                 Err(ApplyError::Call(error)) if error.is_conflict() && conflicts < CONFLICTS => conflicts += 1,
                 result => break (live, result),
             }
@@ -70,7 +70,7 @@ impl Applier {
         let result = settle(result).inspect_err(|_| self.metrics.act(kind, "Error"))?;
         let next = remediation::executed(&live.remediation, operation_id, result.clone(), self.clock.now());
         let result = told(&next, operation_id, result);
-        // Of an act in rounds, people hear of its beginning and its end.
+        // For an action in rounds, people are notified of its beginning and its end.
         if !is_further_round(&live.remediation, operation_id, &result) {
             self.metrics.act(kind, result_name(&result));
             tracing::info!(remediation = name, node, operation = operation_id, act = kind, result = ?result, "action executed");
@@ -81,7 +81,7 @@ impl Applier {
         self.write_remediation(&next).await
     }
 
-    /// Whether the budgets of the pod that an order ends refuse it, or the API server refuses to tell.
+    /// Whether the disruption budgets of the pod that a command ends refuse it, or the API server refuses to answer.
     async fn weigh(
         &self,
         look: PreflightRequest<'_>,
@@ -93,7 +93,7 @@ impl Applier {
         }
     }
 
-    /// The act itself, on what was read right before.
+    /// Executes the action on the objects that were just read.
     async fn carry_out(
         &self,
         name: &str,
@@ -120,7 +120,7 @@ impl Applier {
             if mark == name {
                 return Ok(ActionResult::Done { message });
             }
-            // What an earlier remediation has left cordoned is this one's to keep, and to put back or to give back.
+            // This remediation keeps a cordon that an earlier one has left, and later removes it or releases it.
             if !self
                 .cache
                 .lock()
@@ -136,8 +136,9 @@ impl Applier {
                 message: format!("the node is unschedulable, as remediation {mark} has left it"),
             });
         }
-        // From a write of this very step that it does not know of: it is not cordoned again, and what the mark without the cordon
-        // means is for the next decision. A later cordon of the remediation finds the mark of the one before, which says nothing.
+        // The annotation comes from a write of this step whose result was not recorded. The controller does not cordon the node
+        // again, and the next decision handles the annotation without the cordon. For a later cordon of the same remediation, the
+        // annotation of the earlier cordon proves nothing.
         let is_first = live.remediation.cordoned_at().is_none();
         if is_first && nodes::cordoned_by(&live.node).as_deref() == Some(name) {
             let message =
@@ -157,7 +158,7 @@ impl Applier {
         Ok(ActionResult::Done { message: format!("the node was schedulable and {now}") })
     }
 
-    /// The node as the API server answers.
+    /// Patches the node. Returns it as the API server answers.
     pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Result<Node, CallError> {
         let api = self.calls.act::<Node>();
         let what = || format!("patching Node {name}");
@@ -180,7 +181,7 @@ impl Applier {
         {
             return Ok(ActionResult::Refused { reason, message });
         }
-        // It passes, and the plan waits for it: no attempt is spent.
+        // This condition passes, and the plan waits for it. It spends no attempt.
         if let Some(why) = hung_below(&live.report, pod) {
             return Err(ApplyError::NotNow(why));
         }
@@ -205,7 +206,7 @@ impl Applier {
                 made.fold(&mut self.cache.lock(), Instant::now());
                 Ok(ActionResult::Started)
             }
-            // Its name is the operation: it is ours, from before a crash.
+            // Its name is the operation id, so it is this controller's Job from before a crash.
             Err(error) if error.is_conflict() => Ok(ActionResult::Started),
             Err(error) => Err(error.into()),
         }
@@ -231,12 +232,12 @@ impl Applier {
         Ok(ActionResult::Started)
     }
 
-    /// Withdraws whatever order stands.
+    /// Withdraws the current command, whichever it is.
     pub(super) async fn withdraw_order(&self, node: &str) -> Result<(), ApplyError> {
         Ok(commands::withdraw_order(&self.calls, &self.cache, node).await?)
     }
 
-    /// Ends a Job; its pod goes with it.
+    /// Deletes a Job and its pod.
     pub(super) async fn delete_job(&self, operation_id: &str) -> Result<(), ApplyError> {
         let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
         let what = || format!("deleting Job {operation_id}");
@@ -250,7 +251,7 @@ impl Applier {
     }
 }
 
-/// What a deletion did to a pod: as it was read before, and as the API server answered; nothing where that has none any more.
+/// What a deletion did to a pod, by the pod as read before and as the API server answered; `after` is `None` if the pod is gone.
 fn deleted(pod: &PodRef, before: &Pod, after: Option<&Pod>) -> String {
     let phase = before.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Unknown");
     let was = if before.metadata.deletion_timestamp.is_some() { "being deleted already" } else { "not being deleted" };
@@ -265,7 +266,7 @@ fn deleted(pod: &PodRef, before: &Pod, after: Option<&Pod>) -> String {
     format!("Pod {pod} was {phase} and {was}; {is}")
 }
 
-/// Why a pod is not deleted, if it is not.
+/// Why the controller does not delete a pod; `None` if it does.
 fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option<(OutcomeReason, String)> {
     let seen = pods::suspect(found, now);
     let Some(seen) = seen.filter(|seen| seen.node == node) else {
@@ -277,12 +278,12 @@ fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option
     if seen.is_well() {
         return Some((OutcomeReason::Recovered, format!("Pod {pod} is Ready")));
     }
-    // A container that has started since the decision, or a deletion that goes on: it helps itself.
+    // A pod whose container has started since the decision, or whose deletion proceeds, recovers by itself.
     let is_stuck = stuck::pattern(&seen).is_some();
     (!is_stuck).then(|| (OutcomeReason::Recovered, format!("Pod {pod} is not stuck any more")))
 }
 
-/// Why a pod is not deleted that names a DaemonSet as its owner, where none with that uid is known.
+/// Why the controller does not delete a pod that names a DaemonSet as its owner, if no DaemonSet with that uid is known.
 fn forged(is_of_set: TriState, pod: &PodRef) -> Option<(OutcomeReason, String)> {
     let why = match is_of_set {
         TriState::True => return None,
@@ -292,26 +293,26 @@ fn forged(is_of_set: TriState, pod: &PodRef) -> Option<(OutcomeReason, String)> 
     Some((OutcomeReason::Protected, format!("Pod {pod} is not deleted: {why}")))
 }
 
-/// A hung process below the pod that the probe has begun to suspect since the decision: a delete above it would make it
+/// A hung process below the pod that the probe has suspected since the decision. The deletion of the pod above it would make it
 /// worse.
 fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<String> {
     let faults = report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
     let is_hung = |fault: &&Fault| {
         let is_its = hung([*fault]).contains_key(&pod.uid);
-        // With a runtime that does not answer nobody can say what hangs; and it could not delete.
+        // If the runtime does not answer, nobody can say what hangs, and the runtime could not delete the pod.
         is_its || fault.kind.spec().runtime_unresponsive
     };
     let fault = faults.iter().find(is_hung)?;
     Some(format!("{} ({}) below Pod {pod}: that is to be released first", fault.kind, fault.subject))
 }
 
-/// The write that makes a cordon of ours another remediation's.
+/// The write that makes another remediation the owner of the controller's cordon.
 fn marked(node: &Node, remediation: &str) -> Value {
     let annotations = json!({CORDON_ANNOTATION: remediation});
     json!({"metadata": {"resourceVersion": node.resource_version(), "annotations": annotations}})
 }
 
-/// A call's answer as the act's result, where it is final; an error that may pass leaves the step as it is.
+/// Turns a final error into the action's result. An error that may pass leaves the step as it is.
 fn settle(result: Result<ActionResult, ApplyError>) -> Result<ActionResult, ApplyError> {
     match result {
         Err(ApplyError::Call(error)) if error.is_refusal() => Ok(ActionResult::Failed { message: error.line() }),
@@ -319,7 +320,7 @@ fn settle(result: Result<ActionResult, ApplyError>) -> Result<ActionResult, Appl
     }
 }
 
-/// A quiet round as what it has come to: one that goes on, or the end.
+/// Turns a quiet round into its result: in progress, or the end.
 fn told(next: &Remediation, operation_id: &str, result: ActionResult) -> ActionResult {
     let ActionResult::Quiet { message } = result else { return result };
     match next.attempt(operation_id) {
@@ -329,7 +330,7 @@ fn told(next: &Remediation, operation_id: &str, result: ActionResult) -> ActionR
     }
 }
 
-/// Whether this was one more round of an act that goes on.
+/// Whether this was a further round of an action that continues.
 fn is_further_round(remediation: &Remediation, operation_id: &str, result: &ActionResult) -> bool {
     let is_it = |step: &StepRecord| step.operation_id == operation_id && step.state == StepState::Started;
     matches!(result, ActionResult::InProgress { .. }) && remediation.current_step().is_some_and(is_it)
@@ -407,7 +408,7 @@ mod tests {
         let of = |owner: &str, ready: &str| with(owner, ready, &waits);
         let reason = |found: &Pod, node: &str| spared(found, &pod, node, now).map(|(reason, _)| reason);
         assert_eq!(reason(&of("DaemonSet", "False"), "w1"), None);
-        // Who makes a pod writes its ownerReferences: the uid of a DaemonSet that is listed is asked for, too.
+        // The creator of a pod writes its ownerReferences. So the controller also checks for a listed DaemonSet with that uid.
         let believed = |is_of_set| forged(is_of_set, &pod).map(|(reason, _)| reason);
         assert_eq!(believed(TriState::True), None);
         assert_eq!(believed(TriState::False), Some(OutcomeReason::Protected));

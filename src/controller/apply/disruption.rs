@@ -1,4 +1,5 @@
-//! Whether a running pod may be ended by the kill of its shim: its disruption budgets are asked right before, as an eviction asks them.
+//! Whether the controller may end a running pod by the kill of its shim. It checks the disruption budgets immediately before, as
+//! an eviction does.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,44 +22,44 @@ use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role};
 use crate::core::remediation::{ActionResult, Remediation, StepState};
 use crate::core::text::bounded as cut;
 
-/// For how long after the kill of a running pod's shim no other one follows in its namespace, where a budget covers that: a budget's
-/// numbers fall only when the kubelet has told of the end and the disruption controller has counted.
+/// How long after the kill of a running pod's shim no other kill follows in its namespace, if a budget covers the pod. A budget's
+/// numbers fall only after the kubelet has reported the end and the disruption controller has counted it.
 const SETTLE: Duration = Duration::from_secs(30);
-/// For how long a budget that lets none go, or says nothing of now, is waited for: a rollout passes. Less than an attempt has for its
-/// beginning.
+/// How long the controller waits for a budget that allows no disruption, or whose status is outdated, because a rollout passes.
+/// It is less than the time that an attempt has to begin.
 const WAIT: Duration = Duration::from_mins(2);
-/// What is held is tried again after so long at most.
+/// A blocked action is tried again after this time at most.
 const TRIED_EVERY: Duration = Duration::from_secs(20);
-/// An attempt has no longer than this for its beginning.
+/// An attempt has at most this time to begin.
 const FORGOTTEN: Duration = Duration::from_mins(10);
-/// Most namespaces, and most operations, that are remembered.
+/// Maximum number of namespaces, and of operations, that are remembered.
 const NAMESPACES: usize = 1_024;
 
-/// Kills of running pods' shims of the last moments.
+/// Recent kills of running pods' shims.
 #[derive(Debug, Default)]
 pub struct Kills {
-    /// One is weighed at a time: two would find the same room.
+    /// Only one kill is checked at a time. Two concurrent checks would count the same free disruption twice.
     turn: tokio::sync::Mutex<()>,
-    /// The last one of each namespace: when it was let go, and by which operation.
+    /// The last kill of each namespace: when it was allowed, and its operation.
     last: Mutex<BTreeMap<String, (Instant, String)>>,
-    /// Since when the budgets have let an operation's pod not go.
+    /// Since when the budgets have refused an operation's pod.
     full: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl Kills {
-    /// It was not done after all.
+    /// Forgets a kill that was not executed after all.
     pub(super) fn forget(&self, operation: &str) {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (_, last)| last != operation);
     }
 
-    /// Another one of that namespace, of a moment ago.
+    /// Another recent kill in the namespace.
     fn other(&self, namespace: &str, operation: &str, now: Instant) -> Option<String> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.retain(|_, (at, _)| now.saturating_duration_since(*at) < SETTLE);
         last.get(namespace).map(|(_, last)| last.clone()).filter(|last| last != operation)
     }
 
-    /// Notes that it is let go, unless too many were.
+    /// Records that a kill is allowed. Returns `false` if too many are recorded.
     fn note(&self, namespace: &str, operation: &str, now: Instant) -> bool {
         self.full.lock().unwrap_or_else(PoisonError::into_inner).remove(operation);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +70,7 @@ impl Kills {
         is_room
     }
 
-    /// For how long its budgets have let it not go, as far as they were asked.
+    /// How long the budgets have refused the operation's pod, as far as they were checked.
     fn full_for(&self, operation: &str, now: Instant) -> Duration {
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         full.retain(|_, since| now.saturating_duration_since(*since) < FORGOTTEN);
@@ -81,11 +82,12 @@ impl Kills {
 }
 
 impl Applier {
-    /// The refusal of an order that would end a pod past a disruption budget. One that stands already is not judged anew: what the
-    /// budgets say by now may be its own doing. Asked before the last look, which is the younger for it.
+    /// Refuses a command that would end a pod against a disruption budget. A command that was already given is not checked again,
+    /// because the budgets may by now show its own effect. This check comes before the preflight, so that the preflight is more
+    /// recent.
     ///
     /// # Errors
-    /// As long as a budget may yet let it go, or another kill of that namespace has not shown in its budgets.
+    /// As long as a budget may still allow it, or another kill of that namespace is not yet visible in its budgets.
     pub(super) async fn ends_too_many(
         &self,
         look: PreflightRequest<'_>,
@@ -96,11 +98,11 @@ impl Applier {
         let api = self.calls.read_in::<Pod>(&pod.namespace);
         let read = bounded_opt(|| format!("reading Pod {pod}"), api.get(&pod.name)).await?;
         let Some(found) = read.filter(|found| pods::names(found).any(|name| name == *pod)) else { return Ok(None) };
-        // What goes anyway takes nothing more.
+        // A pod that is being deleted already uses no further disruption.
         if found.metadata.deletion_timestamp.is_some() {
             return Ok(None);
         }
-        // From what is read until it is noted nobody else asks: two would find the same room.
+        // No other check runs between the read and the record. Two concurrent checks would count the same free disruption twice.
         let busy =
             || ApplyError::NotNow(format!("other kills of running pods are being weighed, before that of Pod {pod}"));
         let _turn = timeout(DEADLINE, self.kills.turn.lock()).await.map_err(|_| busy())?;
@@ -118,7 +120,7 @@ impl Applier {
             let message = format!(
                 "the kill of Pod {pod} waits: what operation {other} has ended in its namespace does not show in its budgets yet"
             );
-            // Who has only waited for others has not tried: that costs no attempt, and nothing harsher follows on it.
+            // A step that has only waited for others was not tried. That spends no attempt, and no harsher step follows from it.
             if asked.is_begun || asked.age < WAIT {
                 return Err(ApplyError::NotNow(message));
             }
@@ -136,17 +138,17 @@ impl Applier {
             full.name_any()
         );
         let waited = self.kills.full_for(operation, now);
-        // What was begun in the other executor may be on its way: that nothing was touched is not known.
+        // The other executor may already execute an attempt that has begun, so nobody knows that nothing was changed.
         if asked.is_begun || asked.age < WAIT {
             return Err(ApplyError::NotNow(message));
         }
-        // Whose turn came late has not waited for its budgets yet.
+        // An action whose turn came late has not waited for its budgets yet.
         let is_over = waited.saturating_add(TRIED_EVERY) >= WAIT;
         let reason = if is_over { OutcomeReason::Protected } else { OutcomeReason::CheckFailed };
         Ok(Some(ActionResult::Refused { reason, message: cut(&message, MAX_LINE) }))
     }
 
-    /// Which pod an order would end, and how the attempt stands; `None` where it ends none, or was given already.
+    /// Which pod a command would end, and the state of the attempt; `None` if it ends none, or was given already.
     fn asked_of(&self, look: PreflightRequest<'_>, order: &ActionCommand) -> Option<Asked> {
         let state = self.cache.lock();
         let remediation = state.snapshot.remediations.get(look.remediation)?;
@@ -159,7 +161,7 @@ impl Applier {
         (!is_given).then(|| Asked { pod, is_begun: step.started_at.is_some(), age })
     }
 
-    /// Another kill in that namespace, by whichever leader, of a moment ago or under way.
+    /// Another kill in that namespace, by any leader, that is recent or under way.
     fn unsettled(&self, operation: &str, namespace: &str) -> Option<String> {
         let state = self.cache.lock();
         let now = self.clock.now();
@@ -184,16 +186,16 @@ impl Applier {
     }
 }
 
-/// The end of a pod that is to be weighed.
+/// The end of a pod that is to be checked.
 struct Asked {
     pod: PodRef,
-    /// Whether the attempt was begun once, in the other executor.
+    /// Whether the other executor has begun the attempt once.
     is_begun: bool,
     /// How long ago the attempt was reserved.
     age: Duration,
 }
 
-/// The pod that an order ends: a shim holds all containers of its pod, and of a `runc create` none depends yet.
+/// The pod that a command ends. A shim holds all containers of its pod. No container depends on a `runc create` yet.
 fn ended_by(order: &ActionCommand, remediation: &Remediation) -> Option<PodRef> {
     let role = order.target.process.as_ref().map(|process| process.role);
     if order.action != CommandAction::ReleaseKill
@@ -206,7 +208,7 @@ fn ended_by(order: &ActionCommand, remediation: &Remediation) -> Option<PodRef> 
     order.target.pod.clone().or_else(subject)
 }
 
-/// Whether a budget is for the pod. One without a selector is for none, one with an empty selector for all.
+/// Whether a budget covers the pod. A budget without a selector covers no pod, one with an empty selector covers all.
 fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     selector.is_some_and(|selector| selects(selector, pod.labels()))
@@ -221,7 +223,7 @@ fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool 
             "NotIn" => !is_in,
             "Exists" => value.is_some(),
             "DoesNotExist" => value.is_none(),
-            // Of one that nobody knows it is not known whether it is for the pod: that counts as if it were.
+            // For an unknown operator nobody knows whether it matches the pod. The controller assumes that it does.
             "In" => is_in,
             _ => true,
         }
@@ -229,7 +231,8 @@ fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool 
     exact.all(|(key, value)| labels.get(key) == Some(value)) && selector.match_expressions.iter().flatten().all(is_met)
 }
 
-/// Whether a budget lets the pod go, by its own last word. A pod that is not Ready takes nothing from one that is kept without it.
+/// Whether a budget allows the disruption of the pod, by its own latest status. A pod that is not Ready uses no disruption of a
+/// budget that is met without it.
 fn has_room(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let Some(status) = &budget.status else { return false };
     let is_of_now = status.observed_generation.unwrap_or(0) >= budget.metadata.generation.unwrap_or(0);

@@ -1,5 +1,5 @@
-//! One round of a drain: the node's pods are listed anew, and those that are to go are evicted, each by its uid. Never a plain
-//! deletion: a disruption budget has to be asked.
+//! One round of a drain. The controller lists the node's pods again and evicts those that must go, each by its uid. It never
+//! deletes them directly, because an eviction respects disruption budgets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,23 +26,23 @@ use crate::core::remediation::ActionResult;
 use crate::core::snapshot::TriState;
 use crate::core::text::bounded as cut;
 
-/// Most pods in one answer; each is stripped before the next page is asked for.
+/// Maximum number of pods in one answer. Each pod is stripped before the controller requests the next page.
 const PAGE: u32 = 100;
-/// Most pages: no kubelet takes that many pods. Those that have ended, which may be thousands, are not listed.
+/// Maximum number of pages. No kubelet accepts that many pods. Pods that have ended, which may be thousands, are not listed.
 const MAX_PAGES: u32 = 20;
 /// Taint of a node that is cordoned.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// No further eviction is asked for when a round has taken this long: other nodes wait for it.
+/// Maximum time of a round. After it the controller requests no further eviction, because other nodes wait.
 const ROUND: Duration = Duration::from_secs(5);
 /// Selects the pods that have not ended.
 const LIVE: &str = ",status.phase!=Succeeded,status.phase!=Failed";
-/// Cause by which the API server says that the namespace of an object is being deleted.
+/// Cause with which the API server reports that an object's namespace is being deleted.
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";
-/// Annotation of a pod that only mirrors one that the kubelet has from a file.
+/// Annotation of a mirror pod, which the kubelet has from a file.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 impl Applier {
-    /// Evicts what may go now, and says what is left.
+    /// Evicts the pods that may go now, and reports what is left.
     pub(super) async fn drain(&self, operation: &str, with: &Drain, live: &Live) -> Result<ActionResult, ApplyError> {
         let (view, remediation) = (nodes::view(&live.node), &live.remediation);
         if !view.unschedulable || view.cordoned_by.as_deref() != Some(remediation.name.as_str()) {
@@ -81,7 +81,7 @@ impl Applier {
         let mut round = Round::begin(with, &pods, &hung(faults), &name).endless(is_endless);
         self.not_suspended()?;
         while let Some(pod) = round.take() {
-            // Another leader may be at it by now.
+            // Another leader may continue this drain by now.
             if self.leadership.term(Instant::now()).is_none() {
                 return Err(ApplyError::NotLeading);
             }
@@ -99,18 +99,19 @@ impl Applier {
         Ok(if round.is_quiet() { ActionResult::Quiet { message } } else { ActionResult::InProgress { message } })
     }
 
-    /// All pods of a node that have not ended, as the API server has them now: a list that names no resource version is not served
-    /// from an old cache. More of them than any kubelet takes are none: nobody could say that none is left.
+    /// All pods of a node that have not ended, as the API server has them now. A list without a resource version is not served
+    /// from an old cache. `None` if there are more pods than any kubelet accepts, because then nobody could say that none is
+    /// left.
     async fn pods_of(&self, node: &str, cordoned_at: Option<Timestamp>) -> Result<Option<Vec<NodePod>>, ApplyError> {
         let api = Api::<Pod>::all(self.calls.watches());
         let mut params = ListParams::default().fields(&format!("spec.nodeName={node}{LIVE}")).limit(PAGE);
         let mut found = Vec::new();
         for _ in 0..MAX_PAGES {
             let page = bounded(|| format!("listing the pods of Node {node}"), api.list(&params)).await?;
-            // The server has selected them; one that is not bound to the node is none of its pods whatever it says.
+            // The server has selected the pods. The controller still ignores a pod that is not bound to the node.
             let of_node = |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
             let state = self.cache.lock();
-            // Of a DaemonSet that cannot be read it is not known: its pods are passed over.
+            // If the DaemonSet cannot be read, nobody knows whether it owns the pod. Such pods are skipped.
             let is_of_set = |pod: &Pod| state.is_of_daemon_set(pod) != TriState::False;
             found.extend(page.items.iter().filter(of_node).map(|pod| read(pod, cordoned_at, is_of_set(pod))));
             drop(state);
@@ -145,7 +146,8 @@ impl Applier {
             Ok(_) => Answer::Accepted,
             Err(error) => {
                 if is_without_right(&error) {
-                    // Whatever was known of it: nothing is begun on the strength of that, and it is asked for again at once.
+                    // The controller discards what it knew of the right. It begins nothing based on it, and checks the right
+                    // again immediately.
                     self.cache.lock().note_may_evict(TriState::Unknown, Instant::now());
                     self.cache.wake();
                 }
@@ -155,12 +157,12 @@ impl Applier {
     }
 }
 
-/// Whether the controller itself has not the right; an admission policy that spares one pod says it in its own words.
+/// Whether the controller itself lacks the right. An admission policy that protects one pod uses its own words.
 fn is_without_right(error: &CallError) -> bool {
     error.code() == Some(403) && error.line().contains("cannot create resource \"pods/eviction\"")
 }
 
-/// What a refusal says.
+/// The meaning of a refusal.
 fn answer(error: &CallError) -> Answer {
     let status = match error {
         CallError::NoAnswer { .. } => return Answer::Stop("the API server gave no answer".to_owned()),
@@ -173,15 +175,16 @@ fn answer(error: &CallError) -> Answer {
     let is_ending =
         status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == NAMESPACE_ENDS);
     match status.code {
-        // Its namespace takes it along.
+        // The deletion of the namespace deletes the pod too.
         403 if is_ending => Answer::Refused("its namespace is being deleted, and it with that".to_owned()),
         403 if is_without_right(error) => Answer::Stop("the controller may not evict pods any more".to_owned()),
         404 => Answer::Gone,
-        // Another pod has its name by now, or somebody writes to it: the next round looks anew, and it is not done before that.
+        // Another pod has the name by now, or another client writes to the pod. The next round checks it again, and the drain is
+        // not done before that.
         409 => Answer::Refused("it was changed meanwhile, and is checked again".to_owned()),
         429 => match budgets(status) {
             Some(why) => Answer::Refused(why),
-            // Not a budget: the server itself has enough to do, or a webhook spares this one.
+            // No budget refused it. The server is busy, or a webhook protects the pod.
             None => Answer::Busy(format!("asked for patience: {said}")),
         },
         502 | 503 => Answer::Stop(format!("{said} ({})", status.code)),
@@ -189,7 +192,7 @@ fn answer(error: &CallError) -> Answer {
     }
 }
 
-/// The disruption budgets that say no, in their words.
+/// The disruption budgets that refuse the eviction, in their words.
 fn budgets(status: &Status) -> Option<String> {
     let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
     let of_budgets =
@@ -231,7 +234,7 @@ fn read(pod: &Pod, cordoned_at: Option<Timestamp>, is_of_set: bool) -> NodePod {
     }
 }
 
-/// Whether a pod with this toleration is put onto a node that is cordoned.
+/// Whether the scheduler places a pod with this toleration on a cordoned node.
 fn tolerates_cordon(toleration: &Toleration) -> bool {
     let is_key = toleration.key.as_deref().is_none_or(|key| key.is_empty() || key == UNSCHEDULABLE);
     // The taint has no value.

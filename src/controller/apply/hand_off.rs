@@ -1,4 +1,5 @@
-//! Hand-offs as calls: the remediator's object is made, told that its time is over, and deleted, and only where it is ours.
+//! Hand-offs as calls. The controller creates the remediator's object, notifies the remediator that its time is over, and deletes
+//! the object, but only if the object is its own.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ use crate::core::text::{bounded as cut, short_name};
 use kube::Resource;
 
 impl Applier {
-    /// Makes the object of a reserved step. One of this very operation is there already: from before a crash.
+    /// Creates the object of a reserved step. If an object of this operation exists, it is from before a crash.
     pub(super) async fn hand_off(
         &self,
         operation: &str,
@@ -71,8 +72,8 @@ impl Applier {
         } else {
             None
         };
-        // All that was read may have taken longer than the term holds, and nothing else would refuse an object that comes after
-        // another leader has taken this one's back.
+        // The reads may have taken longer than the term lasts. Nothing else would refuse an object that is created after another
+        // leader has deleted this one.
         if !self.leads() {
             return Err(ApplyError::NotLeading);
         }
@@ -88,8 +89,8 @@ impl Applier {
         }
     }
 
-    /// What it means that an object of that name is there. One of a remediation that has done with it is deleted first: where a Machine
-    /// owns it too, it goes with nobody.
+    /// Handles an existing object of that name. The object of a remediation that has finished with it is deleted first, because a
+    /// Machine that also owns it would keep it from being garbage-collected.
     async fn met(
         &self,
         api: &Api<DynamicObject>,
@@ -119,7 +120,7 @@ impl Applier {
         Err(ApplyError::NotNow(format!("{handed}, left behind by an earlier remediation, was to be deleted first")))
     }
 
-    /// Whether a remediation of ours is at its end and owes the deletion no more.
+    /// Whether a remediation is finished and its deletion of the object is no longer pending.
     fn has_done_with(&self, remediation: &str, operation: &str, handed: &HandedOff) -> bool {
         let state = self.cache.lock();
         let Some(remediation) =
@@ -131,7 +132,8 @@ impl Applier {
         all.any(|of| of.operation_id == operation && of.name == handed.name && of.deleted_at.is_some())
     }
 
-    /// Tells a remediator that its time is over, and ends the attempt. One that may not be told, or is not there, is left.
+    /// Notifies a remediator that its time is over, and ends the attempt. An object that may not be notified, or does not exist,
+    /// is left alone.
     pub(super) async fn time_out_hand_off(
         &self,
         name: &str,
@@ -158,11 +160,11 @@ impl Applier {
         }
     }
 
-    /// Whether the mark was put on the object; false where it is gone, or not the remediation's.
+    /// Sets the annotation that the time is over. Returns `false` if the object is gone, or not the remediation's.
     async fn tell(&self, handed: &HandedOff, at: Timestamp) -> Result<bool, CallError> {
         let Some((api, standing)) = self.ours(handed).await? else { return Ok(false) };
         let at = crate::core::moment::clock(at);
-        // By a leader that died before it could write that down.
+        // An earlier leader set it, and died before it could record that.
         if standing.annotations().get(TIMED_OUT_ANNOTATION) == Some(&at) {
             return Ok(true);
         }
@@ -172,7 +174,7 @@ impl Applier {
         Ok(told.is_some())
     }
 
-    /// Deletes the object, where it is still the remediation's.
+    /// Deletes the object, if it is still the remediation's.
     pub(super) async fn take_back_hand_off(&self, name: &str, handed: &HandedOff) -> Result<(), ApplyError> {
         if let Some((api, standing)) = self.ours(handed).await? {
             let same = Preconditions { uid: standing.uid(), resource_version: None };
@@ -193,7 +195,7 @@ impl Applier {
         }
     }
 
-    /// The object, if it is there and was made in this remediation.
+    /// The object, if it exists and was created in this remediation.
     async fn ours(&self, handed: &HandedOff) -> Result<Option<(Api<DynamicObject>, DynamicObject)>, CallError> {
         let kind = self.kind(&handed.api_version, &handed.kind).await?.ok_or_else(|| not_served(handed))?;
         let api = kind.api(self.calls.raw_acts(), &handed.namespace);
@@ -207,7 +209,8 @@ impl Applier {
     }
 }
 
-/// Why nothing is made of a template, where it is not what a person has agreed to: who may edit it need not be who may approve.
+/// Why nothing is created from a template, if it is not the one that a person approved. A person who may edit it need not be one
+/// who may approve it.
 fn is_another(
     read: &DynamicObject,
     template: &TemplateRef,
@@ -225,14 +228,14 @@ fn is_another(
     })
 }
 
-/// The remediation of ours, and its operation, for which an object was made before, by the object's own word.
+/// The remediation, and its operation, for which an object was created earlier, by the object's own annotations.
 fn stranded<'a>(standing: &'a DynamicObject, handed: &HandedOff) -> Option<(&'a str, &'a str)> {
     let operation = operation_of(standing)?;
     let is_left = standing.metadata.deletion_timestamp.is_none() && operation != handed.operation_id;
     Some((standing.annotations().get(REMEDIATION_ANNOTATION)?.as_str(), operation)).filter(|_| is_left)
 }
 
-/// What it means that an object of that name stands there already.
+/// The result for a step whose object name is already taken.
 fn not_made(standing: &DynamicObject, handed: &HandedOff) -> Result<ActionResult, ApplyError> {
     let whose = operation_of(standing);
     if standing.metadata.deletion_timestamp.is_some() {
@@ -245,7 +248,7 @@ fn not_made(standing: &DynamicObject, handed: &HandedOff) -> Result<ActionResult
     Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, MAX_LINE) })
 }
 
-/// Whose an object is, as far as it tells.
+/// The owner of an object, as far as the object says.
 fn owner(standing: &DynamicObject) -> String {
     if let Some(remediation) = standing.annotations().get(REMEDIATION_ANNOTATION) {
         return format!("of remediation {}", cut(remediation, 253));
@@ -257,7 +260,7 @@ fn owner(standing: &DynamicObject) -> String {
     manager.map_or_else(|| "without an owner".to_owned(), |manager| format!("made by {}", cut(manager, 128)))
 }
 
-/// The object as it is made of its template, owned by the node's Machine as well where its remediator needs that.
+/// The object as created from its template. If its remediator needs that, the node's Machine owns it as well.
 fn object(
     handed: &HandedOff,
     remediation: &Remediation,
@@ -277,7 +280,8 @@ fn object(
         (NODE_NAME_ANNOTATION.to_owned(), handed.name.clone()),
         (OPERATION_LABEL.to_owned(), handed.operation_id.clone()),
     ]));
-    // It goes with the remediation, should that be removed by force; beside a Machine it does so only with that, too.
+    // If the remediation is removed by force, the object is deleted with it. If a Machine owns it as well, it is deleted only
+    // when the Machine is also gone.
     let remediation = remediation.identity.as_ref().map(|(uid, _)| OwnerReference {
         api_version: NodeRemediation::api_version(&()).into_owned(),
         kind: NodeRemediation::kind(&()).into_owned(),

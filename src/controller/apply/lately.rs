@@ -1,7 +1,7 @@
-//! What the API server has answered a moment ago: as live as a call made now whose answer takes that long, and one call less.
+//! Recent answers of the API server. Such an answer is as live as one of a call made now that takes that long. It saves one call.
 //!
-//! Many nodes are acted on by one policy at the same time, and the last look before each act asks for that policy; and the write
-//! that has reserved a step answers with the very remediation that the last look would ask for next.
+//! One policy may execute actions on many nodes at the same time, and the preflight of each action needs that policy. The write
+//! that reserves a step also answers with the remediation that the preflight would read next.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -18,52 +18,53 @@ use crate::api::{CONFIG_NAME, LEDGER_NAME, NodeRemediation, RemediationConfig, R
 use crate::controller::cache::guard::Guarded;
 use crate::controller::calls::{CallError, Calls, DEADLINE, bounded_opt};
 
-/// How old an answer may be, counted from before its call was sent: no older than that of a call on a busy server.
+/// Maximum age of an answer, counted from before its call was sent. It is no older than the answer of a call to a busy server.
 const FRESH: Duration = Duration::from_millis(250);
-/// Most policies that are remembered: more than any cluster should have.
+/// Maximum number of policies that are remembered. No cluster should have more.
 const POLICIES: usize = 256;
 
-/// An object that is there or not, asked for by one at a time.
+/// An object that exists or not. One caller reads it at a time.
 type Slot<K> = tokio::sync::Mutex<Option<(Instant, Option<K>)>>;
 
-/// An object as it stands.
+/// The current state of an object.
 #[derive(Debug)]
 pub struct Read<K> {
     /// The object.
     pub object: K,
-    /// Whether it was read for this very question. An answer to an earlier one is no news for the cache: what the watch has shown since,
-    /// a deletion perhaps, is newer.
+    /// Whether it was read for this question. An answer to an earlier question is no change for the cache, because what the watch
+    /// has shown since, perhaps a deletion, is newer.
     pub is_new: bool,
 }
 
-/// Answers of the last moment.
+/// Recent answers.
 #[derive(Debug, Default)]
 pub struct Lately {
     config: Slot<Guarded<RemediationConfig>>,
     policies: Mutex<BTreeMap<String, Arc<Slot<RemediationPolicy>>>>,
     remediations: Mutex<BTreeMap<String, (Instant, NodeRemediation)>>,
-    /// The version of the ledger, asked for by one at a time.
+    /// The version of the ledger. One caller reads it at a time.
     ledger: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
 }
 
 impl Lately {
-    /// The policy as it stands now. Who asks while another asks waits for that answer, and takes it where it is fresh enough.
+    /// The current policy. A caller that comes while another call is under way waits for that answer, and uses it if it is recent
+    /// enough.
     ///
     /// # Errors
-    /// No answer within the deadline of a call, the time in which another one was waited for included.
+    /// If no answer comes within the deadline of a call. The deadline includes the wait for another call.
     pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<Read<RemediationPolicy>>, CallError> {
         ask(&self.slot(name), calls, name, FRESH).await
     }
 
-    /// The object that applies to all policies. Those who wait for one another share an answer, and no earlier one serves.
+    /// The object that applies to all policies. Callers that wait for each other share an answer. No earlier answer is used.
     ///
     /// # Errors
-    /// The same.
+    /// The same as for [`policy`](Self::policy).
     pub async fn config(&self, calls: &Calls) -> Result<Option<Read<Guarded<RemediationConfig>>>, CallError> {
         ask(&self.config, calls, CONFIG_NAME, Duration::ZERO).await
     }
 
-    /// What a write of ours that was sent then was answered with.
+    /// Stores the answer to a write of this process that was sent at `sent`.
     pub fn wrote(&self, sent: Instant, remediation: &NodeRemediation) {
         let mut remediations = self.remediations.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -71,7 +72,8 @@ impl Lately {
         remediations.insert(remediation.name_any(), (sent, remediation.clone()));
     }
 
-    /// The remediation as it stands now. A write's answer serves once: who looks again, since the first look led to nothing, asks anew.
+    /// The current remediation. The answer to a write is used once. A second preflight, after the first led to nothing, reads
+    /// again.
     pub async fn remediation(&self, calls: &Calls, name: &str) -> Result<Option<NodeRemediation>, CallError> {
         let written = self.remediations.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
         if let Some((_, remediation)) = written.filter(|(sent, _)| is_fresh(*sent, Instant::now())) {
@@ -81,12 +83,12 @@ impl Lately {
         bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await
     }
 
-    /// The version of the ledger that stands, if there is one. It was asked for after whoever wants to know it did: those who wait for
-    /// one another share an answer, and no earlier one serves, however young it looks by the clock of a machine that may have stood
+    /// The current version of the ledger, if it exists. The read always starts after the caller asked. Callers that wait for each
+    /// other share an answer. No earlier answer is used, however recent it looks by the clock of a machine that may have stood
     /// still.
     ///
     /// # Errors
-    /// No answer within the deadline of a call, the time in which another one was waited for included.
+    /// If no answer comes within the deadline of a call. The deadline includes the wait for another call.
     pub async fn ledger(&self, calls: &Calls) -> Result<Option<String>, CallError> {
         let what = || format!("reading {SYSTEM_NAMESPACE}/{LEDGER_NAME}");
         let mine = Instant::now();
@@ -113,7 +115,7 @@ impl Lately {
     }
 }
 
-/// An answer that is no older than `fresh`, or was asked for after this call.
+/// An answer that is no older than `fresh`, or whose read started after this call.
 async fn ask<K>(slot: &Slot<K>, calls: &Calls, name: &str, fresh: Duration) -> Result<Option<Read<K>>, CallError>
 where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
@@ -123,7 +125,7 @@ where
     let answer = async {
         let mut known = slot.lock().await;
         let now = Instant::now();
-        // One that was asked for after us is as live as our own, however long its answer took.
+        // A read that started after this call is as live as our own, however long its answer took.
         if let Some((_, found)) =
             known.as_ref().filter(|(asked, _)| *asked >= mine || now.saturating_duration_since(*asked) < fresh)
         {

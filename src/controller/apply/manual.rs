@@ -1,5 +1,5 @@
-//! Starts by hand: their objects are there already, written by a person, and become remediations at exactly the version on which
-//! that was decided.
+//! Manual requests. A person has written their objects. They become remediations at exactly the version that the decision was
+//! based on.
 
 use kube::ResourceExt;
 use kube::api::Patch;
@@ -14,8 +14,9 @@ use crate::controller::calls::{bounded, patch_params};
 use crate::core::remediation::{Phase, Remediation};
 
 impl Applier {
-    /// Makes the object a remediation: first what keeps it from vanishing with its slot, then its status. A crash in between leaves
-    /// a start by hand that has not begun, with our finalizer: it begins, or ends and is freed, in a later pass.
+    /// Makes the object a remediation. First it writes the finalizer, which keeps the object from disappearing with its slot,
+    /// then the status. A crash in between leaves a manual request that has not begun, with the controller's finalizer. A later
+    /// pass begins it, or ends and frees it.
     pub(super) async fn begin_manual(&self, remediation: &Remediation) -> Result<(), ApplyError> {
         let Some((uid, version)) = remediation.identity.clone() else {
             return Err(ApplyError::NotNow(format!("manual request {} has no object", remediation.name)));
@@ -36,7 +37,7 @@ impl Applier {
             read.fold(&mut self.cache.lock(), Instant::now());
             return Err(ApplyError::NotNow(format!("manual request {name} has changed since the plan")));
         }
-        // Others' finalizers stay: with the version, the list that we write is the one that we read.
+        // The finalizers of others stay. The version ensures that the list that is written is the one that was read.
         let mut finalizers: Vec<String> = read.finalizers().to_vec();
         if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
             finalizers.push(FINALIZER.to_owned());
@@ -58,7 +59,7 @@ impl Applier {
         .await
     }
 
-    /// Writes why it has not begun.
+    /// Writes why the manual request has not begun.
     pub(super) async fn tell_manual(
         &self,
         name: &str,
@@ -72,7 +73,8 @@ impl Applier {
         self.patch_manual(name, &patch, true).await.map(drop)
     }
 
-    /// Patches the object or its status, and folds the answer in; what is not as we thought is read again.
+    /// Patches the object or its status, and folds the answer into the cache. An object whose state was not as expected is read
+    /// again.
     async fn patch_manual(&self, name: &str, patch: &Value, is_status: bool) -> Result<NodeRemediation, ApplyError> {
         let api = self.calls.act::<NodeRemediation>();
         let (params, patch) = (patch_params(), Patch::Merge(patch));

@@ -1,5 +1,5 @@
-//! The last look before an act: everything that may say no is read again, live, not from the cache of the watches; an answer of the
-//! last quarter of a second counts as live.
+//! The preflight of an action. It reads every object that may refuse the action again from the API server, not from the cache of
+//! the watches. An answer of the last quarter of a second counts as live.
 
 use std::time::Duration;
 
@@ -31,59 +31,59 @@ mod own;
 
 use meant::{LivePod, Question, still_meant};
 
-/// What is about to be done, for which the last look is.
+/// The action that a preflight is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PreflightRequest<'a> {
     /// The remediation.
     pub remediation: &'a str,
-    /// The operation of its step.
+    /// The operation id of its step.
     pub operation: &'a str,
     /// The node.
     pub node: &'a str,
     /// The node's uid.
     pub node_uid: &'a str,
-    /// Whether an order is given: then the node's NodeCommand is read, too.
+    /// Whether the action gives a command. If so, the preflight also reads the node's NodeCommand.
     pub is_order: bool,
-    /// The version of the ledger in which the remediation's slot was stored.
+    /// The version of the ledger in which the controller stored the remediation's slot.
     pub paid_from: &'a str,
 }
 
-/// What was read, when nothing in it says no.
+/// What the preflight read, when nothing in it refuses the action.
 #[derive(Debug)]
 pub(super) struct Live {
     /// The node.
     pub node: Node,
     /// Its report.
     pub report: NodeRuntimeHealth,
-    /// Its NodeCommand, where an order is given and there is one.
+    /// Its NodeCommand, if the action gives a command and the object exists.
     pub command: Option<NodeCommand>,
-    /// The remediation, as it stands now.
+    /// The remediation in its current state.
     pub remediation: Remediation,
 }
 
-/// What was read.
+/// What the preflight read.
 struct Read {
     node: Option<Node>,
     report: Option<NodeRuntimeHealth>,
     command: Option<NodeCommand>,
     policy: Option<RemediationPolicy>,
-    /// Whether that policy was read for this look alone.
+    /// Whether the policy was read for this preflight only.
     is_policy_new: bool,
     /// Who has suspended all remediation, and why.
     suspended: Option<String>,
     remediation: Option<NodeRemediation>,
-    /// The pod of the fault, where a policy asks for labels or owners, or the fault is about the pod itself.
+    /// The pod of the fault, if a policy selects by labels or owners, or if the fault is about the pod itself.
     pod: Option<LivePod>,
 }
 
 impl Applier {
-    /// Reads node, report, policy and remediation again. What was read is folded in, so that a "no" is the base
-    /// of the next decision.
+    /// Reads node, report, policy and remediation again. It folds the answers into the cache, so that the next decision is based
+    /// on a refusal.
     ///
-    /// The ledger must still be the version that this process has written. Who was overtaken without knowing it, since its machine
-    /// stood still with all its clocks, would spend a slot that the next leader may have given back: its remediation did not show then. The
-    /// remediation is known to be there before the ledger is asked for; so if the version is the same, whoever leads from then on finds that
-    /// remediation and keeps its slot.
+    /// The ledger must still be the version that this process wrote. Another leader may have taken over unnoticed while this
+    /// machine, with all its clocks, stood still. Without this check, this process would spend a slot that the next leader may
+    /// have freed because the remediation was not visible then. This process knows that the remediation exists before it reads
+    /// the ledger. So if the version is unchanged, every later leader finds the remediation and keeps its slot.
     pub(super) async fn preflight(&self, look: PreflightRequest<'_>) -> Result<Live, ApplyError> {
         let PreflightRequest { remediation: name, operation, node, node_uid, is_order, paid_from } = look;
         let policy = self.cache.lock().snapshot.remediations.get(name).map(|e| e.policy.clone());
@@ -112,16 +112,16 @@ impl Applier {
         Ok(live)
     }
 
-    /// That nobody has suspended all remediation, as far as the watch and what was read tell. Calls take their time: whoever is about
-    /// to begin something asks right before.
+    /// Checks that nobody has suspended all remediation, by the watch and by what was read. Calls take time, so a caller checks
+    /// this immediately before it begins something.
     ///
     /// # Errors
-    /// Somebody has: who, and why.
+    /// If somebody has: who, and why.
     pub(super) fn not_suspended(&self) -> Result<(), ApplyError> {
         self.cache.lock().snapshot.suspended.as_deref().map_or(Ok(()), |by| Err(ApplyError::NotNow(all_suspended(by))))
     }
 
-    /// The pod of the fault of a step, where any policy asks for labels or owners, or the fault is about the pod itself.
+    /// The pod of the fault of a step, if any policy selects by labels or owners, or if the fault is about the pod itself.
     fn asked_pod(&self, remediation: &str, operation: &str) -> Option<PodRef> {
         let state = self.cache.lock();
         let remediation = state.snapshot.remediations.get(remediation)?;
@@ -131,7 +131,7 @@ impl Applier {
         (asks_of_pods(&state.snapshot.policies) || own::asks_pod(fault, step.action)).then(|| pod.clone())
     }
 
-    /// The Node as it stands now, if it is there. That it cannot be read is a no, and the base of the next decision.
+    /// The current Node, if it exists. A Node that cannot be read is a refusal, and the next decision is based on that.
     pub(super) async fn node_now(&self, name: &str) -> Result<Option<Node>, ApplyError> {
         let api = self.calls.read::<Guarded<Node>>();
         let found = bounded_opt(|| format!("reading Node {name}"), api.get(name)).await?;
@@ -146,7 +146,7 @@ impl Applier {
         }
     }
 
-    /// That pod, read now.
+    /// Reads the named pod.
     async fn read_pod(&self, named: Option<PodRef>) -> Result<Option<LivePod>, ApplyError> {
         let Some(named) = named else { return Ok(None) };
         let api = self.calls.read_in::<Pod>(&named.namespace);
@@ -158,7 +158,8 @@ impl Applier {
         Ok(Some(LivePod::Gone(named, last)))
     }
 
-    /// The command to the node as it stands now, if there is one. That it cannot be read is a no, and the base of the next decision.
+    /// The current command to the node, if there is one. A command that cannot be read is a refusal, and the next decision is
+    /// based on that.
     async fn command_now(&self, node: &str, is_order: bool) -> Result<Option<NodeCommand>, ApplyError> {
         if !is_order {
             return Ok(None);
@@ -199,7 +200,7 @@ impl Applier {
         Ok(Read { node, report, command, policy, is_policy_new, suspended, remediation, pod })
     }
 
-    /// Who has suspended all remediation and why, by what was read.
+    /// Who has suspended all remediation and why, by the configuration that was read.
     fn suspended(&self, read: lately::Read<Guarded<RemediationConfig>>) -> Option<String> {
         let by = match &read.object.0 {
             Ok(config) => config.veto(),
@@ -231,8 +232,8 @@ impl Applier {
     }
 }
 
-/// Whether the act may go on; if not, which object said no, what was expected and what was found. `others` are all policies that the
-/// controller knows.
+/// Whether the action may proceed. If not: which object refuses it, what was expected and what was found. `others` are all
+/// policies that the controller knows.
 fn judge(
     read: Read,
     operation: &str,
@@ -311,7 +312,7 @@ fn judge(
         still_meant(&Question { fault, step, view: &view, report: &report, policy: &policy, others }, read.pod)?;
     }
     let kind = remediation.faults.iter().find(|fault| fault.id == step.fault_id).map(|fault| fault.kind);
-    // Faults that the controller finds itself do not stand in the probe's list.
+    // The probe's list does not contain faults that the controller finds itself.
     let confirmed = kind.is_some_and(crate::core::fault::FaultType::is_cluster_fault)
         || report.status.as_ref().is_some_and(|status| {
             status.faults.iter().any(|fault| fault.id == step.fault_id && fault.state == FaultState::Confirmed)
@@ -329,7 +330,7 @@ fn all_suspended(by: &str) -> String {
     format!("RemediationConfig {CONFIG_NAME} suspends all remediation: {by}")
 }
 
-/// Whether the node is one of the policy's: somebody may have taken a label off the one, or narrowed the other.
+/// Whether the policy selects the node. Somebody may have removed a label from the node, or narrowed the selector.
 fn still_selected(policy: &Policy, view: &NodeView, node: &str) -> Result<(), String> {
     if policy.selector.matches(&view.labels) {
         return Ok(());
@@ -337,13 +338,14 @@ fn still_selected(policy: &Policy, view: &NodeView, node: &str) -> Result<(), St
     Err(format!("RemediationPolicy {} does not select Node {node} any more", policy.name))
 }
 
-/// Whether the policy lets such a step begin at this time of day. What has begun goes on, as a drain does in its rounds.
+/// Whether the policy allows such a step to begin at this time of day. A step that has begun continues, for example a drain in
+/// its rounds.
 fn still_in_window(policy: &Policy, step: &StepRecord, at: Timestamp) -> Result<(), String> {
     let shut = window::shut(&policy.windows, step.action, at).filter(|_| step.state != StepState::Started);
     shut.map_or(Ok(()), |shut| Err(format!("RemediationPolicy {}: {}", policy.name, shut.message)))
 }
 
-/// Whether a deleted pod would have a successor: none comes under such a taint, whoever has put it there since the decision.
+/// Whether a deleted pod gets a successor. No successor starts under such a taint, whoever has added it since the decision.
 fn still_replaced(step: &StepRecord, view: &NodeView) -> Result<(), String> {
     match view.repels_daemon_sets().filter(|_| step.action == ActionType::DeletePod) {
         Some(taint) => {
@@ -353,7 +355,7 @@ fn still_replaced(step: &StepRecord, view: &NodeView) -> Result<(), String> {
     }
 }
 
-/// Whether the daemon of a restart can be restarted by the probe's newest word.
+/// Whether the daemon can be restarted safely, by the probe's newest report.
 fn still_safe(step: &StepRecord, report: &NodeRuntimeHealth) -> Result<(), String> {
     let Some(daemon) = step.action.restarts() else { return Ok(()) };
     let view = report::view(report).restart;
@@ -364,12 +366,12 @@ fn still_safe(step: &StepRecord, report: &NodeRuntimeHealth) -> Result<(), Strin
     Err(format!("{}: RestartSafe is {} for it by now: {}", step.phrase(), safe.as_str(), view.message))
 }
 
-/// Whether the report is still as young as an act asks for: calls that were slow have taken their time since the decision.
+/// Whether the report is still recent enough for an action. Slow calls may have taken time since the decision.
 fn fresh(live: &Live, operation: &str, arrivals: &ReportArrivals, now: Instant) -> Result<(), String> {
     let node = &live.remediation.node;
     let step = live.remediation.attempt(operation);
     let fault = step.and_then(|step| live.remediation.fault(&step.fault_id));
-    // That nobody can look is no reason to tell nobody.
+    // A missing check does not keep the controller from notifying people.
     let tells = step.is_some_and(|step| step.action == ActionType::Notify);
     if tells || fault.is_some_and(|fault| fault.kind == FaultType::ProbeNotReporting) {
         return Ok(());
@@ -381,7 +383,7 @@ fn fresh(live: &Live, operation: &str, arrivals: &ReportArrivals, now: Instant) 
     }
     let id = fault.map(|fault| fault.id.as_str());
     let reported = status.and_then(|status| status.faults.iter().find(|fault| Some(fault.id.as_str()) == id));
-    // A fault of the controller's own was looked at in what was read now.
+    // The preflight has just checked a fault that the controller finds itself, in the objects that it read.
     let Some(reported) = reported else { return Ok(()) };
     let looked = arrivals.look_age(Duration::from_secs(reported.check_age_seconds), now);
     if looked > EVIDENCE_MAX_AGE {

@@ -1,16 +1,17 @@
-//! The last look before a node is told to reboot, or to ask another tool for it: it is in the very boot that the order is for, and
-//! carries our own cordon, which a node does not need that another tool cordons by itself.
+//! The preflight before the controller commands a node to reboot, or requests a reboot from another tool. The node must be in the
+//! very boot that the command is for, and must carry the controller's own cordon. The cordon is not needed if another tool
+//! cordons the node itself.
 
 use crate::api::NodeRuntimeHealth;
 use crate::core::policy::ActionType;
 use crate::core::remediation::{Remediation, StepRecord};
 use crate::core::snapshot::{NodeView, TriState};
 
-/// Whether the node, as it was read right now, may be told to reboot; if not, what was expected and what was found. Any other step
-/// is none of its business.
+/// Checks that the node, as just read, may be commanded to reboot; if not, says what was expected and what was found. Other steps
+/// are not checked.
 ///
 /// # Errors
-/// A sentence: why the order is not given.
+/// A sentence: why the controller does not give the command.
 pub(super) fn still_to_do(
     remediation: &Remediation,
     step: &StepRecord,

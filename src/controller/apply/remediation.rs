@@ -1,5 +1,5 @@
-//! Remediations into objects: opened by create, gone on with by compare-and-swap on their version, so that two
-//! leaders can never both write one.
+//! Writes remediations as objects. They are created once and then updated by compare-and-swap on their version, so two leaders
+//! can never both write one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::time::Instant;
 
-/// For how long a deleted remediation is kept until its node's object has noted who stopped it.
+/// How long a deleted remediation is kept until its node's object has recorded who stopped it.
 const NOTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The labels by which a remediation is found.
@@ -38,12 +38,12 @@ pub(super) fn labels(remediation: &Remediation) -> BTreeMap<String, String> {
     ])
 }
 
-/// The object of a remediation that is to be opened. The status comes with a call of its own.
+/// The object of a new remediation. A call of its own writes the status.
 fn object(remediation: &Remediation) -> NodeRemediation {
     let metadata = ObjectMeta {
         name: Some(remediation.name.clone()),
         labels: Some(labels(remediation)),
-        // As long as it holds a slot or owes an undo, it must not vanish with them.
+        // While it holds a slot or has a pending cleanup, the object must not disappear with them.
         finalizers: remediation.is_open().then(|| vec![FINALIZER.to_owned()]),
         ..ObjectMeta::default()
     };
@@ -86,7 +86,8 @@ pub(super) fn conditions(phase: Phase, message: &str, row: &RemediationRow, now:
     all.map(of).into()
 }
 
-/// A merge patch leaves what it does not name: what this status does not have is named as absent.
+/// Completes a status for a merge patch, which keeps fields that it does not name. It sets optional fields that the status lacks
+/// to null.
 fn whole(mut status: Value) -> Value {
     if let Some(fields) = status.as_object_mut() {
         for optional in ["observedGeneration", "startedAt", "finishedAt", "faults", "attempts"] {
@@ -139,7 +140,7 @@ impl Applier {
         let sent = Instant::now();
         match bounded(what, api.patch_status(&remediation.name, &patch_params(), &Patch::Merge(&patch))).await {
             Ok(written) => {
-                // An act follows at once, with its last look before it.
+                // An action follows immediately, with its preflight before it.
                 if remediation.current_step().is_some_and(|step| step.state == StepState::Scheduled) {
                     self.lately.wrote(sent, &written);
                 }
@@ -169,18 +170,19 @@ impl Applier {
         }
     }
 
-    /// Reads a remediation that is not as we thought, so that the next pass decides on what it is.
+    /// Reads a remediation whose state was not as expected, so that the next pass decides on its current state.
     pub(super) async fn refresh_remediation(&self, name: &str) {
         self.is_gone(name).await;
     }
 
-    /// Whether there is no such remediation. One that is there is folded in.
+    /// Whether the remediation does not exist. If it exists, it is folded into the cache.
     pub(super) async fn is_gone(&self, name: &str) -> bool {
-        // What somebody has written into our mark need not be a name, and asking for it need not be a question about one object.
+        // Somebody may have written into the owner annotation a text that is not a name. A request with it may not be about one
+        // object.
         if !is_subdomain(name) {
             return true;
         }
-        // One that this version cannot read is there, too.
+        // A remediation that this version cannot read exists, too.
         let api = self.calls.read::<Guarded<NodeRemediation>>();
         match bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await {
             Ok(Some(object)) => {
@@ -213,7 +215,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Takes our finalizer off remediations that hold nothing any more; a crash may have left it.
+    /// Removes the controller's finalizer from remediations that hold nothing any more. A crash may have left it.
     pub async fn free_finished(&self) -> usize {
         let finished: Vec<(String, String, bool)> = {
             let state = self.cache.lock();
@@ -243,11 +245,11 @@ impl Applier {
         freed
     }
 
-    /// Takes our finalizer off; with the version, the list that is written is the one that was read.
+    /// Removes the controller's finalizer. The version ensures that the list that is written is the one that was read.
     async fn free(&self, name: &str, version: String, shared: bool) -> Result<(), CallError> {
         let api = self.calls.act::<NodeRemediation>();
         let (version, rest) = if shared {
-            // Which ones others have put there is not kept, and they stay.
+            // The cache does not keep the finalizers of others, and they must stay.
             let read = bounded(|| format!("reading NodeRemediation {name}"), api.get(name)).await?;
             let rest = read.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).cloned().collect();
             (read.resource_version().unwrap_or(version), rest)
@@ -262,8 +264,8 @@ impl Applier {
     }
 }
 
-/// Whether the remediation stays until the node's object has noted that a person has stopped it: after that it may go, and
-/// nothing begins anew all the same. An object that cannot be written holds nobody up for long.
+/// Whether the remediation stays until the node's object has recorded that a person stopped it. After that it may be deleted, and
+/// nothing begins again. If the object cannot be written, the remediation waits only briefly.
 fn is_awaited(snapshot: &Snapshot, remediation: &Remediation, now: Timestamp) -> bool {
     let Some(stopped) =
         remediation.stopped().filter(|stopped| remediation.deleting && since(now, stopped.at) < NOTED_WITHIN)

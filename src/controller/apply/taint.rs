@@ -1,5 +1,5 @@
-//! Our taint on a node, put there and taken off. The taints of a node are one list that many write: each write carries the
-//! resource version of what was read, and a conflict is looked at anew.
+//! Adds and removes the controller's taint on a node. The taints of a node are one list with many writers. So each write carries
+//! the resource version of what was read, and a conflict is checked again.
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
@@ -18,7 +18,7 @@ use crate::core::remediation::{self, ActionResult, Remediation};
 use crate::core::taint::{KeyedTaint, TAINT_KEY, TaintEffect, TaintMark, TaintState};
 
 impl Applier {
-    /// Puts the taint on the node, with the mark that makes it this remediation's.
+    /// Adds the taint to the node, with the annotation that names this remediation as its owner.
     pub(super) async fn taint(&self, name: &str, effect: TaintEffect, live: &Live) -> Result<ActionResult, ApplyError> {
         let (node, view) = (&live.node, nodes::view(&live.node));
         match TaintState::of(&view.taints, view.tainted_by.as_ref(), name, effect) {
@@ -43,7 +43,7 @@ impl Applier {
             TaintState::Own => {
                 Ok(ActionResult::Done { message: "the node carries this remediation's taint".to_owned() })
             }
-            // It is not put back: what the mark without it means is for the next decision.
+            // The taint is not added again. The next decision handles the annotation without the taint.
             TaintState::TakenOff => {
                 let message = "the node carried this remediation's taint, and somebody has taken that off".to_owned();
                 Ok(ActionResult::Done { message })
@@ -56,7 +56,7 @@ impl Applier {
                 );
                 Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message })
             }
-            // What another remediation has left is taken off first.
+            // The taint that another remediation has left is removed first.
             TaintState::Marked(mark) => Err(ApplyError::NotNow(format!(
                 "Node {} carries the mark of remediation {mark} for its taint, which is taken off first",
                 node.name_any()
@@ -65,13 +65,13 @@ impl Applier {
         }
     }
 
-    /// Takes the taint off, where the mark is still this remediation's.
+    /// Removes the taint, if the owner annotation still names this remediation.
     pub(super) async fn untaint(&self, name: &str, node: &str) -> Result<(), ApplyError> {
         let found = self.node_now(node).await?;
         let uid = found.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
         let owes = |remediation: &Remediation| remediation.node_uid == uid && remediation.cleanup.owes_taint();
         let blocked = self.known(name).filter(owes);
-        // The watch that shows remediations may be further behind than anybody knows.
+        // The watch of remediations may be further behind than the controller knows.
         if blocked.is_none() && !self.is_gone(name).await && self.known(name).is_none_or(|e| e.may_own_taint_of(&uid)) {
             return Err(ApplyError::NotNow(format!(
                 "remediation {name}, whose taint seemed to be left over on Node {node}, may own it"
@@ -110,18 +110,19 @@ impl Applier {
     }
 }
 
-/// The mark on the node, where it is this remediation's.
+/// The owner annotation on the node, if it names this remediation.
 fn marked(node: &Node, remediation: &str) -> Option<TaintMark> {
     nodes::tainted_by(node).filter(|mark| mark.remediation == remediation)
 }
 
-/// What looks like the taint that the remediation has put on the node, and has no mark.
+/// What looks like the taint that the remediation has added to the node, without an owner annotation.
 fn unmarked(node: &Node, remediation: &Remediation) -> Option<KeyedTaint> {
     let effect = remediation.taint().filter(|_| nodes::tainted_by(node).is_none())?;
     nodes::view(node).carries(effect).then(|| KeyedTaint::plain(effect))
 }
 
-/// The taints of the node but ours of this effect, as they stand: one with our key and another effect, or a value, is somebody's.
+/// The unchanged taints of the node without the controller's taint of this effect. A taint with the controller's key and another
+/// effect, or with a value, belongs to somebody else.
 fn others(node: &Node, ours: Option<TaintEffect>) -> Vec<Taint> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let is_ours =
@@ -129,7 +130,7 @@ fn others(node: &Node, ours: Option<TaintEffect>) -> Vec<Taint> {
     taints.into_iter().filter(|taint| !is_ours(taint)).collect()
 }
 
-/// The write that leaves the node with these taints and this mark.
+/// The write after which the node has these taints and this owner annotation.
 fn patch(node: &Node, taints: &[Taint], mark: Option<&TaintMark>) -> Value {
     let mark = mark.map(ToString::to_string);
     let metadata = json!({"resourceVersion": node.resource_version(), "annotations": {TAINT_ANNOTATION: mark}});
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(off["spec"]["taints"], json!([others_taint, soft, mine]), "also with our key");
         assert_eq!(off["metadata"], json!({"resourceVersion": "7", "annotations": {TAINT_ANNOTATION: null}}));
         assert_eq!(marked(&node, "e2"), None);
-        // A mark that does not say which takes none off.
+        // An annotation that does not name the effect removes none.
         let vague = patch(&node, &others(&node, TaintMark::read("e1").effect), None);
         assert_eq!(vague["spec"]["taints"].as_array().unwrap().len(), 4);
     }

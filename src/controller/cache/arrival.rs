@@ -1,8 +1,8 @@
-//! When a heartbeat was made, by the controller's clock.
+//! When the probe made a heartbeat, by the controller's clock.
 //!
-//! A report that stands in the first list may be seconds or hours old, and a watch that was interrupted
-//! delivers old news in a burst. The node's clock may be wrong, but it runs: the fastest of the last few
-//! heartbeats tells how far the two clocks are apart, and what came slower than that was under way.
+//! A report in the first list may be seconds or hours old. A watch delivers old reports in a burst after an interruption. The
+//! node's clock may be wrong, but it runs: the fastest of the last few heartbeats gives the offset of the two clocks, and any
+//! heartbeat slower than that was delayed on its way.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use tokio::time::Instant;
 
 use crate::api::health::ProbeStatus;
 
-/// Age of a look that nobody can date: never fresh.
+/// Age of a reading without a known time: never fresh.
 pub const UNDATED: Duration = Duration::from_hours(24);
-/// Heartbeats that are compared; after as many, a step of the node's clock is forgotten.
+/// Number of compared heartbeats; after as many, a step of the node's clock is forgotten.
 const COMPARED: usize = 6;
 
 /// The heartbeats of one node.
 #[derive(Debug, Default)]
 pub struct ReportArrivals {
     last: Option<(u64, String, i128)>,
-    /// Our monotonic time less the node's clock, per heartbeat, in milliseconds.
+    /// The controller's monotonic time minus the node's clock, per heartbeat, in milliseconds.
     gaps: VecDeque<i128>,
     made: Option<Instant>,
     dated: bool,
 }
 
 impl ReportArrivals {
-    /// Notes the probe's word as it stands in an object that came in at `now`, `since_start` after this
-    /// process started. Whether it is a heartbeat that we had not seen.
+    /// Records the probe's part of an object that arrived at `now`, `since_start` after this process started. Returns whether
+    /// it is a new heartbeat.
     pub fn note(&mut self, probe: &ProbeStatus, now: Instant, since_start: Duration) -> bool {
         let at = probe.heartbeat_at.map_or(0, jiff::Timestamp::as_millisecond).into();
         let this = (probe.sequence, probe.boot_id.clone(), at);
@@ -45,18 +45,18 @@ impl ReportArrivals {
         self.gaps.push_back(gap);
         let least = self.gaps.iter().min().copied().unwrap_or(gap);
         let late = u64::try_from(gap.saturating_sub(least)).unwrap_or(u64::MAX);
-        // Silence is counted from when we first looked; a look from before that is worth nothing.
+        // Silence counts from the controller's first reading; a reading of the probe from before that counts as never fresh.
         self.dated = !first && probe.heartbeat_at.is_some();
         self.made = Some(now.checked_sub(Duration::from_millis(late)).unwrap_or(now));
         true
     }
 
-    /// Time since the last heartbeat was made, as far as we can tell.
+    /// Time since the last heartbeat was made, as far as the controller knows.
     pub fn age(&self, now: Instant) -> Duration {
         self.made.map_or(UNDATED, |made| now.saturating_duration_since(made))
     }
 
-    /// Time since a look that was `age` old when the last heartbeat was made.
+    /// Time since a reading that was `age` old when the last heartbeat was made.
     pub fn look_age(&self, age: Duration, now: Instant) -> Duration {
         if self.dated { self.age(now).saturating_add(age) } else { UNDATED }
     }
@@ -79,7 +79,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Told in NVIDIA/NVSentinel #1280.
+    /// Reported in NVIDIA/NVSentinel #1280.
     #[test]
     fn a_report_from_before_our_start_is_never_fresh_until_the_next_heartbeat() {
         let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(1000));
@@ -96,7 +96,7 @@ mod tests {
         let (mut node, now) = (ReportArrivals::default(), Instant::now() + secs(1000));
         node.note(&beat(1, "2031-01-01T00:00:00Z"), now, secs(0));
         node.note(&beat(2, "2031-01-01T00:01:00Z"), now + secs(60), secs(60));
-        // The watch stood still for 200 s, then delivered two reports in a burst.
+        // The watch was interrupted for 200 s, then delivered two reports in a burst.
         node.note(&beat(3, "2031-01-01T00:02:00Z"), now + secs(260), secs(260));
         assert_eq!(node.look_age(secs(0), now + secs(260)), secs(140));
         node.note(&beat(4, "2031-01-01T00:04:20Z"), now + secs(260), secs(260));

@@ -1,4 +1,4 @@
-//! A `NodeCommand`, taken apart: the order for the decision, and the rest for the next write.
+//! The parts of a `NodeCommand`: the command for the decision, and the rest for the next write.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -13,21 +13,21 @@ use super::versions::Versions;
 use crate::api::NodeCommand;
 use crate::core::snapshot::CommandView;
 
-/// A `NodeCommand` as the next write of it goes by.
+/// The part of a `NodeCommand` that its next write needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandRow {
     /// Uid of the object.
     pub uid: String,
     /// Uid of the Node that owns it.
     pub owner: Option<String>,
-    /// The number of the last fresh check that was asked for.
+    /// The number of the last requested check.
     pub check_sequence: Option<u64>,
-    /// The fresh check that was last passed on.
+    /// The last request for a fresh check that the controller passed on.
     pub check_requested: Option<String>,
 }
 
 impl CommandRow {
-    /// As this object says.
+    /// The row of this object.
     pub fn of(command: &NodeCommand) -> Self {
         Self {
             uid: command.uid().unwrap_or_default(),
@@ -38,12 +38,12 @@ impl CommandRow {
     }
 }
 
-/// What a decision reads of it.
+/// The part that a decision reads.
 pub fn view(command: &NodeCommand) -> CommandView {
     CommandView { node_uid: owner(&command.metadata), order: command.spec.command.clone(), unreadable: None }
 }
 
-/// One that nobody can read: its node is held.
+/// A command that cannot be read: its node is blocked.
 pub fn unreadable(meta: &ObjectMeta, why: &str) -> CommandView {
     CommandView { node_uid: owner(meta), order: None, unreadable: Some(why.to_owned()) }
 }

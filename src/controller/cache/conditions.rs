@@ -1,8 +1,8 @@
-//! Conditions of Nodes: one copy for all Nodes that stand alike.
+//! Conditions of Nodes: one copy for all Nodes with equal conditions.
 //!
-//! A fleet has thousands of Nodes and a handful of ways in which their conditions stand: beside the few that are sick they
-//! differ in times only, which are not kept. So a Node costs a pointer, and all types can be kept: a policy that names a new
-//! one need not wait for the next heartbeat of each Node.
+//! A fleet has thousands of Nodes, and few distinct sets of conditions: apart from the few faulty Nodes they differ only in
+//! times, which are not kept. So a Node costs one pointer, and the cache can keep all types: a policy that names a new one need
+//! not wait for the next heartbeat of each Node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::core::external_condition::{ExternalCondition, sorted};
 
-/// Reads all that a policy may ask for off a Node.
+/// Reads everything that a policy may ask for from a Node.
 pub fn of(node: &Node) -> Arc<[ExternalCondition]> {
     let all = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let word = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -21,7 +21,7 @@ pub fn of(node: &Node) -> Arc<[ExternalCondition]> {
     )
 }
 
-/// What is the same for many nodes, such as all ways in which the conditions of some Node stand: one copy of each.
+/// Values that many nodes share, such as all distinct sets of conditions of Nodes: one copy of each.
 #[derive(Debug)]
 pub struct Shared<T: ?Sized>(BTreeSet<Arc<T>>);
 
@@ -32,7 +32,7 @@ impl<T: ?Sized + Ord> Default for Shared<T> {
 }
 
 impl<T: ?Sized + Ord> Shared<T> {
-    /// The one copy of this.
+    /// The shared copy of this value.
     pub fn keep(&mut self, held: Arc<T>) -> Arc<T> {
         if let Some(known) = self.0.get(&held) {
             return Arc::clone(known);
@@ -41,14 +41,14 @@ impl<T: ?Sized + Ord> Shared<T> {
         held
     }
 
-    /// Takes back what a node held that holds `now` from now on, and forgets it where no other node holds it.
+    /// Releases the value of a node that uses `now` from now on, and forgets the old value where no other node uses it.
     pub fn give_back(&mut self, held: Arc<T>, now: &Arc<T>) {
         if !Arc::ptr_eq(&held, now) {
             self.release(held);
         }
     }
 
-    /// Takes back what a node held, and forgets it where no other node holds it.
+    /// Releases the value of a node, and forgets it where no other node uses it.
     pub fn release(&mut self, held: Arc<T>) {
         let Some(known) = self.0.take(&held) else { return };
         drop(held);
@@ -57,7 +57,7 @@ impl<T: ?Sized + Ord> Shared<T> {
         }
     }
 
-    /// Forgets all that nobody holds any more.
+    /// Forgets all values without a user.
     pub fn forget_unused(&mut self) {
         self.0.retain(|held| Arc::strong_count(held) > 1);
     }

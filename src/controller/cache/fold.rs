@@ -1,4 +1,4 @@
-//! Objects into the state: one rule per kind, the same for watches, re-lists and answers to our own writes.
+//! Stores objects in the state: one rule per kind, the same for watches, re-lists and answers to the controller's own writes.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use crate::core::kubelet::unfinished;
 use crate::core::policy::{Mode, Policy};
 use crate::core::snapshot::{NodeView, ReportView, missed_after};
 
-/// Whether the decider has to look again.
+/// Whether the decider has to run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// Something that a decision reads has changed.
     Matters,
-    /// So it has, on a node that has had its share of the decider: it is looked at with the next news, or a second later.
+    /// The same, on a node that has used up its share of wakes: the decider sees it with the next change, or a second later.
     MattersSoon,
-    /// Nothing has, beside a heartbeat at most.
+    /// Nothing that a decision reads has changed; a heartbeat at most.
     Nothing,
 }
 
@@ -42,7 +42,7 @@ pub trait Ingest: Resource + Sized {
     const KIND: &'static str;
     /// The versions of its kind.
     fn versions(state: &mut State) -> &mut Versions;
-    /// Takes an object over that is news.
+    /// Stores an object that is newer than the known one.
     fn put(self, key: &str, state: &mut State, now: Instant) -> Changed;
     /// Forgets an object.
     fn forget(key: &str, state: &mut State) -> Changed;
@@ -51,7 +51,7 @@ pub trait Ingest: Resource + Sized {
         meta.name.clone().unwrap_or_default()
     }
 
-    /// Takes an object over, if it is newer than the one we hold.
+    /// Stores an object, if it is newer than the one in the cache.
     fn fold(self, state: &mut State, now: Instant) -> Changed {
         let (key, version) = (Self::key(self.meta()), version_of(self.meta()));
         if !Self::versions(state).is_news(&key, version) {
@@ -60,13 +60,13 @@ pub trait Ingest: Resource + Sized {
         self.put(&key, state, now)
     }
 
-    /// Takes a deletion over.
+    /// Stores a deletion.
     fn fold_deletion(&self, state: &mut State) -> Changed {
         let (key, version) = (Self::key(self.meta()), version_of(self.meta()));
         if Self::versions(state).is_gone(&key, version) { Self::forget(&key, state) } else { Changed::Nothing }
     }
 
-    /// A re-list is complete: forgets what it did not show.
+    /// A re-list is complete: forgets the objects that it did not show.
     fn finish_list(state: &mut State) {
         for key in Self::versions(state).finish() {
             Self::forget(&key, state);
@@ -112,15 +112,15 @@ impl Ingest for Node {
     }
 }
 
-/// Takes over what is known of a Node; whether a decision reads anything in it that has changed, beside the conditions that
+/// Stores what is known of a Node. Returns whether anything changed that a decision reads, apart from the conditions that
 /// policies ask for.
 fn put_view(key: &str, view: NodeView, state: &mut State) -> bool {
     if let Some(known) = state.snapshot.nodes.get_mut(key) {
         let kubelet = state.snapshot.reports.get(key).map(|report| &report.kubelet);
         let unfinished = |view: &NodeView| kubelet.and_then(|kubelet| unfinished(view, kubelet));
         let before = unfinished(known);
-        // The time of the kubelet's last word comes from every node every five minutes: it matters only where a start is
-        // waited for. Conditions come with it.
+        // Every node sends the time of the kubelet's last status every five minutes. It matters only during an unfinished start
+        // of the kubelet. Conditions come with it.
         known.status_at = view.status_at;
         let old = std::mem::replace(&mut known.conditions, Arc::clone(&view.conditions));
         state.shared.give_back(old, &view.conditions);
@@ -149,13 +149,13 @@ impl Ingest for NodeRuntimeHealth {
         state.flaps.note_report(key, &view, since_start);
         let standing = report::standing(&self);
         let known = state.standing.get(key).and_then(|known| known.check_requested.as_ref());
-        // Not for the decision: whoever passes it on is woken by one.
+        // The decision does not read this. The writer that passes the request on is woken by a decision.
         let asks = standing.check_requested.as_ref() != known;
         stand(state, key, standing);
         let old = state.snapshot.reports.insert(key.to_owned(), view);
         let Some(new) = state.snapshot.reports.get(key) else { return Changed::Matters };
         let differs = old.as_ref().is_none_or(|old| report::differs(old, new));
-        // A heartbeat makes evidence fresh, and ends a silence: it matters where either is waited for.
+        // A heartbeat refreshes evidence, and ends a silence. It matters only where one of them is awaited.
         let has_own = state.standing.get(key).is_some_and(|standing| !standing.cluster_faults.is_empty());
         let awaited = beat && (!new.faults.is_empty() || has_own || old.as_ref().is_none_or(is_missed));
         let matters = differs || asks || awaited || (beat && state.open_remediation(key).is_some());
@@ -167,7 +167,7 @@ impl Ingest for NodeRuntimeHealth {
         let old = state.standing.remove(key);
         forget_said(state, old);
         state.arrivals.remove(key);
-        // What came of a probe after its Node had gone.
+        // The history here is from a report that arrived after its Node was deleted.
         if !state.snapshot.nodes.contains_key(key) {
             state.flaps.forget(key);
         }
@@ -175,7 +175,7 @@ impl Ingest for NodeRuntimeHealth {
     }
 }
 
-/// Takes over the controller's part of a report.
+/// Stores the controller's part of a report.
 fn stand(state: &mut State, node: &str, mut standing: ControllerStatus) {
     standing.conditions.share(&mut state.said);
     let old = state.standing.insert(node.to_owned(), standing);
@@ -188,13 +188,13 @@ fn forget_said(state: &mut State, old: Option<ControllerStatus>) {
     }
 }
 
-/// Whether a heartbeat was missed when ages were last refreshed. One that is only due is none that anybody waits for: at any
-/// moment some of a large fleet's are, so each decision would call for the next.
+/// Whether a heartbeat was missed when ages were last refreshed. A heartbeat that is only due does not count: at any moment
+/// some of a large fleet's are due, so each decision would cause the next.
 fn is_missed(view: &ReportView) -> bool {
     view.heartbeat.as_ref().is_none_or(|beat| beat.arrived > missed_after(beat.interval))
 }
 
-/// Takes over that a report is there and cannot be read: its node has not reported, and is held.
+/// Stores that a report exists and cannot be read. Its node counts as not reported, and is blocked.
 pub(super) fn unread_report(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
     let (view, standing) = report::unreadable(&bad.metadata, &bad.why);
     state.arrivals.remove(key);
@@ -204,7 +204,8 @@ pub(super) fn unread_report(bad: &Unread, key: &str, state: &mut State, now: Ins
     state.wakes.news(key, matters, now)
 }
 
-/// What a policy that cannot be used any more has said before. That it is to do nothing counts at once, wherever that can be read.
+/// The last valid version of a policy that has become unusable. A suspension or a mode without actions applies at once,
+/// wherever it can be read.
 fn kept(row: Option<&PolicyRow>, object: Option<&RemediationPolicy>, uid: &str) -> Option<Policy> {
     let last = row.filter(|row| row.uid == uid)?.usable()?;
     let spec = object.map(|object| &object.spec);
@@ -231,13 +232,13 @@ impl Ingest for RemediationPolicy {
     fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
         state.policies.remove(key);
-        // What is left of the policies asks for nothing new, so nothing is counted from here.
+        // The remaining policies ask for nothing new, so no duration starts now.
         state.list_policies(Instant::now());
         Changed::Matters
     }
 }
 
-/// Takes over a policy, or that it cannot be read and why.
+/// Stores a policy, or that it cannot be read and why.
 pub(super) fn put_policy(
     key: &str,
     meta: &ObjectMeta,
@@ -266,7 +267,7 @@ pub(super) fn put_policy(
     Changed::when(matters)
 }
 
-/// The API server takes no second one.
+/// The API server admits only one.
 impl Ingest for RemediationConfig {
     const KIND: &'static str = "RemediationConfig";
 
@@ -288,7 +289,7 @@ impl Ingest for RemediationConfig {
     }
 }
 
-/// Takes over whether all remediation is suspended.
+/// Stores whether all remediation is suspended.
 pub(super) fn suspend(state: &mut State, by: Option<String>) -> Changed {
     let by = by.map(|by| if by.is_empty() { "nobody is named".to_owned() } else { by });
     let was = std::mem::replace(&mut state.snapshot.suspended, by);
@@ -407,12 +408,12 @@ impl Ingest for Job {
 
     fn forget(key: &str, state: &mut State) -> Changed {
         state.unread.forget(Self::KIND, key);
-        // A Job's name is its operation; a pod of it that is still there is of no interest any more.
+        // A Job's name is its operation. A pod of it that still exists no longer matters.
         Changed::when(state.jobs.remove(key).is_some())
     }
 }
 
-/// The pod of one of our Jobs.
+/// The pod of one of the controller's Jobs.
 impl Ingest for Pod {
     const KIND: &'static str = "Pod";
 
@@ -423,7 +424,7 @@ impl Ingest for Pod {
     fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.unread.forget(Self::KIND, key);
         let Some(id) = job::operation(&self.metadata) else { return Changed::Nothing };
-        // Without its Job it says nothing: both come by watches of their own, the Job first as a rule.
+        // A pod without its Job has no effect. They arrive by separate watches, the Job first as a rule.
         let row = state.jobs.entry(id.to_owned()).or_default();
         let before = (row.pod_started, row.pod_rejected.is_some(), row.pod_finished);
         job::note_pod(row, id, &self);

@@ -1,8 +1,8 @@
-//! Objects, each read for itself: one that cannot be read hides no other of its list, and stops no watch.
+//! Reads each object separately: an unreadable object hides no other object of its list, and stops no watch.
 //!
-//! The API server takes times that the types here cannot hold (`9999-12-31T23:59:59Z`), and whoever may write the status of one Node
-//! may write one. kube's own guard reads the metadata by the same types, which hold times as well (`managedFields`); this one reads
-//! what it can of them.
+//! The API server takes times that the types here cannot hold (`9999-12-31T23:59:59Z`). Anyone with the right to write the
+//! status of one Node may write one. kube's own guard reads the metadata by the same types, which also hold times
+//! (`managedFields`). This guard reads as much of the metadata as it can.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,18 +24,18 @@ use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationConfig, Remediat
 use crate::core::snapshot::NodeView;
 use crate::core::text::bounded;
 
-/// Largest status of a report that is read, in bytes: several times what 64 faults take. The schema bounds each text, not their sum,
-/// and a node that writes megabytes each second would have the controller do nothing else.
+/// Largest status of a report that is read, in bytes: several times the size of 64 faults. The schema bounds each text, not
+/// their sum, and a node that writes megabytes each second would keep the controller from all other work.
 const MAX_REPORT: usize = 256 * 1024;
-/// Longest reason that is kept of why an object cannot be read.
+/// Longest reason that is kept for an unreadable object.
 const MAX_WHY: usize = 512;
 
-/// An object, or what can be read of it.
+/// An object, or its readable part.
 #[derive(Clone, Debug)]
 pub struct Guarded<K>(pub Result<K, Box<Unread>>);
 
 impl<K: Guardable + DeserializeOwned> Guarded<K> {
-    /// Reads one.
+    /// Reads one object.
     pub fn read(whole: &Value) -> Self {
         let size = if K::MAX_STATUS == usize::MAX { 0 } else { whole.get("status").map_or(0, size) };
         if size > K::MAX_STATUS {
@@ -45,7 +45,7 @@ impl<K: Guardable + DeserializeOwned> Guarded<K> {
         if let Ok(object) = K::deserialize(whole) {
             return Self(Ok(object));
         }
-        // Once more, to learn which field it is.
+        // The second read finds out which field it is.
         Self(
             serde_path_to_error::deserialize::<_, K>(whole).map_err(|error| {
                 Box::new(Unread { metadata: metadata(whole), why: bounded(&error.to_string(), MAX_WHY) })
@@ -60,7 +60,7 @@ impl<'de, K: Guardable + DeserializeOwned> Deserialize<'de> for Guarded<K> {
     }
 }
 
-/// Bytes of the texts and names in a value, and about those of the rest.
+/// Bytes of the texts and names in a value, and an estimate for the rest.
 fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
@@ -73,10 +73,10 @@ fn size(value: &Value) -> usize {
 /// The metadata of an object, as far as it can be read.
 fn metadata(whole: &Value) -> ObjectMeta {
     let mut found = whole.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-    // Who owns which field is written by anybody who may write the object.
+    // Anyone who may write the object also writes who owns which field.
     found.remove("managedFields");
     ObjectMeta::deserialize(&found).unwrap_or_else(|_| {
-        // A time that cannot be read takes neither its labels from it nor its finalizers.
+        // A time that cannot be read must not remove the object's labels or finalizers.
         found.retain(|field, value| ObjectMeta::deserialize(&json!({field: value})).is_ok());
         ObjectMeta::deserialize(&found).unwrap_or_default()
     })
@@ -117,17 +117,18 @@ impl<K: Resource> Resource for Guarded<K> {
     }
 }
 
-/// The objects that cannot be read now, by kind and key. Each is told once, a remediation whenever something else is known of it.
+/// The objects that cannot be read now, by kind and key. The controller reports each once, a remediation again whenever
+/// something else is known of it.
 #[derive(Debug, Default)]
 pub struct Unreads(BTreeMap<&'static str, BTreeSet<String>>);
 
 impl Unreads {
-    /// Notes one; whether that is new.
+    /// Records one object. Returns whether it is new.
     pub fn note(&mut self, kind: &'static str, key: &str) -> bool {
         self.0.entry(kind).or_default().insert(key.to_owned())
     }
 
-    /// It can be read again, or is gone.
+    /// Forgets an object that can be read again, or is gone.
     pub fn forget(&mut self, kind: &str, key: &str) {
         if let Some(keys) = self.0.get_mut(kind) {
             keys.remove(key);
@@ -147,13 +148,14 @@ impl Unreads {
 
 /// A kind of which one object may be unreadable.
 pub trait Guardable: Ingest {
-    /// What an object that cannot be read comes to, for people.
+    /// The consequence of an unreadable object, as a text for people.
     const HELD: &'static str;
     /// Largest status of one that is read, in bytes.
     const MAX_STATUS: usize = usize::MAX;
 
-    /// Takes over that an object is there and cannot be read. That nobody can read it does not mean that it is gone: of what others
-    /// write what was known of it counts on; a remediation, a report or a policy of ours counts as what holds its node, or starts nothing.
+    /// Stores that an object exists and cannot be read. An unreadable object does not count as gone. What was known of objects
+    /// of other writers stays valid. An unreadable remediation, report or policy of this operator blocks its node, or starts
+    /// nothing.
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed;
 }
 
@@ -199,7 +201,8 @@ impl Guardable for Node {
             (view.deleting, view.unreadable) = (deleting, unreadable);
             return state.wakes.news(key, !is_known, now);
         }
-        // Never read, or another object of that name: a row of its own, so that it is counted among the nodes that policies select.
+        // Never read, or another object of that name: it gets a row of its own, and counts among the nodes that policies
+        // select.
         Self::forget(key, state);
         let labels = bad.metadata.labels.clone().unwrap_or_default();
         let view = NodeView { uid, labels, deleting, unreadable, ..NodeView::default() };
@@ -227,7 +230,7 @@ impl Guardable for Job {
     }
 }
 
-/// The pod of one of our Jobs.
+/// The pod of one of the controller's Jobs.
 impl Guardable for Pod {
     const HELD: &'static str =
         "its Job counts as started, and nothing else is sent in its place before its step is over";
@@ -269,7 +272,7 @@ impl Guardable for NodeRemediation {
     const HELD: &'static str = "it keeps its slot, and its node is blocked";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
-        // What we held of it is not true any more. That it is there keeps its slot, and its node from others.
+        // The cached content is no longer true. The existing object still keeps its slot, and its node from other remediations.
         let read = convert::unreadable_remediation(&bad.metadata, &bad.why);
         if state.snapshot.unreadable.get(key) == Some(&read) {
             return Changed::Nothing;

@@ -1,4 +1,4 @@
-//! A Job of ours and its pod, joined: has it started, is it at an end, what did it say.
+//! One of the controller's Jobs joined with its pod: whether it has started, whether it has finished, and its outcome.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::core::command::Outcome;
 use crate::core::snapshot::JobView;
 use crate::core::text::bounded;
 
-/// For how long a finished Job is not shown as finished while its pod's last word has not arrived: the Job
-/// and the pod come by two watches.
+/// How long a finished Job is not shown as finished while its pod's termination message has not arrived: the Job and the pod
+/// come by two watches.
 const LAST_WORD: Duration = Duration::from_secs(5);
 /// Longest termination message that is read. The kubelet keeps 4 KiB.
 const MAX_MESSAGE: usize = 4096;
-/// Longest reason that is kept of why a pod was refused: a word, such as `NodeShutdown`.
+/// Longest reason that is kept for a refused pod: a word, such as `NodeShutdown`.
 const MAX_REASON: usize = 64;
 
 /// What is known of one operation's Job.
@@ -28,7 +28,7 @@ pub struct JobRow {
     pub exists: bool,
     /// Whether the Job controller says that it has started.
     pub job_started: bool,
-    /// When we first saw it finished.
+    /// When the controller first saw it finished.
     pub job_finished: Option<Instant>,
     /// Whether its pod has started.
     pub pod_started: bool,
@@ -36,16 +36,16 @@ pub struct JobRow {
     pub pod_rejected: Option<String>,
     /// Whether its pod's container has ended.
     pub pod_finished: bool,
-    /// What it said.
+    /// The outcome that it has reported.
     pub outcome: Option<Outcome>,
 }
 
 impl JobRow {
-    /// As a decision sees it.
+    /// The view for a decision.
     pub fn view(&self, id: &str, now: Instant) -> JobView {
         JobView {
             operation_id: id.to_owned(),
-            // That the Job has failed says as little of whether its pod has started as that it has ended.
+            // Neither the failure nor the end of a Job proves that its pod has started.
             started: self.pod_started || (self.job_started && self.pod_rejected.is_none()),
             rejected: self.pod_rejected.clone().filter(|_| !self.pod_started),
             finished: self.pod_finished
@@ -54,7 +54,7 @@ impl JobRow {
         }
     }
 
-    /// When a Job without its pod's last word is given up waiting for.
+    /// When the controller stops waiting for the termination message of a finished Job's pod.
     pub fn settles_in(&self, now: Instant) -> Option<Duration> {
         let at = self.job_finished.filter(|_| !self.pod_finished)?;
         let waited = now.saturating_duration_since(at);
@@ -62,12 +62,12 @@ impl JobRow {
     }
 }
 
-/// The operation that an object of ours belongs to.
+/// The operation that an object of the controller belongs to.
 pub fn operation(meta: &ObjectMeta) -> Option<&str> {
     meta.labels.as_ref()?.get(OPERATION_LABEL).map(String::as_str)
 }
 
-/// Takes over what a Job says.
+/// Stores the status of a Job.
 pub fn note_job(row: &mut JobRow, job: &Job, now: Instant) {
     let status = job.status.as_ref();
     let positive = |count: Option<i32>| count.unwrap_or(0) > 0;
@@ -82,8 +82,8 @@ pub fn note_job(row: &mut JobRow, job: &Job, now: Instant) {
     }
 }
 
-/// Whether the Job controller made this pod for the operation's Job. A kubelet may mirror pods of its own making into
-/// our namespace, with any label; an owner is not among what it may give them.
+/// Whether the Job controller made this pod for the operation's Job. A kubelet may mirror its own pods into the controller's
+/// namespace, with any label, but it cannot give them an owner.
 fn is_of_job(id: &str, meta: &ObjectMeta) -> bool {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
     owners.iter().any(|owner| {
@@ -91,7 +91,7 @@ fn is_of_job(id: &str, meta: &ObjectMeta) -> bool {
     })
 }
 
-/// Takes over what a Job's pod says; any other pod says nothing.
+/// Stores the status of a Job's pod; any other pod is ignored.
 pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
     if !is_of_job(id, &pod.metadata) {
         return;
@@ -106,15 +106,16 @@ pub fn note_pod(row: &mut JobRow, id: &str, pod: &Pod) {
     }
 }
 
-/// Takes over that the Job's pod is there and cannot be read; whether that is news. It may have started: to take it for one that never
-/// did would send the same order another way.
+/// Stores that the Job's pod exists and cannot be read. Returns whether that changed anything. The pod may have started: if it
+/// counted as never started, the controller would send the same command another way.
 pub fn note_unread_pod(row: &mut JobRow, id: &str, meta: &ObjectMeta) -> bool {
     is_of_job(id, meta) && row.pod_rejected.is_none() && !std::mem::replace(&mut row.pod_started, true)
 }
 
-/// Why the kubelet has refused a pod at its admission, as one that shuts its node down does, or that has no room: then it says that the
-/// pod has failed, with its reason, and tells of no container. Of a pod that it has once taken it tells each container, also when it
-/// ends it; and who fails a pod in its place, such as the garbage collector of a lost node, gives no reason.
+/// Why the kubelet has refused a pod at its admission. A kubelet does that while its node shuts down, or without room. It then
+/// reports the pod as failed, with a reason, and without containers. Once the kubelet has admitted a pod, it reports each
+/// container, also when it ends the pod. Any other component that fails a pod in its place, such as the garbage collector of a
+/// lost node, gives no reason.
 fn rejected(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Failed"))?;
     let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
@@ -122,7 +123,7 @@ fn rejected(pod: &Pod) -> Option<String> {
     (containers.count() == 0).then(|| bounded(reason, MAX_REASON))
 }
 
-/// A termination message as the outcome of this operation; anything else is no outcome.
+/// Reads a termination message as the outcome of this operation; any other text is no outcome.
 pub(crate) fn outcome(message: &str, id: &str) -> Option<Outcome> {
     if message.len() > MAX_MESSAGE {
         return None;

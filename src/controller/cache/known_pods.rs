@@ -1,12 +1,13 @@
-//! What is known of pods that rules may ask for: of those that faults name, and of the suspects of each `DaemonSet`.
+//! What is known of pods that rules may ask for: of the pods that faults name, and of the suspects of each `DaemonSet`.
 //!
 //! ```text
 //! read of a node ─┐                          ┌─► Snapshot::pods_seen, aged (the engine)
 //!                 ├─► KnownPods, by subject ─┤
-//! read of a set ──┘                          └─► the last look before an act, of a pod that is gone
+//! read of a set ──┘                          └─► the last check before an action, of a pod that is gone
 //! ```
-//! A pod that the API has no more stays as it was: its labels and its owner change no more. It is kept while a fault names it, and
-//! for a while after that, since faults come and go while a node is sick. Only what nobody ever saw is [`PodSeen::Gone`].
+//! A pod that the API no longer has keeps its last known traits: its labels and its owner do not change any more. The controller
+//! keeps it while a fault names it, and for a while after that, since faults come and go while a node is faulty. Only a pod that
+//! no read ever showed is [`PodSeen::Gone`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,18 +21,18 @@ use super::pods;
 use crate::core::fault::PodRef;
 use crate::core::matching::{PodSeen, PodTraits};
 
-/// For how long a pod is remembered that no fault of its node names any more.
+/// How long a pod is remembered that no fault of its node names any more.
 const REMEMBERED: Duration = Duration::from_mins(30);
-/// Most pods that are remembered of one node beside those that its faults name now.
+/// Largest number of remembered pods of one node beside those that its faults name now.
 const MAX_REMEMBERED: usize = 64;
 
-/// Labels that many pods have in common: one copy of each.
+/// Labels that many pods share: one copy of each.
 type Labels = BTreeMap<String, Option<String>>;
 
 /// One pod.
 #[derive(Clone, Debug)]
 struct Known {
-    /// What it was like, as of `read`.
+    /// Its traits, as of `read`.
     traits: PodTraits,
     /// When it was read last.
     read: Instant,
@@ -43,7 +44,7 @@ struct Known {
 #[derive(Debug, Default)]
 struct OfNode {
     known: BTreeMap<PodRef, Known>,
-    /// Those that faults name, that are not there, and that nobody ever saw.
+    /// Pods that faults name, that do not exist, and that no read ever showed.
     unseen: BTreeSet<PodRef>,
     /// When the node was read last.
     read: Option<Instant>,
@@ -58,7 +59,7 @@ pub struct KnownPods {
 }
 
 impl KnownPods {
-    /// Takes over a read of all pods of a node: of those that its faults name, and of its suspects, what policies ask for.
+    /// Stores a read of all pods of a node: what policies ask for, of the pods that its faults name, and of its suspects.
     pub fn note_node(
         &mut self,
         node: &str,
@@ -87,7 +88,7 @@ impl KnownPods {
         self.tidy();
     }
 
-    /// Takes over a read of the suspects of a DaemonSet.
+    /// Stores a read of the suspects of a DaemonSet.
     pub fn note_set(
         &mut self,
         set: &str,
@@ -101,27 +102,27 @@ impl KnownPods {
         self.tidy();
     }
 
-    /// Forgets what was read of a DaemonSet that is gone, or that has no suspects any more: it is not read again, so nothing
-    /// would take the place of that.
+    /// Forgets the reads of a DaemonSet that is gone, or that has no suspects any more: it is not read again, so no later read
+    /// would replace them.
     pub fn forget_set(&mut self, set: &str) {
         if self.of_sets.remove(set).is_some() {
             self.tidy();
         }
     }
 
-    /// Nobody asks for anything any more.
+    /// No policy asks for pods any more.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Forgets nodes that have not been of interest for long.
+    /// Forgets nodes that have not been of interest for a long time.
     pub fn retain(&mut self, wanted: &BTreeSet<String>, now: Instant) {
         let is_young = |read: Instant| now.saturating_duration_since(read) < REMEMBERED;
         self.of_nodes.retain(|node, of_node| wanted.contains(node) || of_node.read.is_some_and(is_young));
         self.tidy();
     }
 
-    /// What is known of all of them at `now`. Of two reads of one pod the later counts.
+    /// What is known of all pods at `now`. Of two reads of one pod the later one counts.
     pub fn seen(&self, now: Instant) -> BTreeMap<PodRef, PodSeen> {
         let unseen = self.of_nodes.values().flat_map(|of_node| &of_node.unseen);
         let mut all: BTreeMap<PodRef, PodSeen> = unseen.map(|pod| (pod.clone(), PodSeen::Gone)).collect();
@@ -137,7 +138,7 @@ impl KnownPods {
         all
     }
 
-    /// What a pod was like that the API has no more.
+    /// The last known traits of a pod that the API no longer has.
     pub fn gone(&self, pod: &PodRef) -> PodSeen {
         let known = self.of_nodes.values().find_map(|of_node| of_node.known.get(pod)).cloned();
         let last = known.or_else(|| self.of_set(pod));
@@ -183,7 +184,7 @@ impl Known {
     }
 }
 
-/// The same, when it is not there any more.
+/// The same pod, after it no longer exists.
 fn gone(mut known: Known) -> Known {
     known.traits.gone = true;
     known

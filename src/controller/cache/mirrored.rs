@@ -1,4 +1,4 @@
-//! The conditions of a Node that mirror ours, as they stand there.
+//! The current conditions of a Node that mirror the controller's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use crate::core::node_condition::NodeCondition;
 
-/// Who owns the mirrored conditions of a Node: nobody else's writes are under this name.
+/// Field manager of the mirrored conditions of a Node; no other component writes under this name.
 pub const MANAGER: &str = "nrh-node-conditions";
-/// What stands on a Node of the types that are ours to write.
+/// The current conditions of a Node of the types that the mirror writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirroredState {
-    /// Status, reason and transition time, by type, whoever wrote it.
+    /// Status, reason and transition time, by type, from any writer.
     pub conditions: BTreeMap<&'static str, (String, String, Option<Timestamp>)>,
-    /// The types that are under our name; `None` where our name is not on the object.
+    /// The types that the mirror owns; `None` where its manager name is not on the object.
     pub ours: Option<BTreeSet<&'static str>>,
 }
 
@@ -25,13 +25,13 @@ impl MirroredState {
         self.ours.as_ref().is_some_and(|ours| ours.contains(kind))
     }
 
-    /// Whether somebody else has put a condition of this type there.
+    /// Whether another tool has written a condition of this type.
     pub(in crate::controller) fn is_foreign(&self, kind: &str) -> bool {
         self.conditions.contains_key(kind) && !self.is_ours(kind)
     }
 }
 
-/// Reads it off a Node; `None` where there is nothing.
+/// Reads the state from a Node; `None` where there is nothing.
 pub fn standing(node: &Node) -> Option<MirroredState> {
     let managers = node.metadata.managed_fields.as_deref().unwrap_or_default();
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();

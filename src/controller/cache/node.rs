@@ -1,4 +1,4 @@
-//! A Node, stripped to what a decision needs.
+//! A Node, reduced to what a decision needs.
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 
@@ -10,20 +10,20 @@ use crate::core::snapshot::{NodeView, TriState};
 use crate::core::taint::{KeyedTaint, TAINT_KEY, TaintMark};
 use crate::core::text::bounded;
 
-/// Taints by which autoscalers mark a node that they are about to remove.
+/// Taints by which autoscalers mark a node for removal.
 const REMOVAL_TAINTS: [&str; 3] =
     ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"];
-/// Conditions by which Kubernetes says that somebody is at work on the node (KEP-5683).
+/// Conditions by which Kubernetes reports maintenance of the node (KEP-5683).
 const LIFECYCLE_CONDITIONS: [&str; 4] =
     ["MaintenancePlanned", "MaintenanceInProgress", "DrainInProgress", "GracefulNodeShutdownInProgress"];
 
-/// The conditions that the kubelet writes. Others (of node-problem-detector, say) have times of their own.
+/// The conditions that the kubelet writes. Others (of node-problem-detector, for example) have their own times.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// Longest mark that is read: the name of a remediation, and of an effect.
+/// Longest owner annotation that is read: the name of a remediation, and of an effect.
 const LONGEST_MARK: usize = 253 + 1 + "PreferNoSchedule".len();
 
-/// Reads a Node. Images, addresses and the like are left out.
+/// Reads a Node. Images, addresses and similar fields are left out.
 pub fn view(node: &Node) -> NodeView {
     let meta = &node.metadata;
     let labels = meta.labels.clone().unwrap_or_default();
@@ -71,8 +71,8 @@ fn version(told: &str, longest: usize) -> Option<String> {
     (!told.is_empty()).then(|| bounded(told, longest))
 }
 
-/// The marks by which others say that they take the node out of service: such a node is left alone, and it stays
-/// unschedulable even where the cordon was ours.
+/// The marks by which other tools take the node out of service. The controller leaves such a node alone, and it stays
+/// unschedulable even where the cordon was the controller's.
 pub fn maintained(node: &Node) -> Vec<String> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -86,23 +86,23 @@ pub fn maintained(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// The remediation in our cordon mark, if the node carries one.
+/// The remediation in the owner annotation of the controller's cordon, if the node has one.
 pub fn cordoned_by(node: &Node) -> Option<String> {
     mark(node, CORDON_ANNOTATION)
 }
 
-/// The mark of our taint, if the node carries one.
+/// The owner annotation of the controller's taint, if the node has one.
 pub fn tainted_by(node: &Node) -> Option<TaintMark> {
     mark(node, TAINT_ANNOTATION).map(|text| TaintMark::read(&text))
 }
 
-/// A taint with our key.
+/// The effect and value of a taint with the controller's key.
 pub fn keyed(taint: &Taint) -> KeyedTaint {
     let value = taint.value.as_deref().unwrap_or_default();
     KeyedTaint { effect: bounded(&taint.effect, 64), value: bounded(value, 64) }
 }
 
-/// The taints with our key on the node, whoever has put them there.
+/// The taints with the controller's key on the node, whoever has put them there.
 fn keyed_taints(node: &Node) -> impl Iterator<Item = &Taint> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     taints.iter().filter(|taint| taint.key == TAINT_KEY)

@@ -1,11 +1,11 @@
-//! What was read of the pods of `DaemonSet`s: of each its latest read, kept until a later one shows that it is well or gone.
+//! The latest read of each pod of a `DaemonSet`, kept until a later read shows that the pod is well or gone.
 //!
 //! ```text
 //! read of a node ─┐
 //! read of a set ──┼─► PodReads, by pod ─► Snapshot::pods, as read, with the time since
 //! read of a pod ──┘         └─► what is read next: no pod that is not well is left unread
 //! ```
-//! Nothing but a read takes a pod away: a `DaemonSet` that calls itself well says nothing of a pod of it that is still going.
+//! Only a read removes a pod: a `DaemonSet` that calls itself well does not prove that its terminating pod is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct NodeRead {
     terminating: BTreeSet<PodRef>,
 }
 
-/// All that was read. Each read has the time at which it was asked for: what came later it may not show.
+/// All reads. Each read has the time of its request: it may not show what came later.
 #[derive(Debug, Default)]
 pub struct PodReads {
     pods: BTreeMap<PodRef, Read>,
@@ -38,22 +38,23 @@ pub struct PodReads {
 }
 
 impl PodReads {
-    /// Takes over a read of a node: all its pods of `DaemonSet`s, and those of any owner that are being deleted.
+    /// Stores a read of a node: all its pods of `DaemonSet`s, and the pods of any owner that are being deleted.
     pub fn note_node(&mut self, node: &str, found: Vec<SuspectPod>, terminating: BTreeSet<PodRef>, at: Instant) {
         self.pods.retain(|_, read| read.pod.node != node || read.at > at);
         self.nodes.insert(node.to_owned(), NodeRead { at, terminating });
         self.take(found, at);
     }
 
-    /// Takes over a read of a DaemonSet: those of its pods that are not well. `is_told` = whether it would have shown that one.
+    /// Stores a read of a DaemonSet: those of its pods that are not well. `is_told` = whether the read would have shown that
+    /// pod.
     pub fn note_set(&mut self, key: &str, found: Vec<SuspectPod>, is_told: impl Fn(&PodRef) -> bool, at: Instant) {
-        // Whether one that was well is gone, the next read of its node tells.
+        // The next read of the node shows whether a pod that was well is gone.
         let is_over = |pod: &PodRef, read: &Read| is_told(pod) && read.at <= at && !read.pod.is_well();
         self.pods.retain(|pod, read| !is_of(&read.pod, key) || !is_over(pod, read));
         self.take(found, at);
     }
 
-    /// Takes over a read of one pod. `None` = it is gone, or no pod of a DaemonSet any more.
+    /// Stores a read of one pod. `None` = it is gone, or no longer a pod of a DaemonSet.
     pub fn note_pod(&mut self, pod: &PodRef, found: Option<SuspectPod>, at: Instant) {
         if self.pods.get(pod).is_some_and(|read| read.at > at) {
             return;
@@ -71,7 +72,7 @@ impl PodReads {
         }
     }
 
-    /// Forgets the reads of nodes as a whole but of these. Of their pods, those that are not well stay.
+    /// Forgets the reads of whole nodes except these. Their pods that are not well stay.
     pub fn retain_nodes(&mut self, wanted: &BTreeSet<String>) {
         self.nodes.retain(|node, _| wanted.contains(node));
         self.pods.retain(|_, read| !read.pod.is_well() || wanted.contains(&read.pod.node));
@@ -108,7 +109,7 @@ impl PodReads {
         unwell.map(|read| (&read.pod.pod, read.at, is_stuck(read))).collect()
     }
 
-    /// As it was read last.
+    /// The pod, as it was last read.
     pub fn get(&self, pod: &PodRef) -> Option<&SuspectPod> {
         self.pods.get(pod).map(|read| &read.pod)
     }
@@ -139,7 +140,7 @@ fn is_of(pod: &SuspectPod, key: &str) -> bool {
     set_of(pod).is_some_and(|set| set == key)
 }
 
-/// How the pod stands that much later, if nothing has changed.
+/// The pod after that time, if nothing has changed.
 fn aged(pod: &SuspectPod, by: Duration) -> SuspectPod {
     let mut aged = pod.clone();
     aged.without_sandbox = aged.without_sandbox.map(|without| without.saturating_add(by));

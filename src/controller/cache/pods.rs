@@ -1,4 +1,4 @@
-//! Pods of suspects, read on demand: what the kubelet says about a DaemonSet pod that does not come up.
+//! Pods of suspects, read on demand: what the kubelet reports about a DaemonSet pod that does not start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::core::matching::PodTraits;
 use crate::core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use crate::core::text::bounded;
 
-/// Most waiting containers kept per pod, and most failed ones.
+/// Largest number of waiting containers per pod, and of failed ones.
 const MAX_WAITING: usize = 16;
 
 /// The owner that controls a pod.
@@ -21,31 +21,31 @@ pub fn controller(pod: &Pod) -> Option<&OwnerReference> {
     pod.metadata.owner_references.as_deref()?.iter().find(|owner| owner.controller == Some(true))
 }
 
-/// The DaemonSet that a pod names as what controls it. Who makes a pod writes that: see [`super::State::is_of_daemon_set`].
+/// The DaemonSet that a pod names as its controller. The creator of a pod writes that: see [`super::State::is_of_daemon_set`].
 pub fn daemon_set(pod: &Pod) -> Option<&OwnerReference> {
     controller(pod).filter(|owner| owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/"))
 }
 
-/// What policies ask of a pod, as it was read now.
+/// What policies ask of a pod, at the time of the read.
 pub fn traits(pod: &Pod, asked: &BTreeSet<String>) -> PodTraits {
     let none = BTreeMap::new();
     let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
     PodTraits::of(labels, controller(pod).map(|owner| owner.kind.as_str()), asked)
 }
 
-/// Under which names faults know a pod: by its uid, and the mirror of a static pod by the uid that it has on its node.
+/// The names by which faults know a pod: with its uid, and for the mirror of a static pod also with the uid on its node.
 pub fn names(pod: &Pod) -> impl Iterator<Item = PodRef> {
     let named = pod_ref(pod);
     uids(pod).map(move |uid| PodRef { uid: uid.to_owned(), ..named.clone() })
 }
 
-/// The uid of a pod, and for the mirror of a static pod the uid under which the node knows it.
+/// The uid of a pod, and for the mirror of a static pod also its uid on the node.
 pub fn uids(pod: &Pod) -> impl Iterator<Item = &str> {
     let hash = pod.metadata.annotations.as_ref().and_then(|all| all.get("kubernetes.io/config.hash"));
     pod.metadata.uid.as_deref().into_iter().chain(hash.map(String::as_str))
 }
 
-/// Which pod it is.
+/// The reference to a pod.
 pub fn pod_ref(pod: &Pod) -> PodRef {
     PodRef {
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -72,7 +72,7 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
         ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
         age: pod.metadata.creation_timestamp.as_ref().map_or(Duration::ZERO, |time| since(time.0, now)),
         without_sandbox: without_sandbox(status, now),
-        // The timestamp is the request plus the grace period already.
+        // The timestamp already includes the grace period.
         overdue: pod.metadata.deletion_timestamp.as_ref().map(|time| since(time.0, now)),
         waiting: all.into_iter().flatten().filter_map(|c| waiting(c, now)).take(MAX_WAITING).collect(),
         failed: all
@@ -86,7 +86,7 @@ pub fn suspect(pod: &Pod, now: Timestamp) -> Option<SuspectPod> {
     })
 }
 
-/// For how long the kubelet has known the pod and has had no sandbox and no network for it.
+/// How long the kubelet has known the pod without a sandbox and a network for it.
 fn without_sandbox(status: Option<&PodStatus>, now: Timestamp) -> Option<Duration> {
     let status = status?;
     let taken_up = status.start_time.as_ref()?.0;
@@ -112,7 +112,7 @@ fn is_restarted(pod: &Pod, name: &str) -> bool {
     let Some(spec) = pod.spec.as_ref() else { return false };
     let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
     let own = containers.find(|container| container.name == name).map(|container| container.restart_policy.as_deref());
-    // Its own word goes before the pod's.
+    // The container's own policy takes precedence over the pod's.
     match own {
         Some(own) => own.or(spec.restart_policy.as_deref()) == Some("Always"),
         None => false,
@@ -122,7 +122,7 @@ fn is_restarted(pod: &Pod, name: &str) -> bool {
 fn failed(container: &ContainerStatus, now: Timestamp) -> Option<FailedContainer> {
     let ended = container.state.as_ref()?.terminated.as_ref()?;
     let finished = ended.finished_at.as_ref()?.0;
-    // An end still to come, or nothing but an end, tells nothing.
+    // An end in the future, or a successful end, is no failure.
     if ended.exit_code == 0 || finished > now {
         return None;
     }

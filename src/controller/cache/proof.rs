@@ -1,25 +1,25 @@
-//! That the admission policies are in force, as it was proven last.
+//! The last proof that the admission policies are in force.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a proof counts. Longer than some checks in a row that get no answer.
+/// How long a proof is valid: longer than some unanswered checks in a row.
 pub(in crate::controller) const GOOD_FOR: Duration = Duration::from_mins(10);
 
-/// What was proven last.
+/// Result of the last proof.
 #[derive(Debug, Default)]
 pub struct Proof {
-    /// When all policies were in force.
+    /// When all policies were last proven to be in force.
     proven: Option<Instant>,
-    /// What the last check found to be missing.
+    /// What the last check found missing.
     lacks: Vec<String>,
-    /// Why the last check proved nothing, where it did not.
+    /// Why the last check proved nothing, if so.
     failed: Option<String>,
 }
 
 impl Proof {
-    /// Takes over the outcome of a check: what is missing; whether that is news.
+    /// Stores the outcome of a check: what is missing. Returns whether that changed.
     pub fn note(&mut self, lacks: Vec<String>, now: Instant) -> bool {
         let is_news = self.doubt(now).is_some() == lacks.is_empty() || self.lacks != lacks;
         self.proven = if lacks.is_empty() { Some(now) } else { None };
@@ -28,12 +28,12 @@ impl Proof {
         is_news
     }
 
-    /// Takes over that a check proved nothing, and why: the last one that did counts on for a while.
+    /// Stores that a check proved nothing, and why: the last proof stays valid for a while.
     pub fn note_failure(&mut self, why: String) {
         self.failed = Some(why);
     }
 
-    /// Why the policies are not known to be in force; `None` = they were, lately.
+    /// Why the policies are not known to be in force; `None` = they recently were.
     pub fn doubt(&self, now: Instant) -> Option<String> {
         if !self.lacks.is_empty() {
             let lacks = self.lacks.join("; ");
@@ -46,14 +46,14 @@ impl Proof {
         })
     }
 
-    /// What people have to hear of, by a controller that began then: what is missing, or, with nothing, that there was no proof for too
-    /// long. One check that fails is neither.
+    /// What the controller has to report to people; `began` is its start. The list is what is missing; an empty list means that
+    /// there was no proof for too long. A single failed check is not reported.
     pub(in crate::controller) fn complaint(&self, began: Instant, now: Instant) -> Option<&[String]> {
         let is_overdue = now.saturating_duration_since(self.proven.unwrap_or(began)) >= GOOD_FOR;
         (is_overdue || !self.lacks.is_empty()).then_some(&self.lacks)
     }
 
-    /// When the proof runs out.
+    /// When the proof expires.
     pub fn next_change(&self, now: Instant) -> Option<Duration> {
         (self.proven? + GOOD_FOR).checked_duration_since(now)
     }

@@ -1,5 +1,5 @@
-//! A NodeRuntimeHealth, taken apart: the probe's word for the decision, and our own part for comparison
-//! with what it should say.
+//! The parts of a NodeRuntimeHealth: the probe's part for the decision, and the controller's part for the comparison with its
+//! wanted content.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::core::reboot::MAX_BOOT_ID;
 use crate::core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, TriState};
 use crate::core::text::bounded;
 
-/// The controller's part of the object, as it stands in the API.
+/// The controller's part of the object, as it is in the API.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ControllerStatus {
     /// Uid of the object.
@@ -29,27 +29,27 @@ pub struct ControllerStatus {
     pub deleting: bool,
     /// Generation of its spec.
     pub generation: i64,
-    /// The one that its status is about.
+    /// The generation that its status refers to.
     pub observed_generation: Option<i64>,
     /// The kubelet's version.
     pub kubelet_version: Option<String>,
     /// Faults found by the controller.
     pub cluster_faults: Vec<Fault>,
-    /// What is being done.
+    /// The current remediation.
     pub remediation: Option<RemediationStatus>,
-    /// The line that is printed.
+    /// The summary line.
     pub summary: Option<Summary>,
-    /// The node's changes, as they were written down.
+    /// The node's changes, as written in the object.
     pub flap: Option<WrittenFlap>,
     /// All conditions, the probe's too.
     pub conditions: Conditions,
-    /// Sequence number of the last report, to tell whether a look that was asked for has come.
+    /// Sequence number of the last report, to see whether a requested check has arrived.
     pub sequence: Option<u64>,
     /// The fresh check that a person or a roll-out asks for.
     pub check_requested: Option<String>,
-    /// Whether the object cannot be read: then nothing is written to it either.
+    /// Whether the object cannot be read: then the controller does not write to it either.
     pub unreadable: bool,
-    /// Whether it was compared with what is to stand there since it came in, and said the same.
+    /// Whether the controller has compared it with its wanted content since it arrived, and found no difference.
     pub is_settled: bool,
 }
 
@@ -111,7 +111,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
     }
 }
 
-/// A probe of before tells only the worse of the two.
+/// An older probe reports only the worse of the two.
 fn restart(status: &NodeRuntimeHealthStatus) -> RestartView {
     let both = status_of(&status.conditions, ConditionType::RestartSafe);
     let each = status.restart_safe.unwrap_or(RestartSafeStatus { kubelet: both, runtime: both });
@@ -127,7 +127,8 @@ fn restart(status: &NodeRuntimeHealthStatus) -> RestartView {
     }
 }
 
-/// The kubelet's process. Both its start and the report are by the node's clock, so its age holds whatever that shows.
+/// The kubelet's process. Both its start and the report are by the node's clock, so its age is right even where that clock is
+/// wrong.
 fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
     let Some(kubelet) = &status.kubelet else { return KubeletView::default() };
     let made = status.probe.as_ref().and_then(|probe| probe.heartbeat_at);
@@ -147,7 +148,7 @@ fn process(status: &NodeRuntimeHealthStatus) -> KubeletView {
     }
 }
 
-/// Whether the kubelet can start pods: the probe's condition has the last word, its plain look the first.
+/// Whether the kubelet can start pods. The probe's condition wins; its plain reading counts where the condition is Unknown.
 fn kubelet_works(status: &NodeRuntimeHealthStatus, started: Option<bool>) -> TriState {
     match (status_of(&status.conditions, ConditionType::KubeletReady), started) {
         (TriState::Unknown, Some(true)) => TriState::True,
@@ -156,7 +157,7 @@ fn kubelet_works(status: &NodeRuntimeHealthStatus, started: Option<bool>) -> Tri
     }
 }
 
-/// A report that nobody can read: not reported, and held.
+/// A report that cannot be read: the node counts as not reported, and is blocked.
 pub fn unreadable(meta: &ObjectMeta, error: &str) -> (ReportView, ControllerStatus) {
     let why = format!("its NodeRuntimeHealth cannot be read: {}", bounded(error, 200));
     let view = ReportView { node_uid: owner(meta), suspended: Some(why), ..ReportView::default() };
@@ -170,7 +171,7 @@ pub fn unreadable(meta: &ObjectMeta, error: &str) -> (ReportView, ControllerStat
     (view, standing)
 }
 
-/// Brings all ages of a report up to `now`.
+/// Updates all ages of a report to `now`.
 pub fn age(view: &mut ReportView, arrivals: &ReportArrivals, now: Instant) {
     if let Some(heartbeat) = view.heartbeat.as_mut() {
         heartbeat.arrived = arrivals.age(now);
@@ -183,12 +184,12 @@ pub fn age(view: &mut ReportView, arrivals: &ReportArrivals, now: Instant) {
     }
 }
 
-/// What of it a decision reads: not for how long it has stood so, which grows with every heartbeat.
+/// The part that a decision reads. The duration is left out, since it grows with every heartbeat.
 fn safe(view: &RestartView) -> (TriState, TriState, &str) {
     (view.kubelet, view.runtime, &view.message)
 }
 
-/// Whether `new` says something else than `old`, a mere heartbeat aside.
+/// Whether `new` differs from `old`, apart from a mere heartbeat.
 pub fn differs(old: &ReportView, new: &ReportView) -> bool {
     let said = |beat: &Heartbeat| (beat.interval, beat.boot_id.clone(), beat.actions_enabled, beat.kubelet_works);
     let beat = |view: &ReportView| view.heartbeat.as_ref().map(said);

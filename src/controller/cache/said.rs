@@ -1,6 +1,6 @@
-//! The conditions of our reports: one copy of what is said, for all nodes of which it is said.
+//! The conditions of reports: one copy of each text, shared by all nodes with that text.
 //!
-//! Nearly all nodes are well, and a healthy one's conditions are the same sentences everywhere; only their times are its own.
+//! Nearly all nodes are healthy, and the conditions of healthy nodes have the same texts; only the times differ.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::core::snapshot::TriState;
 /// A condition without its time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Said {
-    /// Its type, as it stands in the object.
+    /// Its type, as in the object.
     pub kind: String,
     /// Its status.
     pub status: TriState,
@@ -24,12 +24,12 @@ pub struct Said {
     pub message: String,
 }
 
-/// What stands in a report, and since when.
+/// A condition of a report, and since when it has its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stands {
-    /// What is said.
+    /// Type, status, reason and message.
     pub said: Arc<Said>,
-    /// Since when the status is this one.
+    /// Since when the status has this value.
     pub since: Timestamp,
 }
 
@@ -38,7 +38,7 @@ pub struct Stands {
 pub struct Conditions(Box<[Stands]>);
 
 impl Conditions {
-    /// Reads them off an object.
+    /// Reads them from an object.
     pub fn of(conditions: &[Condition]) -> Self {
         let one = |condition: &Condition| Stands {
             said: Arc::new(Said {
@@ -52,29 +52,29 @@ impl Conditions {
         Self(conditions.iter().map(one).collect())
     }
 
-    /// The one of this type, if it stands there.
+    /// The condition of this type, if the report has it.
     pub fn get(&self, kind: ConditionType) -> Option<&Stands> {
         self.named(kind.as_str())
     }
 
-    /// The one of this type, as it stands in the object.
+    /// The condition of this type, by its name in the object.
     pub fn named(&self, kind: &str) -> Option<&Stands> {
         self.0.iter().find(|one| one.said.kind == kind)
     }
 
-    /// The status of the one of this type; Unknown where it is missing.
+    /// The status of the condition of this type; Unknown where it is missing.
     pub fn status(&self, kind: ConditionType) -> TriState {
         self.get(kind).map_or(TriState::Unknown, |one| one.said.status)
     }
 
-    /// Keeps one copy of what is said, in place of the own ones.
+    /// Replaces the own copies with the shared ones.
     pub fn share(&mut self, shared: &mut Shared<Said>) {
         for one in &mut self.0 {
             one.said = shared.keep(Arc::clone(&one.said));
         }
     }
 
-    /// Gives up what is said; where no other report says it, it is forgotten.
+    /// Releases the shared copies; one that no other report uses is forgotten.
     pub fn give_back(self, shared: &mut Shared<Said>) {
         for one in self.0 {
             shared.release(one.said);

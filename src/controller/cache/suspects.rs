@@ -1,6 +1,6 @@
-//! Reads the pods of suspects, on demand: of `DaemonSet`s that lack pods, of nodes where something is
-//! confirmed or under way, and each pod that is stuck by itself. Never fleet-wide, one call at a time, each bounded in time and
-//! size. Whatever is not well is read until it is well or gone.
+//! Reads the pods of suspects, on demand: of `DaemonSet`s that lack pods, of nodes with a confirmed fault or a remediation, and
+//! each pod that is stuck by itself. It never reads the whole fleet. It sends one call at a time, each bounded in time and
+//! size. It reads a pod that is not well until the pod is well or gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,25 +23,25 @@ use crate::core::policy::{asked_keys, asks_of_pods};
 use crate::core::snapshot::{SuspectPod, TriState};
 use crate::core::stuck;
 
-/// Least time between two reads of one node's pods.
+/// Shortest time between two reads of one node's pods.
 const NODE_EVERY: Duration = Duration::from_secs(5);
-/// Least time between two reads of a DaemonSet's pods, per page.
+/// Shortest time between two reads of a DaemonSet's pods, per page.
 const SET_EVERY: Duration = Duration::from_secs(15);
-/// Least time between two reads of a DaemonSet of which suspects were found.
+/// Shortest time between two reads of a DaemonSet with known suspects.
 const SUSPECT_SET_EVERY: Duration = Duration::from_secs(5);
-/// Least time between two reads of a pod that is stuck.
+/// Shortest time between two reads of a pod that is stuck.
 const STUCK_EVERY: Duration = Duration::from_secs(2);
-/// Least time between two reads of single pods: many that are stuck at a time are each read less often.
+/// Shortest time between two reads of single pods: with many stuck pods, each is read less often.
 const APART: Duration = Duration::from_millis(62);
-/// A pod that is not well and that nothing else reads is read this often.
+/// How often a pod is read that is not well and that nothing else reads.
 const UNREAD_FOR: Duration = Duration::from_mins(5);
-/// Most objects in one answer.
+/// Largest number of objects in one answer.
 const PAGE: u32 = 500;
-/// Most pages of one DaemonSet. A larger one is judged by its nodes' own faults only.
+/// Largest number of pages of one DaemonSet. A larger one is judged only by the faults of its nodes.
 const MAX_PAGES: u32 = 20;
-/// Most pods that are remembered as told of since they cannot be read.
+/// Largest number of unreadable pods that are remembered as reported.
 const MAX_TOLD: usize = 1024;
-/// After a failed read, this long until the next try of the same.
+/// Wait after a failed read, before the next try of the same.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// What is to be read.
@@ -91,14 +91,14 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Lead
     }
 }
 
-/// When a read was asked for: what it shows was so then or later.
+/// When a read was requested: its content was true then or later.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     at: Instant,
     wall: Timestamp,
 }
 
-/// What is due, and when the next one will be.
+/// The read that is due, and when the next one will be.
 #[derive(Debug, Default)]
 struct Due {
     first: Option<Subject>,
@@ -129,8 +129,8 @@ fn due(state: &State, tried: &BTreeMap<Subject, Instant>, now: Instant) -> Due {
     result
 }
 
-/// Pods that are not well, one by one, how often each is read, and when it was: those that are stuck, or are by now if nothing has
-/// changed; and what nothing else reads.
+/// Single pods that are not well, how often each is read, and when it was last read. A pod that is stuck, or is stuck by now if
+/// nothing has changed, is read often. The others are read rarely, for the case that nothing else reads them.
 fn of_pods(state: &State, now: Instant) -> Vec<(Subject, Duration, Option<Instant>)> {
     let every = |is_stuck| if is_stuck { STUCK_EVERY } else { UNREAD_FOR };
     let unwell = state.pod_reads.to_read(now).into_iter();
@@ -168,13 +168,13 @@ struct Found {
 }
 
 impl Found {
-    /// Whether it may be taken over. A node of which one pod cannot be read was not read: that a pod is not stuck, or not there, would
-    /// follow from it. Of a DaemonSet the others are known, on other nodes.
+    /// Whether the result is usable. A read of a node with one unreadable pod does not count, since it would wrongly show that
+    /// this pod is not stuck, or not there. In a read of a DaemonSet the other pods count, as they are on other nodes.
     fn is_of_use(&self, subject: &Subject) -> bool {
         matches!(subject, Subject::Set { .. }) || (self.lost.is_empty() && !self.is_cut)
     }
 
-    /// Takes over a pod. Of a DaemonSet only its suspects are of interest; the rest is dropped page by page.
+    /// Adds a pod. Of a DaemonSet only the suspects are kept; the others are dropped page by page.
     fn note(&mut self, pod: Guarded<Pod>, subject: &Subject, now: Timestamp) {
         match pod.0 {
             Ok(pod) if !matches!(subject, Subject::Set { .. }) || is_suspect(&pod, now) => self.pods.push(pod),
@@ -187,7 +187,7 @@ impl Found {
     }
 }
 
-/// Tells of pods that cannot be read, of each once.
+/// Reports pods that cannot be read, each once.
 fn tell(told: &mut BTreeSet<PodRef>, lost: &[(PodRef, String)]) {
     if told.len() > MAX_TOLD {
         told.clear();
@@ -245,7 +245,7 @@ fn is_suspect(pod: &Pod, now: Timestamp) -> bool {
     pods::suspect(pod, now).is_some_and(|seen| seen.daemon_set.is_some() && !seen.is_well())
 }
 
-/// Takes a read over; whether the decider should know.
+/// Stores the result of a read. Returns whether the decider should run.
 fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked) -> bool {
     let Asked { at, wall } = asked;
     let pods = &found.pods;
@@ -279,14 +279,14 @@ fn take(state: &mut State, subject: &Subject, found: &Found, asked: Asked) -> bo
     }
 }
 
-/// Pods of a node that are being deleted, or that a fault names and the API no longer has.
+/// Pods of a node that are being deleted, or that a fault names and that the API no longer has.
 fn terminating(state: &State, node: &str, pods: &[Pod]) -> BTreeSet<PodRef> {
     let mut found: BTreeSet<PodRef> =
         pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).map(pods::pod_ref).collect();
     let uids: BTreeSet<&str> = pods.iter().flat_map(pods::uids).collect();
     let named = state.snapshot.reports.get(node).into_iter().flat_map(|view| &view.faults);
     for pod in named.filter_map(|reported| reported.fault.subject.pod.as_ref()) {
-        // The mirror of a static pod may be missing while the pod runs; its name tells it apart.
+        // The mirror of a static pod may be missing while the pod runs; the node name at its end identifies it.
         let is_static = pod.name.ends_with(&format!("-{node}"));
         if !uids.contains(pod.uid.as_str()) && !is_static {
             found.insert(pod.clone());
@@ -295,7 +295,7 @@ fn terminating(state: &State, node: &str, pods: &[Pod]) -> BTreeSet<PodRef> {
     found
 }
 
-/// The pods that faults of a node name, and those of its open remediation: a fault may be out of sight for a moment.
+/// The pods that faults of a node name, and those of its open remediation: a fault may be missing from a report for a moment.
 fn named(state: &State, node: &str) -> BTreeSet<PodRef> {
     let faults = state.snapshot.reports.get(node).into_iter().flat_map(|view| &view.faults);
     let of_remediation = state.open_remediation(node).into_iter().flat_map(|remediation| &remediation.faults);
@@ -303,8 +303,8 @@ fn named(state: &State, node: &str) -> BTreeSet<PodRef> {
     faults.filter_map(|reported| pod_of(&reported.fault)).chain(in_remediation).cloned().collect()
 }
 
-/// Takes over what policies ask of these pods: of the suspects, and where they are all of a node of those that its faults name.
-/// Nothing where no policy asks.
+/// Stores what policies ask of these pods: of the suspects, and after a read of a node also of the pods that its faults name.
+/// Stores nothing where no policy asks.
 fn note_pods(state: &mut State, subject: &Subject, suspects: &[SuspectPod], pods: &[Pod], at: Instant) {
     if !asks_of_pods(&state.snapshot.policies) {
         return state.known_pods.clear();

@@ -1,10 +1,10 @@
-//! The template of a hand-off, as it was read last.
+//! The template of a hand-off, as last read.
 
-/// How a template stands.
+/// Result of reading a template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplateRead {
-    /// What the controller lacks to use it, one sentence each; nothing = it may.
+    /// What the controller lacks to use it, one sentence each; empty = it may use it.
     pub lacks: Vec<String>,
-    /// Its uid and generation, where it is there and may be read.
+    /// Its uid and generation, where it exists and may be read.
     pub version: Option<String>,
 }

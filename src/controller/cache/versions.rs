@@ -1,16 +1,17 @@
-//! Which version of each object we hold, and which objects a re-list has shown to be gone.
+//! Which version of each object the cache holds, and which objects a re-list has shown to be gone.
 //!
-//! Objects come in by three ways: the watch, re-lists after an interruption, and the answers to our own
-//! writes. The newest version wins, whichever way it came: also over an answer that was read before the object was deleted, and
-//! that comes after the watch has told so.
+//! Objects arrive in three ways: by the watch, by re-lists after an interruption, and as answers to the controller's own
+//! writes. The newest version wins, whichever way it came. It also wins over an answer that was read before the object was
+//! deleted, and that arrives after the watch has reported the deletion.
 //!
-//! Within one history of etcd versions only rise. A list, or the answer to a write, that was asked for when an object was known at
-//! some version shows that version or a later one; what shows an older one belongs to another history: etcd was restored from a
-//! backup. Then nothing that is held may be trusted: neither objects, nor deletions, nor the ledger, and whatever is older than what
-//! we hold would be no news for ever. So that is [noted](AllVersions::went_back), and the process ends: the next one reads all anew.
-//! To mend this in place would take more than these versions, since a watch that runs does not begin anew for it: one from a version
-//! that the new history has not reached is no error to the API server, it only stays silent until then. Where each list stays away
-//! for that reason heartbeats are missed, and the answer to what is written about that shows it.
+//! Within one history of etcd versions only rise. A list or a write that was sent when an object was known at some version
+//! shows that version or a later one. An older version belongs to another history: etcd was restored from a backup. Then
+//! nothing in the cache is valid: neither objects, nor deletions, nor the ledger. The cache would also never take an object as
+//! new whose version is older than the one it holds. So the cache [records](AllVersions::went_back) that, and the process ends:
+//! the next one reads everything again. These versions alone do not suffice for a repair in place, since a running watch does
+//! not restart. A watch from a version that the new history has not reached is no error to the API server: the watch stays
+//! silent until then. Where no re-list happens for that reason, heartbeats are missed, and the answer to the status write about
+//! that shows the other history.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,33 +19,33 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::AllVersions;
 
-/// Most deletions of a kind that are remembered: many more than there are while one call is out.
+/// Largest number of remembered deletions of a kind: many more than happen during one call.
 const DELETIONS: usize = 1024;
 
 /// Versions of the objects of one kind, by key.
 #[derive(Debug, Default)]
 pub struct Versions {
     known: BTreeMap<String, u64>,
-    /// Keys seen since a re-list began, ours written meanwhile included, each with its newest version.
+    /// Keys seen since a re-list began, each with its newest version. Objects that the controller wrote meanwhile are included.
     listing: Option<BTreeMap<String, u64>>,
-    /// At which version objects were deleted.
+    /// The version at which each object was deleted.
     deleted: BTreeMap<String, u64>,
-    /// The same in the order in which it was told.
+    /// The same, in the order of the reports.
     deletions: VecDeque<(String, u64)>,
-    /// The first object that was older than it can be: which one, and how.
+    /// The first object that was older than possible: which one, and how.
     went_back: Option<String>,
     synced: bool,
 }
 
-/// The version as a number: they only rise. 0 for one that is not a number, which is then always taken.
+/// The version as a number, since versions only rise. 0 where it is not a number; such an object is always taken.
 pub fn version_of(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 impl Versions {
-    /// Notes an object; whether it is news.
+    /// Records an object. Returns whether it is newer than the known one.
     pub fn is_news(&mut self, key: &str, version: u64) -> bool {
-        // One that was made anew under the same name is newer.
+        // One that was created again under the same name is newer.
         if version != 0 && self.deleted.get(key).is_some_and(|deleted| version <= *deleted) {
             return false;
         }
@@ -65,10 +66,10 @@ impl Versions {
         }
     }
 
-    /// Notes a deletion; whether the object we hold is the one that was deleted.
+    /// Records a deletion. Returns whether it removes the object that the cache holds.
     pub fn is_gone(&mut self, key: &str, version: u64) -> bool {
         match self.known.get(key) {
-            // Re-created since: the deletion is old news.
+            // Re-created since: the deletion is outdated.
             Some(known) if version != 0 && *known > version => false,
             _ => {
                 if let Some(seen) = self.listing.as_mut() {
@@ -99,14 +100,15 @@ impl Versions {
         self.listing = Some(BTreeMap::new());
     }
 
-    /// A re-list is complete: the keys that it did not show. An object that we wrote while it ran may be
-    /// missing in it and still be there, so it stays. Those that are gone are remembered like any deletion: a read of before
-    /// that may still be answered. At which version they went nobody has told; they were there at the one that is known.
+    /// A re-list is complete. Returns the keys that it did not show. An object that the controller wrote during the re-list may
+    /// be missing in it and still exist, so it stays. The gone ones are remembered like any deletion, since an earlier read may
+    /// still be answered. Nothing has reported the version of their deletion; the last known version stands for it.
     ///
-    /// An object may be known at a version that a page is older than, since we wrote it meanwhile: then that version was seen
-    /// meanwhile, too. One that was only seen older than it was known before is of [another history](AllVersions::went_back). So
-    /// is, wrongly, one that was deleted while no watch told so, and that a read of long before showed while the list ran: it would
-    /// stay for ever, as if it were there, so it is well that all is read anew.
+    /// An object may be known at a newer version than a page shows, since the controller wrote it meanwhile: then that version
+    /// was seen meanwhile, too. An object that was only seen at an older version than known before is of [another
+    /// history](AllVersions::went_back). One wrong case remains: an object was deleted without a report by the watch, and a
+    /// much earlier read showed it during the list. That object would stay in the cache for ever, so it is right that the next
+    /// process reads everything again.
     pub fn finish(&mut self) -> Vec<String> {
         self.synced = true;
         let Some(seen) = self.listing.take() else { return Vec::new() };
@@ -125,13 +127,13 @@ impl Versions {
         gone
     }
 
-    /// The newest version at which an object was there, or went, as far as is known; 0 where nothing is known of it. To be asked
-    /// for before a call is sent, for [`Self::note_answer`].
+    /// The newest known version at which an object existed or was deleted; 0 where nothing is known of it. The caller asks for
+    /// it before it sends a call, for [`Self::note_answer`].
     pub fn latest(&self, key: &str) -> u64 {
         self.known.get(key).max(self.deleted.get(key)).copied().unwrap_or_default()
     }
 
-    /// Notes at which version an object was in the answer to a call that was sent when its latest version was `before`.
+    /// Records the version of an object in the answer to a call; `before` is its latest version when the call was sent.
     pub fn note_answer(&mut self, key: &str, before: u64, answered: u64) {
         let is_older = answered != 0 && answered < before;
         if is_older && self.went_back.is_none() {
@@ -146,8 +148,8 @@ impl Versions {
 }
 
 impl AllVersions {
-    /// The first kind of which an object was older than it can be, and how: the API server tells of another history than the one
-    /// that is held.
+    /// The first kind with an object that was older than possible, and how: the API server serves another history than the one
+    /// in the cache.
     pub fn went_back(&self) -> Option<(&'static str, &str)> {
         self.all().into_iter().find_map(|(kind, versions)| Some((kind, versions.went_back.as_deref()?)))
     }
@@ -219,17 +221,18 @@ mod tests {
             versions.finish();
             all(versions)
         };
-        // The same, a newer one, a page that is older than our own write meanwhile, and a read of long before.
+        // The same version, a newer one, a page that is older than the controller's own write meanwhile, and a much earlier
+        // read.
         let fine: [&[u64]; 5] = [&[90], &[91], &[95, 91], &[80, 90], &[]];
         for meanwhile in fine {
             assert_eq!(listed(90, meanwhile).went_back(), None, "{meanwhile:?}");
         }
-        // A version that is no number says nothing.
+        // A version that is not a number proves nothing.
         assert_eq!(listed(0, &[80]).went_back(), None);
         assert_eq!(listed(90, &[0]).went_back(), None);
         let restored = listed(90, &[80]);
         assert_eq!(restored.went_back(), Some(("nodes", "a: expected version 90 or a later one, found 80")));
-        // Our own write meanwhile is of that history, too.
+        // The controller's own write meanwhile is of that history, too.
         assert!(listed(90, &[80, 81]).went_back().is_some());
     }
 

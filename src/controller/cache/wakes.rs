@@ -1,4 +1,5 @@
-//! How often news of one node wake the decider: a node that writes without end, its report or its Node, costs the others nothing.
+//! Limits how often changes of one node wake the decider: a node whose report or Node changes without end costs the others
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,9 +8,10 @@ use tokio::time::Instant;
 
 use super::fold::Changed;
 
-/// Least time between two wakes by one node in the long run.
+/// Shortest time between two wakes by one node on average.
 pub const EACH: Duration = Duration::from_secs(1);
-/// So many may come at once: a node that falls sick, and the answers to what is done there, are never kept waiting.
+/// Number of wakes that may come at once: the changes of a node that becomes faulty, and the answers to its remediation, never
+/// wait.
 const AT_ONCE: u32 = 10;
 
 /// The wakes by each node.
@@ -17,12 +19,12 @@ const AT_ONCE: u32 = 10;
 pub struct Wakes(BTreeMap<String, Instant>);
 
 impl Wakes {
-    /// What news of a node that came at `now` come to.
+    /// The effect of a change of a node at `now`.
     pub fn news(&mut self, node: &str, matters: bool, now: Instant) -> Changed {
         if !matters {
             return Changed::Nothing;
         }
-        // When the node will have used up no more than its share.
+        // The time at which the node's use is back within its share.
         let even = self.0.get(node).copied().unwrap_or(now).max(now);
         if even.saturating_duration_since(now) > EACH * (AT_ONCE - 1) {
             return Changed::MattersSoon;

@@ -1,4 +1,4 @@
-//! The watches: each kind's objects into the state, for as long as the process runs.
+//! The watches: they store each kind's objects in the state, for as long as the process runs.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -21,12 +21,13 @@ use crate::api::{
     RemediationPolicy,
 };
 
-/// Objects in one answer to a first list. While it is read, an answer takes several times its size in memory, which is not
-/// given back to the system afterwards: with 500 of a thousand nodes, more than all that is kept of them.
+/// Objects in one answer to a first list. While an answer is parsed, it takes several times its size in memory, which the
+/// process does not return to the system afterwards. With 500 of a thousand nodes that is more than everything that is kept of
+/// them.
 const PAGE: u32 = 100;
 
-/// Watches everything. Ends only when a watch ends, which none does: whoever calls it treats that as the
-/// end of the process.
+/// Watches everything. Returns only when a watch ends, which normally never happens: the caller treats that as the end of the
+/// process.
 pub async fn run(client: Client, cache: Arc<Cache>) {
     let all = watcher::Config::default().page_size(PAGE);
     let ours = all.clone().labels(OPERATION_LABEL);
@@ -56,7 +57,7 @@ where
                 Changed::Nothing => {}
             },
             Ok(None) => return,
-            // The stream goes on by itself, after a pause; what we hold stays and grows old visibly.
+            // The stream retries by itself, after a pause. The cached objects stay, and their age shows.
             Err(error) => tracing::warn!(error = %error, kind = std::any::type_name::<K>(), "watch interrupted"),
         }
     }

@@ -1,4 +1,4 @@
-//! Whether the controller may use a kind of object, and what is said where it may not.
+//! Checks whether the controller may use a kind of object, and words the message if it may not.
 
 use k8s_openapi::api::authorization::v1::ResourceAttributes;
 
@@ -27,7 +27,7 @@ pub(super) async fn may(
     is_allowed(calls, attributes).await
 }
 
-/// What is said where a right is lacking.
+/// The message for a missing right.
 pub(super) fn no_right(template: &TemplateRef, kind: &Kind, verbs: &[&str]) -> String {
     format!(
         "handOff to {template}: the controller may not {} {}.{} in namespace {}: give it a ClusterRole with that right and the \

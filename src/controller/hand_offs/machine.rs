@@ -1,8 +1,8 @@
-//! The Machine behind a node. Remediators of infrastructure providers (Metal3, say) learn from the owner of their object which
+//! The Machine of a node. Remediators of infrastructure providers (Metal3, say) learn from the owner of their object which
 //! machine is meant, and do nothing without one.
 //!
-//! A Node names its Machine in annotations, which its own kubelet may write: only a Machine that names this Node in turn is
-//! believed, or one node could have another one rebooted.
+//! A Node names its Machine in annotations, which its own kubelet may write. So the controller accepts only a Machine that also
+//! names this Node. Otherwise one node could cause the reboot of another.
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -26,12 +26,12 @@ const CLUSTER_API_MARKS: [&str; 2] = ["cluster.x-k8s.io/machine", "cluster.x-k8s
 const MACHINE_API: &[&str] = &["machine.openshift.io/v1beta1"];
 /// Namespace and name of a Node's Machine of `OpenShift`.
 const MACHINE_API_MARK: &str = "machine.openshift.io/machine";
-/// Annotations by which people keep everybody's remediation off a Machine of Cluster API.
+/// Annotations by which people exclude a Machine of Cluster API from every remediation.
 const OPT_OUTS: [&str; 2] = ["cluster.x-k8s.io/paused", "cluster.x-k8s.io/skip-remediation"];
-/// Longest name that is repeated to people.
+/// Maximum length of a name that is repeated to people.
 const LONGEST: usize = 253;
 
-/// A Machine by a Node's word, which proves nothing yet.
+/// A Machine that a Node names, which proves nothing yet.
 #[derive(Debug, PartialEq, Eq)]
 struct Named {
     versions: &'static [&'static str],
@@ -49,11 +49,11 @@ fn named(node: &Node) -> Option<Named> {
         let (namespace, name) = mark(MACHINE_API_MARK)?.split_once('/')?;
         (MACHINE_API, namespace, name)
     };
-    // It becomes part of a path.
+    // The name becomes part of a path.
     is_subdomain(name).then(|| Named { versions, namespace: bounded(namespace, LONGEST), name: name.to_owned() })
 }
 
-/// The node's Machine as an owner of what is made in that namespace; else why there is none, with which nothing may be made.
+/// The node's Machine as an owner of objects in that namespace; otherwise why there is none. Then nothing may be created.
 pub async fn owner(calls: &Calls, node: &Node, namespace: &str) -> Result<Result<OwnerReference, String>, CallError> {
     let of_node = node.name_any();
     let Some(named) = named(node) else {
@@ -64,7 +64,7 @@ pub async fn owner(calls: &Calls, node: &Node, namespace: &str) -> Result<Result
         )));
     };
     let what = format!("Machine {}/{} of Node {of_node}", named.namespace, named.name);
-    // An owner is looked for in the namespace of what it owns.
+    // The garbage collector looks for an owner in the namespace of the object that it owns.
     if named.namespace != namespace {
         return Ok(Err(format!("{what}: expected it in namespace {namespace}, that of the template")));
     }
@@ -78,15 +78,15 @@ pub async fn owner(calls: &Calls, node: &Node, namespace: &str) -> Result<Result
     Ok(believed(&machine, &kind, node).map_err(|why| format!("{what} {why}")))
 }
 
-/// The Machine as an owner, where it names the Node in turn and nobody wants it left alone.
+/// The Machine as an owner, if it also names the Node and nobody has excluded it from remediation.
 fn believed(machine: &DynamicObject, kind: &Kind, node: &Node) -> Result<OwnerReference, String> {
     if machine.metadata.deletion_timestamp.is_some() {
         return Err("is being deleted".to_owned());
     }
     let says = |key: &str| machine.data.pointer(&format!("/status/nodeRef/{key}")).and_then(Value::as_str);
     let is_its = says("name") == Some(node.name_any().as_str());
-    // Newer versions give no uid. Where Machines of several clusters stand side by side a name is that of several Nodes: then it has to
-    // be the same machine by the provider's word, which no kubelet can change once it is set.
+    // Newer versions give no uid. If Machines of several clusters exist side by side, several Nodes may have the same name. Then
+    // the provider id must match, which no kubelet can change once it is set.
     let uid = says("uid").filter(|uid| !uid.is_empty());
     let provider = machine.data.pointer("/spec/providerID").and_then(Value::as_str).filter(|id| !id.is_empty());
     let of_node = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
@@ -125,7 +125,7 @@ async fn first_served(calls: &Calls, versions: &[&str]) -> Result<Option<Kind>, 
     Ok(None)
 }
 
-/// What is lacking to find the Machines behind nodes that are handed off by this template.
+/// What the controller lacks to find the Machines of nodes that are handed off by this template.
 pub async fn lacking(calls: &Calls, template: &TemplateRef) -> Result<Vec<String>, CallError> {
     let mut unread = None;
     for versions in [CLUSTER_API, MACHINE_API] {

@@ -1,5 +1,5 @@
-//! Whether the controller may use the remediators that policies name. What it lacks makes a policy invalid before anything
-//! rests on it; as long as nobody knows, such a step is held.
+//! Checks whether the controller may use the remediators that policies name. A missing right makes a policy invalid before
+//! anything depends on it. While this is unknown, such a step is blocked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::controller::cache::{Cache, State};
 use crate::controller::calls::{CallError, Calls, bounded_opt};
 use crate::core::hand_off::TemplateRef;
 
-/// How often it is looked whether something is to be asked.
+/// How often the controller checks whether a question is due.
 const LOOK: Duration = Duration::from_secs(2);
-/// Time until it is asked again: what is in order, what is lacking, what gave no answer.
+/// Time until the next check after each result: all rights exist, something is lacking, no answer.
 const AGAIN: [Duration; 3] = [Duration::from_mins(5), Duration::from_secs(30), Duration::from_secs(15)];
-/// What is done to the remediator's objects.
+/// The verbs that the controller uses on the remediator's objects.
 const VERBS: [&str; 4] = ["create", "get", "patch", "delete"];
 
-/// Uid and generation of a template: what it contains changes with neither of them, or not at all.
+/// Uid and generation of a template. Its content cannot change while both stay the same.
 pub fn version(template: &DynamicObject) -> String {
     let meta = &template.metadata;
-    // A kind that counts no generations has a version that rises with each write.
+    // A kind without generations has a resource version that rises with each write.
     let generation = meta.generation.map(|number| number.to_string()).or_else(|| meta.resource_version.clone());
     format!("{}/{}", meta.uid.as_deref().unwrap_or_default(), generation.unwrap_or_default())
 }
 
-/// Asks for every template that a policy names, again and again, for as long as it runs.
+/// Checks every template that a policy names, repeatedly, for as long as the process runs.
 pub async fn run(calls: Calls, cache: Arc<Cache>) {
     let mut tried: BTreeMap<TemplateRef, Instant> = BTreeMap::new();
     loop {
@@ -44,7 +44,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>) {
                         cache.wake();
                     }
                 }
-                // The last verdict stands; without one its steps are held.
+                // The last result remains. Without one the steps of the template are blocked.
                 Err(error) => {
                     tracing::warn!(template = %template, error = error.line(), "rights of a hand-off are not known");
                 }
@@ -69,7 +69,7 @@ fn due(state: &State, tried: &mut BTreeMap<TemplateRef, Instant>, now: Instant) 
     named.into_iter().filter(is_due).collect()
 }
 
-/// How a template stands; an error where that cannot be known now.
+/// The state of a template; an error if it cannot be known now.
 ///
 /// # Errors
 /// A call that failed.

@@ -1,7 +1,8 @@
-//! Writes what is known: one NodeRuntimeHealth per Node, its controller's part, and the policies' status.
+//! Writes statuses: one NodeRuntimeHealth per Node with the controller's part of it, and the status of the policies and the
+//! config.
 //!
-//! It runs beside the acts and never in their way. It holds nothing of its own: whatever is dropped or fails
-//! is found to differ, and written, the next time.
+//! The writer runs beside the actions and never delays them. It keeps no queue: it finds a dropped or failed write as a
+//! difference in the next round, and writes it then.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -41,40 +42,40 @@ use crate::controller::leader::Leadership;
 use crate::core::along::Along;
 use crate::core::plan::NodeStatusView;
 
-/// Most writes at the same time.
+/// Largest number of concurrent writes.
 const AT_ONCE: usize = 8;
-/// Most writes in one round; the rest is found again in the next.
+/// Largest number of writes in one round; the next round finds the rest.
 const ROUND: usize = 256;
-/// Least time between two rounds.
+/// Shortest time between two rounds.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Something is looked for at least this often.
+/// The writer runs a round at least this often.
 const REPAIR: Duration = Duration::from_secs(30);
-/// Every node is compared again at least this often, also where neither its object nor what is to stand there has changed.
+/// The writer compares every node at least this often, also where neither its object nor its wanted status has changed.
 const REPAIR_ALL: Duration = Duration::from_mins(5);
-/// Least time between two writes about one node where only words differ.
+/// Shortest time between two writes about one node where only texts differ.
 const WORDS_EVERY: Duration = Duration::from_secs(15);
-/// More nodes than this that differ at a time are a crowd. What is told of them takes the API server's time from what is done
-/// for them, and most of it would be told otherwise a moment later.
+/// More differing nodes than this in one round are a crowd. Status writes then take API server time from the remediation of these
+/// nodes, and most of them are outdated a moment later.
 const CROWD: usize = 32;
-/// For how long that is so after the last round in which it was.
+/// How long the crowd limits apply after the last round with a crowd.
 const CROWD_LASTS: Duration = Duration::from_secs(10);
-/// Least time between two writes about one node in a crowd: the first is written at once.
+/// Shortest time between two writes about one node in a crowd; the first write is immediate.
 const CROWD_EVERY: Duration = Duration::from_secs(5);
-/// The same where only words differ.
+/// The same where only texts differ.
 const CROWD_WORDS_EVERY: Duration = REPAIR;
-/// Writes a second that say that a node was watched for long enough: 10,000 of them take eight minutes.
+/// Writes a second that report a node as watched for long enough: 10,000 of them take eight minutes.
 const WATCHED_RATE: u128 = 20;
-/// Most of them in one round.
+/// Largest number of such writes in one round.
 const WATCHED_ROUND: u128 = 100;
-/// Wait after a write that failed, before the same object is tried again.
+/// Wait after a failed write, before the next try on the same object.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
 /// Key of the only `RemediationConfig`.
 const CONFIG: &str = "config";
 
-/// Wait before a third fresh check in a row; doubled with each one more.
+/// Wait before a third fresh check in a row; doubled with each further one.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Longest wait before another one.
+/// Longest wait before a further check.
 const AGAIN_MOST: Duration = Duration::from_secs(40);
 
 /// One write that is due.
@@ -90,7 +91,7 @@ enum Write {
     Node { node: String, part: Box<NodePart> },
     /// Write a policy's status.
     Policy { name: String, status: Box<RemediationPolicyStatus> },
-    /// Write the status of the `RemediationConfig`, and tell whether it begins or ends to suspend all remediation.
+    /// Write the status of the `RemediationConfig`, and report whether it begins or ends to suspend all remediation.
     Config { status: Box<RemediationConfigStatus>, is_news: bool },
 }
 
@@ -105,43 +106,43 @@ impl Write {
     }
 }
 
-/// The look that was last asked of a probe.
+/// The last check that the controller requested from a probe.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     number: u64,
-    /// Sequence of its last report when it was asked: another one is the answer.
+    /// Sequence of the last report at the time of the request; a different sequence is the answer.
     at: Option<u64>,
     when: Instant,
-    /// How many were asked for in a row.
+    /// Number of requests in a row.
     count: u32,
 }
 
-/// What is asked of a probe in this round.
+/// What the controller requests from a probe in this round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// Nothing, or it is asked for.
+    /// Nothing, or the request is already written.
     Nothing,
     Now(u64),
     Later,
 }
 
-/// What a comparison has come to.
+/// Result of a comparison.
 #[derive(Debug)]
 enum Compared {
-    /// What stands is what is to stand.
+    /// The current status is the wanted one.
     Same,
-    /// It differs, and is written later.
+    /// It differs; the writer writes it later.
     PutOff,
-    /// It is written now.
+    /// The writer writes it now.
     Due(Write),
 }
 
-/// What is left in one round, and what waits for a later one.
+/// What is left in one round, and what waits for a later round.
 #[derive(Debug)]
 struct Budget {
-    /// Writes that say that a node was watched for long enough.
+    /// Writes that report a node as watched for long enough.
     watched: u128,
-    /// Nodes that differ, and about which it was written a moment ago.
+    /// Nodes that differ, and whose last write is too recent.
     put_off: usize,
 }
 
@@ -157,16 +158,16 @@ pub struct StatusWriter {
     asked: BTreeMap<String, Asked>,
     written: BTreeMap<String, Instant>,
     not_before: BTreeMap<String, Instant>,
-    /// What was last compared, and when that was done with all nodes.
+    /// The status views of the last comparison, and when all nodes were last compared.
     compared: (Arc<StatusViews>, Option<Instant>),
-    /// Until when it counts that many nodes differed at a time.
+    /// Until when the crowd limits apply.
     crowded_until: Option<Instant>,
-    /// When it was last written of nodes that they were watched for long enough.
+    /// When the writer last had room to report nodes as watched for long enough.
     watched_at: Instant,
 }
 
 impl StatusWriter {
-    /// A writer of what `outlook` says.
+    /// A writer of the status views in `outlook`.
     pub fn new(
         calls: Calls,
         cache: Arc<Cache>,
@@ -194,8 +195,8 @@ impl StatusWriter {
         }
     }
 
-    /// Writes while this process leads. Ends only when etcd was restored from a backup under us: whoever calls it treats that as the
-    /// end of the process.
+    /// Writes while this process leads. Returns when etcd was restored from a backup during the run, or when the sender of the
+    /// status views is gone: the caller treats that as the end of the process.
     pub async fn run(mut self) {
         loop {
             let full = self.round().await;
@@ -219,8 +220,8 @@ impl StatusWriter {
         }
     }
 
-    /// Whether the API server tells of another history than the one that is held, as a list or the answer to a write has shown. All
-    /// that would be written goes by what is held, and no answer to it would be news.
+    /// Whether the API server serves another history than the one in the cache, as a list or the answer to a write has shown.
+    /// All writes depend on the cache, and the cache would take no answer to them as newer.
     fn is_another_history(&self) -> bool {
         let state = self.cache.lock();
         let Some((kind, found)) = state.versions.went_back() else { return false };
@@ -233,17 +234,17 @@ impl StatusWriter {
         true
     }
 
-    /// How long nothing has to be compared where no plan comes: a comparison of all nodes costs as much as a decision.
+    /// How long no comparison is needed while no plan arrives: a comparison of all nodes costs as much as a decision.
     fn rest(&self) -> Duration {
         let is_held_back = !self.not_before.is_empty() || !self.written.is_empty();
         if is_held_back { AFTER_FAILURE } else { REPAIR }
     }
 
-    /// One round; whether there is more to write.
+    /// One round. Returns whether there is more to write.
     async fn round(&mut self) -> bool {
         let now = Instant::now();
         if self.leadership.term(now).is_none() {
-            // Whoever leads meanwhile writes, too.
+            // Another leader writes meanwhile, too.
             self.compared.1 = None;
             return false;
         }
@@ -254,7 +255,7 @@ impl StatusWriter {
         let full = writes.len() >= ROUND;
         let (calls, cache, events, leadership) = (&self.calls, &self.cache, &self.events, &self.leadership);
         let runs = writes.into_iter().map(|write| async move {
-            // A term may end in the middle of a long round.
+            // A term may end during a long round.
             let lead = leadership.term(Instant::now()).is_some();
             let result = if lead { carry_out(calls, cache, events, &write).await } else { Ok(()) };
             (write.key(), result)
@@ -394,7 +395,7 @@ impl StatusWriter {
         Compared::Due(Write::Node { node: node.to_owned(), part: Box::new(part) })
     }
 
-    /// Whether nothing was written about the node for that long.
+    /// Whether the last write about the node is at least `least` ago.
     fn min_interval_elapsed(&self, node: &str, now: Instant, least: Duration) -> bool {
         self.rested(&format!("node {node}"), now, least)
     }
@@ -403,8 +404,8 @@ impl StatusWriter {
         self.written.get(key).is_none_or(|at| now.saturating_duration_since(*at) >= least)
     }
 
-    /// The fresh check to ask for: one at a time, the next when the one before is answered. Where the answers do not help, as from a
-    /// probe that cannot look, later and later.
+    /// The fresh check to request. There is one request at a time; the next one follows the answer to the last. Where the
+    /// answers do not help, as from a probe that cannot check, the waits grow.
     fn look(
         &mut self,
         node: &str,
@@ -434,7 +435,8 @@ impl StatusWriter {
     }
 }
 
-/// Least time after the last of so many checks in a row that did not help. One may be answered by a report that was on its way.
+/// Shortest wait after the last of `count` checks in a row that did not help. A report that was already on its way may answer
+/// one.
 fn again_after(count: u32) -> Duration {
     let doubled = AGAIN.saturating_mul(1_u32.checked_shl(count.saturating_sub(2)).unwrap_or(u32::MAX));
     if count < 2 { Duration::ZERO } else { doubled.min(AGAIN_MOST) }
@@ -447,7 +449,7 @@ async fn carry_out(calls: &Calls, cache: &Cache, events: &Events, write: &Write)
         Write::Look { node, node_uid, row, ask } => {
             let command = Command { calls, cache, node, uid: node_uid };
             match command.ask_look(row.as_ref(), ask).await {
-                // The watch brings it.
+                // The watch delivers the object.
                 Err(error) if error.is_conflict() => Ok(()),
                 answer => answer,
             }
@@ -480,7 +482,7 @@ async fn carry_out(calls: &Calls, cache: &Cache, events: &Events, write: &Write)
     }
 }
 
-/// Writes the whole status of an object, which is the controller's; what the object is.
+/// Writes the whole status of an object, which the controller owns. Returns the object's metadata.
 async fn write_status<K>(
     calls: &Calls,
     cache: &Cache,
@@ -500,8 +502,8 @@ where
     Ok(about)
 }
 
-/// Fields of ours that stand otherwise after an apply: it takes away only what we have applied, not what somebody else wrote
-/// there. As a merge patch that removes them; what is ours in them is written in the next round.
+/// The controller's fields that still differ after an apply, as a merge patch that removes them. An apply removes only what the
+/// controller has applied, not what others wrote there. The next round writes the controller's own values again.
 fn foreign(written: &Guarded<NodeRuntimeHealth>, part: &NodePart) -> Option<serde_json::Value> {
     let status = written.0.as_ref().ok()?.status.as_ref()?;
     let fields = [
@@ -518,7 +520,7 @@ fn apply() -> PatchParams {
     PatchParams::apply(CONTROLLER_MANAGER).force()
 }
 
-/// Everything the controller owns in the object: what an apply leaves out is removed.
+/// All fields that the controller owns in the object: the API server removes those that an apply leaves out.
 fn node_patch(part: &NodePart) -> serde_json::Value {
     let mut status = json!({
         "observedGeneration": part.observed_generation,
@@ -538,20 +540,20 @@ fn node_patch(part: &NodePart) -> serde_json::Value {
     json!({"apiVersion": NodeRuntimeHealth::api_version(&()), "kind": NodeRuntimeHealth::kind(&()), "status": status})
 }
 
-/// The latest version of an object that is known before a call about it is sent.
+/// The latest known version of an object, read before the controller sends a call about it.
 fn latest<K: Ingest>(cache: &Cache, key: &str) -> u64 {
     let state: &mut State = &mut cache.lock();
     K::versions(state).latest(key)
 }
 
-/// Takes the answer to a call over that was sent when the object's latest version was `before`.
+/// Stores the answer to a call; `before` is the object's latest version when the call was sent.
 fn fold<K: Ingest>(cache: &Cache, before: u64, object: K) {
     let state: &mut State = &mut cache.lock();
     K::versions(state).note_answer(&K::key(object.meta()), before, version_of(object.meta()));
     object.fold(state, Instant::now());
 }
 
-/// Creates the object of a Node, owned by exactly that Node: it goes when the Node goes.
+/// Creates the object of a Node, owned by exactly that Node: the garbage collector deletes it with the Node.
 async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Result<(), CallError> {
     let object = NodeRuntimeHealth {
         metadata: ObjectMeta {
@@ -572,13 +574,13 @@ async fn create(calls: &Calls, cache: &Cache, node: &str, node_uid: &str) -> Res
             cache.wake();
             Ok(())
         }
-        // The watch brings it.
+        // The watch delivers the object.
         Err(error) if error.is_conflict() => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Removes a report on another node of the same name; the next round creates the right one.
+/// Removes the report of an earlier node of the same name; the next round creates the right one.
 async fn remove(calls: &Calls, node: &str, uid: &str) -> Result<(), CallError> {
     let same = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };

@@ -1,5 +1,5 @@
-//! Bundles out of the probe's pod: `nrh evidence --local` is run in it, as `kubectl exec` would. The API holds names
-//! only, and no part of the operator may do this: it is a person's own right that counts.
+//! Reads bundles through the probe's pod: it runs `nrh evidence --local` there, as `kubectl exec` would. The API holds only the
+//! names of bundles. No part of the operator has this right: the person's own right counts.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use crate::api::NODE_NAMESPACE as NAMESPACE;
 use crate::core::text::bounded;
 use crate::terminal::complain;
 
-/// The mark of their pods, and the container in them.
+/// The label of the probes' pods, and the container in them.
 const PROBES: &str = "app.kubernetes.io/name=nrh-probe";
 const CONTAINER: &str = "probe";
-/// How long the API server may take for one answer.
+/// Timeout of one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(20);
-/// How long the command may take, with all that it prints.
+/// Timeout of the command with all its output.
 const WHOLE: Duration = Duration::from_mins(1);
-/// Most bytes that are read of what it prints. What a node keeps is bounded far below it.
+/// Largest output that is read, in bytes. A node keeps far less than that.
 const LARGEST: u64 = 16 << 20;
-/// Most bytes that are read of what it complains of.
+/// Largest error output that is read, in bytes.
 const MAX_COMPLAINT: u64 = 8 << 10;
-/// Longest sentence of others that is passed on.
+/// Longest foreign sentence that is passed on.
 const MAX_SAID: usize = 400;
 
-/// The bundles of a node; of one fault where one is named.
+/// The bundles of a node, or of one fault where it is named.
 pub(super) async fn fetch(client: Client, node: &str, fault: Option<&str>) -> anyhow::Result<Vec<Value>> {
     let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
     let pod = probe_of(&pods, node).await?;
@@ -49,7 +49,7 @@ pub(super) async fn fetch(client: Client, node: &str, fault: Option<&str>) -> an
     Ok(bundles)
 }
 
-/// What helps where the way through the API server and the kubelet does not.
+/// The alternative where the way through the API server and the kubelet fails.
 fn instead(node: &str) -> String {
     format!("`nrh evidence --local` as root on {node} reads the same, and needs neither kubelet nor API server")
 }
@@ -76,7 +76,7 @@ async fn probe_of(pods: &Api<Pod>, node: &str) -> anyhow::Result<String> {
     }
 }
 
-/// What a command in the pod prints.
+/// The output of a command in the pod.
 async fn said(pods: &Api<Pod>, pod: &str, node: &str, command: Vec<&str>) -> anyhow::Result<Vec<u8>> {
     let how = AttachParams::default().container(CONTAINER).stdin(false).stdout(true).stderr(true);
     let mut running = match timeout(ANSWER, pods.exec(pod, command, &how)).await {
@@ -111,7 +111,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> anyhow::Resu
     Ok(bytes)
 }
 
-/// What it means that no command was begun.
+/// The error for a command that did not start.
 fn refused(error: Error, node: &str) -> anyhow::Error {
     let Error::Api(status) = error else {
         return anyhow::Error::new(error).context("no connection to the pod");

@@ -1,4 +1,4 @@
-//! The bundles of this node, out of its folder.
+//! The bundles of this node, read from its folder.
 
 use std::io::{ErrorKind, Write};
 
@@ -11,7 +11,7 @@ use crate::core::text::bounded;
 use crate::node::evidence::Folder;
 use crate::terminal::OutputFormat;
 
-/// The bundles of this node, one in memory at a time: in the probe's pod there is not much of that.
+/// Prints the bundles of this node, one in memory at a time: memory in the probe's pod is scarce.
 pub(super) fn local(out: &mut impl Write, args: &EvidenceArgs) -> anyhow::Result<()> {
     let folder = Folder::below(&args.state_dir);
     let shown = folder.path().display();
@@ -36,7 +36,7 @@ pub(super) fn local(out: &mut impl Write, args: &EvidenceArgs) -> anyhow::Result
     print(out, names.iter().map(read), args.print.output)
 }
 
-/// Whether a bundle of this name is one of what was asked for.
+/// Whether a bundle of this name belongs to the requested fault.
 fn is_of(name: &str, fault: &str) -> bool {
     let wanted = fault.to_ascii_lowercase();
     name.strip_prefix(&wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::api::evidence::{Bundle, ProcessEvidence, Section};
 use crate::explain::report::{calls, collectors, seen};
 
-/// The bundle for people. Writing to a string cannot fail, so its results are not looked at.
+/// The bundle as text for people. A write to a string cannot fail, so its results are ignored.
 pub(super) fn text(bundle: &Bundle) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "bundle {}: node {}, {}", bundle.name, bundle.node, bundle.collected_at);
@@ -40,7 +40,7 @@ fn process(out: &mut String, one: &ProcessEvidence) {
     if !states.is_empty() {
         let _ = writeln!(out, "    threads: {}", states.join(", "));
     }
-    // A thread that sleeps with nothing known of it says no more than the count above.
+    // A sleeping thread without further data adds nothing to the count above.
     for thread in one.threads.iter().filter(|thread| thread.state != "S" || !thread.stack.is_empty()) {
         let waits = thread.wchan.as_ref().map_or_else(String::new, |wchan| format!(", waits in {wchan}"));
         let _ = writeln!(out, "    thread {}: state {}{waits}", thread.id, thread.state);
@@ -55,7 +55,7 @@ fn process(out: &mut String, one: &ProcessEvidence) {
     section(out, "    ", "control groups", &one.groups);
 }
 
-/// What was read, or one line that says why not; nothing where there is neither.
+/// The lines of a section, or one line with the reason for their absence; nothing where there is neither.
 fn section(out: &mut String, indent: &str, what: &str, section: &Section) {
     if !section.lines.is_empty() {
         let _ = writeln!(out, "{indent}{what}:");

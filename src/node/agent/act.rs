@@ -1,4 +1,4 @@
-//! The act itself, on exactly one object, and a short look at its effect.
+//! The action itself, on exactly one object, and a short check of its effect.
 
 use std::io;
 use std::path::Path;
@@ -19,10 +19,10 @@ use crate::node::cri::{Cri, CriError};
 use crate::node::patience::Patience;
 use crate::node::sentinel::{Folder, Mark, Placed, SentinelError};
 
-/// How often the effect is looked for.
+/// Interval between two checks of the effect.
 const RHYTHM: Duration = Duration::from_millis(50);
 
-/// Does what the look allows. Called once per claim, by the one who holds it.
+/// Executes the allowed action. The holder of the claim calls it once per claim.
 pub(super) async fn act(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
     match allowed {
         Allowed::Signal { held, signal } => send(order, &held, signal, bounds.verify).await,
@@ -39,19 +39,19 @@ pub(super) async fn act(order: &ActionCommand, allowed: Allowed, bounds: &Bounds
     }
 }
 
-/// Has the login manager boot the machine anew. Whether it does, the next boot id tells.
+/// Asks the login manager to reboot the machine. The next boot id shows whether it did.
 async fn reboot(order: &ActionCommand, bus: &Path, bounds: &Bounds) -> Outcome {
     let said = match login::reboot(bus, bounds.call).await {
         Ok(delays) if delays.is_empty() => "the login manager was asked to reboot the node".to_owned(),
         Ok(delays) => format!("the login manager was asked to reboot the node, which waits for {delays}"),
-        // It may have been heard: asked for once is asked for.
+        // The login manager can have received the request, so it counts as sent.
         Err(error @ LoginError::NotSeen(_)) => format!("{error}; the boot id will show it"),
         Err(error) => return failed(order, &format!("the node was not rebooted: {error}")),
     };
     verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said)
 }
 
-/// Leaves the mark. Whether the node boots anew for it, the next boot id tells.
+/// Places the marker. The next boot id shows whether the node rebooted.
 fn leave(order: &ActionCommand, folder: &Folder, mark: &Mark, path: &str) -> Outcome {
     let done = |reason, said: &str| verdict::outcome(order, OutcomeState::Done, reason, said);
     match folder.place(sentinel_name(path).unwrap_or_default(), mark) {
@@ -72,12 +72,13 @@ fn leave(order: &ActionCommand, folder: &Folder, mark: &Mark, path: &str) -> Out
     }
 }
 
-/// Has systemd restart the unit and waits for its end. Whether that heals, the probe's next looks tell.
+/// Asks systemd to restart the unit and waits for the end of the job. The probe's next checks show whether that
+/// resolves the fault.
 async fn restart(order: &ActionCommand, unit: &Unit, bounds: &Bounds) -> Outcome {
     let (name, before) = (&unit.name, unit.seen.phrase());
     let result = match units::restart(&unit.bus, name, &unit.seen, bounds.restart).await {
         Ok(result) => result,
-        // Whether it has helped, the next looks tell, as with any other act.
+        // The next checks show whether it helped, as for every action.
         Err(error @ UnitError::NotSeen { .. }) => {
             let said = format!("{error}; systemd goes on with it");
             return verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said);
@@ -145,7 +146,7 @@ async fn send(order: &ActionCommand, held: &Arc<Held>, signal: Signal, bound: Du
     }
 }
 
-/// What the signal did, once it can be seen. Reads `stat` only, which no process can hold up.
+/// Returns the effect of the signal, once it is visible. Reads `stat` only, which no process can delay.
 fn effect(held: &Held, signal: Signal, before: char) -> io::Result<Option<String>> {
     let after = match held.state()? {
         None => "it has ended".to_owned(),
@@ -163,7 +164,7 @@ fn ended_before(order: &ActionCommand, pid: i32) -> Outcome {
     verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetGone, &message)
 }
 
-/// Removes exactly one container; one that may run is stopped first, and not removed when that fails.
+/// Removes exactly one container; one that can be running is stopped first, and is not removed if the stop fails.
 async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> Result<String, String> {
     if state != ContainerState::Exited {
         let deadline = bounds.stop_grace.saturating_add(bounds.remove);
@@ -179,7 +180,7 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
     let mut patience = Patience::new(bounds.verify, Instant::now());
     loop {
         let left = patience.left();
-        // The last question has time for an answer, too.
+        // The last query also has time for an answer.
         match cri.container_status(id, left.max(RHYTHM)).await {
             Err(CriError::NotFound) => {
                 return Ok(format!("removed container {id} ({state:?}); the runtime does not know it any more"));

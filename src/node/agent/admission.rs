@@ -1,4 +1,4 @@
-//! Whether an order may be started at all: for this node, well formed, by the newest leader, in time.
+//! Checks whether a command may be started: it is for this node, well formed, from the newest leader, and in time.
 
 use std::time::Duration;
 
@@ -12,35 +12,35 @@ use crate::core::policy::Daemon;
 use crate::core::reboot::{self, MarkOrder};
 use crate::core::text::is_full_id;
 
-/// How far the node's clock may be off the leader's before an order in time is refused.
+/// How far the node's clock may differ from the leader's before a timely command is refused.
 const CLOCK_SLACK: Duration = Duration::from_hours(1);
-/// Longest text in an order that is taken.
+/// Maximum length of a text in a command.
 const MAX_TEXT: usize = 512;
 
-/// What an order asks for, with everything in place that it needs.
+/// The task of a command, with everything that it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Task {
-    /// End the wait for this shim of a container that does not answer.
+    /// End the wait for the shim of a container that does not answer.
     ReleaseShim { process: ProcessRef, signal: Signal },
     /// End this CNI plugin's wait.
     ReleasePlugin { process: ProcessRef, signal: Signal },
     /// End this client of a low-level runtime.
     ReleaseClient { process: ProcessRef, signal: Signal },
-    /// End this shim that serves nothing any more.
+    /// End this shim that serves no container any more.
     RemoveShim { process: ProcessRef },
-    /// End this shim, for which the runtime may wait at its start.
+    /// End this shim, for which the runtime can wait at its start.
     RemoveUnresponsiveShim { process: ProcessRef },
     /// Remove this container whose sandbox is gone.
     RemoveContainer { container_id: String },
-    /// Have this daemon restarted.
+    /// Restart this daemon.
     Restart { daemon: Daemon, with: Restart },
-    /// Have the machine booted anew, if it is in this boot. With the process that the fault is about, where it is about one.
+    /// Reboot the machine, if it is in this boot. `process` is the process of the fault, if the fault has one.
     Reboot { boot_id: String, process: Option<ProcessRef> },
-    /// Leave this file, by which another tool is asked for the same.
+    /// Place this marker file, which asks another tool to reboot the machine.
     Mark { boot_id: String, process: Option<ProcessRef>, mark: MarkOrder },
 }
 
-/// Checks the form of an order and says what it asks for.
+/// Checks the form of a command and returns its task.
 pub(in crate::node) fn task(order: &ActionCommand, node: &str) -> Result<Task, Refusal> {
     if order.node != node {
         let message = format!("the command is for node {:?}, this is {node:?}", order.node);
@@ -94,7 +94,7 @@ pub(in crate::node) fn task(order: &ActionCommand, node: &str) -> Result<Task, R
     }
 }
 
-/// A restart, where this version can look again at what it is for.
+/// Returns a restart task, if this version can check the fault again.
 fn restart(order: &ActionCommand, daemon: Daemon) -> Result<Task, Refusal> {
     use FaultType as F;
     match (daemon, order.fault_type) {
@@ -106,7 +106,7 @@ fn restart(order: &ActionCommand, daemon: Daemon) -> Result<Task, Refusal> {
     }
 }
 
-/// A reboot, where this version can look again at what it is for.
+/// Returns the boot id and process of a reboot, if this version can check the fault again.
 fn boot(order: &ActionCommand, helps: Result<(), &str>) -> Result<(String, Option<ProcessRef>), Refusal> {
     use FaultType as F;
     let boot_id = order.boot_id.clone().filter(|id| reboot::is_boot_id(id));
@@ -123,7 +123,7 @@ fn boot(order: &ActionCommand, helps: Result<(), &str>) -> Result<(String, Optio
     Ok((boot_id, process))
 }
 
-/// A mark for a reboot by another tool: of a file that may be one, and for a bounded time.
+/// Returns the task of placing a reboot marker for another tool: the path must be valid and the time bounded.
 fn mark(order: &ActionCommand) -> Result<Task, Refusal> {
     let (boot_id, process) = boot(order, reboot::marking_helps(order.fault_type))?;
     let Some(mark) = order.reboot_marker.clone() else {
@@ -145,7 +145,7 @@ fn no_second_look(order: &ActionCommand) -> Refusal {
     ))
 }
 
-/// The process the order names, where it may be named at all.
+/// Returns the process that the command names, if it may be a target.
 fn process(order: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
     let Some(process) = &order.target.process else {
         return Err(malformed("no process is named"));
@@ -169,7 +169,7 @@ fn process(order: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
     Ok(process.clone())
 }
 
-/// Whether there is still time to start it.
+/// Checks that there is still time to start the command.
 pub(super) fn in_time(
     order: &ActionCommand,
     wall: Timestamp,

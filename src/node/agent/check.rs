@@ -1,4 +1,4 @@
-//! Whether this process could act if it had to: every right it needs is tried, harmlessly.
+//! Whether this process could execute an action: it tries every permission that it needs, without effect.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::node::proc::role::{Proof, Prover};
 use crate::node::proc::{self, Handle};
 use crate::node::runtime::Client;
 
-/// What is missing, one sentence each; empty when everything is there.
+/// Returns what is missing, one sentence each; empty if nothing is missing.
 pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
     let mut missing = Vec::new();
     if let Err(error) = writes(state_dir) {
@@ -30,11 +30,12 @@ pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
     missing
 }
 
-/// What keeps this process from the runtime. That the runtime itself gives no answer is what it may have to heal.
+/// Returns what keeps this process from the runtime. A runtime that does not answer is not reported here: it is a fault
+/// that the executor can have to remediate.
 async fn runtime(looker: &Looker) -> Option<String> {
     let socket = looker.endpoint.socket.display();
     let is_sick = |error: &CriError| match error {
-        // A socket that somebody has named was there.
+        // If somebody configured this socket, it existed at that time.
         CriError::Missing(_) => looker.endpoint.named_by != NamedBy::Nobody,
         CriError::DeadlineInside => true,
         other => other.is_silence(),
@@ -62,11 +63,12 @@ fn writes(folder: &Path) -> io::Result<()> {
     std::fs::remove_file(&probe)
 }
 
-/// Tries the rights on one shim; where no shim runs, nothing can be said against them.
+/// Tries the permissions on one shim; if no shim is running, they cannot be tested.
 fn processes(prover: &Prover) -> io::Result<Vec<String>> {
     let table = proc::table(prover.root())?;
     let mut missing = Vec::new();
-    // A runtime that is down is a fault to heal. What else only the node's own table shows tells that it is that.
+    // A runtime that is down is a fault to remediate. Other processes that only the node's own table shows prove that
+    // this is the node's table.
     let mut host_seen = false;
     let mut shim = None;
     for process in &table {
@@ -100,7 +102,7 @@ fn processes(prover: &Prover) -> io::Result<Vec<String>> {
 fn rights(root: &Path, pid: i32) -> Vec<String> {
     let mut missing = Vec::new();
     let mut tried = |what: &str, result: io::Result<()>| match result {
-        // One that waits uninterruptibly just now says nothing about rights.
+        // A process in an uninterruptible wait says nothing about permissions.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock || proc::is_gone(&error) => {}
         Err(error) => missing.push(format!("{what} process {pid} (a shim): {error}")),
         Ok(()) => {}
@@ -117,7 +119,7 @@ fn rights(root: &Path, pid: i32) -> Vec<String> {
     missing
 }
 
-/// Signal 0 tries the right and sends nothing; the pidfd keeps the pid from meaning another process.
+/// Signal 0 tests the permission and sends nothing; the pidfd ensures that the pid does not refer to another process.
 fn signal_nothing(pid: i32) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
     let _held = pidfd_open(pid, PidfdFlags::empty())?;

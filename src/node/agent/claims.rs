@@ -1,4 +1,4 @@
-//! What the node remembers of orders, in its state folder: shared by the probe and every Job, and by their
+//! What the node remembers of commands, in its state folder. The probe and all Jobs share the folder, also across
 //! restarts.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! ops/ID       exists once: whoever created it owns operation ID; later it holds what came of it
 //! ```
 //!
-//! `ops/ID` is created exclusively before the act and never created again, so a crash between the two leaves a
-//! claim without an outcome: that operation is not acted on any more, and says so.
+//! `ops/ID` is created exclusively before the action and never again. A crash between claim and outcome leaves a claim
+//! without an outcome: that operation is not executed any more, and the executor reports so.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -24,44 +24,44 @@ use serde::{Deserialize, Serialize};
 use crate::core::command::{ActionCommand, Outcome};
 use crate::node::misread::Misread;
 
-/// Claims older than this are swept. An order can be started for at most an hour and the clock slack of
-/// another, so nothing that could still be started loses its claim.
+/// Claims older than this are swept. A command can be started for at most one hour plus one hour of clock slack, so no
+/// command that can still be started loses its claim.
 const KEEP: Duration = Duration::from_hours(24);
-/// Most marks looked at in one sweep.
+/// Maximum number of files in `seen/` checked per sweep.
 const MAX_SWEEP: usize = 256;
-/// Largest file of ours that is read.
+/// Maximum size of a file that is read.
 const MAX_FILE: u64 = 128 << 10;
-/// How far a term may be above the minutes since 1970, at which a new Lease begins: room for leaders that change more often
-/// than once a minute, and for a clock that is behind.
+/// How far a term may be above the minutes since 1970, which is the first term of a new Lease. It leaves room for
+/// leaders that change more often than once a minute, and for a slow clock.
 const TERMS_AHEAD: u64 = 1000;
-/// How long the epoch's lock is waited for. Its holder waits for the disk twice, at times for seconds; the caller gives
-/// up after five.
+/// How long to wait for the epoch's lock. Its holder waits for the disk twice, sometimes for seconds; the caller gives
+/// up after five seconds.
 const LOCK_WAIT: Duration = Duration::from_secs(4);
 
-/// A moment of this boot.
+/// A point in time of this boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Moment {
-    /// Identity of the boot.
+    /// Id of the boot.
     pub(super) boot: String,
     /// Time since boot.
     pub(super) uptime: Duration,
 }
 
-/// What is stored under an operation's id.
+/// Content of a claim file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Claim {
     order: ActionCommand,
-    /// Process id of the claimant, for people.
+    /// Process id of the claimant, as information for people.
     pid: u32,
     outcome: Option<Outcome>,
 }
 
-/// Why an order's term is not that of the leader.
+/// Why a command's term is not the leader's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoLeader {
-    /// This node has seen a later one.
+    /// This node has seen a later term.
     Behind { seen: u64 },
-    /// No term is as high at this time.
+    /// No leader can have so high a term at this time.
     Ahead { highest: u64 },
 }
 
@@ -70,15 +70,15 @@ pub(super) enum NoLeader {
 pub(in crate::node) enum Known {
     /// Nobody has claimed it.
     Free,
-    /// It has ended, with this outcome.
+    /// It has ended with this outcome.
     Ended(Outcome),
-    /// It is claimed, and no outcome is stored: it is under way, or its claimant has died.
+    /// It is claimed without an outcome: it is in progress, or its claimant has died.
     Open,
-    /// It is claimed by another order with the same id.
+    /// It is claimed by another command with the same id.
     OtherOrder,
 }
 
-/// The state folder.
+/// The claims in the state folder.
 #[derive(Clone, Debug)]
 pub(super) struct Claims {
     folder: PathBuf,
@@ -89,7 +89,7 @@ impl Claims {
         Self { folder: folder.to_owned() }
     }
 
-    /// Makes the folders, readable by root only.
+    /// Creates the folders, readable by root only.
     pub(super) fn prepare(&self) -> io::Result<()> {
         for folder in ["ops", "seen"] {
             DirBuilder::new().recursive(true).mode(0o700).create(self.folder.join(folder))?;
@@ -97,11 +97,11 @@ impl Claims {
         Ok(())
     }
 
-    /// Raises the stored epoch to `epoch`, unless it is no leader's at `now`. May sleep while it waits for another process:
-    /// call it on a thread of its own.
+    /// Raises the stored epoch to `epoch`, unless no leader can have that term at `now`. It can sleep while another
+    /// process holds the lock: call it on a separate thread.
     ///
-    /// No leader's term is far above the minutes since 1970. If one were believed, every order of the true leader would be
-    /// refused from then on.
+    /// A leader's term is never far above the minutes since 1970. If this node accepted such a term, it would refuse
+    /// every later command of the true leader.
     pub(super) fn raise_epoch(&self, epoch: u64, now: Timestamp) -> io::Result<Result<(), NoLeader>> {
         let minutes = u64::try_from(now.as_second() / 60).unwrap_or_default();
         let highest = minutes.saturating_add(TERMS_AHEAD);
@@ -123,7 +123,7 @@ impl Claims {
         Ok(Ok(()))
     }
 
-    /// When this operation was first read: `now`, unless it was read before.
+    /// Returns when this operation was first read: `now`, unless it was read before.
     pub(super) fn first_read(&self, order: &ActionCommand, now: &Moment) -> io::Result<Moment> {
         let name = format!("seen/{}", order.operation_id);
         if self.create(&name, now)? {
@@ -134,14 +134,14 @@ impl Claims {
         serde_json::from_slice(&bytes).map_err(|error| unreadable(&path, &error))
     }
 
-    /// What is known of this order's operation.
+    /// Returns what is known of this command's operation.
     pub(super) fn known(&self, order: &ActionCommand) -> io::Result<Known> {
         let path = self.claim_path(order);
         let Some(bytes) = read(&path)? else { return Ok(Known::Free) };
         Ok(of_claim(&bytes, order))
     }
 
-    /// Takes the operation; `false` when it is taken already. With an outcome, it has ended by that.
+    /// Claims the operation; `false` if it is claimed already. With an outcome, the operation has ended with it.
     pub(super) fn claim(&self, order: &ActionCommand, outcome: Option<Outcome>) -> io::Result<bool> {
         self.create(
             &format!("ops/{}", order.operation_id),
@@ -149,18 +149,19 @@ impl Claims {
         )
     }
 
-    /// Stores what came of an operation that the caller has claimed.
+    /// Stores the outcome of an operation that the caller has claimed.
     pub(super) fn conclude(&self, order: &ActionCommand, outcome: &Outcome) -> io::Result<()> {
         let claim = Claim { order: order.clone(), pid: std::process::id(), outcome: Some(outcome.clone()) };
         self.replace(&format!("ops/{}", order.operation_id), &claim)
     }
 
-    /// Removes what is older than a day, a bounded number of operations at a time.
+    /// Removes what is older than a day, a bounded number of operations per call.
     pub(super) fn sweep(&self, now: &Moment) -> io::Result<()> {
         for entry in std::fs::read_dir(self.folder.join("seen"))?.take(MAX_SWEEP) {
             let entry = entry?;
             if Self::is_old(&entry.path(), now)? {
-                // The claim first: after a crash between the two, the mark still says how old the order is.
+                // The claim is removed first: after a crash between the two removals, the file in `seen/` still has the
+                // age of the command.
                 remove(&self.folder.join("ops").join(entry.file_name()))?;
                 remove(&entry.path())?;
             }
@@ -175,7 +176,7 @@ impl Claims {
         {
             return Ok(now.uptime.saturating_sub(seen.uptime) > KEEP);
         }
-        // Of an earlier boot (the folder outlived it), or cut short: only the wall clock is left to tell.
+        // The file is from an earlier boot (the folder outlived it) or incomplete: only the wall clock shows its age.
         Ok(std::fs::metadata(mark)?.modified()?.elapsed().is_ok_and(|age| age > KEEP))
     }
 
@@ -183,7 +184,7 @@ impl Claims {
         self.folder.join("ops").join(&order.operation_id)
     }
 
-    /// Makes a file that is not there yet, in one step: whoever finds it finds all of it. `false` when it exists.
+    /// Creates a new file in one step, so that readers see the whole file. Returns `false` if it exists.
     fn create(&self, name: &str, content: &impl Serialize) -> io::Result<bool> {
         let fresh = self.write(content)?;
         let path = self.folder.join(name);
@@ -196,7 +197,7 @@ impl Claims {
         }
     }
 
-    /// Puts a file in the place of another in one step: readers see the old one or the new one, whole.
+    /// Replaces a file in one step: readers see the whole old file or the whole new one.
     fn replace(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let fresh = self.write(content)?;
         let path = self.folder.join(name);
@@ -204,12 +205,12 @@ impl Claims {
         sync_folder(&path)
     }
 
-    /// Writes a file under a name of its own, all of it on the disk.
+    /// Writes a file under a temporary, unique name and syncs it to the disk.
     fn write(&self, content: &impl Serialize) -> io::Result<PathBuf> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let unique = format!(".new-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let fresh = self.folder.join(&unique);
-        // Left behind by a process of the same id that crashed.
+        // A crashed process with the same id can have left it.
         remove(&fresh)?;
         let bytes = serde_json::to_vec(content).map_err(io::Error::other)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
@@ -238,8 +239,8 @@ impl Claims {
     }
 }
 
-/// What a claim says of this order's operation. One that cannot be read was cut short by a crash: it is a claim all the
-/// same.
+/// Returns what a claim says about this command's operation. An unreadable claim was truncated by a crash and still
+/// counts as a claim.
 pub(in crate::node) fn of_claim(bytes: &[u8], order: &ActionCommand) -> Known {
     let Ok(claim) = serde_json::from_slice::<Claim>(bytes) else { return Known::Open };
     match claim.outcome {
@@ -249,8 +250,8 @@ pub(in crate::node) fn of_claim(bytes: &[u8], order: &ActionCommand) -> Known {
     }
 }
 
-/// One attempt at one fault. A new leader may give the same order again, with its own epoch and time, and with a
-/// target that was looked up anew: that is the same attempt, and it has one outcome.
+/// Whether both commands are the same attempt at the same fault. A new leader can repeat a command with its own epoch
+/// and time, and with a newly resolved target: that is the same attempt, with one outcome.
 fn same_attempt(a: &ActionCommand, b: &ActionCommand) -> bool {
     (&a.fault_id, a.fault_type, a.action) == (&b.fault_id, b.fault_type, b.action)
 }

@@ -1,4 +1,4 @@
-//! `nrh run-command`: one order from the environment, one outcome into the termination message.
+//! `nrh run-command`: reads one command from the environment and writes one outcome to the termination message.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::node::cri::endpoint::{self, Endpoint, Flags, NamedBy};
 use crate::node::proc;
 use crate::node::state::StateFile;
 
-/// Largest order that is read, in bytes.
+/// Maximum size of a command, in bytes.
 const MAX_ORDER: usize = 64 << 10;
-/// Largest termination message the kubelet keeps, in bytes.
+/// Maximum size of a termination message that the kubelet keeps, in bytes.
 const MAX_OUTCOME: usize = 4096;
-/// How long the runtime's socket is looked for.
+/// How long the search for the runtime's socket may take.
 const FIND: Duration = Duration::from_secs(5);
 
-/// Runs one order, in a Job. The outcome goes to `--outcome`; the exit code is 0 when the order was done or refused,
-/// and 1 when it failed or could not be read.
+/// Executes one command in a Job. The outcome goes to `--outcome`; the exit code is 0 if the command was executed or
+/// refused, and 1 if it failed or could not be read.
 pub async fn run(args: RunCommandArgs) -> anyhow::Result<()> {
     run_in(Path::new(STATE_DIR), args).await
 }
@@ -52,7 +52,7 @@ pub(in crate::node) fn read_order(text: &str) -> Result<ActionCommand, String> {
     serde_json::from_str(text).map_err(|error| format!("the command cannot be read: {error}"))
 }
 
-/// There is no operation to answer, but the Job must say what was wrong.
+/// There is no operation to answer, but the Job must report the error.
 fn unreadable(said: &str) -> Outcome {
     Outcome {
         operation_id: String::new(),
@@ -63,9 +63,9 @@ fn unreadable(said: &str) -> Outcome {
     }
 }
 
-/// The runtime's socket as a person named it to this node's probe, else as the kubelet uses it, else where one is found; and
-/// Docker's. Whoever makes the Job names none. Where there is none, every check that needs the runtime fails by itself, and says
-/// where it looked.
+/// Returns the runtime's socket, and Docker's: as a person configured it for this node's probe, else as the kubelet
+/// uses it, else as found. The creator of the Job names none. If there is no socket, every check that needs the runtime
+/// fails by itself and reports the path.
 async fn sockets(state_dir: &Path) -> (Endpoint, PathBuf) {
     let state_dir = state_dir.to_owned();
     let find = move || {

@@ -1,5 +1,5 @@
-//! The second look: the executor believes nothing it was told. Each look says yes only on fresh, complete
-//! evidence of its own; a missing answer is a no.
+//! The preflight: the executor trusts nothing that the command says. A check allows the action only on fresh, complete
+//! evidence of its own; a missing answer is a refusal.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -35,32 +35,32 @@ mod unresponsive;
 
 pub(super) use unit::Unit;
 
-/// While the kubelet is at work on a pod, its leftovers are the kubelet's to remove.
+/// While the kubelet is working on a pod, removing the leftovers of the pod is the kubelet's task.
 const KUBELET_AT_WORK: Duration = Duration::from_mins(2);
-/// More containers than this without a sandbox, and more than half of all: that is a list with a hole.
+/// More containers than this without a sandbox, and more than half of all containers, mean an incomplete list.
 const MAX_ODD: usize = 8;
 
-/// Ends of the single waits.
+/// Deadlines of the single waits.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// The whole look, from admission to claim.
+    /// The whole preflight, from admission to claim.
     pub look: Duration,
     /// One list or status call.
     pub call: Duration,
-    /// One question about a task; containerd itself gives the shim 2 s.
+    /// One query about a task; containerd itself waits 2 s for the shim.
     pub task: Duration,
-    /// One question to Docker about a container, which has no limit of its own.
+    /// One query to Docker about a container; Docker has no limit of its own.
     pub inspect: Duration,
-    /// One look at the process table.
+    /// One reading of the process table.
     pub processes: Duration,
     /// Grace given to an orphan's process before it is killed.
     pub stop_grace: Duration,
     /// Removal of a container.
     pub remove: Duration,
-    /// How long the effect is waited for.
+    /// How long the executor waits for the effect of an action.
     pub verify: Duration,
-    /// The restart of a unit: systemd gives its stop and its start 90 s each, as a rule. A job that is not at its end by then
-    /// goes on. With the look before it, an order is answered within three minutes.
+    /// The restart of a unit: by default systemd allows 90 s for the stop and 90 s for the start. A job that has not
+    /// ended by then continues. With the preflight before it, a command is answered within three minutes.
     pub restart: Duration,
 }
 
@@ -80,28 +80,28 @@ impl Default for Bounds {
     }
 }
 
-/// What the look allows, with everything the act needs in hand.
+/// What the preflight allows, with everything that the action needs.
 #[derive(Debug)]
 pub(super) enum Allowed {
-    /// This signal, to this process.
+    /// Send this signal to this process.
     Signal { held: Arc<Held>, signal: Signal },
-    /// Removal of this container; it is stopped first unless it has ended.
+    /// Remove this container; it is stopped first unless it has ended.
     Remove { cri: Cri, container_id: String, state: ContainerState },
-    /// Restart of this unit.
+    /// Restart this unit.
     Restart { unit: Unit },
-    /// Reboot of the machine, over this bus.
+    /// Reboot the machine, over this bus.
     Reboot { bus: PathBuf },
-    /// This mark, in this folder.
+    /// Place this marker in this folder.
     Mark { folder: Folder, mark: Mark, path: String },
 }
 
-/// Everything a look uses.
+/// Everything that a preflight uses.
 #[derive(Clone, Debug)]
 pub(super) struct Looker {
     pub(super) prover: Prover,
     pub(super) endpoint: Endpoint,
     pub(super) docker: PathBuf,
-    /// The system bus; where none is named it is looked for.
+    /// The system bus; if `None`, it is looked for.
     pub(super) bus: Option<PathBuf>,
     /// Root of the node's own file systems.
     pub(super) host: PathBuf,
@@ -111,7 +111,7 @@ pub(super) struct Looker {
 }
 
 impl Looker {
-    /// Looks for what `task` is meant to heal.
+    /// Checks that the fault that `task` remediates still exists.
     pub(super) async fn look(&self, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
         match task {
             Task::ReleaseShim { process, signal } => {
@@ -166,7 +166,7 @@ impl Looker {
         Ok(Arc::new(held))
     }
 
-    /// The last check before the claim: it is still the process that was proven.
+    /// The last check before the claim: the held process is still the process that was proven.
     async fn allow_signal(
         &self,
         held: Arc<Held>,
@@ -180,11 +180,11 @@ impl Looker {
         Ok(Allowed::Signal { held, signal })
     }
 
-    /// The shim is stopped, or a task of it does not answer while the runtime does.
+    /// Checks that the shim is stopped, or that one of its tasks does not answer while the runtime does.
     async fn container_still_hung(&self, target: &Target, held: &Arc<Held>, signal: Signal) -> Result<(), Refusal> {
         let stopped = self.state(held).await? == Some('T');
-        // Resuming a stopped process harms nothing, whatever else is broken. A kill wants the runtime awake: it
-        // has to clean up after the shim.
+        // Resuming a stopped process is safe in every case. A kill needs a runtime that answers: the runtime has to
+        // clean up after the shim.
         if stopped && signal == Signal::Cont {
             return Ok(());
         }
@@ -195,10 +195,10 @@ impl Looker {
         }
         let tasks = self.tasks().await?;
         for id in [&target.container_id, &target.sandbox_id].into_iter().flatten() {
-            // By the same judgement as the probe's: an unknown state that comes at once is an error, not silence.
+            // The same rule as the probe's: an unknown state that is returned at once is an error, not silence.
             match collect::tasks::ask(&tasks, id, self.bounds.task).await {
                 Ok(TaskAnswer::NoAnswer) => return Ok(()),
-                // Our own deadline says nothing of the shim while containerd's task service answers nobody.
+                // Our own deadline proves nothing about the shim while containerd's task service answers no query.
                 Err(CriError::Deadline(_)) => {
                     return tasks.answers(self.bounds.call).await.map_err(|error| asked("containerd's tasks", &error));
                 }
@@ -210,7 +210,8 @@ impl Looker {
         Err(Refusal::new(OutcomeReason::Recovered, message))
     }
 
-    /// It is as old as a hung one, and still holds the lock that others wait for, where one was named.
+    /// Checks that the plugin process is as old as a hung one, and still holds the lock that others wait for, if the
+    /// command names a lock.
     async fn plugin_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
         self.as_old_as(held, self.thresholds.bound(&network_plugin_hung::AGE)).await?;
         let (lock, plugin, pid) = (target.lock.clone(), Arc::clone(held), held.process.pid);
@@ -226,8 +227,8 @@ impl Looker {
         Ok(())
     }
 
-    /// The container is listed, its sandbox is in neither list and unknown when asked for directly, and no kubelet
-    /// will remove it.
+    /// Checks that the container is listed, that its sandbox is in neither list and unknown when queried directly, and
+    /// that no kubelet will remove the container.
     async fn container_still_orphaned(&self, target: &Target, container_id: &str) -> Result<Allowed, Refusal> {
         let cri = self.runtime().await?;
         self.not_docker(&cri).await?;
@@ -247,7 +248,7 @@ impl Looker {
         Ok(Allowed::Remove { cri, container_id: seen.id.clone(), state: seen.state })
     }
 
-    /// With a kubelet at work, the container must be one that it does not keep and is not busy with.
+    /// If a kubelet is running, checks that it neither keeps the container nor is working on its pod.
     async fn kubelet_leaves_it(&self, cri: &Cri, seen: &ContainerSeen) -> Result<(), Refusal> {
         if !self.kubelet_at_work().await? {
             return Ok(());
@@ -270,7 +271,7 @@ impl Looker {
         Ok(())
     }
 
-    /// Whether a kubelet runs that is old enough to have completed its start.
+    /// Whether a kubelet is running that is old enough to have completed its start.
     async fn kubelet_at_work(&self) -> Result<bool, Refusal> {
         let mut finder = Finder::new(self.prover.root());
         let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
@@ -278,7 +279,7 @@ impl Looker {
         Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.bound(&kubelet::START_AGE)))
     }
 
-    /// It is at least so old.
+    /// Checks that the process is at least this old.
     async fn as_old_as(&self, held: &Arc<Held>, bound: Duration) -> Result<(), Refusal> {
         let age = self.age(held).await?;
         if age >= bound {
@@ -321,7 +322,8 @@ impl Looker {
     }
 }
 
-/// Sandboxes, containers, sandboxes: neither making nor removing a pod meanwhile looks like an orphan.
+/// Lists in the order sandboxes, containers, sandboxes: a pod that is created or removed meanwhile does not look like
+/// an orphan.
 struct Lists {
     before: Vec<SandboxSeen>,
     containers: Vec<ContainerSeen>,
@@ -345,7 +347,7 @@ impl Lists {
     }
 }
 
-/// Whether the listed container is the ordered one in all that the order says of it.
+/// Checks that the listed container matches everything that the command says about it.
 fn same_object(seen: &ContainerSeen, target: &Target) -> Result<(), Refusal> {
     let changed = |found: String| Err(Refusal::new(OutcomeReason::TargetChanged, found));
     if seen.sandbox_id.is_empty() {

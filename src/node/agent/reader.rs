@@ -1,4 +1,4 @@
-//! Work that may block in the kernel, on threads of its own.
+//! Work that can block in the kernel, on separate threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use crate::node::patience::within;
 
-/// Why work has no result: one sentence.
+/// Why work has no result, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unanswered(String);
 
-/// Most threads at a time, those included that were given up because the kernel never answered them.
+/// Maximum number of threads at a time, including abandoned ones that the kernel never answered.
 const MAX_THREADS: usize = 4;
 /// Reads of `/proc` need little stack.
 const STACK: usize = 512 << 10;
 
-/// Runs blocking work with an end: a thread that the kernel keeps is given up, and counted.
+/// Runs blocking work with a deadline: a thread that the kernel blocks is abandoned, and still counts.
 ///
-/// Clones share the bound: one of it serves all executors of a process.
+/// Clones share the limit: one `Reader` serves all executors of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     busy: Arc<AtomicUsize>,
@@ -33,7 +33,7 @@ impl Drop for Busy {
 }
 
 impl Reader {
-    /// The result of `work`, or why there is none: it took longer than `bound`, or too much is out already.
+    /// Returns the result of `work`, or why there is none: it took longer than `bound`, or too many threads are in use.
     pub(in crate::node) async fn run<T: Send + 'static>(
         &self,
         bound: Duration,

@@ -1,7 +1,7 @@
-//! The one process an act may touch, held by a pidfd from before the last look until after the act.
+//! The one process that an action may affect, held by a pidfd from before the preflight until after the action.
 //!
-//! The pidfd is opened first and everything is proven after it; as long as it does not say that its process has
-//! ended, the pid cannot have gone to another one, so the proof and the pidfd are about the same process.
+//! The pidfd is opened first and everything is proven after it. As long as the pidfd does not report the end of its
+//! process, no other process can have the pid, so the proof and the pidfd refer to the same process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,18 +17,18 @@ use crate::core::faults::runtime_client_hung::ENDING;
 use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::node::proc::{self, Handle, RawProcess};
 
-/// A proven process that cannot be mistaken for another one.
+/// A proven process that cannot be confused with another one.
 #[derive(Debug)]
 pub(super) struct Held {
     pidfd: OwnedFd,
     handle: Handle,
-    /// As it was when it was proven.
+    /// The state of the process when it was proven.
     pub(super) process: RawProcess,
     pub(super) proof: Proof,
 }
 
 impl Held {
-    /// Opens, then proves: same pid and start time as ordered, the ordered role, the ordered object.
+    /// Opens the process, then proves it: the pid, start time, role and object of the command.
     pub(super) fn open(prover: &Prover, wanted: &ProcessRef, target: &Target) -> Result<Self, Refusal> {
         let pid = Pid::from_raw(wanted.pid).ok_or_else(|| changed(wanted, "it is no process id"))?;
         let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -69,7 +69,7 @@ impl Held {
         Ok((!held.has_ended()).then_some(held))
     }
 
-    /// Proves it once more: it may have executed another file or ended since.
+    /// Proves the process again: it can have executed another file or ended since.
     pub(super) fn prove_again(&self, prover: &Prover, wanted: &ProcessRef, target: &Target) -> Result<(), Refusal> {
         let again = |error: io::Error| {
             if proc::is_gone(&error) { ended(wanted) } else { cannot_prove(wanted, &error) }
@@ -85,12 +85,12 @@ impl Held {
         }
     }
 
-    /// Whether it is a shim of Docker's.
+    /// Whether the process is a shim of Docker.
     pub(super) fn is_of_docker(&self) -> bool {
         matches!(&self.proof, Proof::Shim { namespace, .. } if namespace == DOCKER_NAMESPACE)
     }
 
-    /// Scheduler state letter, now; `None` once it has ended.
+    /// Returns the current scheduler state letter; `None` once the process has ended.
     pub(super) fn state(&self) -> io::Result<Option<char>> {
         if self.has_ended() {
             return Ok(None);
@@ -102,35 +102,35 @@ impl Held {
         }
     }
 
-    /// File name of what it executes.
+    /// Returns the file name of its executable.
     pub(super) fn program(&self) -> io::Result<String> {
         let exe = self.handle.exe()?;
         Ok(exe.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned())
     }
 
-    /// Whether it is in the control group of the container with this id.
+    /// Whether the process is in the cgroup of the container with this id.
     pub(super) fn is_inside(&self, container_id: &str) -> io::Result<bool> {
         let groups = self.handle.groups()?;
         let is_of = |folder: std::path::PathBuf| folder.to_string_lossy().contains(container_id);
         Ok(groups.folders("pids").any(is_of))
     }
 
-    /// Time since its start.
+    /// Returns the time since its start.
     pub(super) fn age(&self, prover: &Prover) -> io::Result<Duration> {
         Ok(proc::age(self.process.start_ticks, proc::uptime(prover.root())?))
     }
 
-    /// Whether it holds the lock of this file.
+    /// Whether the process holds the lock of this file.
     pub(super) fn holds(&self, path: &str) -> io::Result<bool> {
         Ok(self.handle.locked_files()?.iter().any(|file| file.path == path))
     }
 
-    /// Kernel function it waits in, where the kernel says.
+    /// Returns the kernel function in which it waits, if the kernel reports it.
     pub(super) fn wchan(&self) -> Option<String> {
         self.handle.wchan().ok().flatten()
     }
 
-    /// Whether it has ended: then its pid may be another's, but the pidfd never is.
+    /// Whether the process has ended: another process can then have the pid, but the pidfd still refers to this one.
     pub(super) fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         // A failed poll counts as an end: nothing is done then.
@@ -147,13 +147,13 @@ impl Held {
     }
 }
 
-/// Whether a proof is that of the ordered object.
+/// Checks that the proof matches the object of the command.
 fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Refusal> {
     if proof.role() != Some(wanted.role) {
         return Err(changed(wanted, &format!("its role is proven as {proof:?}")));
     }
     match proof {
-        // With Docker every container has a shim of its own: that of the sandbox is another one.
+        // With Docker every container has its own shim, so the shim of the sandbox is a different one.
         Proof::Shim { id, namespace } if namespace == DOCKER_NAMESPACE => {
             if target.container_id.as_ref().or(target.sandbox_id.as_ref()) == Some(id) {
                 return Ok(());
@@ -185,7 +185,8 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
     }
 }
 
-/// The ordered process is gone; another one may be at the same work, which is not what was ordered.
+/// The process of the command is gone. If another process does the same work now, that one is not the target of the
+/// command.
 fn gone(prover: &Prover, wanted: &ProcessRef, target: &Target) -> Refusal {
     let successor = proc::table(prover.root()).ok().and_then(|table| {
         let same = |process: &&RawProcess| {
@@ -200,7 +201,7 @@ fn gone(prover: &Prover, wanted: &ProcessRef, target: &Target) -> Refusal {
     }
 }
 
-/// Whether the proof and the order name one object; without a name, two plugins are not the same.
+/// Whether the proof and the command name the same object. Plugins without a name are never the same.
 fn names_object(proof: &Proof, target: &Target) -> bool {
     match proof {
         Proof::Shim { .. } | Proof::RuntimeClient { .. } => true,

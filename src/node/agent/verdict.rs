@@ -1,4 +1,4 @@
-//! How the executor says no.
+//! Refusals and outcomes of the executor.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use crate::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use crate::core::fault::MAX_LINE;
 use crate::core::text::bounded;
 
-/// Why nothing was done: nothing was touched.
+/// Why nothing was done; nothing was touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) struct Refusal {
     pub(super) reason: OutcomeReason,
@@ -19,7 +19,7 @@ impl Refusal {
         Self { reason, message: message.into() }
     }
 
-    /// The node could not look: a missing answer is never taken for a bad or a good one.
+    /// The node could not check: a missing answer counts neither as bad nor as good.
     pub(super) fn cannot_look(message: impl Into<String>) -> Self {
         Self::new(OutcomeReason::CheckFailed, message)
     }
@@ -35,7 +35,7 @@ impl From<Unanswered> for Refusal {
     }
 }
 
-/// An answer to `order`, now, with bounded text.
+/// Builds the outcome of `order` as of now, with bounded text.
 pub(super) fn outcome(order: &ActionCommand, state: OutcomeState, reason: OutcomeReason, message: &str) -> Outcome {
     Outcome {
         operation_id: bounded(&order.operation_id, 63),

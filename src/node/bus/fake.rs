@@ -1,5 +1,5 @@
-//! A bus with a systemd and its login manager on it, played by the test: it knows units, restarts them as it is told to, reboots, and
-//! remembers its calls.
+//! A bus with systemd and its login manager for tests. It knows units, restarts them and reboots as the test sets, and records
+//! its calls.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use super::units::UnitSeen;
 
 const JOB: &str = "/org/freedesktop/systemd1/job/42";
 
-/// What comes of a restart.
+/// The result of a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Restarts {
-    /// Its job ends with this word, and the unit stands so after it.
+    /// Its job ends with this result, and the unit then has this state.
     End(&'static str, UnitSeen),
     /// Its job does not end.
     Never,
@@ -25,7 +25,7 @@ pub(in crate::node) enum Restarts {
     Cut,
 }
 
-/// What the login manager says.
+/// The answers of the login manager.
 #[derive(Clone, Debug)]
 pub(in crate::node) struct Login {
     /// To `CanReboot`.
@@ -34,16 +34,16 @@ pub(in crate::node) struct Login {
     pub locks: Vec<[&'static str; 4]>,
     /// Whether the end of that answer is missing.
     pub cut_short: bool,
-    /// To `Reboot`: nothing at all, an error of that name, or that it is done.
+    /// To `Reboot`.
     pub reboots: Reboots,
 }
 
-/// What comes of a reboot.
+/// The result of a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Reboots {
     /// It is accepted.
     Accepted,
-    /// Nobody answers.
+    /// It does not answer.
     Never,
     /// The call is refused with this error.
     Refuse(&'static str),
@@ -57,7 +57,7 @@ impl Default for Login {
     }
 }
 
-/// Its units, what comes of a restart, and what it was asked.
+/// Its units, the results of a restart, and the calls it received.
 #[derive(Debug)]
 struct World {
     units: BTreeMap<String, UnitSeen>,
@@ -66,14 +66,14 @@ struct World {
     calls: Vec<String>,
 }
 
-/// The server; it ends with the runtime of the test.
+/// The server; it ends with the test's async runtime.
 #[derive(Clone, Debug)]
 pub(in crate::node) struct Systemd {
     pub(in crate::node) socket: PathBuf,
     world: Arc<Mutex<World>>,
 }
 
-/// A unit that is loaded, enabled, and stands so.
+/// A unit that is loaded and enabled, in this state.
 pub(in crate::node) fn unit(active: &str, sub: &str) -> UnitSeen {
     let text = str::to_owned;
     let kill = text("process");
@@ -103,7 +103,7 @@ impl Systemd {
         Self { socket: socket.to_owned(), world }
     }
 
-    /// The login manager says this from now on.
+    /// Sets the answers of the login manager from now on.
     pub(in crate::node) fn login(&self, login: Login) {
         self.world.lock().unwrap().login = login;
     }
@@ -127,7 +127,7 @@ async fn serve(mut stream: UnixStream, world: &Mutex<World>) {
     while let Some((serial, member, arguments)) = next_call(&mut stream).await {
         for answer in world.lock().unwrap().answers(serial, &member, &arguments) {
             let Some(answer) = answer else { return };
-            // What cannot be written any more is not waited for.
+            // Bytes that cannot be written any more are dropped.
             let _ = stream.try_write(&answer);
         }
     }
@@ -142,7 +142,7 @@ async fn next_call(stream: &mut UnixStream) -> Option<(u32, String, Vec<String>)
     let mut rest = vec![0; fields.next_multiple_of(8) + body];
     stream.read_exact(&mut rest).await.ok()?;
     let (header, body) = rest.split_at(fields.next_multiple_of(8));
-    // Of each field its code, and its text where it is one.
+    // The code of each field, and its text where it is one.
     let (mut at, mut member) = (0, String::new());
     while at < fields {
         at = at.next_multiple_of(8);
@@ -167,7 +167,7 @@ async fn next_call(stream: &mut UnixStream) -> Option<(u32, String, Vec<String>)
 }
 
 impl World {
-    /// What is said to a call, in order; the end of the connection is `None`.
+    /// The answers to a call, in order; `None` ends the connection.
     fn answers(&mut self, serial: u32, member: &str, arguments: &[String]) -> Vec<Option<Vec<u8>>> {
         self.calls.push(format!("{member} {}", arguments.join(" ")));
         let first = arguments.first().cloned().unwrap_or_default();
@@ -208,7 +208,7 @@ impl World {
                 }
                 vec![Some(reply(serial, "a(ssssuu)", &body))]
             }
-            // No is a 0, which reads like a text of no length; a yes would not be read at all.
+            // False is a 0, which reads like an empty text. True could not be read at all.
             "Reboot" => match self.login.reboots {
                 Reboots::Accepted => vec![Some(reply(serial, "", &[]))],
                 Reboots::Never => Vec::new(),
@@ -235,14 +235,14 @@ impl World {
             Restarts::Cut => vec![Some(begun), None],
             Restarts::End(result, after) => {
                 self.units.insert(unit.to_owned(), after);
-                // The end of another job, and ours before the answer that names it.
+                // The end of another job, then the end of ours before the answer that names it.
                 vec![Some(ended("/org/freedesktop/systemd1/job/7", "failed")), Some(ended(JOB, result)), Some(begun)]
             }
         }
     }
 }
 
-/// Who holds up a shutdown, each with user id 0 and process id 77, as the login manager tells it.
+/// The inhibitors of a shutdown, each with user id 0 and process id 77, in the login manager's encoding.
 pub(super) fn locks(locks: &[[&str; 4]]) -> Vec<u8> {
     // The array begins at 8, and its length counts from there.
     let mut all = vec![0; 8];

@@ -1,12 +1,14 @@
-//! systemd's login manager (`org.freedesktop.login1`): whether the machine can be booted anew, who holds that up, and the reboot.
+//! systemd's login manager (`org.freedesktop.login1`): whether it can reboot the machine, which inhibitors exist, and the
+//! reboot.
 //!
 //! ```text
 //! CanReboot ─► yes ─► ListInhibitors ─► nobody blocks it ─► Reboot(interactive: false)
 //! ```
 //!
-//! For root the call itself passes over whoever blocks a shutdown (`systemd-logind` asks only others), so who does is asked for right
-//! before it, on the same connection. Who merely delays it, as the kubelet does to end its pods in good order, is waited for by
-//! the login manager itself, for as long as it is set to (`InhibitDelayMaxSec`).
+//! For root, the call itself ignores inhibitors that block a shutdown (`systemd-logind` checks them only for other users). So
+//! the node executor asks for them right before it, on the same connection. The login manager itself waits for inhibitors that
+//! only delay the shutdown, for as long as it is configured to (`InhibitDelayMaxSec`). The kubelet takes such a delay to end
+//! its pods in good order.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,19 +22,19 @@ use crate::node::patience::within;
 const LOGIN: &str = "org.freedesktop.login1";
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
-/// Longest sentence of another program that is kept, in bytes.
+/// Longest text of another program that is kept, in bytes.
 const MAX_SAID: usize = 160;
-/// Errors of the bus, and not of the login manager, after a call was handed over (D-Bus specification, `NoReply`; `Timeout`,
-/// `TimedOut` and `Disconnected` of its implementations).
+/// Errors that come from the bus, and not from the login manager, after the bus delivered a call (D-Bus specification,
+/// `NoReply`; `Timeout`, `TimedOut` and `Disconnected` of its implementations).
 const OF_BUS: &str = "org.freedesktop.DBus.Error.";
 const UNANSWERED: [&str; 4] = ["NoReply", "Timeout", "TimedOut", "Disconnected"];
 /// Values of one inhibitor: what, who, why, how, user id, process id.
 const VALUES: usize = 6;
 
-/// Why the machine was not told to boot anew.
+/// Why the login manager was not asked to reboot the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::node) enum LoginError {
-    /// There is no bus, it does not let us ask, or what answers is none.
+    /// There is no bus, this process has no permission to ask it, or the server is no bus.
     #[error(transparent)]
     Bus(#[from] BusError),
     /// The connection broke, or could not be made.
@@ -41,25 +43,25 @@ pub(in crate::node) enum LoginError {
     /// No answer in time.
     #[error("no answer of systemd's login manager over the system bus within {}s", .0.as_secs())]
     Silent(Duration),
-    /// The login manager, or the bus, said no.
+    /// The login manager, or the bus, refused.
     #[error("{what}: {said}")]
     Refused {
-        /// What was asked.
+        /// The call.
         what: &'static str,
-        /// The error, with its sentence.
+        /// The error, with its text.
         said: String,
     },
-    /// It says that the machine cannot be booted anew, or not by us.
+    /// The login manager says that the machine cannot be rebooted, or not by this process.
     #[error(
         "systemd's login manager answers {0:?} when asked whether it can reboot the node (CanReboot), expected \"yes\": {1}"
     )]
     Cannot(String, &'static str),
-    /// Somebody holds a lock against it.
+    /// An inhibitor blocks the reboot.
     #[error(
         "a reboot is blocked by {0}; it is respected: end what blocks it (systemd-inhibit --list shows it), or reboot manually"
     )]
     Blocked(String),
-    /// The reboot was asked for, and what came of it is not known.
+    /// The reboot was requested, and its result is not known.
     #[error("the login manager was asked to reboot, and did not answer: {0}")]
     NotSeen(String),
 }
@@ -73,19 +75,20 @@ impl From<Stop> for LoginError {
     }
 }
 
-/// Whether the machine can be booted anew, and nobody blocks it; each call within `limit`. Who delays it, as a phrase; empty where
-/// nobody does. Nothing is touched.
+/// Whether the machine can be rebooted and no inhibitor blocks it; each call within `limit`. Returns a phrase on which
+/// inhibitors delay it; empty where none does. It changes nothing.
 ///
 /// # Errors
-/// Whatever speaks against it, or keeps the login manager from being asked.
+/// Any reason against the reboot, or why the login manager cannot be asked.
 pub(in crate::node) async fn may_reboot(socket: &Path, limit: Duration) -> Result<String, LoginError> {
     allowed(&mut open(socket, limit).await?, limit).await
 }
 
-/// Asks the same once more, and has the machine booted anew; each call within `limit`. Who delays it, as a phrase.
+/// Repeats these checks and requests the reboot; each call within `limit`. Returns a phrase on which inhibitors delay it.
 ///
 /// # Errors
-/// [`LoginError::NotSeen`] where it was asked for and no answer came; with any other error nothing was asked for, or it was refused.
+/// [`LoginError::NotSeen`] where the reboot was requested and no answer came; with any other error it was not requested, or it
+/// was refused.
 pub(in crate::node) async fn reboot(socket: &Path, limit: Duration) -> Result<String, LoginError> {
     let mut bus = open(socket, limit).await?;
     let delays = allowed(&mut bus, limit).await?;
@@ -95,7 +98,7 @@ pub(in crate::node) async fn reboot(socket: &Path, limit: Duration) -> Result<St
         Ok(Err(stop)) => return Err(LoginError::NotSeen(LoginError::from(stop).to_string())),
         Ok(Ok(message)) => message,
     };
-    // The bus's own word on somebody who had the call and did not answer: it may have been heard.
+    // The bus reports that the login manager received the call and did not answer: the call may have worked.
     let is_unanswered = |error: &String| UNANSWERED.contains(&error.strip_prefix(OF_BUS).unwrap_or(error));
     if let Some(error) = told.error.as_ref().filter(|error| is_unanswered(error)) {
         return Err(LoginError::NotSeen(format!("the bus says {}", bounded(error, MAX_SAID))));
@@ -129,7 +132,7 @@ async fn allowed(bus: &mut Conversation, limit: Duration) -> Result<String, Logi
     }
     let (mut blocks, mut delays) = (Vec::new(), Vec::new());
     let values = ask(bus, "ListInhibitors", limit).await?;
-    // That an answer cannot be understood does not mean that nobody is there.
+    // An answer that cannot be parsed does not mean that no inhibitor exists.
     let Some((Value::Number(count), locks)) = values.split_first() else {
         return Err(odd("ListInhibitors: an answer of another kind"));
     };

@@ -1,29 +1,29 @@
-//! D-Bus on the wire, as far as it takes to call something that has texts or one yes or no for arguments, and to know what came
-//! of it.
+//! The D-Bus wire format, as far as it is needed to call methods with texts or one boolean as arguments, and to read their
+//! answers.
 
 use crate::core::text::bounded;
 
-/// Largest message that is read. What is waited for has a hundred bytes, and a sentence where it is an error.
+/// Largest message that is read. An expected answer has a hundred bytes, and a sentence where it is an error.
 pub(super) const MAX_MESSAGE: usize = 64 << 10;
 /// Longest name of an error that is kept, in bytes.
 pub(in crate::node) const MAX_NAME: usize = 128;
-/// Longest text that is kept of an answer, in bytes.
+/// Longest text of an answer that is kept, in bytes.
 pub(in crate::node) const MAX_TEXT: usize = 512;
-/// What precedes the fields of a header.
+/// Size of the fixed part before the fields of a header.
 const FIXED: usize = 16;
 
 const METHOD_CALL: u8 = 1;
 const METHOD_RETURN: u8 = 2;
 const ERROR: u8 = 3;
 const SIGNAL: u8 = 4;
-/// What a number and a path together are called here.
+/// The code for a number and a path together in this module.
 const JOB: u8 = b'(';
-/// How the login manager tells who holds up a shutdown: what, who, why, how, user id, process id.
+/// The signature of the login manager's list of inhibitors: what, who, why, how, user id, process id.
 const INHIBITORS: &[u8] = b"a(ssssuu)";
-/// Nobody is to be started for the sake of this call.
+/// The bus must not start a service for this call.
 const NO_AUTO_START: u8 = 2;
 
-/// A call: these fields of the header (path, destination, interface, member), and texts for arguments.
+/// A call with these header fields (path, destination, interface, member), and texts as arguments.
 pub(super) fn call(serial: u32, fields: &[(u8, &str)], arguments: &[&str]) -> Vec<u8> {
     let mut body = Vec::new();
     for argument in arguments {
@@ -33,7 +33,7 @@ pub(super) fn call(serial: u32, fields: &[(u8, &str)], arguments: &[&str]) -> Ve
     call_with(serial, fields, &vec![b's'; arguments.len()], &body)
 }
 
-/// A call whose one argument is a yes or a no.
+/// A call whose one argument is a boolean.
 pub(super) fn call_saying(serial: u32, fields: &[(u8, &str)], yes: bool) -> Vec<u8> {
     call_with(serial, fields, b"b", &u32::from(yes).to_le_bytes())
 }
@@ -71,32 +71,32 @@ fn text(bytes: &mut Vec<u8>, value: &str) {
     bytes.push(0);
 }
 
-/// What matters of one message.
+/// The parts of one message that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) struct Message {
-    /// Serial of the call that it answers, where it is an answer.
+    /// Serial of the call that it answers, if it is an answer.
     pub(in crate::node) answers: Option<u32>,
-    /// Name of the error that it is.
+    /// Name of the error, if it is one.
     pub(in crate::node) error: Option<String>,
-    /// Name of the signal that it is.
+    /// Name of the signal, if it is one.
     pub(in crate::node) signal: Option<String>,
-    /// Who has sent it, as the bus says.
+    /// The sender, as the bus reports it.
     pub(in crate::node) sender: Option<String>,
-    /// The texts and numbers at the beginning of its body: up to the first value of another kind.
+    /// The texts and numbers at the start of its body, up to the first value of another kind.
     pub(in crate::node) values: Vec<Value>,
 }
 
 /// A value of a message's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Value {
-    /// A text or the path of an object, the beginning of it where it is long.
+    /// A text or the path of an object; only its start where it is long.
     Text(String),
-    /// A number without a sign.
+    /// An unsigned number.
     Number(u32),
 }
 
 impl Value {
-    /// The text, where it is one.
+    /// The text, if it is one.
     pub(in crate::node) fn text(self) -> Option<String> {
         match self {
             Self::Text(text) => Some(text),
@@ -104,7 +104,7 @@ impl Value {
         }
     }
 
-    /// The number, where it is one.
+    /// The number, if it is one.
     pub(in crate::node) const fn number(&self) -> Option<u32> {
         match self {
             Self::Number(number) => Some(*number),
@@ -113,7 +113,7 @@ impl Value {
     }
 }
 
-/// The fields of a header that matter.
+/// The header fields that are used.
 #[derive(Default)]
 struct Fields<'a> {
     answers: Option<u32>,
@@ -182,19 +182,19 @@ impl<'a> Reader<'a> {
         Some(if self.little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
     }
 
-    /// So many bytes and a zero after them.
+    /// This many bytes and a zero after them.
     fn text(&mut self, length: usize) -> Option<&'a [u8]> {
         let text = self.take(length)?;
         (self.take(1)? == [0]).then_some(text)
     }
 
-    /// A text as it stands in a body, or in a field that is one.
+    /// A text as it is encoded in a body, or in a field that is one.
     fn long_text(&mut self) -> Option<&'a str> {
         let length = usize::try_from(self.number()?).ok()?;
         std::str::from_utf8(self.text(length)?).ok()
     }
 
-    /// The values of a body with this signature, up to the first that is no text and no number, or does not end.
+    /// The values of a body with this signature, up to the first that is neither text nor number, or is incomplete.
     fn values(mut self, signature: &[u8]) -> Vec<Value> {
         if signature == INHIBITORS {
             return self.inhibitors().unwrap_or_default();
@@ -221,7 +221,7 @@ impl<'a> Reader<'a> {
         values
     }
 
-    /// How many there are, and four texts and two numbers for each; nothing at all where it does not come to its end.
+    /// The number of inhibitors, and four texts and two numbers for each; `None` where the list is incomplete.
     fn inhibitors(&mut self) -> Option<Vec<Value>> {
         let bytes = usize::try_from(self.number()?).ok()?;
         self.at = self.at.next_multiple_of(8);
@@ -244,7 +244,7 @@ impl<'a> Reader<'a> {
         (self.at == end && end == self.bytes.len()).then_some(values)
     }
 
-    /// What follows here, where it is one plain value.
+    /// The type of the value that follows here, if it is one plain value.
     fn kind_of_variant(&mut self) -> Option<u8> {
         let length = usize::from(*self.take(1)?.first()?);
         match self.text(length)? {

@@ -1,12 +1,13 @@
-//! Units of systemd: how one stands, and its restart, waited for.
+//! Units of systemd: the state of one, and its restart with a wait for the end.
 //!
 //! ```text
 //! LoadUnit, Get … ─► how it stands
 //! AddMatch JobRemoved, Subscribe ─► as it stood? ─► ResetFailedUnit ─► RestartUnit (fail) ─► its job's JobRemoved ─► done …
 //! ```
 //!
-//! The mode is `fail`: a job that contradicts it, such as the stop of a machine that goes down, is never replaced. One that someone
-//! else has queued to start it would be joined, so a unit with any job is left alone.
+//! The mode is `fail`: a restart never replaces a job that contradicts it, such as the stop during a shutdown. If another
+//! client has queued a start of the unit, the restart would join that job. So the node executor does not touch a unit that has
+//! any job.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +22,7 @@ const MANAGER: &str = "/org/freedesktop/systemd1";
 const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
 const UNIT_INTERFACE: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE_INTERFACE: &str = "org.freedesktop.systemd1.Service";
-/// What is asked of a unit, in the order of [`UnitSeen`].
+/// The properties to read from a unit, in the order of [`UnitSeen`].
 const PROPERTIES: [(&str, &str); 7] = [
     (UNIT_INTERFACE, "LoadState"),
     (UNIT_INTERFACE, "ActiveState"),
@@ -31,12 +32,12 @@ const PROPERTIES: [(&str, &str); 7] = [
     (SERVICE_INTERFACE, "MainPID"),
     (UNIT_INTERFACE, "Job"),
 ];
-/// Longest sentence of systemd's that is kept, in bytes.
+/// Longest error text of systemd that is kept, in bytes.
 const MAX_SAID: usize = 200;
-/// Most jobs whose end may come before the answer that names ours.
+/// Maximum number of job ends that may arrive before the answer that names our job.
 const MAX_ENDED: usize = 256;
 
-/// How a unit stands, in systemd's own words.
+/// The state of a unit, in systemd's own words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::node) struct UnitSeen {
     /// `loaded`, `not-found`, `masked`, `error` …
@@ -45,18 +46,18 @@ pub(in crate::node) struct UnitSeen {
     pub active: String,
     /// `running`, `dead`, `auto-restart` …
     pub sub: String,
-    /// `enabled`, `disabled`, `masked`, `static` …; empty for one without a file.
+    /// `enabled`, `disabled`, `masked`, `static` …; empty for a unit without a file.
     pub file: String,
-    /// What its stop ends: `process` (the main one), `control-group` (all), `mixed` …
+    /// Which processes a stop ends: `process` (the main one), `control-group` (all), `mixed` …
     pub kill: String,
     /// Its main process; 0 = none.
     pub main_pid: u32,
-    /// The job that is queued or under way for it; 0 = none.
+    /// The job that is queued or runs for it; 0 = none.
     pub job: u32,
 }
 
 impl UnitSeen {
-    /// Whether systemd knows the unit, and says that it does not run.
+    /// Whether systemd knows the unit and reports that it does not run.
     pub(in crate::node) fn is_down(&self) -> bool {
         self.load == "loaded" && self.active != "active"
     }
@@ -67,10 +68,10 @@ impl UnitSeen {
     }
 }
 
-/// Why a conversation about a unit did not come to its end.
+/// Why a request about a unit did not complete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::node) enum UnitError {
-    /// There is no bus, it does not let us ask, or what answers is none.
+    /// There is no bus, this process has no permission to ask it, or no bus answers.
     #[error(transparent)]
     Bus(#[from] BusError),
     /// The connection broke, or could not be made.
@@ -79,25 +80,25 @@ pub(in crate::node) enum UnitError {
     /// No answer in time.
     #[error("no answer of systemd over the system bus within {}s", .0.as_secs())]
     Silent(Duration),
-    /// systemd, or the bus, said no.
+    /// systemd, or the bus, refused.
     #[error("{what}: {said}")]
     Refused {
-        /// What was asked.
+        /// The call.
         what: &'static str,
-        /// The error, with its sentence.
+        /// The error, with its text.
         said: String,
     },
-    /// It does not stand as it did when it was looked at: nothing was asked for.
+    /// The unit's state has changed since it was read: no restart was requested.
     #[error("{unit} is {now} by now, it was {before} a moment ago")]
     Changed {
         /// The unit.
         unit: String,
-        /// How it stood.
+        /// Its earlier state.
         before: String,
-        /// How it stands.
+        /// Its current state.
         now: String,
     },
-    /// The restart was asked for, and what came of it is not known.
+    /// The restart was requested, and its result is not known.
     #[error("{unit} was asked to restart, and the result was not seen: {why}")]
     NotSeen {
         /// The unit.
@@ -107,21 +108,22 @@ pub(in crate::node) enum UnitError {
     },
 }
 
-/// How the unit of this name stands, within `limit`. One that systemd does not know is `not-found`.
+/// The state of the unit with this name, read within `limit`. A unit that systemd does not know is `not-found`.
 ///
 /// # Errors
-/// Whatever keeps systemd from being asked, or from answering in time.
+/// Any reason why systemd cannot be asked, or does not answer in time.
 pub(in crate::node) async fn look(socket: &Path, unit: &str, limit: Duration) -> Result<UnitSeen, UnitError> {
     let ask = async { standing(&mut open(socket).await?, unit).await };
     within(limit, ask).await.unwrap_or(Err(UnitError::Silent(limit)))
 }
 
-/// Restarts the unit, or starts it where it does not run, as long as it stands as it was seen, and waits for the end of that
-/// within `limit`: systemd's word on it (`done`, `failed`, `timeout`, `canceled`, `dependency` …). That it has failed, and how often,
-/// is forgotten before.
+/// Restarts the unit, or starts it where it does not run, as long as its state is still `seen`. Waits within `limit` for the
+/// end of the job and returns systemd's result (`done`, `failed`, `timeout`, `canceled`, `dependency` …). It first resets
+/// systemd's record of the unit's failures and their number.
 ///
 /// # Errors
-/// [`UnitError::NotSeen`] where it was asked for and the end was not seen; with any other error nothing was asked for.
+/// [`UnitError::NotSeen`] where the restart was requested and its end was not seen; with any other error no restart was
+/// requested.
 pub(in crate::node) async fn restart(
     socket: &Path,
     unit: &str,
@@ -177,10 +179,10 @@ async fn standing(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, UnitEr
     seen.ok_or_else(odd)
 }
 
-/// `asked` is set once the restart may have been asked for.
+/// `asked` is set once the restart may have been requested.
 async fn restart_of(socket: &Path, unit: &str, seen: &UnitSeen, asked: &mut bool) -> Result<String, UnitError> {
     let mut bus = open(socket).await?;
-    // Before the job begins: its end may come at once.
+    // Subscribe before the job begins: its end may come at once.
     let rule = "type='signal',sender='org.freedesktop.systemd1',interface='org.freedesktop.systemd1.Manager',\
                 member='JobRemoved'";
     let heard = bus.ask_at(BUS, "/org/freedesktop/DBus", BUS, "AddMatch", &[rule]).await?;
@@ -193,12 +195,12 @@ async fn restart_of(socket: &Path, unit: &str, seen: &UnitSeen, asked: &mut bool
     }
     *asked = true;
     if seen.active == "failed" {
-        // One that has failed too often is started no more (start-limit-hit) until that is forgotten.
+        // systemd does not start a unit that has failed too often (start-limit-hit) until that record is reset.
         bus.ask(MANAGER, MANAGER_INTERFACE, "ResetFailedUnit", &[unit]).await?;
     }
     let fields = [(1, MANAGER), (6, SYSTEMD), (2, MANAGER_INTERFACE), (3, "RestartUnit")];
     let call = bus.send(&fields, &[unit, "fail"]).await?;
-    // Everybody may send signals: only those of whoever answers the call count.
+    // Any process may send signals: only those of the sender that answers the call count.
     let (mut job, mut ends) = (None, Vec::new());
     loop {
         let message = bus.next().await?;
@@ -217,7 +219,7 @@ async fn restart_of(socket: &Path, unit: &str, seen: &UnitSeen, asked: &mut bool
     }
 }
 
-/// The job and its result, where the message is about the end of one: `JobRemoved(id, job, unit, result)`.
+/// The job and its result, where the message reports the end of one: `JobRemoved(id, job, unit, result)`.
 fn job_ended(message: &Message) -> Option<(String, String)> {
     if message.signal.as_deref() != Some("JobRemoved") {
         return None;
@@ -239,7 +241,7 @@ fn good(message: Message, what: &'static str) -> Result<Vec<Value>, UnitError> {
     Err(UnitError::Refused { what, said: format!("{error}{sentence}") })
 }
 
-/// The one text of a good answer.
+/// The only text of a successful answer.
 fn text(message: Message, what: &'static str) -> Result<String, UnitError> {
     match good(message, what)?.into_iter().next().and_then(Value::text) {
         Some(text) => Ok(text),
@@ -269,7 +271,7 @@ mod tests {
         assert!(systemd.acts().is_empty());
     }
 
-    /// Told in kubernetes/node-problem-detector #861 and kubernetes/kops #16763.
+    /// Reported in kubernetes/node-problem-detector #861 and kubernetes/kops #16763.
     #[tokio::test]
     async fn a_restart_is_waited_for_until_its_own_job_ends() {
         for result in ["done", "failed", "timeout", "dependency"] {

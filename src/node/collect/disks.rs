@@ -1,9 +1,9 @@
-//! What lies on the node's disks: the file systems of the kubelet's and the runtime's folders, and the kubelet's client
-//! certificate. All of it is read as the kubelet or the runtime itself sees it, through that process's own root: what is
-//! mounted into our pod, and how, is another matter.
+//! The node's disks: the file systems of the kubelet's and the runtime's folders, and the kubelet's client certificate. The
+//! collector reads all of it as the kubelet or the runtime itself sees it, through that process's own root. What is mounted
+//! into the probe's pod may differ from that.
 //!
-//! A dead disk or server holds up whoever asks for it, so this has a thread of its own. No path below a pod's folder is
-//! touched.
+//! A dead disk or server blocks every process that reads it, so this has its own thread. It touches no path below a pod's
+//! folder.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,8 +19,8 @@ use crate::node::proc::{Handle, bounded::read_whole, rooted};
 
 pub(in crate::node) mod credential;
 
-/// Where a runtime keeps what lives as long as the boot (sockets, bundles, locks). Not all of `/run`: a unit may be given
-/// that to read, and its own folder to write.
+/// The folder in which a runtime keeps data that lives as long as the boot (sockets, bundles, locks). This is not all of
+/// `/run`: a unit may have that read-only, and its own folder writable.
 const fn run_of(runtime: &str) -> Option<&'static str> {
     match runtime.as_bytes() {
         b"containerd" => Some("/run/containerd"),
@@ -32,39 +32,39 @@ const fn run_of(runtime: &str) -> Option<&'static str> {
 const KUBELET: &str = "/var/lib/kubelet";
 /// Longest list of options of a file system.
 const MAX_OPTIONS: usize = 16 << 10;
-/// Words among the options of an ext4 that takes no writes any more after an error. It is not marked read-only then (since
-/// Linux 6.12), so that neither mount table nor `statvfs` tells.
+/// Options of an ext4 that accepts no writes any more after an error. Since Linux 6.12 it is not marked read-only then, so
+/// neither the mount table nor `statvfs` shows it.
 const STOPPED: [&str; 2] = ["emergency_ro", "shutdown"];
 
-/// A daemon's own folders, and where it has been told to find its credentials.
+/// A daemon's own folders, and where its flags say its credentials are.
 #[derive(Clone, Debug)]
 struct Places {
     daemon: Daemon,
     folders: Vec<PathBuf>,
     /// Its folder below `/run`, where that is at its usual place.
     run: Option<PathBuf>,
-    /// The flags of a kubelet; none of other daemons, and none where they cannot be read.
+    /// The flags of a kubelet; `None` for other daemons, and where they cannot be read.
     args: Option<Vec<String>>,
-    /// Whether this is the last word: a daemon that has just begun may not have opened its data yet.
+    /// Whether this is final: a daemon that has just started may not have opened its data yet.
     settled: bool,
 }
 
-/// The disk collector's eye.
+/// The state of the disk collector.
 #[derive(Debug)]
 pub struct Disks {
     proc: PathBuf,
     sys: PathBuf,
-    /// What was found of daemons that still run: it does not change while they do.
+    /// What was found about daemons that still run. It does not change while they run.
     known: Vec<Places>,
 }
 
 impl Disks {
-    /// Looks at this `/proc` and this `/sys`.
+    /// Reads this `/proc` and this `/sys`.
     pub fn new(proc: &Path, sys: &Path) -> Self {
         Self { proc: proc.to_path_buf(), sys: sys.to_path_buf(), known: Vec::new() }
     }
 
-    /// One look. What cannot be looked at is said in its place.
+    /// One reading. An error is in the field that it concerns.
     pub fn look(&mut self, who: &Who) -> DisksSeen {
         let nobody = || Credential::Unknown("no kubelet is seen through which its certificate could be checked".into());
         let mut seen = DisksSeen { filesystems: Vec::new(), unseen: who.unseen.clone(), credential: nobody() };
@@ -108,7 +108,7 @@ impl Disks {
                 Err(error) => return Err(error),
             }
         }
-        // One whose data are elsewhere was not looked at.
+        // A daemon whose data are elsewhere was not checked.
         if found < places.folders.len() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "they are not at their usual place"));
         }
@@ -144,7 +144,7 @@ impl Disks {
         Ok(())
     }
 
-    /// What an ext4 on this device says of itself, if it takes no writes. Other file systems turn read-only as a whole.
+    /// The state of an ext4 on this device, if it accepts no writes. Other file systems turn read-only as a whole.
     fn stopped(&self, device: &str) -> Option<String> {
         let link = std::fs::read_link(self.sys.join("dev/block").join(device)).ok()?;
         let options = self.proc.join("fs/ext4").join(link.file_name()?).join("options");
@@ -154,7 +154,7 @@ impl Disks {
     }
 }
 
-/// Where a daemon keeps its data: where it has them open, else where they usually are.
+/// Where a daemon keeps its data: where it has them open, otherwise at the usual place.
 fn places(daemon: &Daemon, handle: &Handle) -> io::Result<Places> {
     let open = |end: &str| {
         let file = handle.open_file(end)?;
@@ -179,7 +179,7 @@ fn places(daemon: &Daemon, handle: &Handle) -> io::Result<Places> {
             "containerd" => or_usual(open("/io.containerd.metadata.v1.bolt/meta.db")?, "/var/lib/containerd"),
             "dockerd" => or_usual(open("/volumes/metadata.db")?, "/var/lib/docker"),
             "crio" => Some("/var/lib/containers".into()),
-            // It keeps a few small files only.
+            // It keeps only a few small files.
             _ => None,
         },
         Owner::Node | Owner::Pods => None,

@@ -1,5 +1,5 @@
-//! What the kernel gives in numbers, what of it is used, and what the daemons' threads wait for: `/proc` and control groups
-//! only, nothing that lies on a disk.
+//! The kernel's numeric limits, their use, and what the daemons' threads wait for. It reads `/proc` and control groups only,
+//! and nothing on a disk.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,9 +15,9 @@ mod untracked;
 
 /// Longest file of numbers that is read.
 const MAX_NUMBERS: usize = 256;
-/// Share of a limit, in percent, from which it is made sure whose control group it is.
+/// Share of a limit, in percent, from which the collector verifies whose control group it is.
 const NEAR: u8 = 80;
-/// Names of the group in which the kubelet keeps all pods, by its two drivers and the two versions.
+/// Names of the group in which the kubelet keeps all pods, for its two drivers and the two versions.
 const PODS: [&str; 4] = [
     "sys/fs/cgroup/kubepods.slice",
     "sys/fs/cgroup/kubepods",
@@ -25,10 +25,10 @@ const PODS: [&str; 4] = [
     "sys/fs/cgroup/pids/kubepods",
 ];
 
-/// A daemon to look at, as another collector has found it.
+/// A daemon to check, as another collector has found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
-    /// Which.
+    /// Which daemon.
     pub owner: Owner,
     /// Its process id.
     pub pid: i32,
@@ -36,21 +36,21 @@ pub struct Daemon {
     pub start_ticks: u64,
 }
 
-/// Whom to look at.
+/// The processes to check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Who {
     /// The kubelet and the runtime's daemons.
     pub daemons: Vec<Daemon>,
-    /// First processes of containers that are being made.
+    /// First processes of containers in creation.
     pub inits: Vec<InitSeen>,
-    /// Ids in the runtime's newest lists, of containers and sandboxes; `None` = there are none to go by.
+    /// Ids in the runtime's newest lists, of containers and sandboxes; `None` = no list is available.
     pub listed: Option<BTreeSet<String>>,
-    /// Which of the daemons is not there or not known, and why.
+    /// Which daemon does not exist or is not known, and why.
     pub unseen: Option<String>,
 }
 
 impl Daemon {
-    /// The process, if it is still the same.
+    /// The process, if it is still the same one.
     pub(super) fn handle(&self, proc: &Path) -> io::Result<Handle> {
         of_start(Handle::open(proc, self.pid)?, self.start_ticks)
     }
@@ -63,7 +63,7 @@ fn of_start(handle: Handle, start_ticks: u64) -> io::Result<Handle> {
     Err(io::Error::new(io::ErrorKind::NotFound, format!("process {} has ended", handle.pid())))
 }
 
-/// The host collector's eye.
+/// The state of the host collector.
 #[derive(Debug)]
 pub struct Host {
     proc: PathBuf,
@@ -71,15 +71,15 @@ pub struct Host {
 }
 
 impl Host {
-    /// Looks at this `/proc`.
+    /// Reads this `/proc`.
     pub fn new(proc: &Path) -> Self {
         Self { proc: proc.to_path_buf(), waits: Waits::default() }
     }
 
-    /// One look.
+    /// One reading.
     ///
     /// # Errors
-    /// When even the time since boot cannot be read. What else cannot be looked at is said in its place.
+    /// When even the time since boot cannot be read. Every other error is in the field that it concerns.
     pub fn look(&mut self, who: &Who) -> io::Result<HostSeen> {
         let uptime = proc::uptime(&self.proc)?;
         let mut seen = HostSeen {
@@ -123,7 +123,7 @@ impl Host {
         Ok(seen)
     }
 
-    /// Threads of the node. Each takes a process id.
+    /// Threads of the node. Each uses a process id.
     fn threads(&self) -> io::Result<Usage> {
         let text = self.numbers("loadavg")?;
         let limit = |name| parse(&self.numbers(name)?);
@@ -154,7 +154,7 @@ impl Host {
             Some(LimitSeen { owner: daemon.owner.clone(), usage })
         };
         seen.files.extend(limit(handle.open_files().map(Some)));
-        // A process whose root cannot be entered shows nothing of its group; that it has none is no gap.
+        // A process whose root cannot be opened shows nothing of its group. A process without a group is no gap.
         if let Some(root) = root {
             seen.pids.extend(limit(of_group(root, handle)));
         }
@@ -166,11 +166,11 @@ impl Host {
         });
     }
 
-    /// The thread that has waited uninterruptibly for the longest.
+    /// The thread that has waited uninterruptibly for the longest time.
     fn waiting(&mut self, handle: &Handle, uptime: Duration) -> io::Result<Option<ThreadWaiting>> {
         let mut longest: Option<ThreadWaiting> = None;
         for thread in handle.threads()?.into_iter().filter(|thread| thread.state == 'D') {
-            // It may have ended by now.
+            // The thread may have ended by now.
             let Ok(switches) = handle.thread_switches(thread.id) else { continue };
             let waited = self.waits.saw((thread.id, thread.start_ticks), switches, 0, uptime);
             if longest.as_ref().is_none_or(|longest| waited > longest.waited) {
@@ -219,7 +219,7 @@ pub(in crate::node) fn threads_of(loadavg: &str) -> Option<u64> {
     loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
-/// What `file-nr` says.
+/// Used and maximum open files from `file-nr`.
 pub(in crate::node) fn files_of(file_nr: &str) -> Option<Usage> {
     let mut fields = file_nr.split_ascii_whitespace().map(str::parse);
     Some(Usage { used: fields.next()?.ok()?, limit: fields.nth(1)?.ok()? })
@@ -229,7 +229,7 @@ fn parse(text: &str) -> io::Result<u64> {
     text.trim().parse().map_err(|_| odd(text))
 }
 
-/// Processes and threads of one control group; `None` where nothing limits them.
+/// Processes and threads of one control group; `None` where it has no limit.
 fn of_folder(group: impl AsFd) -> io::Result<Option<Usage>> {
     let (Some(limit), Some(used)) = (groups::file(&group, "pids.max")?, groups::file(&group, "pids.current")?) else {
         return Ok(None);
@@ -237,7 +237,7 @@ fn of_folder(group: impl AsFd) -> io::Result<Option<Usage>> {
     usage(&limit, &used)
 }
 
-/// `pids.max` and `pids.current`; `None` where nothing limits them.
+/// The values of `pids.max` and `pids.current`; `None` where there is no limit.
 pub(in crate::node) fn usage(limit: &str, used: &str) -> io::Result<Option<Usage>> {
     if limit.trim() == "max" {
         return Ok(None);
@@ -252,7 +252,7 @@ fn of_pods(root: &OwnedFd) -> Option<LimitSeen> {
     Some(LimitSeen { owner: Owner::Pods, usage })
 }
 
-/// The group of one daemon. That it is its own is made sure before anything is held against it.
+/// The use of one daemon's group. Near the limit, the code verifies that the daemon is in the group before it reports it.
 fn of_group(root: &OwnedFd, handle: &Handle) -> io::Result<Option<Usage>> {
     let own: Groups = handle.groups()?;
     for folder in own.folders("pids") {
@@ -270,7 +270,7 @@ fn has(group: impl AsFd, pid: i32) -> io::Result<bool> {
     Ok(members.contains(pid.to_string().as_str()))
 }
 
-/// The first of its groups that is frozen. What a process waits in does not tell: kernels freeze it where it is.
+/// The first of its groups that is frozen. The wait channel does not show it: kernels freeze a process wherever it is.
 fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> {
     for folder in groups.folders("freezer") {
         let Some(group) = groups::open(root, &folder)? else { continue };
@@ -283,7 +283,7 @@ fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> 
     Ok(None)
 }
 
-/// `freezer.state` of version 1, `cgroup.events` of version 2.
+/// Whether `freezer.state` of version 1, or `cgroup.events` of version 2, says frozen.
 pub(in crate::node) fn is_frozen(old: Option<&str>, new: Option<&str>) -> bool {
     old.is_some_and(|state| matches!(state.trim(), "FROZEN" | "FREEZING"))
         || new.is_some_and(|events| events.lines().any(|line| line == "frozen 1"))

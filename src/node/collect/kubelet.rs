@@ -1,4 +1,4 @@
-//! The kubelet of this node: its process, and `/healthz` where that process itself says it serves it.
+//! The kubelet of this node: its process, and `/healthz` where that process's own settings say it serves it.
 //!
 //! ```text
 //! Finder::find (blocking) ─► Found { process, healthz address, runtime endpoint } ─► healthz (async)
@@ -29,13 +29,13 @@ pub use settings::Settings;
 /// Longest wait for `/healthz`.
 const HEALTHZ_DEADLINE: Duration = Duration::from_secs(5);
 
-/// One way in which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
+/// One form in which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
 struct Kind {
     /// Names of the process.
     commands: &'static [&'static str],
     /// File name of its executable.
     file: &'static str,
-    /// Where its runtime is when nothing names another; a stray containerd at the usual place is not its own.
+    /// The default socket of its runtime. Another containerd at the usual place is not its own.
     runtime: Option<&'static str>,
 }
 
@@ -66,8 +66,8 @@ pub struct Found {
     pub settings: Result<Settings, String>,
 }
 
-/// Finds the kubelet, remembering the last one: its files are read once, since a running kubelet does not take up
-/// changes of them either.
+/// Finds the kubelet, and remembers the last one. It reads the kubelet's files once, because a running kubelet does not reload
+/// them either.
 #[derive(Debug)]
 pub struct Finder {
     root: PathBuf,
@@ -75,15 +75,15 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Looks at the `/proc` at `root`.
+    /// Reads the `/proc` at `root`.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_path_buf(), last: None }
     }
 
-    /// The kubelet in the PID namespace of this `/proc`; `None` when none runs. Blocks: needs a thread of its own.
+    /// The kubelet in the PID namespace of this `/proc`; `None` when none runs. Blocks: it needs its own thread.
     ///
     /// # Errors
-    /// When the process table cannot be read, a right to look is missing (`PermissionDenied`), or several run.
+    /// When the process table cannot be read, a permission is missing (`PermissionDenied`), or several kubelets run.
     pub fn find(&mut self) -> io::Result<Option<Found>> {
         let uptime = proc::uptime(&self.root)?;
         let last = self.last.take();
@@ -114,7 +114,7 @@ impl Finder {
                 kubelets.push(process);
             }
         }
-        // What it has just started is called like it, until that executes its own program.
+        // A child that the kubelet has just started has the same name until it executes its own program.
         let all: Vec<i32> = kubelets.iter().map(|process| process.pid).collect();
         kubelets.retain(|process| !all.contains(&process.parent));
         match kubelets.as_slice() {
@@ -143,7 +143,7 @@ impl Finder {
         }
     }
 
-    /// A script that calls itself kubelet, or one in a container, is not the kubelet of this node.
+    /// A script with the name kubelet, or one in a container, is not the kubelet of this node.
     fn prove(&self, process: &RawProcess, file: &str) -> io::Result<bool> {
         let handle = Handle::open(&self.root, process.pid)?;
         if handle.stat()?.start_ticks != process.start_ticks || !handle.is_of_node(&self.root)? {
@@ -157,7 +157,7 @@ impl Finder {
         Ok(process.state == 'D' || !handle.args()?.iter().any(asks_only))
     }
 
-    /// Whether a process is in our own network namespace; where that cannot be read, nothing speaks against it.
+    /// Whether a process is in this process's network namespace. Where that cannot be read, it counts as yes.
     fn same_network(&self, pid: i32) -> bool {
         let link = |process: &str| std::fs::read_link(self.root.join(process).join("ns/net")).ok();
         match (link(&pid.to_string()), link("self")) {
@@ -180,7 +180,7 @@ impl Finder {
             settings.runtime_endpoint = kind.and_then(|kind| kind.runtime).map(ToOwned::to_owned);
         }
         if kind.is_some_and(|kind| kind.file != "kubelet") {
-            // What it hands on to the kubelet inside stands in flags and files of its own.
+            // The settings that it passes on to the kubelet inside are in its own flags and files.
             settings.kubelet = KubeletSettings::default();
             settings.server = None;
         }
@@ -208,10 +208,10 @@ pub fn healthz_address(settings: &Settings) -> Result<SocketAddr, String> {
     Ok(SocketAddr::new(address, settings.healthz_port))
 }
 
-/// Asks `/healthz`: `Ok` when it answers 200, else what it did instead. Ends within `HEALTHZ_DEADLINE`.
+/// Asks `/healthz`: `Ok` when the answer is 200. Ends within `HEALTHZ_DEADLINE`.
 ///
 /// # Errors
-/// A sentence: refused, silent, or the first line of another answer.
+/// A sentence: connection refused, no answer, or the first line of another answer.
 pub async fn healthz(address: SocketAddr) -> Result<(), String> {
     match within(HEALTHZ_DEADLINE, status_line(address)).await {
         Err(_) => Err(format!("no answer from {address} within {} s", HEALTHZ_DEADLINE.as_secs())),
@@ -231,7 +231,7 @@ async fn status_line(address: SocketAddr) -> io::Result<String> {
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut line = Vec::with_capacity(128);
-    // One byte less than endless: a server that never ends its first line is cut here.
+    // The read is limited: a server that never ends its first line is cut here.
     let mut head = stream.take(512);
     let mut buffer = [0_u8; 128];
     loop {

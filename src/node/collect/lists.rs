@@ -1,12 +1,13 @@
 //! One round of lists: sandboxes, containers, sandboxes again, then direct questions about containers whose
 //! sandbox is in neither list.
 //!
-//! The kubelet makes the sandbox first and removes it last, but two lists are never one moment: with a sandbox
-//! list on both sides of the container list, neither making nor removing a pod looks like an orphan. A list may
-//! still have a gap, so each odd container is asked for directly. Any error in the three lists means no value.
+//! The kubelet creates the sandbox first and removes it last, but two lists never show the same moment. With a sandbox list
+//! before and after the container list, a pod in creation or removal does not look like an orphan. A list may still have a gap,
+//! so the round asks directly for each odd container. Any error in the three lists means no value.
 //!
-//! Docker is asked besides what it is removing: its list says that of removals that have failed, too, so each is asked for
-//! directly. And cri-dockerd lists sandboxes of which it has only a note left: those that are not ready are asked for in turn.
+//! The round also asks Docker which containers it is removing. Docker's list includes removals that have failed, so the round
+//! asks directly for each of them. cri-dockerd also lists sandboxes of which only its own record is left, so the round asks in
+//! turn for sandboxes that are not ready.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -23,20 +24,20 @@ use crate::node::docker::Docker;
 use crate::node::patience::Patience;
 use crate::node::runtime::Client;
 
-/// Most containers asked for directly in one round.
+/// Maximum number of containers asked for directly in one round.
 const MAX_RECHECKS: usize = 5;
-/// Most sandboxes that are not ready asked for in one round: there may be hundreds, of jobs that have ended, and nothing is
-/// urgent about them.
+/// Maximum number of sandboxes that are not ready asked for in one round. There may be hundreds, of jobs that have ended, and
+/// none of them is urgent.
 const MAX_SANDBOXES: usize = 2;
-/// Most direct questions out at any time, over all rounds.
+/// Maximum number of direct questions out, over all rounds.
 const MAX_OUT: usize = 16;
 /// How long a round waits for its direct questions.
 const RECHECK_DEADLINE: Duration = Duration::from_secs(5);
-/// How long one direct question stays out at most. cri-dockerd itself gives up after two minutes; asking again
+/// Maximum time that one direct question stays out. cri-dockerd itself stops waiting after two minutes; a second question
 /// before that would pile up calls in it.
 const RECHECK_BOUND: Duration = Duration::from_mins(3);
 
-/// Which of its calls a round is at.
+/// The call that a round is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListCall {
     /// The first list of sandboxes.
@@ -47,37 +48,37 @@ pub enum ListCall {
     SandboxesAgain,
     /// Direct questions.
     Rechecks,
-    /// What Docker is removing, and direct questions about it.
+    /// Which containers Docker is removing, and direct questions about them.
     Removals,
 }
 
-/// What a round needs to remember of the rounds before it.
+/// State that a round needs from the rounds before it.
 #[derive(Debug, Default)]
 pub struct Lists {
     round: u64,
     rechecks: Direct<OrphanRecheck>,
     removals: Direct<Option<RemovalSaid>>,
     sandboxes: Direct<Option<bool>>,
-    /// Sandboxes that were not there when asked for last.
+    /// Sandboxes that did not exist when asked for last.
     ghosts: BTreeSet<String>,
-    /// Containers that are created or of an unknown state, by the moment at which they were first listed so.
+    /// Containers that are created or of an unknown state, with the moment at which they were first listed so.
     unfinished: BTreeMap<String, Instant>,
 }
 
-/// Whom a round asks.
+/// The clients that a round asks.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// For lists.
     pub lists: Client,
-    /// For direct questions, so that one that hangs delays no list.
+    /// For direct questions, so that one that hangs does not delay a list.
     pub status: Client,
     /// Docker itself, where it is the runtime.
     pub docker: Option<Docker>,
 }
 
 impl Lists {
-    /// Runs one round. `at` is told which call is sent, at the moment it is sent; `bound` is the end of each of
-    /// the three list calls.
+    /// Runs one round. It calls `at` with each call at the moment it is sent. `bound` is the deadline of each of the three list
+    /// calls.
     ///
     /// # Errors
     /// The first error of any of the three lists; a part of a round is never returned.
@@ -165,8 +166,8 @@ impl Lists {
         answers.into_iter().map(|(id, said)| (id, said.unwrap_or(OrphanRecheck::NoAnswer))).collect()
     }
 
-    /// What Docker is removing; `None` where it does not say. It is no part of the round's own evidence, so its error is
-    /// none of the round.
+    /// What Docker is removing; `None` where Docker does not say. This is no part of the round's own evidence, so its error is
+    /// not an error of the round.
     async fn removing(&mut self, docker: &Docker) -> Option<Vec<RemovalSeen>> {
         let found = docker.removals(RECHECK_DEADLINE).await.ok()?;
         let wanted = found.iter().map(|seen| (false, seen.id.as_str())).collect();
@@ -179,11 +180,11 @@ impl Lists {
         Some(found.into_iter().map(with).collect())
     }
 
-    /// Whether sandboxes that are not ready are there at all: some of them, in turn.
+    /// Whether sandboxes that are not ready exist at all; it asks for some of them, in turn.
     async fn ghosts(&mut self, status: &Client, sandboxes: &[SandboxSeen]) -> BTreeMap<String, Option<bool>> {
         let not_ready: Vec<&str> = sandboxes.iter().filter(|seen| !seen.ready).map(|seen| seen.id.as_str()).collect();
         self.ghosts.retain(|id| not_ready.contains(&id.as_str()));
-        // Those that were not there are asked for in every round: that takes several looks to be so.
+        // The round asks again for those that did not exist: several readings must agree on that.
         let most = MAX_SANDBOXES + self.ghosts.len().min(MAX_RECHECKS);
         let wanted = not_ready.into_iter().map(|id| (!self.ghosts.contains(id), id)).collect();
         let call = |id: &str| is_there(status.clone(), id.to_owned());
@@ -205,7 +206,7 @@ impl Lists {
     }
 }
 
-/// Direct questions, at most one out per container.
+/// Direct questions, at most one out for each container.
 #[derive(Debug)]
 struct Direct<T> {
     out: BTreeMap<String, JoinHandle<T>>,
@@ -228,8 +229,8 @@ impl<T> Drop for Direct<T> {
 }
 
 impl<T: Send + 'static> Direct<T> {
-    /// Asks for `most` of these objects: by rank, and among equals for those first that waited longest. Of each that was
-    /// this round's turn it says what came, if anything did in time.
+    /// Asks for `most` of these objects: by rank, and within a rank first for those that waited longest. Returns each object of
+    /// this round with its answer, if one came in time.
     async fn ask<F>(
         &mut self,
         mut wanted: Vec<(bool, &str)>,

@@ -5,11 +5,11 @@ use std::path::Path;
 use crate::core::observation::Pressure;
 use crate::node::proc::bounded::read_whole;
 
-/// Largest file of these.
+/// Largest of these files that is read.
 const MAX: usize = 4096;
 
-/// Reads `/proc/pressure`; where the kernel does not count pressure, the load stands for that on the processors. What cannot
-/// be read counts as no pressure. The kernel answers from memory, so this never waits.
+/// Reads `/proc/pressure`. Where the kernel does not count pressure, the load replaces the value for the processors. A value
+/// that cannot be read counts as no pressure. The kernel answers from memory, so this never waits.
 pub fn read(proc: &Path) -> Pressure {
     let file = |name: &str| read_whole(&proc.join(name), MAX).unwrap_or_default();
     let cpu = percent(&file("pressure/cpu"), "some");
@@ -27,7 +27,7 @@ fn percent(text: &str, line: &str) -> Option<u8> {
     share.split('.').next()?.parse().ok().filter(|share| *share <= 100)
 }
 
-/// Whether for each processor there have been eight runnable processes on average over the last minute.
+/// Whether there were eight runnable processes for each processor on average over the last minute.
 fn is_overloaded(loadavg: &str, processors: f32) -> bool {
     let load = loadavg.split_ascii_whitespace().next().and_then(|load| load.parse::<f32>().ok());
     load.is_some_and(|load| load >= 8.0 * processors)

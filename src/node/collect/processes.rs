@@ -1,7 +1,7 @@
-//! The processes of interest: shims, CNI plugins, `runc` and its kin, the runtime, the kubelet.
+//! The processes of interest: shims, CNI plugins, `runc` and similar runtimes, the runtime, the kubelet.
 //!
-//! Everything here may block in the kernel, so it runs on a thread of its own. What a process is, once proven, is
-//! remembered for as long as it lives: a proof costs reads, and cannot be had from a process in state D.
+//! Every function here may block in the kernel, so it runs on its own thread. The collector remembers a proven role as long as
+//! the process lives: a proof costs reads, and is not available from a process in state D.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,15 +17,16 @@ use crate::node::proc::{self, Handle, Lock, LockedFile, Locks, RawProcess, Table
 
 mod inits;
 
-/// Most processes of interest in one look, and most that may be of interest. What stands out is kept first.
+/// Maximum number of processes of interest in one reading, and of processes that may be of interest. Those that stand out are
+/// kept first.
 const MAX_SEEN: usize = 8192;
-/// Most lock paths kept of one process.
+/// Maximum number of lock paths kept of one process.
 const MAX_HOLDS: usize = 4;
-/// A plugin this young is left alone: its locks are not worth a look yet.
+/// A plugin younger than this is not checked for locks.
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// A proof, with what must stay the same for it to hold: the name changes when a process executes another file, the
-/// parent when its caller has ended (and then more is asked of a plugin).
+/// A proof, with the values that must not change while it holds. The name changes when a process executes another file. The
+/// parent changes when the caller has ended (and then a plugin needs more proof).
 #[derive(Debug)]
 struct Proven {
     command: String,
@@ -38,30 +39,30 @@ impl Proven {
         self.command == process.command && self.parent == process.parent && !process.is_dead()
     }
 
-    /// A plugin that waited uninterruptibly when it was proven has not told whom it was called for.
+    /// A plugin that waited uninterruptibly when it was proven did not show for which sandbox it was called.
     const fn is_whole(&self) -> bool {
         !matches!(self.proof, Proof::NetworkPlugin { command: None, .. })
     }
 }
 
-/// What came of proving one process.
+/// The result of proving one process.
 enum Tried {
     Proven(Proof),
     No,
     Unproven,
 }
 
-/// The process collector's eye.
+/// The state of the process collector.
 #[derive(Debug)]
 pub struct Processes {
     root: PathBuf,
     prover: Prover,
     /// What was proven, by pid and start time.
     proven: BTreeMap<(i32, u64), Proven>,
-    /// Processes of containers below those that call OCI runtimes, by pid and start time: what they are called, and their parent.
+    /// Processes of containers below those that call OCI runtimes, by pid and start time, with their name and their parent.
     foreign: BTreeMap<(i32, u64), (Box<str>, i32)>,
     waits: Waits,
-    /// Who makes no progress.
+    /// Processes that make no progress.
     stills: Waits,
     round: u64,
     bounds: Bounds,
@@ -69,12 +70,12 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Looks at the `/proc` at `root`.
+    /// Reads the `/proc` at `root`.
     pub fn new(root: &Path) -> Self {
         Self::with(Prover::new(root))
     }
 
-    /// Looks with this prover, at its `/proc`.
+    /// Reads the prover's `/proc` with this prover.
     pub fn with(prover: Prover) -> Self {
         Self {
             root: prover.root().to_path_buf(),
@@ -89,12 +90,12 @@ impl Processes {
         }
     }
 
-    /// One look. `with_docker` = the kubelet's shims are Docker's. Of a table that is too long it is a look at a part, which says
-    /// what it has left out.
+    /// One reading. `with_docker` means that the kubelet's shims are Docker's. If the process table is too long, the reading is
+    /// partial and says what it has left out.
     ///
     /// # Errors
-    /// When a process of the table cannot be read, or a right to look is missing (`PermissionDenied`). Processes that
-    /// end meanwhile are left out.
+    /// When a process of the table cannot be read, or a permission is missing (`PermissionDenied`). Processes that end
+    /// meanwhile are left out.
     pub fn look(&mut self, with_docker: bool) -> io::Result<ProcessTable> {
         let namespace = if with_docker { DOCKER_NAMESPACE } else { KUBELET_NAMESPACE };
         let uptime = proc::uptime(&self.root)?;
@@ -140,7 +141,8 @@ impl Processes {
         Ok(ProcessTable { processes, unproven, inits, left_out, round: self.round })
     }
 
-    /// Keeps as many as there is room for: daemons, then what answers nobody, then the oldest. Gives what it has left out.
+    /// Keeps as many as there is room for: daemons, then unresponsive processes, then the oldest. Returns a text on what it has
+    /// left out.
     fn keep_most(&self, processes: &mut Vec<ProcessSeen>, unproven: &mut Vec<Unproven>) -> Option<String> {
         let most = self.most;
         let beyond = processes.len().saturating_sub(most) + unproven.len().saturating_sub(most);
@@ -157,7 +159,7 @@ impl Processes {
         Some(format!("{beyond} processes of the runtime are not kept beyond {most}"))
     }
 
-    /// For how long a process in state D has been seen so. Where its switches cannot be read, it has just begun.
+    /// How long a process in state D has been seen in it. Where its context switches cannot be read, the wait has just begun.
     fn waited(&mut self, process: &RawProcess, uptime: Duration) -> Option<Duration> {
         if process.state != 'D' {
             return None;
@@ -167,13 +169,13 @@ impl Processes {
         Some(switches.map_or(Duration::ZERO, |switches| self.waits.saw(id, switches, 0, uptime)))
     }
 
-    /// For how long a process and those below it have made no progress.
+    /// How long a process and those below it have made no progress.
     fn still(&mut self, table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Duration {
         let id = (process.pid, process.start_ticks);
         self.stills.saw(id, proc::progress(table, process), proc::NO_PROGRESS, uptime)
     }
 
-    /// What this process is, from memory or anew.
+    /// The role of this process, from memory or proven anew.
     fn prove(&mut self, node: &Place, table: &[RawProcess], process: &RawProcess) -> io::Result<Tried> {
         let is_foreign = self.is_foreign(node, table, process);
         let known = self.proven.get(&(process.pid, process.start_ticks)).filter(|known| known.holds_for(process));
@@ -184,7 +186,7 @@ impl Processes {
         }
         match is_foreign.and_then(|is_foreign| if is_foreign { Ok(None) } else { self.prover.prove(table, process) }) {
             Ok(proof) => Ok(proof.map_or(Tried::No, Tried::Proven)),
-            // Without the right to look, every answer would be a guess: the whole look fails, by name.
+            // Without permission to read, every answer would be a guess. So the whole reading fails and names the process.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(io::Error::new(
                 error.kind(),
                 format!("cannot check process {} ({}): {error}", process.pid, bounded(&process.command, 15)),
@@ -194,8 +196,8 @@ impl Processes {
         }
     }
 
-    /// Whether a process that may be an OCI runtime, by its parents alone, is one of a container's. That is remembered: they are many,
-    /// and none of them becomes one of the node's.
+    /// Whether a process that may be an OCI runtime, by its parents alone, belongs to a container. This is remembered: there
+    /// are many of them, and none of them becomes one of the node's.
     fn is_foreign(&mut self, node: &Place, table: &[RawProcess], process: &RawProcess) -> io::Result<bool> {
         let id = (process.pid, process.start_ticks);
         if let Some((command, parent)) = self.foreign.get(&id)
@@ -220,7 +222,8 @@ impl Processes {
 
     fn seen(&self, process: &RawProcess, proof: &Proof, namespace: &str, uptime: Duration) -> Option<ProcessSeen> {
         let part = part(process, proof, namespace)?;
-        // What a healthy shim or monitor waits in says nothing; all others, and those that are stopped or in state D, do.
+        // The wait channel of a healthy shim or monitor gives no information. That of all others does, and of those that are
+        // stopped or in state D.
         let wants_wchan = !matches!(part, Part::Shim { .. } | Part::Monitor { .. }) || answers_nobody(process.state);
         let wchan = wants_wchan.then(|| self.handle(process)?.wchan().ok().flatten()).flatten();
         Some(ProcessSeen {
@@ -237,8 +240,8 @@ impl Processes {
         })
     }
 
-    /// Names the locks that plugins hold while others wait, and the plugins that wait. Gives what kept it from knowing all
-    /// of them: anybody on the node can make the table of locks too long, which must not hide the plugins themselves.
+    /// Names the locks that plugins hold while others wait, and the plugins that wait. Returns the reason why it may not know
+    /// all of them: any process on the node can make the lock table too long, and that must not hide the plugins themselves.
     fn lock_facts(&self, processes: &mut [ProcessSeen]) -> Option<String> {
         let is_old = |seen: &ProcessSeen| matches!(seen.part, Part::NetworkPlugin { .. }) && seen.age >= YOUNG;
         let mut old: Vec<(Vec<LockedFile>, &mut ProcessSeen)> =
@@ -265,7 +268,7 @@ impl Processes {
             let held = held(seen.pid, files, &locks);
             let in_lock = seen.wchan.as_deref().is_some_and(proc::waits_for_lock);
             let queued = locks.iter().any(|lock| lock.waiters.contains(&seen.pid));
-            // Who may wait is not taken for the one that the others wait for.
+            // A plugin that may wait itself is not counted as the one that the others wait for.
             let may_wait = lack.is_some() && seen.wchan.is_none() && seen.state != 'R';
             if let Part::NetworkPlugin { holds, waits, waiters, .. } = &mut seen.part {
                 *waits = in_lock || queued || may_wait;
@@ -276,7 +279,7 @@ impl Processes {
         lack
     }
 
-    /// The files whose lock this process holds.
+    /// The files that this process has locked.
     fn locked_files(&self, seen: &ProcessSeen) -> Vec<LockedFile> {
         let handle = Handle::open(&self.root, seen.pid);
         let same = |handle: &Handle| handle.stat().is_ok_and(|stat| stat.start_ticks == seen.start_ticks);
@@ -296,7 +299,7 @@ struct Held {
     waiters: BTreeSet<i32>,
 }
 
-/// Of the files whose lock a process holds, those that others wait for.
+/// Of the files that a process has locked, those that other processes wait for.
 fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> Held {
     let mut held = Held::default();
     for file in files {
@@ -317,7 +320,7 @@ fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> Held {
     held
 }
 
-/// A process that could not be proven, with what makes it a candidate.
+/// A process that could not be proven, with the reason why it is a candidate.
 fn candidate(table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Unproven {
     let may_be = if role::is_shim_name(&process.command) {
         MayBe::Shim

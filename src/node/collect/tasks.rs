@@ -10,19 +10,19 @@ use crate::node::docker::Docker;
 use crate::node::patience::timed;
 use crate::node::proc::{self, Handle};
 
-/// From which time on an unknown state means that containerd waited for the shim in vain. Its own limit is 2 s by
-/// default; an unknown state that comes at once is an error of the shim, and a shim that errs is not deaf. It counts only
-/// time in which this process could run: an answer that it was late to read came at once.
+/// Time from which on an unknown state means that containerd waited for the shim in vain. containerd's own limit is 2 s by
+/// default. An unknown state that comes at once is an error of the shim, and a shim that reports an error is not unresponsive.
+/// Only time in which this process could run counts: an answer that this process was late to read came at once.
 const WAITED: Duration = Duration::from_secs(1);
 
-/// For how long the containerd behind Docker is asked: it waits 2 s for a shim. Where it is stuck itself, Docker's own answer has to
-/// come before it counts as late, or every container would seem to hang.
+/// How long the containerd behind Docker is asked. It waits 2 s for a shim. Where containerd itself is stuck, Docker's own
+/// answer has to come before it counts as late, or every container would seem to hang.
 const SHIM: Duration = Duration::from_secs(3);
 
-/// Asks containerd once. `bound` is the end of the call.
+/// Asks containerd once. `bound` is the deadline of the call.
 ///
 /// # Errors
-/// Whatever says nothing about this task: a broken connection, an error of containerd itself, no answer from
+/// Any error that gives no information about this task: a broken connection, an error of containerd itself, no answer from
 /// containerd within `bound`.
 pub async fn ask(tasks: &Tasks, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
     let (answer, took) = timed(WAITED, tasks.get(id, bound)).await;
@@ -39,12 +39,13 @@ pub async fn ask(tasks: &Tasks, id: &str, bound: Duration) -> Result<TaskAnswer,
     }
 }
 
-/// Asks Docker once. It has no limit of its own: silence is the caller's to measure. What it answers is what it
-/// remembers, so the process that it names is looked for in the process table at `proc`, and the containerd behind it is asked
-/// as [`ask`] does. What that one does not tell changes nothing.
+/// Asks Docker once. Docker has no limit of its own, so the caller measures its silence. Docker answers from memory. So this
+/// function looks for the process in the process table at `proc`, and asks the containerd behind Docker as [`ask`] does. An
+/// error of that containerd changes nothing.
 ///
 /// # Errors
-/// Whatever says nothing about this container: a broken connection, an error of Docker itself, no answer within `bound`.
+/// Any error that gives no information about this container: a broken connection, an error of Docker itself, no answer within
+/// `bound`.
 pub async fn inspect(
     docker: &Docker,
     tasks: Option<&Tasks>,
@@ -65,10 +66,11 @@ pub async fn inspect(
     }
 }
 
-/// Asks CRI-O once. It has no limit of its own: silence is the caller's to measure. What it answers is what it remembers.
+/// Asks CRI-O once. CRI-O has no limit of its own, so the caller measures its silence. CRI-O answers from memory.
 ///
 /// # Errors
-/// Whatever says nothing about this container: a broken connection, an error of CRI-O itself, no answer within `bound`.
+/// Any error that gives no information about this container: a broken connection, an error of CRI-O itself, no answer within
+/// `bound`.
 pub async fn status(cri: &Cri, id: &str, bound: Duration) -> Result<TaskAnswer, CriError> {
     match cri.container_status(id, bound).await {
         Ok(_) => Ok(TaskAnswer::DaemonAnswered),
@@ -77,8 +79,8 @@ pub async fn status(cri: &Cri, id: &str, bound: Duration) -> Result<TaskAnswer, 
     }
 }
 
-/// Whether there is surely no such process. One that has ended and is still there (Z) proves nothing: its other threads
-/// may work on. Only `stat` is read, which no process can hold up.
+/// Whether this process certainly does not exist. One that has ended and is still in the table (Z) proves nothing: its other
+/// threads may still work. The check reads only `stat`, which no process can block.
 fn is_gone(root: &Path, pid: i32) -> bool {
     match Handle::open(root, pid).and_then(|handle| handle.stat()) {
         Ok(stat) => stat.state != 'Z' && proc::is_dead(stat.state),

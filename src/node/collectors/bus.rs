@@ -1,5 +1,5 @@
-//! The collector that asks systemd whether it is there, over the system bus. What restarts a unit, and what makes a control group
-//! for a pod, goes that way.
+//! The collector that asks systemd over the system bus whether it responds. Programs restart a unit or create a pod's control
+//! group through the same bus.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::core::observation::BusSeen;
 use crate::node::bus::{BusError, ping, socket};
 use crate::node::collect::HostPaths;
 
-/// End of a look: a bus at rest answers within a millisecond.
+/// Deadline of a check: a bus at rest answers within a millisecond.
 const LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn bus(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
@@ -21,13 +21,13 @@ pub(super) async fn bus(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
         let paths = paths.clone();
         Box::new(move || way(&paths))
     };
-    // The folders are in memory on most nodes; where the root comes over a network, the way to them may hang.
+    // The folders are in memory on most nodes. Where the root is on a network file system, reading their path may hang.
     drive(&shared, BusLooker { worker: Worker::new("nrh-bus", Box::new(make)) }, pace).await;
 }
 
-/// The way to systemd.
+/// How to reach systemd.
 enum Way {
-    /// Where it is asked.
+    /// The socket of the bus.
     Bus(PathBuf),
     /// systemd does not run this node, or has no bus.
     Nobody,
@@ -53,7 +53,7 @@ impl Looker for BusLooker {
         let Way::Bus(socket) = self.worker.ask().await? else { return Ok(BusSeen::NoBus) };
         match ping(&socket, LIMIT).await {
             Ok(seen) => Ok(seen),
-            // It was there a moment ago.
+            // The socket existed a moment ago.
             Err(error @ (BusError::Missing(_) | BusError::Odd(_))) => Err(Failure::Failed(error.to_string())),
             Err(error @ BusError::Forbidden(_)) => Err(Failure::Blind(error.to_string())),
         }

@@ -1,8 +1,7 @@
-//! Lines of the kernel that are a reason to look now. They prove nothing: what is suspected and confirmed is so by looks,
-//! which would come by themselves a minute later.
+//! Kernel log lines that are a reason to check now. They prove nothing: checks alone suspect and confirm a fault, and those
+//! checks would come a minute later anyway.
 //!
-//! A log can grow by thousands of lines a second. Some are read every few seconds, and what is beyond is passed over and
-//! counted.
+//! A log can grow by thousands of lines a second. The collector reads some every few seconds. It skips and counts the rest.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,16 +12,16 @@ use tokio::time::{Instant, sleep};
 use super::{Shared, lock};
 use crate::node::kmsg::{Log, Record};
 
-/// Time between two turns of reading.
+/// Time between two reads.
 const TURN: Duration = Duration::from_secs(5);
-/// Most records of one turn.
+/// Maximum number of records of one turn.
 const RECORDS: usize = 128;
-/// Least time between two looks for such a reason: a disk that fails says so for hours.
+/// Minimum time between two checks for such a reason: a failing disk logs for hours.
 const LOOKS: Duration = Duration::from_mins(1);
 
-/// What the kernel says where the node itself is sick: of hung tasks and locked processors, of disks and the file systems on
-/// them, of memory that the whole node has run out of, of network namespaces that cannot end, of forks that are refused.
-/// Not of a container that has used up its own memory ("Memory cgroup out of memory").
+/// Kernel messages of a faulty node: hung tasks and locked processors, disks and the file systems on them, the whole node out
+/// of memory, network namespaces that cannot end, refused forks. A container that has used up its own memory ("Memory cgroup
+/// out of memory") is not among them.
 const SIGNS: [&str; 11] = [
     "blocked for more than",
     "soft lockup",
@@ -37,18 +36,18 @@ const SIGNS: [&str; 11] = [
     "blocked FC remote port time out",
 ];
 
-/// What has been read of the kernel's log since the start.
+/// Counts of what has been read from the kernel's log since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     /// Records that were read.
     pub read: u64,
-    /// Records that were passed over, since too many came at once.
+    /// Records that were skipped, because too many came at once.
     pub dropped: u64,
-    /// Those of them that were a reason to look at once.
+    /// How often records were a reason to check at once.
     pub looks: u64,
 }
 
-/// What is kept between two turns.
+/// State kept between two turns.
 #[derive(Debug, Default)]
 struct Reader {
     /// The number of the newest record.
@@ -58,7 +57,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes one read; gives whether it is a reason to look now.
+    /// Handles one read. Returns whether it is a reason to check now.
     fn take(&mut self, text: &str, now: Instant) -> bool {
         let mut sign = false;
         for record in text.lines().filter_map(Record::of) {
@@ -76,7 +75,7 @@ impl Reader {
         sign && due
     }
 
-    /// One turn; gives whether there is a reason to look now.
+    /// One turn. Returns whether there is a reason to check now.
     fn turn(&mut self, log: &mut Log, now: Instant) -> std::io::Result<bool> {
         let mut look = false;
         for _ in 0..RECORDS {
@@ -88,7 +87,7 @@ impl Reader {
     }
 }
 
-/// Reads for ever, or until the log cannot be read: then there are no hints, and nothing else changes.
+/// Reads for ever, or until the log cannot be read. Then there are no hints, and nothing else changes.
 pub(super) async fn follow(shared: Arc<Shared>, path: Option<PathBuf>) {
     let Some(path) = path else { return };
     if let Err(error) = read(&shared, &path).await {
@@ -98,7 +97,7 @@ pub(super) async fn follow(shared: Arc<Shared>, path: Option<PathBuf>) {
 
 async fn read(shared: &Shared, path: &std::path::Path) -> std::io::Result<()> {
     let mut log = Log::open(path)?;
-    // What was said before is known by looking.
+    // Checks already cover earlier records.
     log.skip()?;
     let mut reader = Reader::default();
     loop {
@@ -171,7 +170,7 @@ mod tests {
         running.abort();
     }
 
-    /// The real log, where it can be written to: lines of ours come by, and are no reason to look.
+    /// The real log, where the test can write to it: the test's lines arrive, and are no reason to check.
     #[tokio::test]
     async fn the_real_log_is_followed_at_a_bounded_pace() {
         use std::io::Write;

@@ -1,5 +1,5 @@
-//! The two collectors that look at what the node gives its runtime and its kubelet: the kernel's limits, and the disks. Whom to
-//! look at, other collectors have found.
+//! The two collectors that check the resources of the runtime and the kubelet: the kernel's limits, and the disks. Other
+//! collectors find the daemons to check.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use crate::node::collect::host::{Daemon, Host, Who};
 
 /// Where the kernel shows its devices.
 const SYS: &str = "/sys";
-/// For how long a first look waits for the collectors that find the daemons.
+/// How long a first check waits for the collectors that find the daemons.
 const FIRST: Duration = Duration::from_secs(5);
 const FIRST_STEP: Duration = Duration::from_millis(100);
 
@@ -47,7 +47,7 @@ pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
     drive(&shared, DisksLooker { shared: Arc::clone(&shared), worker }, pace).await;
 }
 
-/// The daemons as the other collectors have seen them last. A pid is only a hint: who looks makes sure of the start.
+/// The daemons as the other collectors last saw them. A pid is only a hint: the reader verifies the start time.
 fn who(shared: &Shared) -> Who {
     let mut who = Who::default();
     let mut unseen = |why: &str| {
@@ -80,7 +80,7 @@ fn who(shared: &Shared) -> Who {
     who
 }
 
-/// Waits until the other collectors have looked once, but not for long.
+/// Waits a limited time until the other collectors have checked once.
 pub(super) async fn others_have_looked(shared: &Shared) {
     let began = Instant::now();
     let never = || lock(&shared.kubelet).has_never_ended() || lock(&shared.processes).has_never_ended();

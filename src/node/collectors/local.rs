@@ -1,4 +1,4 @@
-//! The two collectors that look at the node itself: the process table, and the kubelet.
+//! The two collectors that check the node itself: the process table, and the kubelet.
 
 use std::io;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
             let began = processor_time();
             let table = match eye.try_lock() {
                 Ok(mut eye) => eye.look(with_docker),
-                // The thread before this one hangs inside its look: begin without its memory.
+                // The previous thread hangs inside its reading: start without its memory.
                 Err(_) => Processes::new(&root).look(with_docker),
             };
             Ok((table.map_err(|error| failure(&error))?, processor_time().saturating_sub(began)))
@@ -69,12 +69,12 @@ fn failure(error: &io::Error) -> Failure {
 struct ProcessLooker {
     worker: Worker<(ProcessTable, Duration)>,
     round: u64,
-    /// Of the last look.
+    /// Processor time of the last check.
     cost: Duration,
     settled: bool,
 }
 
-/// Whether a process makes progress shows at the next look only, and most end before that.
+/// Only the next check shows whether a process makes progress, and most processes end before that.
 fn is_to_be_followed(process: &ProcessSeen) -> bool {
     let is_one = match &process.part {
         Part::RuntimeClient { verb, .. } => runtime_client_hung::ENDING.contains(&verb.as_str()),
@@ -97,7 +97,8 @@ impl Looker for ProcessLooker {
             Part::NetworkPlugin { .. } | Part::RuntimeClient { .. } => true,
             _ => answers_nobody(process.state),
         };
-        // What the first process of a container calls itself is up to it. What waits for a real one is a client of the runtime.
+        // The first process of a container chooses its own name, so it does not stand out. A client of the runtime waits for a
+        // real one, and that client does.
         !seen.unproven.is_empty() || seen.processes.iter().any(is_odd)
     }
 
@@ -114,7 +115,7 @@ impl Looker for ProcessLooker {
     }
 
     async fn look(&mut self) -> Result<ProcessTable, Failure> {
-        // One that fails is repeated in its own time.
+        // A check that fails is repeated at the normal interval.
         self.cost = Duration::ZERO;
         let (table, cost) = self.worker.ask().await?;
         self.cost = cost;
@@ -163,7 +164,7 @@ impl Looker for KubeletLooker {
     }
 
     fn stands_out(seen: &KubeletSeen) -> bool {
-        // One that dies at its start may answer for a moment each time.
+        // A kubelet that dies at its start may answer for a moment each time.
         let is_young = |(_, _, age): (i32, u64, Duration)| age < kubelet::START_AGE.shipped * 2;
         seen.process.is_none_or(is_young) || seen.healthz != Some(true)
     }
@@ -191,13 +192,13 @@ impl Looker for KubeletLooker {
             }
         }
         *lock(&self.shared.served) = served(&found, &seen);
-        // It may have taken long since, and the age is held against the end of this look.
+        // The call may have taken long since then, and the age is compared with the end of this check.
         seen.process = Some((found.pid, found.start_ticks, found.age + local.at.elapsed()));
         Ok(seen)
     }
 }
 
-/// Whether this kubelet may be asked at its own port: one that does not answer, or has hardly begun, has enough to do.
+/// Whether this kubelet may be asked at its own port. One that does not answer, or has just started, has enough load already.
 fn served(found: &Found, seen: &KubeletSeen) -> Result<Served, String> {
     let settings = found.settings.as_ref().map_err(Clone::clone)?;
     if seen.healthz == Some(false) || found.age < kubelet::START_AGE.shipped {
@@ -211,8 +212,8 @@ fn served(found: &Found, seen: &KubeletSeen) -> Result<Served, String> {
 }
 
 impl KubeletLooker {
-    /// A socket once known stays known while nobody names another: a kubelet that is gone does not make the
-    /// runtime's place unknown, and a guess is no better than what an earlier probe has used.
+    /// Takes over a found socket. A known socket stays known while no other one is named: when the kubelet is gone, the
+    /// runtime's socket is still known, and a guess is no better than the socket that an earlier probe used.
     fn learn(&self, found: Option<Endpoint>) {
         let Some(found) = found else { return };
         let mut known = lock(&self.shared.endpoint);
@@ -222,7 +223,7 @@ impl KubeletLooker {
         tracing::info!(socket = %found.socket.display(), named_by = ?found.named_by, api = ?found.api, "runtime socket");
         *known = Some(found);
         drop(known);
-        // The collectors that were blind till now should not wait for their next turn.
+        // The collectors that were unavailable until now should not wait for their next turn.
         self.shared.refresh();
     }
 
@@ -234,7 +235,7 @@ impl KubeletLooker {
         tracing::info!(socket = %found.display(), "Docker's socket");
         *lock(&self.shared.docker) = Some(found);
         self.shared.tasks_changed.notify_one();
-        // The collectors that were blind till now should not wait for their next turn.
+        // The collectors that were unavailable until now should not wait for their next turn.
         self.shared.refresh();
     }
 }

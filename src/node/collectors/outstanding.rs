@@ -1,11 +1,11 @@
-//! What became of the collectors' calls.
+//! Counts of the collectors' calls: those that are out, those that were dropped, and for how long calls were delayed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::api::evidence::Outstanding;
 
-/// The counts under names of their own.
+/// The counts under their own names.
 pub(super) fn outstanding(
     out: BTreeMap<&'static str, usize>,
     given_up: &BTreeMap<&'static str, u64>,

@@ -1,4 +1,4 @@
-//! How often a collector looks, how long it waits, and the one loop that all simple collectors run.
+//! How often a collector checks, how long it waits, and the one loop that all simple collectors run.
 
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,58 +14,59 @@ use super::{Shared, Tempo, lock};
 use crate::core::faults::hung_container;
 use crate::core::thresholds::{LIST_DEADLINE, TASK_DEADLINE, TASK_ROUND, Thresholds};
 
-/// Waits after a call was given up, longer each time: what it left behind in the server should drain first.
+/// Waits after a call was dropped, longer each time: the work that the call left in the server should end first.
 const BACK_OFF: [Duration; 4] =
     [Duration::from_secs(30), Duration::from_mins(2), Duration::from_mins(5), Duration::from_mins(10)];
-/// Least time between two looks of a collector, also when it is asked to look now.
+/// Minimum time between two checks of a collector, also when a check is requested.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// A collector at rest takes one part in so many of one processor, which is half a millicore: it rests longer where a look costs
-/// more, as that at the process table of a full node does.
+/// A collector at rest uses one part in this many of one processor, which is half a millicore. It rests longer where a check
+/// costs more, such as that of the process table of a full node.
 const SHARE: u32 = 2000;
-/// But never longer than so many times its own rest.
+/// But it never rests longer than this many times its own rest.
 const LONGER: u32 = 4;
 
-/// The rhythm of one collector.
+/// The intervals and deadlines of one collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Time from the end of a look to the next one, at rest; a fifth more or less by chance, and more where a look costs much.
+    /// Time from the end of a check to the next one, at rest. It varies by a random fifth more or less, and it is longer where
+    /// a check costs much.
     pub rest: Duration,
-    /// The same while something is suspected; never less, at most a tenth more.
+    /// The same while a fault is suspected; never less, at most a tenth more.
     pub urgent: Duration,
-    /// From which time on a call that is out counts as hung, by time in which the probe could run.
+    /// Time after which a call that is out counts as hung; only time in which the probe could run counts.
     pub deadline: Duration,
-    /// After which time a call that is out is dropped; what is beyond the deadline by the clock.
+    /// Time after which a call that is out is dropped. The part beyond the deadline is measured by the clock.
     pub bound: Duration,
 }
 
-/// The rhythm of every collector.
+/// The intervals and deadlines of every collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paces {
     /// Version call on a fresh connection.
     pub version: Pace,
     /// Round of lists.
     pub lists: Pace,
-    /// The runtime's word on its readiness. Runtimes may run a network plugin for it, and kubelets ask every five seconds.
+    /// The runtime's report on its readiness. Runtimes may run a network plugin for it, and kubelets ask every five seconds.
     pub status: Pace,
-    /// Tasks: `urgent` is the time between two questions about one suspect, at most, `rest` the least time in which
-    /// all others are asked in turn.
+    /// Tasks. `urgent` is the maximum time between two questions about one suspect. `rest` is the minimum time in which the
+    /// collector asks for all others in turn.
     pub tasks: Pace,
-    /// The same with Docker and CRI-O. They have no limit of their own, and a question that is dropped leaves a waiting call
-    /// in them: one that is out stays out for long, and says all that another one could.
+    /// The same with Docker and CRI-O. They have no limit of their own, and a dropped question leaves a waiting call in them.
+    /// So a question that is out stays out for long; another one would give no further information.
     pub inspect: Pace,
-    /// Time between two looks at a task without an answer that both count: it is asked in time for the next one.
+    /// Time between two readings of a task without an answer that both count. The collector asks in time for the next one.
     pub counted: Duration,
     /// Process table.
     pub processes: Pace,
     /// Kubelet.
     pub kubelet: Pace,
-    /// The kernel's limits and the daemons' threads. They change slowly, and many files are read for them.
+    /// The kernel's limits and the daemons' threads. They change slowly, and the probe reads many files for them.
     pub host: Pace,
     /// The node's disks.
     pub disks: Pace,
-    /// The kubelet's own port. What shows there takes minutes to do so, and for each look the kubelet may ask the API server
-    /// who the probe is and what it may do.
+    /// The kubelet's own port. Faults there take minutes to show, and for each check the kubelet may ask the API server who the
+    /// probe is and what it may do.
     pub port: Pace,
     /// systemd, over the system bus.
     pub bus: Pace,
@@ -76,14 +77,14 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 impl Paces {
-    /// The rhythm that goes with these thresholds.
+    /// The intervals and deadlines for these thresholds.
     pub fn of(thresholds: &Thresholds) -> Self {
         let slow = Pace { rest: secs(30), urgent: secs(10), deadline: secs(5), bound: secs(120) };
         let quick = Pace { rest: secs(15), urgent: secs(5), deadline: secs(10), bound: secs(600) };
         let seldom = Pace { rest: secs(60), urgent: secs(45), deadline: secs(15), bound: secs(600) };
         Self {
             version: slow,
-            // Kubelets hold a list for minutes behind one blocked update, and it comes back by itself.
+            // A kubelet can block a list for minutes behind one blocked update, and the list recovers by itself.
             lists: Pace { deadline: thresholds.bound(&LIST_DEADLINE), bound: secs(600), ..slow },
             status: seldom,
             tasks: Pace { rest: TASK_ROUND, urgent: secs(8), deadline: TASK_DEADLINE, bound: secs(180) },
@@ -105,7 +106,7 @@ impl Default for Paces {
     }
 }
 
-/// A number in 0..1000 by chance: collectors of many nodes must not beat in step.
+/// A random number in 0..1000: collectors of many nodes must not run at the same moments.
 pub(super) fn chance() -> u32 {
     u32::try_from(RandomState::new().build_hasher().finish().checked_rem(1000).unwrap_or_default()).unwrap_or_default()
 }
@@ -116,38 +117,38 @@ fn jittered(interval: Duration, urgent: bool, chance: u32) -> Duration {
     interval.saturating_mul(thousandths).checked_div(1000).unwrap_or(interval)
 }
 
-/// The rest after a look that took so much of a processor.
+/// The rest after a check that used this much processor time.
 fn affordable(rest: Duration, cost: Duration) -> Duration {
     rest.max(cost.saturating_mul(SHARE).min(rest.saturating_mul(LONGER)))
 }
 
-/// The wait after this many calls in a row were given up.
+/// The wait after this many dropped calls in a row.
 pub(super) fn back_off(given_up: u32) -> Option<Duration> {
     let last = BACK_OFF.last().copied();
     let at = usize::try_from(given_up.checked_sub(1)?).unwrap_or(usize::MAX);
     BACK_OFF.get(at).copied().or(last)
 }
 
-/// One collector's way of looking.
+/// How one collector checks.
 pub(super) trait Looker {
-    /// What a look yields.
+    /// What a check returns.
     type Value: Send;
     /// Name of the collector, for people and metrics.
     const NAME: &'static str;
-    /// Where outcomes go.
+    /// Where results go.
     fn slot(shared: &Shared) -> &Mutex<Slot<Self::Value>>;
-    /// Looks once. It ends with its calls or not at all: the loop bounds it.
+    /// Checks once. It ends with its calls or not at all: the loop bounds it.
     fn look(&mut self) -> impl Future<Output = Result<Self::Value, Failure>> + Send;
-    /// Processor time of the last look, where it may be long.
+    /// Processor time of the last check, where it may be long.
     fn cost(&self) -> Duration {
         Duration::ZERO
     }
-    /// Whether the next look has time. One that has to be held against another is worth nothing until that one is there.
+    /// Whether the next check can wait. A reading that must be compared with another one is of no use until that one exists.
     fn settled(&self) -> bool {
         true
     }
-    /// Whether there is something in it that may be the first sign of a fault. All else that a collector has seen at rest is judged
-    /// in its time: to judge what 250 pods look like costs more than to look at them.
+    /// Whether the value contains something that may be the first sign of a fault. All other values of a collector at rest wait
+    /// for the next evaluation: to evaluate 250 pods costs more than to read them.
     fn stands_out(_seen: &Self::Value) -> bool {
         false
     }
@@ -155,14 +156,14 @@ pub(super) trait Looker {
     fn stored(_shared: &Shared) {}
 }
 
-/// Looks for ever.
+/// Checks for ever.
 pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace) {
     let slot = L::slot(shared);
     let mut tempo = shared.tempo.subscribe();
     let (mut given_up, mut served) = (0_u32, None);
     loop {
         let began = Instant::now();
-        // A wish uttered from here on is served by the next look, not by this one.
+        // A request from here on is served by the next check, not by this one.
         tempo.mark_unchanged();
         let asked = tempo.borrow().asked;
         lock(slot).sent(began);
@@ -187,7 +188,7 @@ pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace)
     }
 }
 
-/// Waits for one look, telling when it passes its deadline, and dropping it after the bound.
+/// Waits for one check. It notifies when the check passes its deadline, and drops the check after the bound.
 async fn watched<L: Looker>(shared: &Shared, looker: &mut L, bound: Duration) -> Result<L::Value, Failure> {
     let slot = L::slot(shared);
     let mut look = pin!(looker.look());
@@ -197,7 +198,7 @@ async fn watched<L: Looker>(shared: &Shared, looker: &mut L, bound: Duration) ->
             let slot = lock(slot);
             (slot.sent_at(), slot.next_count().or_else(|| slot.given_up_at(bound, Instant::now())))
         };
-        // A look of several calls begins anew with each of them: whoever waits for the one before has to wake.
+        // A check of several calls starts again with each of them: whoever waits for the previous call has to wake.
         let next_call = poll_fn(|_| if lock(slot).sent_at() == sent { Poll::Pending } else { Poll::Ready(()) });
         let result = tokio::select! {
             biased;
@@ -224,7 +225,7 @@ async fn watched<L: Looker>(shared: &Shared, looker: &mut L, bound: Duration) ->
     }
 }
 
-/// Waits for the next look: until its time has come, or somebody asks for one now.
+/// Waits until the next check is due or requested.
 async fn rest(tempo: &mut tokio::sync::watch::Receiver<Tempo>, asked: u64, ended: Instant, pace: Pace, given_up: u32) {
     let chance = chance();
     let back_off = back_off(given_up);
@@ -262,7 +263,7 @@ mod tests {
         assert!(jittered(ten, false, 999) < secs(12));
     }
 
-    /// Sees what it is told to, one after the other, and then nothing any more.
+    /// Returns the given results one after the other, and then nothing more.
     struct Scripted(VecDeque<Result<StatusSeen, Failure>>);
 
     impl Looker for Scripted {
@@ -285,7 +286,7 @@ mod tests {
         }
     }
 
-    /// How often a judgement is called for while these looks are taken at rest.
+    /// How often an evaluation is requested while these checks run at rest.
     async fn calls(looks: &[Result<StatusSeen, Failure>], urgent: bool) -> usize {
         let pace = Pace { rest: secs(10), urgent: secs(10), deadline: secs(900), bound: secs(1800) };
         let paces = Paces { status: pace, ..Paces::default() };
@@ -300,7 +301,7 @@ mod tests {
             }
         };
         let both = async { tokio::join!(collector, counted) };
-        // Time for all of them, and not for the deadline of the one that does not come back.
+        // Time for all of them, but not for the deadline of the one that does not return.
         assert!(tokio::time::timeout(secs(100), both).await.is_err());
         count
     }

@@ -1,5 +1,5 @@
-//! The collector that asks the kubelet at its own port. Which kubelet, the kubelet's collector has found: while that one is down or
-//! begins, nothing is asked here.
+//! The collector that asks the kubelet at its own port. The kubelet's collector finds that kubelet. While the kubelet is down
+//! or starts, this collector asks nothing.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,10 @@ use crate::core::observation::{PortSeen, RelistsSeen};
 use crate::node::collect::kubelet::port::Port;
 use crate::node::collect::kubelet::server::{Door, door};
 
-/// From the first calm look to the one after which there is time: two clean looks end a fault, and two that somebody has
-/// asked for at once may count as one.
+/// Time from the first calm check until checks become seldom. Two clean checks end a fault, and two requested checks right
+/// after each other may count as one.
 const CALM: Duration = Duration::from_secs(30);
-/// Looks of the kubelet at its pods that take so long are on their way to be slow; ordinary ones take well under a second.
+/// Relists of the kubelet that take this long may soon count as slow; ordinary ones take well under a second.
 const SLOW: Duration = Duration::from_secs(10);
 
 pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathBuf>, pace: Pace) {
@@ -31,7 +31,7 @@ pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathB
             Ok(served.and_then(|served| door(&proc, &served, token.as_deref())))
         })
     };
-    // Certificates lie on the node's disks, and those may hang.
+    // Certificates are on the node's disks, and a read from those may hang.
     let worker = Worker::new("nrh-port", Box::new(make));
     let looker = PortLooker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: Calm::default() };
     drive(&shared, looker, pace).await;
@@ -60,7 +60,8 @@ impl Looker for PortLooker {
                 self.calm.note(is_calm(&seen) || self.port.refused(), Instant::now());
                 Ok(seen)
             }
-            // Nobody was asked. Not blind: what is not granted, or not served, stays so.
+            // No kubelet was asked. This is not `Blind`: a missing permission, or a port that is not served, does not change by
+            // itself.
             Err(why) => {
                 self.calm.note(false, Instant::now());
                 Ok(PortSeen { sync_loop: Err(why.clone()), relists: Err(why) })
@@ -73,7 +74,7 @@ impl Looker for PortLooker {
     }
 }
 
-/// Since when every look has found nothing to come back for.
+/// The time since which every check found nothing that needs an early next check.
 #[derive(Debug, Default)]
 struct Calm {
     first_and_last: Option<(Instant, Instant)>,
@@ -89,7 +90,7 @@ impl Calm {
     }
 }
 
-/// Whether there is no hurry to look again. What is sick, or may be, has to be confirmed, and its end too.
+/// Whether the next check has time. A fault, or the sign of one, must be confirmed, and so must its end.
 fn is_calm(seen: &PortSeen) -> bool {
     let quick = |relists: &RelistsSeen| {
         relists.mean.is_some_and(|mean| mean < SLOW)

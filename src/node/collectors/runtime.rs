@@ -1,5 +1,5 @@
-//! The collectors that ask the runtime as a whole: its version on a fresh connection, the round of lists, and what it says of its
-//! own readiness.
+//! The collectors that ask the runtime as a whole: its version on a fresh connection, the round of lists, and its own report on
+//! its readiness.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -40,7 +40,7 @@ pub(super) fn endpoint(shared: &Shared) -> Result<Endpoint, Failure> {
     })
 }
 
-/// Where Docker itself is asked; `None` where it is not the runtime, or not known to be.
+/// The socket of Docker itself; `None` where Docker is not the runtime, or not known to be.
 fn docker_socket(shared: &Shared) -> Option<PathBuf> {
     let endpoint = lock(&shared.endpoint).clone();
     match endpoint {
@@ -50,7 +50,7 @@ fn docker_socket(shared: &Shared) -> Option<PathBuf> {
     }
 }
 
-/// Where single tasks are asked about, or why nowhere.
+/// Where to ask about single tasks, or why this is not possible.
 pub(super) fn place(shared: &Shared) -> Result<Place, Failure> {
     let kind = *lock(&shared.kind);
     match kind {
@@ -65,13 +65,13 @@ pub(super) fn place(shared: &Shared) -> Result<Place, Failure> {
 struct Version {
     shared: Arc<Shared>,
     bound: Duration,
-    /// The socket at which a runtime has answered this process.
+    /// The socket at which a runtime has answered this process before.
     answered: Option<PathBuf>,
 }
 
 impl Version {
-    /// What a failed connection or call means. What this process lacks is not the runtime's fault: a socket that is
-    /// missing is a sign only where it has answered before, or where the kubelet does not see it either.
+    /// What a failed connection or call means. A problem of this process is not the runtime's fault. A missing socket is
+    /// evidence only where it has answered before, or where the kubelet does not see it either.
     fn judge(&self, endpoint: &Endpoint, error: CriError) -> Failure {
         let socket = endpoint.socket.as_path();
         if self.answered.as_deref() == Some(socket) {
@@ -83,7 +83,7 @@ impl Version {
                 Failure::Blind(format!("nobody named the runtime's socket, and a usual one is dead: {reason}"))
             }
             CriError::Missing(reason) => match lock(&self.shared.of_kubelet).as_ref() {
-                // A person names a path as this process sees it: of that the kubelet knows nothing.
+                // A person names a path as this process sees it. The kubelet's view proves nothing about that path.
                 Some((path, false)) if path == socket && endpoint.named_by == NamedBy::Kubelet => {
                     Failure::Failed(reason)
                 }
@@ -113,7 +113,7 @@ impl Looker for Version {
         let endpoint = endpoint(&self.shared)?;
         let client = Client::connect(&endpoint).await.map_err(|error| self.judge(&endpoint, error))?;
         let seen = client.version(self.bound).await.map_err(|error| match error {
-            // The call itself: only the long bound gives it up.
+            // The call itself timed out: only the long bound drops it.
             error @ CriError::Deadline(_) => error.into(),
             error => self.judge(&endpoint, error),
         })?;
@@ -122,7 +122,7 @@ impl Looker for Version {
     }
 }
 
-/// A connection that is not accepted in time is an answer of its own, and nothing was left behind.
+/// A connection that is not accepted in time is a result of its own, and leaves no call behind.
 pub(super) fn unconnected(error: CriError) -> Failure {
     match error {
         CriError::Deadline(after) => Failure::Failed(format!("connection not accepted within {} s", after.as_secs())),
@@ -133,7 +133,7 @@ pub(super) fn unconnected(error: CriError) -> Failure {
 struct ListLooker {
     shared: Arc<Shared>,
     bound: Duration,
-    /// Two connections: one for lists, one for direct questions, and the socket they lead to.
+    /// The socket, and two connections to it: one for lists, one for direct questions.
     connected: Option<(Endpoint, Client, Client)>,
     lists: Lists,
 }
@@ -182,7 +182,7 @@ impl Looker for ListLooker {
             let reason = "the Docker of this node has no container of a kubelet: it is hardly the kubelet's runtime";
             return Err(Failure::Blind(reason.to_owned()));
         }
-        // Kept only after a whole round: a connection that erred is not trusted with the next one.
+        // Kept only after a whole round: a connection with an error is not used for the next one.
         if result.is_ok() {
             self.connected = Some((to, asked.lists, asked.status));
         }
@@ -190,7 +190,7 @@ impl Looker for ListLooker {
     }
 }
 
-/// A connection of its own each time: the call may wait for a network plugin, and nothing else waits behind it.
+/// It uses a new connection each time: the call may wait for a network plugin, and no other call waits behind it.
 struct StatusLooker {
     shared: Arc<Shared>,
     bound: Duration,
@@ -227,7 +227,7 @@ mod tests {
         version.judge(&Endpoint::cri(Path::new(SOCKET).to_owned(), named_by), error.clone())
     }
 
-    /// Told in kubereboot/kured #976, kubernetes/node-problem-detector #861 and kubernetes/kops #16763.
+    /// Reported in kubereboot/kured #976, kubernetes/node-problem-detector #861 and kubernetes/kops #16763.
     #[test]
     fn what_the_probe_lacks_is_not_the_runtimes_fault() {
         use NamedBy::{Flag, Kubelet, Nobody};
@@ -235,20 +235,20 @@ mod tests {
         let (missing, refused) = (CriError::Missing(text()), CriError::Unreachable(text()));
         let (forbidden, foreign) = (CriError::Forbidden(text()), CriError::Unimplemented(text()));
         for (named_by, answered, of_kubelet, error, is_blind) in [
-            // It was there for this process.
+            // The socket existed for this process before.
             (Kubelet, true, None, &missing, false),
             (Nobody, true, None, &missing, false),
             (Nobody, true, None, &foreign, false),
-            // Not mounted, truly gone, and nobody can tell.
+            // Not mounted, really missing, and unknown.
             (Kubelet, false, Some(true), &missing, true),
             (Kubelet, false, Some(false), &missing, false),
             (Kubelet, false, None, &missing, true),
             (Flag, false, Some(false), &missing, true),
-            // Nobody listens at a socket that is there.
+            // The socket exists, and no process listens.
             (Kubelet, false, None, &refused, false),
             (Flag, false, None, &refused, false),
             (Nobody, false, Some(true), &refused, true),
-            // Another service, or no right to ask.
+            // Another service, or no permission to ask.
             (Nobody, false, None, &foreign, true),
             (Kubelet, false, None, &foreign, false),
             (Kubelet, true, Some(true), &forbidden, true),
@@ -261,7 +261,7 @@ mod tests {
                 "{named_by:?} answered {answered} kubelet {of_kubelet:?}: {error} is {failure:?}"
             );
         }
-        // What the kubelet sees elsewhere says nothing of this socket.
+        // What the kubelet sees at another path proves nothing about this socket.
         let shared = Arc::new(Shared::new(&CollectorSettings::default()));
         *lock(&shared.of_kubelet) = Some((PathBuf::from("/run/other.sock"), false));
         let version = Version { shared, bound: Duration::from_secs(1), answered: None };

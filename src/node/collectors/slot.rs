@@ -1,4 +1,4 @@
-//! What one collector knows: its last outcome, and the call that is out.
+//! The state of one collector: its last result, and the call that is out.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::core::observation::Reading;
 use crate::node::cri::CriError;
 use crate::node::patience::Patience;
 
-/// Why a look gave no value.
+/// Why a check gave no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// An answer, but not a usable one: no verdict.
+    /// There is an answer, but an unusable one: no verdict.
     Failed(String),
-    /// Something needed for looking is missing on this node.
+    /// Something that the check needs is missing on this node.
     Blind(String),
     /// No answer within the long bound; the call was dropped.
     Exhausted(Duration),
@@ -57,12 +57,12 @@ impl<T> Slot<T> {
         Self { deadline, sent: None, outcome: Outcome::Never }
     }
 
-    /// A call is sent now.
+    /// Records that a call is sent now.
     pub(super) fn sent(&mut self, now: Instant) {
         self.sent = Some(Sent { at: now, patience: Patience::new(self.deadline, now) });
     }
 
-    /// The call has ended. `took` is the time of the whole look.
+    /// Records that the call has ended. `took` is the time of the whole check.
     pub(super) fn ended(&mut self, result: Result<T, Failure>, now: Instant, took: Duration) {
         self.sent = None;
         self.outcome = match result {
@@ -75,8 +75,8 @@ impl<T> Slot<T> {
         };
     }
 
-    /// Counts for how long the call has been out. Has to be called at [`Self::next_count`]. Yields by how much this process
-    /// was held up, which is nobody's silence.
+    /// Updates how long the call has been out. The collector must call it at [`Self::next_count`]. Returns how long this
+    /// process was delayed; that time does not count as silence.
     pub(super) fn count(&mut self, now: Instant) -> Duration {
         self.sent.as_mut().map_or(Duration::ZERO, |sent| sent.patience.count(now))
     }
@@ -91,8 +91,8 @@ impl<T> Slot<T> {
         self.sent.filter(|sent| sent.patience.is_over(now)).map(|sent| sent.patience.end())
     }
 
-    /// When the call that is out is given up, if it is to be `bound` after it was sent; `None` as long as its deadline has
-    /// not passed. From that on the clock counts.
+    /// When the call that is out is dropped, if that is to happen `bound` after it was sent; `None` as long as its deadline has
+    /// not passed. After the deadline, clock time counts.
     pub(super) fn given_up_at(&self, bound: Duration, now: Instant) -> Option<Instant> {
         self.due_since(now).map(|due| due + bound.saturating_sub(self.deadline))
     }
@@ -121,7 +121,7 @@ impl<T> Slot<T> {
 }
 
 impl<T: Clone> Slot<T> {
-    /// What is known now.
+    /// The current reading.
     pub(super) fn look(&self, now: Instant) -> Reading<T> {
         if let Some(sent) = self.sent
             && sent.patience.is_over(now)
@@ -155,7 +155,7 @@ mod tests {
         slot.sent(start);
         slot.ended(Ok(7), start + Duration::from_secs(1), Duration::from_secs(1));
         slot.sent(start + Duration::from_secs(10));
-        // Nobody has counted: this process did not run, and the call may be answered.
+        // No code has updated the count: this process did not run, and the call may be answered.
         assert!(matches!(slot.look(start + Duration::from_mins(1)), Reading::Done { value: 7, .. }));
         for _ in 0..9 {
             slot.count(slot.next_count().unwrap());

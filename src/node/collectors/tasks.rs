@@ -1,13 +1,13 @@
-//! The collector of single tasks: suspects at once, then at a fixed distance and in time for each look that counts, all others in turn, and everybody at once when a
-//! check is asked for.
+//! The collector of single tasks. It asks for a suspect at once, then at a fixed interval and in time for each reading that
+//! counts. It asks for all other tasks in turn. When a check is requested, it asks for all tasks at once.
 //!
-//! Behind containerd one question a round reaches all shims (`Tasks/List`). A task that its answer lacks is a suspect; while it
-//! stays out, all are asked one by one.
+//! Behind containerd, one question a round (`Tasks/List`) reaches all shims. A task that is missing in the answer is a suspect.
+//! While no such answer comes, the collector asks for all tasks one by one.
 //!
-//! containerd bounds its own wait for a shim; Docker and CRI-O wait for a locked container for ever, where they wait. A
-//! question that stays without any answer may also mean that the daemon itself is stuck, with every shim well: it counts
-//! against its task only once the daemon has answered another question after the deadline of this one. Where none is on
-//! its way, a control question is sent.
+//! containerd bounds its own wait for a shim. Docker and CRI-O have no such bound: where they wait for a locked container, they
+//! wait for ever. A question without any answer may also mean that the daemon itself is stuck while every shim is well. So it
+//! counts against its task only once the daemon has answered another question that was sent after the deadline of this one.
+//! Where no other question is out, the collector sends a control question.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,47 +29,48 @@ mod wanted;
 
 use wanted::wanted;
 
-/// Most questions out at any time that are not past their deadline.
+/// Maximum number of questions out that are not past their deadline.
 const MAX_FRESH: usize = 4;
-/// Most questions out at any time.
+/// Maximum number of questions out.
 const MAX_OUT: usize = 16;
-/// Wait between two control questions, and the end of each.
+/// Wait between two control questions, and the deadline of each.
 const CONTROL: Duration = Duration::from_secs(5);
-/// Most tasks that are looked after; far above what a kubelet allows.
+/// Maximum number of tasks that the collector watches; far above what a kubelet allows.
 const MAX_TASKS: usize = 8192;
-/// Least time between two questions to one suspect when somebody asks for a check now.
+/// Minimum time between two questions to one suspect when a check is requested.
 const SUSPECT_INTERVAL: Duration = Duration::from_secs(1);
-/// Least time between two questions to other tasks when somebody asks for a check now: 250 tasks take 5 s.
+/// Minimum time between two questions to other tasks when a check is requested: 250 tasks take 5 s.
 const HURRIED_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the question for all tasks may stay out: containerd waits 2 s for each shim that gives no answer.
+/// How long the question for all tasks may stay out. containerd waits 2 s for each shim that gives no answer.
 const LIST_BOUND: Duration = Duration::from_secs(20);
-/// How long containerd waits for one shim, at least: so long it has been silent when that is told
-/// (`io.containerd.timeout.task.state`).
+/// Minimum time that containerd waits for one shim (`io.containerd.timeout.task.state`). When containerd reports silence, the
+/// shim has been silent for at least this long.
 const SHIM_WAIT: Duration = Duration::from_secs(2);
-/// How much later than necessary a task is asked for an answer that counts. The tracker computes the time of an answer from its age, with
-/// an error of milliseconds. It ignores an answer that seems too early, and the next one follows many seconds later.
+/// How much later than necessary the collector asks for an answer that counts. The tracker computes the time of an answer from
+/// its age, with an error of milliseconds. It ignores an answer that seems too early, and the next one follows many seconds
+/// later.
 const LATE: Duration = Duration::from_millis(500);
-/// Wait before a question that failed (a broken connection) is asked again.
+/// Wait before a failed question (a broken connection) is repeated.
 const RETRY: Duration = Duration::from_secs(30);
-/// Longest sleep: bounds a mistake in reckoning the next one.
+/// Longest sleep: it limits the effect of an error in the computed next time.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// One task and when it was asked for.
+/// One task and when it was asked for last.
 #[derive(Debug)]
 struct Entry {
     sandbox: String,
     slot: Slot<TaskAnswer>,
     ended: Option<Instant>,
     given_up: u32,
-    /// It did not answer last time: suspected by this collector itself.
+    /// It did not answer the last question: this collector itself suspects it.
     mute: bool,
-    /// The last question failed and said nothing about the task.
+    /// The last question failed and gave no information about the task.
     failed: bool,
-    /// The last answer for all tasks lacked it.
+    /// The last answer for all tasks did not contain it.
     missing: bool,
-    /// Silence seen by the question for all, not yet added to a look.
+    /// Silence seen by the question for all tasks, not yet added to a reading.
     silent: Duration,
-    /// Of a task that gives no answer, the newest look that counts.
+    /// The newest reading that counts, of a task that gives no answer.
     counted: Option<Instant>,
 }
 
@@ -90,35 +91,35 @@ impl Entry {
         }
     }
 
-    /// Least time after the last question before the next one to a task that nobody suspects.
+    /// Minimum time between two questions to a task that is no suspect.
     fn own_wait(&self, pace: Pace) -> Duration {
         let wait = if self.failed { RETRY.min(pace.rest) } else { pace.rest };
         back_off(self.given_up).map_or(wait, |least| wait.max(least))
     }
 }
 
-/// All tasks there are, and who is suspected.
+/// All existing tasks, and which of them are suspects.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The rhythm of questions to containerd, and to Docker and CRI-O.
+    /// The intervals and deadlines of questions to containerd, and to Docker and CRI-O.
     paces: (Pace, Pace),
-    /// Time between two looks at a silent task that both count.
+    /// Time between two readings of a silent task that both count.
     counted: Duration,
-    /// Whom to ask, as far as known.
+    /// The runtime to ask, as far as known.
     kind: RuntimeKind,
     entries: BTreeMap<String, Entry>,
     suspects: BTreeSet<String>,
     /// Sandboxes whose shim is stopped.
     stopped: BTreeSet<String>,
-    /// Ids of shims that may be left over: whether containerd knows their task tells.
+    /// Ids of shims that may be left over: they are, if containerd does not know their task.
     lonely: BTreeSet<String>,
-    /// When a task that nobody suspects was asked for last.
+    /// When a task that is no suspect was asked for last.
     turn: Option<Instant>,
-    /// When all tasks were asked for last, by one question; whether that is out, and whether the last one was answered.
+    /// When one question asked for all tasks last; whether that question is out, and whether the last one was answered.
     listed: Option<Instant>,
     list_is_out: bool,
     list_works: bool,
-    /// When the newest question was sent that the task service has answered.
+    /// When the newest question that the task service has answered was sent.
     alive: Option<Instant>,
     /// When the last control question was sent.
     control: Option<Instant>,
@@ -173,8 +174,8 @@ impl Table {
         }
     }
 
-    /// Whether the daemon has answered a question that was sent after the deadline of this one. When an answer is read
-    /// says nothing: it may have waited for this process.
+    /// Whether the daemon has answered a question that was sent after the deadline of this one. The time at which this process
+    /// reads an answer proves nothing: the answer may have waited for this process.
     fn is_proven(&self, entry: &Entry, now: Instant) -> bool {
         entry.slot.due_since(now).is_some_and(|due| self.alive.is_some_and(|alive| alive >= due))
     }
@@ -196,35 +197,35 @@ impl Table {
         self.entries.values().filter(|entry| entry.slot.is_out()).count()
     }
 
-    /// Whether this set differs from the one before.
+    /// Sets the suspects. Returns whether they changed.
     pub(super) fn suspect(&mut self, ids: BTreeSet<String>) -> bool {
         std::mem::replace(&mut self.suspects, ids) != self.suspects
     }
 
-    /// What kind of runtime there is to ask. Whether that changed.
+    /// Sets the kind of runtime to ask. Returns whether it changed.
     pub(super) fn serve(&mut self, kind: RuntimeKind) -> bool {
         let changed = std::mem::replace(&mut self.kind, kind) != kind;
         if changed {
-            // What another runtime said, or will say, is about other tasks.
+            // Answers of another runtime, past and future, are about other tasks.
             self.entries.clear();
             (self.alive, self.listed, self.list_works) = (None, None, false);
         }
         changed
     }
 
-    /// The ids whose shim is stopped. Whether they differ from those before.
+    /// Sets the ids whose shim is stopped. Returns whether they changed.
     pub(super) fn stopped(&mut self, ids: BTreeSet<String>) -> bool {
         std::mem::replace(&mut self.stopped, ids) != self.stopped
     }
 
-    /// The ids of shims that may be left over; they are asked for from the next round on.
+    /// Sets the ids of shims that may be left over; the collector asks for them from the next round on.
     pub(super) fn lonely(&mut self, ids: BTreeSet<String>) {
         self.lonely = ids;
     }
 
-    /// Takes over what the runtime lists. Whether anything changed.
+    /// Takes over what the runtime lists. Returns whether anything changed.
     pub(super) fn aim(&mut self, round: &ListRound) -> bool {
-        // Docker does not know who else's they may be.
+        // Docker cannot say which other client such a shim may belong to.
         let lonely = if self.kind == RuntimeKind::Containerd { self.lonely.clone() } else { BTreeSet::new() };
         let mut wanted = if self.serves() { wanted(round, self.kind) } else { BTreeMap::new() };
         for id in &lonely {
@@ -232,7 +233,7 @@ impl Table {
         }
         let deadline = self.pace().deadline;
         let before = self.entries.len();
-        // A question that is out stays known until it ends, or it could be sent twice.
+        // A question that is out stays known until it ends. Otherwise it could be sent twice.
         self.entries.retain(|id, entry| entry.slot.is_out() || wanted.contains_key(id.as_str()));
         let mut changed = self.entries.len() != before;
         for (id, sandbox) in wanted {
@@ -254,15 +255,15 @@ impl Table {
             || self.stopped.contains(id)
     }
 
-    /// When a suspect may be asked for again. `asked` is when somebody last wanted a look at once.
+    /// When a suspect may be asked for again. `asked` is the last time at which a check was requested.
     fn suspect_due(&self, entry: &Entry, now: Instant, asked: Option<Instant>) -> Instant {
         let Some(ended) = entry.ended.filter(|_| !entry.missing) else { return now };
         let wanted = asked.is_some_and(|asked| asked > ended);
         let urgent = self.pace().urgent;
         let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
         let due = ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least));
-        // So that its answer comes when it counts, and no question is out then that was asked too early for that. What gives no answer
-        // at all is not hurried.
+        // The answer must come when it counts, and no question that was sent too early for that may be out at that time. A task
+        // whose question fails is not asked for earlier.
         let counts = entry.counted.filter(|_| !entry.failed);
         let counts = counts.map(|counted| (counted + self.counted + LATE).checked_sub(SHIM_WAIT).unwrap_or(now));
         let next = |counts: Instant| {
@@ -282,7 +283,7 @@ impl Table {
         let pace = self.pace();
         let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX).max(1);
         let interval = self.round().checked_div(count).unwrap_or_default();
-        // Those that the question for all has shown to answer have had their turn.
+        // Tasks that the answer to the question for all has shown to respond have had their turn.
         let own_wait = |entry: &Entry| {
             let least = if self.list_works { self.round() + LIST_BOUND } else { Duration::ZERO };
             entry.own_wait(pace).max(least)
@@ -322,7 +323,8 @@ impl Table {
         self.pace().rest.max(task_interval(self.kind).min(self.pace().rest).saturating_mul(tasks))
     }
 
-    /// When all tasks are to be asked for by one question; never while that is out. `asked` is when somebody last wanted a check.
+    /// When one question asks for all tasks; never while such a question is out. `asked` is the last time at which a check was
+    /// requested.
     fn list_due(&self, now: Instant, asked: Option<Instant>) -> Option<Instant> {
         if self.list_is_out
             || self.entries.is_empty()
@@ -334,17 +336,17 @@ impl Table {
         Some(if asked > Some(listed) { listed + SUSPECT_INTERVAL } else { listed + self.round() })
     }
 
-    /// Takes in whose shims have answered the question that was sent then, now. Whether that is news.
+    /// Records whose shims have answered, `now`, the question that was sent at `sent`. Returns whether anything changed.
     fn answered(&mut self, answered: &BTreeSet<String>, sent: Instant, now: Instant) -> bool {
         if !self.entries.keys().any(|id| answered.contains(id)) {
-            // All are deaf, or it is another containerd: each is asked alone in its turn.
+            // All shims are unresponsive, or it is another containerd: the collector asks for each task alone in its turn.
             return false;
         }
         self.alive = self.alive.max(Some(sent));
-        // What Docker itself says of a container is asked for alone.
+        // Docker's own state of a container is asked for alone.
         let is_enough = self.kind == RuntimeKind::Containerd;
         self.list_works = is_enough;
-        // An answer that came at once has waited for no shim.
+        // An answer that came at once did not wait for any shim.
         let silent = if now >= sent + SHIM_WAIT { SHIM_WAIT } else { Duration::ZERO };
         let mut news = false;
         let asked_before =
@@ -353,11 +355,11 @@ impl Table {
         for id in ids {
             if answered.contains(&id) {
                 if is_enough {
-                    // Its shim may have answered any time since: the oldest counts.
+                    // Its shim may have answered any time since then. The oldest time counts.
                     news |= self.ended(&id, sent, Ok(TaskAnswer::Answered), sent);
                 }
             } else if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.mute) {
-                // One that is known to be silent is asked when its answer counts.
+                // A task that is known to be silent is asked for when its answer counts.
                 (entry.missing, entry.silent) = (true, silent);
                 news = true;
             }
@@ -365,7 +367,8 @@ impl Table {
         news
     }
 
-    /// Whether that is news. That a task goes on answering is none: it is asked for every other second on a full node.
+    /// Records the end of one question. Returns whether anything changed. A task that still answers is no change: on a full
+    /// node the collector asks for one every other second.
     fn ended(&mut self, id: &str, sent: Instant, result: Result<TaskAnswer, Failure>, now: Instant) -> bool {
         if result.is_ok() {
             self.alive = self.alive.max(Some(sent));
@@ -378,14 +381,14 @@ impl Table {
         entry.given_up = if given_up { entry.given_up.saturating_add(1) } else { 0 };
         entry.mute = match &result {
             Ok(answer) => *answer == TaskAnswer::NoAnswer,
-            // An error says nothing new about the task.
+            // An error gives no new information about the task.
             Err(_) => entry.mute || given_up,
         };
         entry.failed = result.is_err();
         entry.ended = Some(now);
         let mut took = now.saturating_duration_since(sent);
         if result == Ok(TaskAnswer::NoAnswer) {
-            // Not all of that time was the shim's: this process, or containerd, may have been held up.
+            // The shim may not have caused all of that time: this process, or containerd, may have been delayed.
             took = took.min(SHIM_WAIT) + entry.silent;
             entry.counted = match entry.counted {
                 Some(before) if now < before + self.counted => Some(before),
@@ -400,8 +403,8 @@ impl Table {
         !still
     }
 
-    /// Counts for how long each question has been out: how long this process was held up meanwhile, and whether one has
-    /// passed its deadline since the last time.
+    /// Updates the time that each question has been out. Returns how long this process was delayed meanwhile, and whether a
+    /// question has passed its deadline since the last call.
     fn count(&mut self, now: Instant) -> (Duration, bool) {
         let (mut held_up, mut passed) = (Duration::ZERO, false);
         for slot in self.entries.values_mut().map(|entry| &mut entry.slot) {
@@ -418,17 +421,17 @@ impl Table {
     }
 }
 
-/// What came of one question.
+/// The result of one question.
 enum Answer {
-    /// About this task, sent then.
+    /// For this task; when it was sent, and its result.
     Task(String, Instant, Result<TaskAnswer, Failure>),
     /// To the control question: when it was sent, if it was answered.
     Control(Option<Instant>),
-    /// To the question for all tasks: when it was sent, and whose shims have answered, where that is told.
+    /// To the question for all tasks: when it was sent, and whose shims have answered, where the runtime reports that.
     All(Instant, Result<Option<BTreeSet<String>>, Failure>),
 }
 
-/// Asks for ever.
+/// Asks questions for ever.
 pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
     let mut tempo = shared.tempo.subscribe();
     let mut asked = (tempo.borrow_and_update().asked, None);
@@ -448,7 +451,7 @@ pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
         let control = lock(&shared.tasks).control_due(now);
         if control.is_some_and(|due| due <= now) {
             lock(&shared.tasks).control = Some(now);
-            // On a connection of its own: a stuck one must not speak for the service.
+            // On its own connection: a stuck connection is no proof about the service.
             if let Ok(place) = place(&shared) {
                 calls.spawn(ask_control(place, proc.clone(), now));
             }
@@ -507,7 +510,7 @@ async fn ask_all(asker: Asker, sent: Instant) -> Answer {
 }
 
 async fn ask_control(place: Place, proc: PathBuf, sent: Instant) -> Answer {
-    // Connection and answer have an end each.
+    // Connecting and answering have one deadline each.
     let answers = async { Asker::connect(&place, &proc).await?.answers(CONTROL).await };
     Answer::Control(answers.await.is_ok().then_some(sent))
 }
@@ -528,7 +531,7 @@ fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker
     };
     match &result {
         Err(Failure::Exhausted(_)) => shared.gave_up("tasks"),
-        // Whatever went wrong, the next question gets a fresh connection.
+        // After any error, the next question gets a fresh connection.
         Err(_) => *connection = None,
         Ok(_) => {}
     }
@@ -537,7 +540,7 @@ fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker
     }
 }
 
-/// A question for all tasks that fails says nothing of any: they are asked one by one.
+/// Handles the end of a question for all tasks. One that fails gives no information about any task: they are asked one by one.
 fn finish_all(
     shared: &Shared,
     sent: Instant,

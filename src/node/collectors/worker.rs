@@ -1,6 +1,6 @@
-//! A thread for looks that may block in the kernel. It answers one question at a time.
+//! A thread for checks that may block in the kernel. It answers one question at a time.
 //!
-//! Not tokio's blocking pool: that one grows with each look that hangs, and is waited for at the end.
+//! It does not use tokio's blocking pool: that pool grows with each check that hangs, and tokio waits for it at the end.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -9,32 +9,32 @@ use tokio::sync::oneshot;
 
 use super::slot::Failure;
 
-/// Room for the stack of one such thread.
+/// Stack size of one such thread.
 const STACK: usize = 256 << 10;
-/// How often a thread that hangs is replaced in the life of a probe. Each one costs a thread for ever.
+/// How often a hanging thread is replaced in the lifetime of a probe. Each one costs a thread for ever.
 const MAX_REPLACED: u32 = 3;
 
-/// What runs on the thread, made anew for each thread.
+/// Creates the function that runs on the thread, anew for each thread.
 type Make<T> = Box<dyn Fn() -> Box<dyn FnMut() -> Result<T, Failure> + Send> + Send + Sync>;
 
-/// One thread and the question it is at.
+/// One thread and its current question.
 pub(super) struct Worker<T> {
     name: &'static str,
     make: Make<T>,
     asks: Option<Sender<oneshot::Sender<Result<T, Failure>>>>,
-    /// The question that was left before its answer came.
+    /// The question that the caller left before its answer came.
     left: Option<oneshot::Receiver<Result<T, Failure>>>,
     replaced: u32,
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// `make` makes what each thread runs for each question.
+    /// `make` creates the function that a thread runs for each question.
     pub(super) fn new(name: &'static str, make: Make<T>) -> Self {
         Self { name, make, asks: None, left: None, replaced: 0 }
     }
 
-    /// Asks, and waits for the answer. Dropped before that, the question stays out: the next one first waits for
-    /// its end, or goes to a new thread while there may still be one.
+    /// Asks, and waits for the answer. If the caller drops this before, the question stays out. The next call first waits for
+    /// its end, or goes to a new thread while one is still allowed.
     pub(super) async fn ask(&mut self) -> Result<T, Failure> {
         if let Some(left) = &mut self.left {
             let over = !matches!(left.try_recv(), Err(oneshot::error::TryRecvError::Empty));
@@ -42,7 +42,7 @@ impl<T: Send + 'static> Worker<T> {
                 self.replaced += 1;
                 self.asks = None;
             } else if !over {
-                // Its answer may be old by now: it is waited for, not used.
+                // Its answer may be old by now, so this code waits for it and discards it.
                 let _ = left.await;
             }
             self.left = None;
@@ -75,7 +75,7 @@ impl<T: Send + 'static> Worker<T> {
         let mut look = (self.make)();
         let run = move || {
             while let Ok(reply) = questions.recv() {
-                // Nobody may be waiting any more; then the answer is not needed.
+                // No caller may be waiting any more; then the answer is not needed.
                 let _ = reply.send(look());
             }
         };
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// A worker whose looks wait until the gate is open; each look counts.
+    /// A worker whose checks wait until the gate is open; each check is counted.
     fn gated(gate: &Arc<(Mutex<bool>, Condvar)>, looks: &Arc<AtomicU32>) -> Worker<u32> {
         let (gate, looks) = (Arc::clone(gate), Arc::clone(looks));
         let make = move || -> Box<dyn FnMut() -> Result<u32, Failure> + Send> {
@@ -131,7 +131,7 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(10), begun).await.unwrap();
-        // The first thread and three that replaced it, each at one look: never a second question to any.
+        // The first thread and three replacements, each at one check: no thread gets a second question.
         assert_eq!(looks.load(Ordering::SeqCst), 1 + 4);
         set(&gate, true);
         assert_eq!(tokio::time::timeout(Duration::from_secs(5), worker.ask()).await.unwrap(), Ok(5));

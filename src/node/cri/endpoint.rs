@@ -1,10 +1,10 @@
 //! Which socket the runtime of this node listens at.
 //!
-//! In order: what the operator said; what the running kubelet uses; the first known socket that exists. Only a
-//! socket that somebody named (or that once was there) can be missing *and* mean a sick runtime.
+//! The order is: what the operator set, what the running kubelet uses, the first known socket that exists. Only where somebody
+//! named the socket (or where it existed once) can it be missing *and* mean a faulty runtime.
 //!
-//! Docker speaks no CRI: kubelets up to 1.23 have that part inside, so there its own API is asked. With cri-dockerd CRI is
-//! asked, and Docker itself for single containers only ([`docker`]).
+//! Docker does not speak CRI. Kubelets up to 1.23 contain a CRI part for Docker, so there the probe asks Docker's own API. With
+//! cri-dockerd the probe asks CRI, and Docker itself for single containers only ([`docker`]).
 
 use std::path::{Path, PathBuf};
 
@@ -23,12 +23,12 @@ const KNOWN: [&str; 5] = [
     "/run/cri-dockerd.sock",
 ];
 
-/// Docker's socket, where nobody names another.
+/// Docker's socket, where no setting names another.
 pub const DOCKER: &str = "/run/docker.sock";
-/// The socket of the part of a kubelet up to 1.23 that speaks to Docker. What it speaks itself is older than CRI v1.
+/// The socket of the part for Docker in a kubelet up to 1.23. The protocol there is older than CRI v1.
 const DOCKERSHIM: &str = "/run/dockershim.sock";
 
-/// What is spoken at the socket.
+/// The protocol at the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Api {
     /// CRI.
@@ -41,7 +41,7 @@ pub enum Api {
 /// Who named the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamedBy {
-    /// A flag of ours.
+    /// A flag of the probe.
     Flag,
     /// The kubelet's own flags or configuration.
     Kubelet,
@@ -49,21 +49,21 @@ pub enum NamedBy {
     Nobody,
 }
 
-/// The runtime's socket. It is kept over a restart of the probe: what a guess finds while the kubelet is down may
-/// belong to another runtime, in whose lists everything that is wrong here would look clean.
+/// The runtime's socket. It is kept over a restart of the probe: a guess while the kubelet is down may find another runtime,
+/// whose lists show none of the faults of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
     /// Path, as this process can open it.
     pub socket: PathBuf,
-    /// Who named it.
+    /// Who named the socket.
     pub named_by: NamedBy,
-    /// What is spoken there.
+    /// The protocol there.
     #[serde(default)]
     pub api: Api,
 }
 
-/// Sockets that a person has named, as this process sees them.
+/// Sockets that a person has named, with paths as this process sees them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flags {
     /// The runtime's, which speaks CRI.
@@ -83,8 +83,8 @@ impl Endpoint {
         Self { socket, named_by, api: Api::Docker }
     }
 
-    /// Whether this one, just found, is to replace the known one. One that somebody names does, as a rule; a guess does
-    /// not, except that Docker was only a guess while nothing that speaks CRI was there.
+    /// Whether this newly found socket replaces the known one. As a rule, a named socket does and a guess does not. One
+    /// exception: Docker was only a guess while no CRI socket existed.
     pub fn replaces(&self, known: &Self) -> bool {
         let docker_beside_cri = (self.api, known.api) == (Api::Docker, Api::Cri) && self.named_by != NamedBy::Kubelet;
         let cri_for_guessed_docker = (self.api, known.api, known.named_by) == (Api::Cri, Api::Docker, NamedBy::Nobody);
@@ -94,11 +94,11 @@ impl Endpoint {
 
 /// Finds the socket. `kubelet` is the endpoint of the running kubelet (`unix:///…` or a plain path), if known.
 ///
-/// `None` when nobody named one and none of the known ones exists. Touches the file system: call it where a stat
-/// that hangs does no harm.
+/// `None` when nobody named one and none of the known ones exists. It reads the file system: call it where a stat that hangs
+/// does no harm.
 pub fn find(flags: &Flags, kubelet: Option<&str>, host: &HostPaths) -> Option<Endpoint> {
     if let Some(path) = &flags.runtime {
-        // A person who names a path means it as this process sees it.
+        // A path that a person names is a path as this process sees it.
         return Some(Endpoint::cri(path.clone(), NamedBy::Flag));
     }
     let there = |path: &str| Some(host.socket(Path::new(path))).filter(|path| path.exists());
@@ -106,7 +106,7 @@ pub fn find(flags: &Flags, kubelet: Option<&str>, host: &HostPaths) -> Option<En
         Some(path) => Some(Endpoint::docker(path.clone(), NamedBy::Flag)),
         None => there(DOCKER).map(|socket| Endpoint::docker(socket, NamedBy::Nobody)),
     };
-    // Some distributions have containerd listen at this very path, others link it to containerd's.
+    // Some distributions let containerd listen at this path. Others link it to containerd's socket.
     let is_dockershim =
         |path: &Path| host.socket(path).symlink_metadata().is_ok_and(|meta| !meta.file_type().is_symlink());
     if let Some(path) = kubelet.and_then(socket_path) {
@@ -116,7 +116,7 @@ pub fn find(flags: &Flags, kubelet: Option<&str>, host: &HostPaths) -> Option<En
             None => Endpoint::cri(host.socket(&path), NamedBy::Kubelet),
         });
     }
-    // Docker brings containerd along: its socket says nothing then.
+    // Docker brings its own containerd, so containerd's socket proves nothing then.
     if is_dockershim(Path::new(DOCKERSHIM))
         && let Some(found) = docker()
     {
@@ -126,13 +126,13 @@ pub fn find(flags: &Flags, kubelet: Option<&str>, host: &HostPaths) -> Option<En
     known.map(|socket| Endpoint::cri(socket, NamedBy::Nobody)).or_else(docker)
 }
 
-/// Docker's socket, whether or not it is there. Touches the file system, as [`find`] does.
+/// Docker's socket, whether or not it exists. Reads the file system, as [`find`] does.
 pub fn docker(flags: &Flags, host: &HostPaths) -> PathBuf {
     flags.docker.clone().unwrap_or_else(|| host.socket(Path::new(DOCKER)))
 }
 
-/// Whether there is something at `socket` as the process `pid` sees its files, where that can be told. A pod sees only
-/// what is mounted into it. Touches the file system, as [`find`] does.
+/// Whether `socket` exists in the file system of the process `pid`; `None` where that is unknown. A pod sees only what is
+/// mounted into it. Reads the file system, as [`find`] does.
 pub fn is_there_for(pid: i32, socket: &Path, host: &HostPaths) -> Option<bool> {
     let node = host.proc.join("1/root");
     let path = socket.strip_prefix(node).or_else(|_| socket.strip_prefix(&host.root)).ok()?;
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(find(&flags, None, &host), Some(Endpoint::cri(cri, NamedBy::Nobody)));
         let containerd = touch("run/containerd/containerd.sock");
         assert_eq!(find(&flags, None, &host), Some(Endpoint::cri(containerd, NamedBy::Nobody)));
-        // A kubelet that has the part for Docker inside: the containerd is Docker's own.
+        // This kubelet contains the part for Docker: the containerd is Docker's own.
         touch("run/dockershim.sock");
         assert_eq!(find(&flags, None, &host), Some(Endpoint::docker(socket.clone(), NamedBy::Nobody)));
         let named = find(&flags, Some("unix:///var/run/dockershim.sock"), &host);
@@ -210,10 +210,10 @@ mod tests {
         let run = folder.path().join("run");
         std::fs::create_dir_all(run.join("containerd")).unwrap();
         let named = || find(&Flags::default(), Some("unix:///run/dockershim.sock"), &host).unwrap();
-        // It listens there itself, and no Docker is on the node.
+        // containerd itself listens there, and the node has no Docker.
         std::fs::write(run.join("dockershim.sock"), "").unwrap();
         assert_eq!(named(), Endpoint::cri(run.join("dockershim.sock"), NamedBy::Kubelet));
-        // It is a link to containerd's socket, and a Docker is there for people.
+        // The path is a link to containerd's socket, and people use a Docker on the node.
         std::fs::remove_file(run.join("dockershim.sock")).unwrap();
         for file in ["containerd/containerd.sock", "docker.sock"] {
             std::fs::write(run.join(file), "").unwrap();

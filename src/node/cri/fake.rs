@@ -1,4 +1,4 @@
-//! A runtime for tests, on a real socket: it says what it is told to say, badly too.
+//! A runtime for tests, on a real socket. It gives the answers that a test sets, also broken ones.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,19 +31,19 @@ pub(crate) enum Say {
     Error(Code, String),
     /// Answers after a while.
     Late(Duration, Box<Self>),
-    /// One after the other, and again from the first.
+    /// Gives these one after the other, and then starts again with the first.
     InTurn(Vec<Self>),
     /// Never answers.
     Never,
     /// Begins an answer and never ends it.
     Endless,
-    /// Announces a longer answer than it sends, then ends as if all were well.
+    /// Announces a longer answer than it sends, then ends without an error.
     Short,
     /// Breaks the stream in the middle of an answer.
     Broken,
     /// Announces an answer of 17 MiB, and sends it.
     Huge,
-    /// Sends bytes that are no message.
+    /// Sends bytes that are not a message.
     Garbage,
 }
 
@@ -66,7 +66,7 @@ struct State {
 pub(crate) struct Fake {
     state: Arc<State>,
     folder: tempfile::TempDir,
-    /// A runtime of its own: its end cuts every connection, as the end of a process would.
+    /// Its own async runtime: its end cuts every connection, as the end of a process would.
     server: Option<Runtime>,
 }
 
@@ -93,7 +93,7 @@ impl Fake {
         self.folder.path().join("runtime.sock")
     }
 
-    /// Ends the server: open connections break, the socket goes.
+    /// Ends the server: open connections break, and the socket disappears.
     pub(crate) fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.shutdown_background();
@@ -101,7 +101,7 @@ impl Fake {
         let _ = std::fs::remove_file(self.socket());
     }
 
-    /// Serves again at the same place.
+    /// Serves again at the same path.
     pub(crate) fn restart(&mut self) {
         self.server = Some(serve(&self.state, &self.socket()));
     }
@@ -116,7 +116,7 @@ impl Fake {
         self.say("Version", Say::message(&answer));
     }
 
-    /// What it says of its network.
+    /// Sets its report on its network.
     pub(crate) fn network(&self, status: bool, reason: &str, message: &str) {
         let condition = |kind: &str, status, reason: &str, message: &str| v1::RuntimeCondition {
             r#type: kind.to_owned(),
@@ -131,7 +131,7 @@ impl Fake {
         self.say("Status", Say::message(&answer));
     }
 
-    /// From now on this is said to `what`: a method, or `Method:id` for one object.
+    /// Sets the answer to `what` from now on: a method, or `Method:id` for one object.
     pub(crate) fn say(&self, what: &str, say: Say) {
         self.state.says.lock().unwrap().insert(what.to_owned(), say);
     }
@@ -148,7 +148,7 @@ impl Fake {
         self.state.calls.lock().unwrap().get(what).copied().unwrap_or(0)
     }
 
-    /// How many calls of this are being answered now.
+    /// How many calls of this are without an answer now.
     pub(crate) fn out(&self, what: &str) -> usize {
         self.state.out.lock().unwrap().get(what).map_or(0, |out| out.load(Ordering::SeqCst))
     }
@@ -196,7 +196,7 @@ pub(crate) fn sandbox_status() -> Say {
     Say::message(&v1::PodSandboxStatusResponse { status, ..v1::PodSandboxStatusResponse::default() })
 }
 
-/// What containerd answers for a task in this state (0 = unknown, 2 = running).
+/// containerd's answer for a task in this state (0 = unknown, 2 = running).
 pub(crate) fn task(status: i32) -> Say {
     Say::message(&GetResponse { process: Some(Process { status, ..Process::default() }) })
 }

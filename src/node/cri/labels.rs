@@ -1,4 +1,4 @@
-//! The labels that the kubelet puts on each of its containers, whatever the runtime, and bounds of what they say.
+//! The labels that the kubelet puts on each of its containers, with any runtime, and the maximum lengths of their values.
 
 use crate::core::fault::PodRef;
 use crate::core::text::bounded;
@@ -13,7 +13,7 @@ pub(in crate::node) const LABEL_POD: &str = "io.kubernetes.pod.name";
 pub(in crate::node) const LABEL_UID: &str = "io.kubernetes.pod.uid";
 pub(in crate::node) const LABEL_CONTAINER: &str = "io.kubernetes.container.name";
 
-/// The pod that the labels name; `None` where they name no uid: then it is not the kubelet's.
+/// The pod that the labels name; `None` where they name no uid, because then the container is not the kubelet's.
 pub(in crate::node) fn pod_of<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Option<PodRef> {
     let uid = label(LABEL_UID).map(|uid| bounded(uid, MAX_UID)).filter(|uid| !uid.is_empty())?;
     Some(PodRef {

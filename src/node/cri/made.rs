@@ -1,4 +1,4 @@
-//! When the runtime last made something for a pod: the mark of a kubelet at work on it.
+//! When the runtime last created something for a pod: the sign that a kubelet works on it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::wire::{Item, Listed, size_of_text};
 use super::{Cri, CriError, LIST_CONTAINERS, LIST_SANDBOXES};
 use crate::core::text::bounded;
 
-/// When something was made, and for which pod; `R` is what.
+/// When an object was created, and for which pod; `R` is its kind.
 struct Made<R> {
     pod_uid: String,
     /// Nanoseconds since 1970.
@@ -54,7 +54,7 @@ impl Item for Made<Sandbox> {
 }
 
 impl Cri {
-    /// When the newest sandbox or container of the pod with this uid was made; `None` when there is none.
+    /// When the newest sandbox or container of the pod with this uid was created; `None` when there is none.
     pub async fn last_created(&self, pod_uid: &str, deadline: Duration) -> Result<Option<Timestamp>, CriError> {
         let containers: Listed<Made<Container>> =
             self.list(LIST_CONTAINERS, ListContainersRequest { filter: None }, deadline).await?;

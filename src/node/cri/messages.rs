@@ -1,4 +1,4 @@
-//! What is read of the items of the runtime's lists.
+//! The fields that are read from the items of the runtime's lists.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! From the runtime's messages to what the core knows: bounded copies of the few fields that are used.
+//! From the runtime's messages to the core's types: bounded copies of the few fields that are used.
 
 use k8s_cri::v1;
 
@@ -9,14 +9,14 @@ use crate::core::text::bounded;
 use super::labels::{LABEL_CONTAINER, MAX_ID, MAX_NAME, MAX_NAMESPACE, MAX_UID, pod_of};
 use super::messages;
 
-/// The condition that every runtime has to tell (CRI: `RuntimeReady` and `NetworkReady`).
+/// A condition that every runtime has to report (CRI: `RuntimeReady` and `NetworkReady`).
 const NETWORK_READY: &str = "NetworkReady";
 
 pub(in crate::node) fn runtime(answer: &v1::VersionResponse) -> RuntimeSeen {
     RuntimeSeen { name: bounded(&answer.runtime_name, 64), version: bounded(&answer.runtime_version, 64) }
 }
 
-/// A runtime that names no condition of its network says nothing about it.
+/// A runtime that reports no condition of its network gives no information about it.
 pub(in crate::node) fn status(answer: v1::StatusResponse) -> StatusSeen {
     let conditions = answer.status.unwrap_or_default().conditions;
     let network = conditions.into_iter().find(|condition| condition.r#type == NETWORK_READY);
@@ -41,7 +41,7 @@ pub(in crate::node) fn container_state(state: i32) -> ContainerState {
     }
 }
 
-/// A sandbox is never left out, however odd: one that is missing here would make orphans of its containers.
+/// A sandbox is never left out, however odd: a missing one would turn its containers into orphans.
 pub(in crate::node) fn sandbox(raw: messages::Sandbox) -> SandboxSeen {
     let metadata = raw.metadata.unwrap_or_default();
     SandboxSeen {

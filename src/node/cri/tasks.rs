@@ -1,7 +1,8 @@
 //! containerd's own question about one task: `containerd.services.tasks.v1.Tasks/Get`.
 //!
 //! containerd waits 2 s for the shim and then answers by itself, so nothing piles up in it. `Tasks/List` asks all shims, one
-//! after the other, for the price of one call: what it says is that a shim answers. A task that it lacks is asked for alone.
+//! after the other, for the price of one call. Its answer proves only that a shim responds. A task that is missing in it is
+//! asked for alone.
 
 use std::fmt;
 use std::path::Path;
@@ -19,19 +20,19 @@ use tonic::transport::Channel;
 use super::{CriError, ask, channel};
 use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE};
 
-/// A task that there is not: containers have ids of 64 hex digits.
+/// A task that does not exist: containers have ids of 64 hex digits.
 const NOBODY: &str = "nrh-asks-for-nobody";
 /// Largest answer, about one task or about all. Each takes some 150 bytes.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// What containerd says of one task.
+/// containerd's report on one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
     /// The shim answered.
     Known,
     /// The shim answered that the task's process has ended.
     Ended,
-    /// containerd does not know the state: the shim did not answer it, or answered with an error.
+    /// containerd does not know the state: the shim did not answer, or answered with an error.
     Unknown,
 }
 
@@ -57,8 +58,8 @@ impl Tasks {
         Self::of(socket, KUBELET_NAMESPACE).await
     }
 
-    /// Connects to the containerd that Docker has its containers run by, where its socket stands beside Docker's: the one
-    /// that Docker brings along, or that of the node. `None` where there is none, or it cannot be reached.
+    /// Connects to the containerd that runs Docker's containers, where its socket is beside Docker's: the one that Docker
+    /// brings, or that of the node. `None` where there is none, or it cannot be reached.
     pub async fn of_docker(docker: &Path) -> Option<Self> {
         let beside = |path: &str| docker.parent().map(|folder| folder.join(path)).filter(|socket| socket.exists());
         let socket = beside("docker/containerd/containerd.sock").or_else(|| beside("containerd/containerd.sock"))?;
@@ -88,11 +89,11 @@ impl Tasks {
         })
     }
 
-    /// The tasks that run and whose shim answered containerd. One that is missing has a shim that did not, has ended, or is not there.
-    /// containerd asks them one after the other, and waits 2 s for each that gives no answer.
+    /// The running tasks whose shim answered containerd. A missing task has ended, does not exist, or has a shim that did not
+    /// answer. containerd asks the shims one after the other, and waits 2 s for each that gives no answer.
     ///
     /// # Errors
-    /// [`CriError::Deadline`] when containerd did not answer within `deadline`, and whatever else it said.
+    /// [`CriError::Deadline`] when containerd did not answer within `deadline`, and any other error of containerd.
     pub async fn answered(&self, deadline: Duration) -> Result<BTreeSet<String>, CriError> {
         let mut client = self.client.clone();
         let mut request = Request::new(ListTasksRequest { filter: String::new() });
@@ -105,13 +106,13 @@ impl Tasks {
         Ok(answered.map(|task| if task.container_id.is_empty() { task.id } else { task.container_id }).collect())
     }
 
-    /// Whether the task service answers at all, by a question that reaches no shim: for a task that there is not.
+    /// Whether the task service responds at all. It asks for a task that does not exist, so the question reaches no shim.
     ///
-    /// Silence about one task says something about that task only while this answers. Else it is containerd that
-    /// is stuck, and every shim may be well.
+    /// Silence about one task is evidence about that task only while this call succeeds. Otherwise containerd is stuck, and
+    /// every shim may be well.
     ///
     /// # Errors
-    /// Whatever else it said, or [`CriError::Deadline`].
+    /// Any other error of containerd, or [`CriError::Deadline`].
     pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
         match self.get(NOBODY, deadline).await {
             Ok(_) | Err(CriError::NotFound) => Ok(()),

@@ -1,9 +1,9 @@
-//! Lists of the runtime, taken apart item by item.
+//! Lists of the runtime, read item by item.
 //!
-//! An answer may be as large as the kubelet takes (16 MiB), most of it annotations and labels that the authors of pods have written.
-//! They are skipped where they stand, and of each item only what is used is kept. So an answer costs its own size while it is read,
-//! and [`MAX_KEPT`] for what is kept of it. A list that needs more is refused as a whole: what is missing from a list is evidence (of
-//! orphans, of leaked shims), so a part of one would be worth less than none.
+//! An answer may be as large as the kubelet accepts (16 MiB). Most of it is annotations and labels that the authors of pods
+//! have written. The parser skips them without a copy, and keeps of each item only what is used. So an answer costs its own
+//! size while it is read, and at most [`MAX_KEPT`] afterwards. A list that needs more is refused as a whole: an item that is
+//! missing in a list is evidence (of orphans, of leaked shims), so a partial list would be worse than none.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,20 +19,21 @@ use super::seen;
 use crate::core::fault::PodRef;
 use crate::core::observation::{ContainerSeen, SandboxSeen};
 
-/// Most bytes kept of one list: some 5,000 containers, or 7,500 sandboxes. Two rounds of lists are held while the next one is read.
+/// Maximum number of bytes kept of one list: some 5,000 containers, or 7,500 sandboxes. Two rounds of lists are in memory while
+/// the next one is read.
 pub(in crate::node) const MAX_KEPT: usize = 5 << 19;
-/// What a text takes beside its letters, in bytes.
+/// Memory of a text beside its letters, in bytes.
 const TEXT: usize = 16;
-/// The field of the items, in both lists.
+/// The field number of the items, in both lists.
 const ITEMS: u32 = 1;
 
-/// What is kept of one item of a list.
+/// The part of one item of a list that is kept.
 pub(in crate::node) trait Item: Sized + Send + Sync + 'static {
     /// The item as the runtime sends it.
     type Raw: Message + Default;
-    /// What is kept of it.
+    /// Converts it to the part that is kept.
     fn of(raw: Self::Raw) -> Self;
-    /// Bytes that it takes, about.
+    /// Its approximate size in bytes.
     fn size(&self) -> usize;
 }
 
@@ -51,7 +52,7 @@ impl Item for ContainerSeen {
     }
 }
 
-/// Of a sandbox its id alone.
+/// Of a sandbox, only its id.
 impl Item for String {
     type Raw = Sandbox;
 
@@ -135,12 +136,12 @@ impl<Q: Message + 'static, T: Item> Decoder for ListCodec<Q, T> {
     }
 }
 
-/// Why a list is not taken.
+/// Why a list is refused.
 #[derive(Debug)]
 pub(in crate::node) enum ListError {
-    /// It is no list.
+    /// The answer is not a list.
     Malformed(DecodeError),
-    /// More than [`MAX_KEPT`] would be kept of it; so many items were read.
+    /// The list needs more than [`MAX_KEPT`]; this many items were read.
     TooLarge(usize),
 }
 
@@ -164,7 +165,7 @@ impl From<DecodeError> for ListError {
 /// Reads a list to its end.
 ///
 /// # Errors
-/// As [`ListError`] says.
+/// See [`ListError`].
 pub(in crate::node) fn read<T: Item>(mut answer: impl Buf) -> Result<Listed<T>, ListError> {
     let bytes = answer.remaining();
     let (mut items, mut kept) = (Vec::new(), 0_usize);

@@ -1,5 +1,5 @@
-//! A Docker for tests, on a real socket: it says what it is told to say, badly too. It speaks HTTP by hand, since no
-//! server would send what some of these tests want.
+//! A Docker for tests, on a real socket. It gives the answers that a test sets, also broken ones. It writes HTTP by hand,
+//! because no server would send what some of these tests need.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub(crate) enum Say {
     Announced(usize),
     /// Sends this many bytes in pieces, without having announced them.
     Pieces(usize),
-    /// Sends bytes that are no HTTP.
+    /// Sends bytes that are not HTTP.
     Garbage,
 }
 
@@ -40,7 +40,7 @@ struct State {
     /// By call (`Version`, `Sandboxes`, `Containers`, `Removals`, `Inspect`), or `Inspect:ID` for one container.
     says: Mutex<BTreeMap<String, Say>>,
     calls: Mutex<BTreeMap<String, usize>>,
-    /// Connections on which an answer is owed.
+    /// Connections that wait for an answer.
     out: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -91,7 +91,7 @@ impl Fake {
         self.folder.path().join("docker.sock")
     }
 
-    /// From now on this is said to `what`: a call, or `Inspect:ID` for one container.
+    /// Sets the answer to `what` from now on: a call, or `Inspect:ID` for one container.
     pub(crate) fn say(&self, what: &str, say: Say) {
         self.state.says.lock().unwrap().insert(what.to_owned(), say);
     }
@@ -133,7 +133,7 @@ pub(crate) fn listed(id: &str, kind: &str, sandbox: &str, state: &str) -> Value 
     })
 }
 
-/// The names under which a request may be told what to say, the most exact first.
+/// The names under which an answer for a request may be set, the most exact first.
 fn names(path: &str) -> Vec<String> {
     let by_id = path.strip_prefix("/containers/").and_then(|rest| rest.strip_suffix("/json"));
     match path {
@@ -194,7 +194,7 @@ async fn answer(stream: &mut UnixStream, say: Say) {
         Say::Garbage => "\0\u{1}\u{2} this is no HTTP\r\n\r\n".to_owned(),
         Say::Never => String::new(),
     };
-    // Who has gone does not read it.
+    // A caller that has gone does not read it.
     let _ = stream.write_all(text.as_bytes()).await;
     if let Say::Pieces(bytes) = say {
         let piece = vec![b' '; 64 << 10];
@@ -205,7 +205,7 @@ async fn answer(stream: &mut UnixStream, say: Say) {
         }
     }
     if matches!(say, Say::Never | Say::Endless) {
-        // Until the caller goes away.
+        // Waits until the caller goes away.
         let _ = stream.read(&mut [0; 16]).await;
     }
 }

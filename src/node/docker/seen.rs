@@ -1,4 +1,4 @@
-//! From Docker's JSON to what the core knows: bounded copies of the few fields that are used.
+//! From Docker's JSON to the core's types: bounded copies of the few fields that are used.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,16 +15,16 @@ use crate::node::cri::CriError;
 use crate::node::cri::labels::{LABEL_CONTAINER, LABEL_NAMESPACE, LABEL_POD, LABEL_UID, MAX_ID, MAX_NAME, pod_of};
 use crate::node::cri::wire::{Item, MAX_KEPT};
 
-/// Labels that a kubelet, or what stands between it and Docker, puts on its containers.
+/// Labels that a kubelet, or the program between it and Docker, puts on its containers.
 const LABEL_SANDBOX: &str = "io.kubernetes.sandbox.id";
-/// An annotation of the container: it grows with each restart of it in its sandbox.
+/// An annotation of the container: it grows with each restart of the container in its sandbox.
 const LABEL_RESTARTS: &str = "annotation.io.kubernetes.container.restartCount";
-/// All that are used of a container's labels.
+/// All labels of a container that are used.
 const USED: [&str; 6] = [LABEL_UID, LABEL_POD, LABEL_NAMESPACE, LABEL_CONTAINER, LABEL_SANDBOX, LABEL_RESTARTS];
 /// Longest cause of a failed removal that is kept.
 const MAX_CAUSE: usize = 256;
 
-/// What an error says.
+/// The text of an error.
 #[derive(Debug, Default, Deserialize)]
 pub(in crate::node) struct Said {
     #[serde(default)]
@@ -35,14 +35,14 @@ pub(in crate::node) struct Said {
 #[serde(rename_all = "PascalCase")]
 pub(in crate::node) struct Version {
     version: String,
-    /// What else speaks HTTP has no such field.
+    /// Other HTTP servers do not send such a field.
     #[serde(rename = "ApiVersion")]
     _api_version: String,
 }
 
 impl Version {
     pub(in crate::node) fn into_seen(self) -> RuntimeSeen {
-        // The name by which cri-dockerd calls it.
+        // The name that cri-dockerd uses for it.
         RuntimeSeen { name: "docker".to_owned(), version: bounded(&self.version, 64) }
     }
 }
@@ -59,8 +59,8 @@ pub(in crate::node) struct Listed {
     labels: Option<Labels>,
 }
 
-/// The labels that are used. Docker keeps the labels and annotations of pods there as well, of which their authors write any number:
-/// they are skipped where they stand.
+/// The labels that are used. Docker keeps the labels and annotations of pods there too, and their authors may write any number
+/// of them. The parser skips those without a copy.
 #[derive(Debug, Default)]
 struct Labels(BTreeMap<&'static str, String>);
 
@@ -89,11 +89,11 @@ impl<'de> Deserialize<'de> for Labels {
     }
 }
 
-/// A list, each entry of which is taken for what is used of it before the next one is read.
+/// A list. The parser reduces each entry to the used fields before it reads the next one.
 #[derive(Debug)]
 pub(in crate::node) struct List<T> {
     pub items: Vec<T>,
-    /// Whether more than [`MAX_KEPT`] would be kept of it: then it is not whole.
+    /// Whether the list needs more memory than [`MAX_KEPT`]: then it is incomplete.
     pub is_too_large: bool,
 }
 
@@ -153,7 +153,7 @@ impl Listed {
         pod_of(|key| self.label(key))
     }
 
-    /// A sandbox is never left out, however odd: one that is missing here would make orphans of its containers.
+    /// A sandbox is never left out, however odd: a missing one would turn its containers into orphans.
     pub(in crate::node) fn into_sandbox(self) -> SandboxSeen {
         SandboxSeen {
             id: bounded(&self.id, MAX_ID),
@@ -186,13 +186,13 @@ impl Listed {
     }
 }
 
-/// Docker's words for a state, as cri-dockerd takes them. A paused container is one that runs.
+/// Maps Docker's word for a state as cri-dockerd does. A paused container counts as running.
 fn state(word: &str) -> ContainerState {
     match word {
         "created" => ContainerState::Created,
         "running" | "paused" => ContainerState::Running,
         "exited" => ContainerState::Exited,
-        // `restarting`, `removing`, `dead`, and what is not known yet.
+        // `restarting`, `removing`, `dead`, and unknown words.
         _ => ContainerState::Unknown,
     }
 }
@@ -233,11 +233,11 @@ impl Inspection {
     }
 }
 
-/// What Docker says of one container.
+/// Docker's report on one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspected {
     running: bool,
-    /// Made and not started, or between an end and the next start.
+    /// Created and not started, or between an end and the next start.
     waits: bool,
     dead: bool,
     pid: Option<i32>,
@@ -245,12 +245,12 @@ pub struct Inspected {
 }
 
 impl Inspected {
-    /// The first process of it, while Docker says that it runs.
+    /// Its first process, while Docker says that it runs.
     pub const fn pid(&self) -> Option<i32> {
         self.pid
     }
 
-    /// What that means of its task. `gone` = its process is not there.
+    /// What the report means for its task. `gone` = its process does not exist.
     pub const fn answer(&self, gone: bool) -> TaskAnswer {
         match (self.running, self.waits) {
             (true, _) if gone => TaskAnswer::ProcessGone,
@@ -259,7 +259,7 @@ impl Inspected {
         }
     }
 
-    /// How its removal stands.
+    /// The state of its removal.
     pub fn removal(self) -> RemovalSaid {
         if self.dead && !self.error.is_empty() { RemovalSaid::Failed(self.error) } else { RemovalSaid::NotFailed }
     }

@@ -1,6 +1,6 @@
-//! Where bundles are kept: one file each below the state folder, the oldest first to go.
+//! The folder of the bundles: one file each below the state folder; the oldest bundle is removed first.
 //!
-//! The folder is on a file system in memory (`/run`): what it holds is bounded, and a boot takes it.
+//! The folder is on a file system in memory (`/run`): its size is bounded, and a boot removes it.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -16,15 +16,15 @@ use crate::node::proc::bounded::read_file;
 
 /// Name of the folder below the state folder.
 const FOLDER: &str = "evidence";
-/// Most bundles.
+/// Maximum number of bundles.
 pub const MAX_BUNDLES: usize = 32;
-/// Most bytes of all bundles together.
+/// Maximum size of all bundles together, in bytes.
 pub const MAX_BYTES: u64 = 4 << 20;
-/// Longest name of a bundle.
+/// Maximum length of a bundle's name.
 const MAX_NAME: usize = 120;
-/// What the file of a bundle begins with that is being written.
+/// Prefix of the file of a bundle that is being written.
 const NEW: &str = "new-";
-/// Nothing is written for so long.
+/// Age after which a partial file is abandoned: no write takes so long.
 const HALF_WRITTEN: Duration = Duration::from_mins(1);
 const END: &str = ".json";
 
@@ -32,14 +32,15 @@ const END: &str = ".json";
 #[derive(Clone, Debug)]
 pub struct Folder(PathBuf);
 
-/// One file.
+/// One bundle file.
 struct Kept {
     written: SystemTime,
     name: String,
     bytes: u64,
 }
 
-/// The name of a fault's bundle: the same after a restart of the probe, another one when the fault comes anew.
+/// Returns the name of a fault's bundle: the same after a restart of the probe, a different one for a recurrence of the
+/// fault.
 pub fn name(fault: &Fault) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let id: String = fault.id.chars().filter(|c| plain(*c)).collect();
@@ -51,22 +52,22 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Folder {
-    /// The folder below this state folder. Nothing is touched yet.
+    /// Returns the folder below this state folder. Nothing is touched yet.
     pub fn below(state_dir: &Path) -> Self {
         Self(state_dir.join(FOLDER))
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Names of the bundles that are there, the oldest first; none where there is no folder.
+    /// Returns the names of the existing bundles, the oldest first; none if there is no folder.
     pub fn names(&self) -> io::Result<Vec<String>> {
         Ok(self.kept()?.into_iter().map(|kept| kept.name).collect())
     }
 
-    /// The text of one bundle.
+    /// Returns the text of one bundle.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         if !is_name(name) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a name of a bundle"));
@@ -78,7 +79,7 @@ impl Folder {
         Ok(read.bytes)
     }
 
-    /// Keeps a bundle whole or not at all, makes room for it before, and tells which ones are there then.
+    /// Keeps a bundle completely or not at all, after making room for it, and returns the names of all bundles kept.
     pub(super) fn keep(&self, name: &str, json: &[u8]) -> io::Result<BTreeSet<String>> {
         let length = json.len() as u64;
         if !is_name(name) || json.len() > LARGEST {
@@ -100,7 +101,7 @@ impl Folder {
             bytes = bytes.saturating_sub(oldest.bytes);
             there.remove(&oldest.name);
         }
-        // A name of its own: one that was given up may still be written.
+        // The temporary file has its own name: a write that was abandoned on timeout can still be running.
         let new = self.0.join(format!("{NEW}{name}"));
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         if let Err(error) = file.write_all(json).and_then(|()| std::fs::rename(&new, self.file(name))) {
@@ -115,7 +116,7 @@ impl Folder {
         self.0.join(format!("{name}{END}"))
     }
 
-    /// What is there, the oldest first. Files of other names are nobody's bundles, and are left alone.
+    /// Returns the bundles, the oldest first. Files with other names are not bundles, and stay untouched.
     fn kept(&self) -> io::Result<Vec<Kept>> {
         let entries = match std::fs::read_dir(&self.0) {
             Ok(entries) => entries,
@@ -142,7 +143,7 @@ impl Folder {
         Ok(kept)
     }
 
-    /// Takes away what a probe that ended in the middle of it has left; what is young may still be written.
+    /// Removes the partial file of a probe that ended during the write; a recent file can still be being written.
     fn sweep(&self, entry: &std::fs::DirEntry) {
         let written = entry.metadata().and_then(|about| about.modified());
         if written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > HALF_WRITTEN)) {
@@ -159,7 +160,7 @@ mod tests {
     use crate::core::examples::fault;
     use crate::core::fault::FaultType;
 
-    /// Made so many seconds after the first.
+    /// Sets the time of a bundle, in seconds since the epoch.
     fn aged(folder: &Folder, name: &str, seconds: u64) {
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         File::options().write(true).open(folder.file(name)).unwrap().set_modified(at).unwrap();
@@ -192,7 +193,7 @@ mod tests {
         }
         let names = folder.names().unwrap();
         assert_eq!((names.len(), names[0].as_str()), (MAX_BUNDLES, "b-8"));
-        // The same again takes no other's place.
+        // Writing a bundle again removes no other one.
         folder.keep("b-39", b"{ }").unwrap();
         assert_eq!(folder.names().unwrap()[0], "b-8");
         let mode = std::fs::metadata(folder.file("b-39")).unwrap().permissions().mode();

@@ -1,13 +1,14 @@
-//! Which processes have to do with a fault, by the last look at the process table: nothing is read for it.
+//! Finds the processes involved in a fault, from the last reading of the process table; it reads nothing itself.
 
 use super::process::Involved;
 use crate::core::fault::Fault;
 use crate::core::observation::{Observations, Part, ProcessSeen};
 
-/// Most processes of one bundle.
+/// Maximum number of processes per bundle.
 const MAX_INVOLVED: usize = 6;
 
-/// The fault's own process first, then the daemons, then its shim, then whatever else is stopped or stuck.
+/// Returns the fault's own process first, then the daemons, then its shim, then any other process that is stopped or
+/// stuck.
 pub(super) fn involved(fault: &Fault, seen: &Observations) -> Vec<Involved> {
     let mut found: Vec<Involved> = Vec::new();
     let mut add = |part: &'static str, pid: i32, start_ticks: u64, command: &str| {
@@ -43,7 +44,7 @@ fn is_of(fault: &Fault, id: &str) -> bool {
     ids.into_iter().flatten().any(|known| known == id)
 }
 
-/// Whether it is stopped, or waits uninterruptibly.
+/// Whether the process is stopped, or in an uninterruptible wait.
 const fn is_stuck(state: char) -> bool {
     matches!(state, 'D' | 'T' | 't')
 }

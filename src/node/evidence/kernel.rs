@@ -1,4 +1,4 @@
-//! The kernel's last lines. What is there now is read; nothing is waited for.
+//! The last lines of the kernel log. It reads the lines that exist now, and does not wait for new ones.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,14 +9,14 @@ use crate::api::evidence::Section;
 use crate::core::text::bounded;
 use crate::node::kmsg::{Log, Record};
 
-/// Room for them, in bytes of JSON.
+/// Space for the lines, in bytes of JSON.
 const ROOM: usize = 12 << 10;
-/// Longest line kept.
+/// Maximum length of a line.
 const MAX_LINE: usize = 200;
-/// Most records passed over to come to the last ones.
+/// Maximum number of records skipped to reach the last ones.
 const MAX_RECORDS: usize = 65_536;
 
-/// The last lines, or why there are none.
+/// Returns the last lines, or why there are none.
 pub(super) fn last_lines(path: &Path) -> Section {
     const COMMAND: &str = "`journalctl -k -n 200` or `dmesg` as root on the node shows them";
     match read(path) {
@@ -43,7 +43,7 @@ fn read(path: &Path) -> io::Result<VecDeque<String>> {
     Ok(lines)
 }
 
-/// `6,1234,98765432,-;text` as `98.765432 text`.
+/// Converts `6,1234,98765432,-;text` to `98.765432 text`.
 fn line(line: &str) -> Option<String> {
     let Record { micros, text, .. } = Record::of(line)?;
     Some(bounded(&format!("{}.{:06} {text}", micros / 1_000_000, micros % 1_000_000), MAX_LINE))

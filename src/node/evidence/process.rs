@@ -1,5 +1,5 @@
-//! One process of a bundle. Everything here may block in the kernel, so it runs on a thread of its own, and tells what
-//! it has read as it goes: a read that never returns costs what comes after it, not what came before.
+//! One process of a bundle. Every read here can block in the kernel, so it runs on a separate thread and publishes what
+//! it has read as it goes: a read that never returns loses what comes after it, not what came before.
 
 use std::io;
 use std::path::Path;
@@ -9,16 +9,16 @@ use super::room::Room;
 use crate::api::evidence::{ProcessEvidence, Section, ThreadEvidence};
 use crate::node::proc::{Handle, Thread, is_gone};
 
-/// Room for one process, in bytes of JSON.
+/// Space for one process, in bytes of JSON.
 const ROOM: usize = 14 << 10;
-/// Of that, kept for its limits and control groups.
+/// Part of that space, reserved for its limits and cgroups.
 const MAX_TEXT: usize = 3 << 10;
-/// What a thread takes without its stack.
+/// Space of a thread without its stack.
 const THREAD: usize = 128;
-/// Most lines of the stack of one thread.
+/// Maximum number of stack lines per thread.
 const MAX_FRAMES: usize = 24;
 
-/// A process that has to do with a fault.
+/// A process involved in a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Involved {
     pub(super) part: &'static str,
@@ -28,7 +28,7 @@ pub(super) struct Involved {
 }
 
 impl Involved {
-    /// What is known of it before anything is read.
+    /// Returns what is known of the process before anything is read.
     pub(super) fn unread(&self) -> ProcessEvidence {
         ProcessEvidence {
             part: self.part.to_owned(),
@@ -40,7 +40,7 @@ impl Involved {
     }
 }
 
-/// Reads what the kernel tells of it, the surest and cheapest first, into `told`.
+/// Reads what the kernel reports about the process, the most reliable and cheapest first, into `told`.
 pub(super) fn look(proc: &Path, involved: &Involved, told: &Mutex<ProcessEvidence>) {
     let tell = |change: &mut dyn FnMut(&mut ProcessEvidence)| {
         change(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
@@ -125,7 +125,7 @@ fn states(threads: &[Thread]) -> std::collections::BTreeMap<String, u32> {
     states
 }
 
-/// Those first that are stuck or stopped, then those that run, then those that sleep.
+/// Orders the threads: stuck or stopped ones first, then running ones, then sleeping ones.
 fn ordered(mut threads: Vec<Thread>) -> Vec<Thread> {
     threads.sort_by_key(|thread| {
         let rank = match thread.state {

@@ -1,17 +1,17 @@
-//! How much text a bundle takes: every part of it is bounded.
+//! The space for text in a bundle: every part is bounded.
 
 use crate::api::evidence::Section;
 use crate::core::text::bounded;
 
-/// Longest line kept.
+/// Maximum length of a line.
 const MAX_LINE: usize = 256;
 
-/// Room for text, in bytes of JSON.
+/// Space for text, in bytes of JSON.
 #[derive(Debug)]
 pub(super) struct Room(pub(super) usize);
 
 impl Room {
-    /// These lines, as many as there is room for; controls and blanks at the ends removed.
+    /// Returns as many of these lines as fit; control characters, and blanks at the ends, are removed.
     pub(super) fn lines<'t>(&mut self, text: impl Iterator<Item = &'t str>) -> Section {
         let mut section = Section::default();
         for line in text.map(|line| bounded(line.trim(), MAX_LINE)).filter(|line| !line.is_empty()) {
@@ -24,7 +24,7 @@ impl Room {
         section
     }
 
-    /// Takes so much of it; false, and takes nothing, where there is less.
+    /// Takes this much space; if less is left, takes nothing and returns false.
     pub(super) fn take(&mut self, cost: usize) -> bool {
         let left = self.0.checked_sub(cost);
         self.0 = left.unwrap_or(self.0);
@@ -32,7 +32,8 @@ impl Room {
     }
 }
 
-/// What a line takes as JSON: quotes and a comma around it, and marks before its own quotes and backslashes.
+/// Returns the size of a line in JSON, with its quotes and comma, and with escapes for quotes and backslashes inside
+/// it.
 pub(super) fn cost(line: &str) -> usize {
     line.len() + line.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count() + 4
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Room for what is read as a rule.
+/// Initial room, enough for a usual read.
 const USUAL: usize = 1024;
 
 /// What was read, and whether something was left.
@@ -16,7 +16,7 @@ pub(in crate::node) struct Bytes {
 
 /// Reads at most `most` bytes of an open file.
 pub(in crate::node) fn read_file(file: &mut File, most: usize) -> io::Result<Bytes> {
-    // Most files here are small, and without room a vector asks for 32 bytes at first.
+    // Most files here are small, and without initial room a vector asks for 32 bytes at first.
     let mut bytes = Vec::with_capacity(USUAL.min(most.saturating_add(1)));
     let limit = u64::try_from(most).unwrap_or(u64::MAX);
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -25,7 +25,8 @@ pub(in crate::node) fn read_file(file: &mut File, most: usize) -> io::Result<Byt
     Ok(Bytes { bytes, truncated })
 }
 
-/// The lines of a text that may have been cut. One without an end is none: a number in it may have lost its last digits.
+/// The lines of a text that may have been cut. A line without an end does not count: a number in it may have lost its last
+/// digits.
 pub(in crate::node) fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'))
 }

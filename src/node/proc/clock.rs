@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bounded::read_whole;
 
-/// Time since boot, suspended time included, to a hundredth of a second.
+/// Time since boot, including suspended time, with a precision of a hundredth of a second.
 pub fn uptime(root: &Path) -> io::Result<Duration> {
     let text = read_whole(&root.join("uptime"), 256)?;
     parse_uptime(&text).ok_or_else(|| {
@@ -14,7 +14,7 @@ pub fn uptime(root: &Path) -> io::Result<Duration> {
     })
 }
 
-/// The identity of this boot (a UUID): start ticks of two boots cannot be compared.
+/// The identity of this boot (a UUID). Start ticks of two boots cannot be compared.
 pub fn boot_id(root: &Path) -> io::Result<String> {
     Ok(read_whole(&root.join("sys/kernel/random/boot_id"), 128)?.trim().to_owned())
 }
@@ -33,7 +33,7 @@ pub(in crate::node) fn parse_uptime(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// What this thread has used of a processor.
+/// The processor time that this thread has used.
 pub fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     // It is never negative.

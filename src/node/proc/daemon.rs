@@ -1,4 +1,4 @@
-//! What a daemon uses of what it may have, and what its threads wait for.
+//! How much of its limits a daemon uses, and what its threads wait for.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,13 +14,13 @@ use super::stat;
 use crate::core::observation::Usage;
 use crate::core::text::bounded;
 
-/// Most threads that are looked at. Daemons have some dozens.
+/// Maximum number of threads that are checked. Daemons have some dozens.
 const MAX_THREADS: usize = 512;
-/// Most open files that are counted one by one, where the kernel does not tell their number (before 6.2).
+/// Maximum number of open files that are counted one by one, where the kernel does not report their number (before 6.2).
 const MAX_COUNTED: u64 = 65_536;
-/// Most open files whose paths are looked at: what a daemon opens at its start has the lowest numbers.
+/// Maximum number of open files whose paths are read: files that a daemon opens at its start have the lowest numbers.
 const MAX_LINKS: usize = 256;
-/// Share of a limit, in percent, below which a number that is surely not exceeded is good enough.
+/// Share of a limit, in percent, below which an upper bound is good enough.
 const FAR: u8 = 80;
 
 /// One thread.
@@ -35,25 +35,25 @@ pub struct Thread {
 }
 
 impl Handle {
-    /// How often it was switched away from, of itself and by force: as long as this stands still it has not run.
+    /// How often the kernel switched away from it, voluntarily and by force. While this number does not change, it has not run.
     pub fn switches(&self) -> io::Result<u64> {
         parse_switches(&self.text("status")?).ok_or_else(|| missing("the number of switches"))
     }
 
-    /// The same of one of its threads.
+    /// The same for one of its threads.
     pub fn thread_switches(&self, thread: i32) -> io::Result<u64> {
         parse_switches(&self.text(&format!("task/{thread}/status"))?).ok_or_else(|| missing("the number of switches"))
     }
 
-    /// Kernel function in which a thread of it waits.
+    /// Kernel function in which one of its threads waits.
     pub fn thread_wchan(&self, thread: i32) -> io::Result<Option<String>> {
         let text = self.read(&format!("task/{thread}/wchan"), 128)?.bytes;
         let name = bounded(String::from_utf8_lossy(&text).trim(), 64);
         Ok(Some(name).filter(|name| !name.is_empty() && name != "0"))
     }
 
-    /// Its threads. An error where there are more than 512 and none of those waits in the kernel: they would say nothing of
-    /// the others.
+    /// Its threads. An error where there are more than 512 and none of the first ones waits in the kernel: they prove nothing
+    /// about the others.
     pub fn threads(&self) -> io::Result<Vec<Thread>> {
         let mut threads = Vec::new();
         for entry in Dir::read_from(self.folder("task")?)? {
@@ -73,11 +73,11 @@ impl Handle {
         Ok(threads)
     }
 
-    /// Its open files, of those it may have. Counted only where they may be near that.
+    /// Its open files and their limit. They are counted only where they may be near the limit.
     pub fn open_files(&self) -> io::Result<Usage> {
         let limit = parse_limit(&self.text("limits")?, "Max open files");
         let limit = limit.ok_or_else(|| missing("the limit of open files"))?;
-        // Room for open files is never less than there are.
+        // The allocated room for open files is never less than their number.
         let room = number_of(&self.text("status")?, "FDSize:").ok_or_else(|| missing("the room for open files"))?;
         let room = Usage { used: room, limit };
         if !room.is_at_least(FAR) {
@@ -92,7 +92,7 @@ impl Handle {
         for entry in Dir::read_from(folder)? {
             entry?;
             used = used.saturating_add(1);
-            // Two entries are the folder and the one above it.
+            // Two entries are the folder and its parent.
             if used >= MAX_COUNTED.saturating_add(2) {
                 return Err(io::Error::other(format!("more than {MAX_COUNTED} open files, which are not counted")));
             }
@@ -100,7 +100,7 @@ impl Handle {
         Ok(Usage { used: used.saturating_sub(2), limit })
     }
 
-    /// The first of its open files whose path ends like this.
+    /// The first of its open files whose path ends with this.
     pub fn open_file(&self, end: &str) -> io::Result<Option<PathBuf>> {
         for entry in Dir::read_from(self.folder("fd")?)?.take(MAX_LINKS) {
             let Ok(name) = entry?.file_name().to_str().map(ToOwned::to_owned) else { continue };

@@ -1,4 +1,4 @@
-//! The control groups of a process, found below the root of a process that sees the node's.
+//! The control groups of a process, found below the root of a process that sees the node's groups.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,9 +10,9 @@ use crate::core::command::is_service;
 
 /// Longest list of groups that is read.
 const MAX_GROUPS: usize = 16 << 10;
-/// Longest file of a group that is read: one line, but for the list of its processes.
+/// Longest file of a group that is read. All are one line, except the list of its processes.
 const MAX_FILE: usize = 256 << 10;
-/// Where every distribution mounts them.
+/// The mount point of control groups on every distribution.
 const MOUNT: &str = "sys/fs/cgroup";
 
 /// The groups of one process.
@@ -31,8 +31,8 @@ impl Handle {
 }
 
 impl Groups {
-    /// The folders in which files of this controller may be, version 1 before version 2. Where both are in use, that of
-    /// version 2 has a place of its own.
+    /// The folders in which files of this controller may be, version 1 before version 2. Where both are in use, version 2 has
+    /// its own folder.
     pub fn folders(&self, controller: &str) -> impl Iterator<Item = PathBuf> + '_ {
         let old = self.line(|_, controllers| controllers.split(',').any(|one| one == controller));
         let new = self.line(|number, controllers| number == "0" && controllers.is_empty());
@@ -41,16 +41,17 @@ impl Groups {
         old.into_iter().chain(new.map(|path| Path::new(MOUNT).join(path))).chain(beside)
     }
 
-    /// The service of systemd that it is part of: the outermost one, where a manager of a person's own has some of its own.
+    /// The systemd service that it is part of. It is the outermost one, where a person's own service manager has services
+    /// inside it.
     pub fn service(&self) -> Option<String> {
-        // Where both versions are in use, systemd keeps one tree of its own.
+        // Where both versions are in use, systemd keeps its own tree.
         let own = self.line(|_, controllers| controllers == "name=systemd");
         let path = own.or_else(|| self.line(|number, _| number == "0"))?;
         let mut folders = path.components().filter_map(|part| part.as_os_str().to_str());
         folders.find(|folder| is_service(folder)).map(ToOwned::to_owned)
     }
 
-    /// The group of the first line with such a number and controllers.
+    /// The group of the first line whose number and controllers match.
     fn line(&self, wanted: impl Fn(&str, &str) -> bool) -> Option<PathBuf> {
         self.0.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -60,13 +61,13 @@ impl Groups {
     }
 }
 
-/// A path as the kernel writes it for us. Out of a control-group namespace it leads up first (`/../../system.slice/x`): what
-/// we have in common with the other is the top of what the other's root shows.
+/// The part of a kernel path below the common root. From inside a control-group namespace the path first leads up
+/// (`/../../system.slice/x`): the part that both have in common is the top of the tree that the other's root shows.
 pub(super) fn below(path: &str) -> PathBuf {
     Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect()
 }
 
-/// The folder of a group; `None` where there is none.
+/// The folder of a group; `None` where it does not exist.
 pub(in crate::node) fn open(root: impl AsFd, folder: &Path) -> io::Result<Option<OwnedFd>> {
     match rooted::open(root, folder, rooted::FOLDER) {
         Ok(folder) => Ok(Some(folder)),
@@ -75,7 +76,7 @@ pub(in crate::node) fn open(root: impl AsFd, folder: &Path) -> io::Result<Option
     }
 }
 
-/// Names of the groups right below one; none where it was removed meanwhile.
+/// Names of the groups directly below one; empty where it was removed meanwhile.
 ///
 /// # Errors
 /// When the folder cannot be read, or there are more than `most`.
@@ -100,7 +101,7 @@ pub(in crate::node) fn children(group: impl AsFd, most: usize) -> io::Result<Vec
     Ok(names)
 }
 
-/// A file of a group; `None` where the group has none of that name.
+/// A file of a group; `None` where the group has no such file.
 pub(in crate::node) fn file(group: impl AsFd, name: &str) -> io::Result<Option<String>> {
     match rooted::read(group, Path::new(name), MAX_FILE) {
         Ok(text) => Ok(Some(text)),

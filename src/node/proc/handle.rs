@@ -1,4 +1,4 @@
-//! One process, bound to its life: its `/proc` directory is opened once, and everything is read through it.
+//! One process, bound to its lifetime: its `/proc` directory is opened once, and everything is read through it.
 
 use std::fs::File;
 use std::io;
@@ -14,21 +14,21 @@ use super::rooted;
 use super::stat::{self, Stat};
 use crate::core::text::bounded;
 
-/// Most bytes of arguments that are read.
+/// Maximum number of bytes of arguments that are read.
 const MAX_ARGS: usize = 64 << 10;
-/// Most bytes of `status` that are read. 65,536 groups fit, which a process can give itself, and what is of interest comes
-/// after them.
+/// Maximum number of bytes of `status` that are read. 65,536 groups fit. A process can give itself that many, and the lines of
+/// interest come after them.
 pub(super) const MAX_STATUS: usize = 1 << 20;
-/// Most bytes of environment that are read.
+/// Maximum number of bytes of environment that are read.
 const MAX_ENVIRON: usize = 256 << 10;
-/// Longest value of a variable that is taken; a longer one is none.
+/// Longest value of a variable that is accepted; a longer one counts as missing.
 const MAX_VALUE: usize = 4096;
-/// Most open files of one process that are looked at.
+/// Maximum number of open files of one process that are checked.
 const MAX_DESCRIPTORS: usize = 1024;
-/// Most bytes of one `fdinfo` that are read.
+/// Maximum number of bytes of one `fdinfo` that are read.
 const MAX_FDINFO: usize = 16 << 10;
 
-/// A process: reads fail with ESRCH once it has ended, and never tell about a successor with the same pid.
+/// A process: reads fail with ESRCH once it has ended, and never show a later process with the same pid.
 #[derive(Debug)]
 pub struct Handle {
     pid: i32,
@@ -83,13 +83,13 @@ impl Handle {
         Ok(split(&read.bytes).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect())
     }
 
-    /// The file it executes, without the mark the kernel adds when that file was replaced since.
+    /// The file it executes, without the suffix the kernel adds when that file was replaced since.
     pub fn exe(&self) -> io::Result<PathBuf> {
         let link = self.link("exe")?;
         Ok(link.strip_suffix(" (deleted)").map_or_else(|| PathBuf::from(&link), PathBuf::from))
     }
 
-    /// The values of these variables of the environment it was started with, in the order asked for.
+    /// The values of these variables from the environment at its start, in the requested order.
     ///
     /// Nothing else of the environment is kept: it holds secrets. Only the first 256 KiB are searched.
     pub fn environ<const N: usize>(&self, names: [&str; N]) -> io::Result<[Option<String>; N]> {
@@ -98,8 +98,8 @@ impl Handle {
         Ok(names.map(|name| variable(whole_entries(&read), name)))
     }
 
-    /// The files whose locks it holds, by its own open files: exact also for a lock that was taken by a
-    /// process that has ended and was inherited. At most 1,024 open files are looked at.
+    /// The files that it has locked, found through its own open files. The result is exact also for an inherited lock that an
+    /// ended process took. At most 1,024 open files are checked.
     pub fn locked_files(&self) -> io::Result<Vec<LockedFile>> {
         let mut found = Vec::new();
         for entry in rustix::fs::Dir::read_from(self.folder("fdinfo")?)?.take(MAX_DESCRIPTORS.saturating_add(2)) {
@@ -127,8 +127,8 @@ impl Handle {
         Ok(found)
     }
 
-    /// Arguments and environment live in the memory of the process. Reading them takes its memory lock, and
-    /// a process in state D may hold that lock for ever.
+    /// Arguments and environment are in the memory of the process. To read them takes its memory lock, and a process in state D
+    /// may hold that lock for ever.
     fn refuse_uninterruptible(&self, what: &str) -> io::Result<()> {
         if self.stat()?.state == 'D' {
             let text = format!("{what} of process {} not read: it waits uninterruptibly", self.pid);
@@ -180,13 +180,13 @@ pub(in crate::node) fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     parts.into_iter().flatten()
 }
 
-/// The value of a variable, all of it or nothing: half an id is another id.
+/// The complete value of a variable, or none: half an id is another id.
 pub(in crate::node) fn variable(environ: &[u8], name: &str) -> Option<String> {
     let value = split(environ).find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
     std::str::from_utf8(value).ok().filter(|value| value.len() <= MAX_VALUE).map(|value| bounded(value, MAX_VALUE))
 }
 
-/// Depth of its PID namespace below the one of this `/proc`: 1 for processes of the node itself, more for those inside containers.
+/// Depth of its PID namespace below that of this `/proc`: 1 for processes of the node itself, more for those inside containers.
 pub(in crate::node) fn parse_depth(status: &str) -> Option<usize> {
     let pids = whole_lines(status).find_map(|line| line.strip_prefix("NSpid:"))?;
     Some(pids.split_ascii_whitespace().count()).filter(|depth| *depth > 0)
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(parse_depth("Pid:\t7\nNSpid:\t7\n"), Some(1));
         assert_eq!(parse_depth("NSpid:\t7\t1\n"), Some(2));
         assert_eq!(parse_depth("Pid:\t7\n"), None);
-        // In a container, cut where a list of groups before it was made as long as it takes.
+        // In a container, with a text that is cut because the list of groups before the line is as long as possible.
         assert_eq!(parse_depth("NSpid:\t7"), None);
     }
 }

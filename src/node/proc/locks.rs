@@ -1,4 +1,4 @@
-//! File locks: who holds which, and who waits behind it.
+//! File locks: which process holds which, and which processes wait behind it.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use super::clock::processor_time;
 
-/// Most bytes of `/proc/locks` that are read; about 250,000 locks.
+/// Maximum number of bytes read from `/proc/locks`; about 250,000 locks.
 const MAX_BYTES: u64 = 16 << 20;
-/// Most time of a processor for reading it: with each read the kernel steps over all locks before, so it grows with their
-/// square.
+/// Maximum processor time for the read. With each read the kernel steps over all earlier locks, so the cost grows with the
+/// square of their number.
 const MAX_TIME: Duration = Duration::from_secs(2);
-/// Most locks kept of one look.
+/// Maximum number of locks kept of one reading.
 const MAX_KEPT: usize = 1024;
-/// Most waiters kept of one lock.
+/// Maximum number of waiters kept of one lock.
 const MAX_WAITERS: usize = 1024;
 
-/// A file as the lock table names it. The numbers are the file system's own and need not equal those that
-/// `stat` shows (they differ on btrfs and overlays): compare them only with each other.
+/// A file as the lock table names it. The numbers are the file system's own and may differ from those that `stat` shows (they
+/// differ on btrfs and overlays): compare them only with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     /// Major number of the device.
@@ -38,7 +38,7 @@ pub enum LockKind {
     Posix,
     /// `fcntl(2)`, owned by the open file.
     OpenFile,
-    /// Leases, delegations and what may come.
+    /// Leases, delegations and any future kind.
     Other,
 }
 
@@ -47,8 +47,8 @@ pub enum LockKind {
 pub struct Lock {
     /// Interface.
     pub kind: LockKind,
-    /// Who took it; `None` where the kernel does not say (open-file locks, or one outside this namespace).
-    /// Not proof of who holds it: see [`LockKind::Flock`] and [`super::Handle::locked_files`].
+    /// The process that took it; `None` where the kernel does not say (open-file locks, or a process outside this namespace).
+    /// It does not prove which process holds it: see [`LockKind::Flock`] and [`super::Handle::locked_files`].
     pub holder: Option<i32>,
     /// The file.
     pub file: FileId,
@@ -56,19 +56,19 @@ pub struct Lock {
     pub waiters: Vec<i32>,
 }
 
-/// What was read of the lock table.
+/// What was read from the lock table.
 #[derive(Debug, Default)]
 pub struct Locks {
-    /// The locks asked for, with those who wait for them.
+    /// The requested locks, each with its waiters.
     pub locks: Vec<Lock>,
-    /// Whether the table was longer than what is read of it: locks that were asked for may be missing.
+    /// Whether the table was longer than the part that was read: requested locks may be missing.
     pub is_cut: bool,
 }
 
-/// The locks that are asked for, each with those who wait for it.
+/// The requested locks, each with its waiters.
 ///
-/// Any process of the node can take locks by the thousand. So nothing else is kept, and a table that is too long is read
-/// in part. The kernel leaves out locks whose taker is outside the PID namespace of `root`, and those behind them.
+/// Any process of the node can take thousands of locks. So this keeps no other lock, and reads a table that is too long only in
+/// part. The kernel leaves out locks that a process outside the PID namespace of `root` took, and the waiters behind them.
 pub fn locks(root: &Path, is_asked: impl Fn(&Lock) -> bool) -> io::Result<Locks> {
     read(BufReader::new(File::open(root.join("locks"))?), MAX_BYTES, MAX_TIME, is_asked)
 }
@@ -78,7 +78,7 @@ fn read(table: impl BufRead, most: u64, longest: Duration, is_asked: impl Fn(&Lo
     let (mut found, mut last) = (Locks::default(), Grouped::default());
     let mut line = Vec::new();
     while table.read_until(b'\n', &mut line)? > 0 {
-        // Only the last line is without an end, and that of a table that was cut may be half a line.
+        // Only the last line can have no end. In a table that was cut, it may be half a line.
         let is_whole = line.ends_with(b"\n");
         if let Some(line) = parse_line(&String::from_utf8_lossy(&line)).filter(|_| is_whole) {
             found.keep(last.take(line), &is_asked);
@@ -105,7 +105,7 @@ impl Locks {
     }
 }
 
-/// The lock whose waiters are being read: they follow it and carry its number.
+/// The lock whose waiters are being read: their lines follow it and carry its number.
 #[derive(Default)]
 struct Grouped {
     number: Option<u64>,
@@ -114,7 +114,7 @@ struct Grouped {
 }
 
 impl Grouped {
-    /// Takes a line; gives the lock before, once it is complete.
+    /// Takes a line. Returns the previous lock once it is complete.
     fn take(&mut self, line: Line) -> Option<Lock> {
         if !line.waits {
             self.number = Some(line.number);
@@ -152,14 +152,13 @@ struct Line {
     file: FileId,
 }
 
-/// Lines that cannot be read are left out: the format differs between kernels, and a missing lock only means
-/// less evidence.
+/// Lines that cannot be parsed are left out: the format differs between kernels, and a missing lock only means less evidence.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::node) fn parse(text: &str) -> Vec<Lock> {
     read(text.as_bytes(), u64::MAX, Duration::MAX, |_| true).map(|found| found.locks).unwrap_or_default()
 }
 
-/// The file named by one line, as it also stands in `fdinfo`, and how it is locked.
+/// The file named by one line, which has the same form in `fdinfo`, and how it is locked.
 pub(in crate::node) fn parse_held(line: &str) -> Option<(LockKind, FileId)> {
     parse_line(line).filter(|line| !line.waits).map(|line| (line.kind, line.file))
 }
@@ -174,13 +173,13 @@ fn parse_line(line: &str) -> Option<Line> {
         "OFDLCK" => LockKind::OpenFile,
         _ => LockKind::Other,
     };
-    // Then whether it binds (ADVISORY), and whether it is shared (READ, WRITE).
+    // The next words are whether the lock is mandatory (ADVISORY), and whether it is shared (READ, WRITE).
     let pid = words.nth(2)?.parse().ok().filter(|pid: &i32| *pid > 0);
     let mut file = words.next()?.split(':');
     let major = u32::from_str_radix(file.next()?, 16).ok()?;
     let minor = u32::from_str_radix(file.next()?, 16).ok()?;
     let inode = file.next()?.parse().ok()?;
-    // The range follows; without it the line was cut, and so perhaps the number.
+    // The range follows. If it is missing, the line was cut, and perhaps the number too.
     words.next()?;
     Some(Line { number, waits, kind, pid, file: FileId { major, minor, inode } })
 }
@@ -216,7 +215,7 @@ mod tests {
         assert!(locks[0].waiters.is_empty(), "a waiter of lock 2 was given to lock 1");
     }
 
-    /// 80,000 locks on single bytes of one file, as any pod can take them.
+    /// 80,000 locks on single bytes of one file, which any pod can take.
     #[test]
     fn a_table_full_of_other_locks_hides_none_that_is_asked_for() {
         let mut text = String::new();

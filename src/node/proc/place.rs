@@ -1,5 +1,5 @@
-//! Whether a process is one of the node's own, by where it lives. Its name and its executable prove nothing: a container that shares
-//! the node's process ids may call itself whatever it likes.
+//! Whether a process is one of the node's own, by its namespaces and control groups. Its name and its executable prove nothing:
+//! a container that shares the node's process ids can choose any name.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::groups::{Groups, below};
 use super::handle::{Handle, MAX_STATUS, parse_depth};
 use crate::core::text::is_full_id;
 
-/// Where process 1 lives, and with it the processes of the node's own.
+/// The mount namespace and control groups of process 1, and so of the node's own processes.
 pub(in crate::node) struct Place {
     mounts: Option<String>,
     /// A node may be a container itself.
@@ -17,21 +17,21 @@ pub(in crate::node) struct Place {
 }
 
 impl Place {
-    /// That of process 1 in this `/proc`. Where it cannot be read, control groups alone tell a container.
+    /// The place of process 1 in this `/proc`. Where it cannot be read, only control groups identify a container.
     pub(in crate::node) fn of_first(proc: &Path) -> Self {
         let first = Handle::open(proc, 1).ok();
         let groups = first.as_ref().and_then(|first| first.groups().ok()).unwrap_or_default();
         Self { mounts: first.and_then(|first| mounts(&first)), groups }
     }
 
-    /// Whether root runs a process outside of every container: in no PID namespace below the node's, and in the mount namespace of
-    /// process 1 or in no control group of a pod or a container. A runtime that is confined by its unit has a mount namespace of its
-    /// own; a shim of a VM may be in the control group of its pod.
+    /// Whether root runs the process outside of every container. It is in no PID namespace below the node's. It is also in the
+    /// mount namespace of process 1, or in no control group of a pod or a container. A runtime that its unit confines has its
+    /// own mount namespace; a shim of a VM may be in the control group of its pod.
     ///
     /// # Errors
     /// When its `status` or its control groups cannot be read.
     pub(in crate::node) fn has(&self, process: &Handle) -> io::Result<bool> {
-        // What most processes of containers fail comes first, and costs least.
+        // The check that most processes of containers fail comes first; it is also the cheapest.
         let is_in_mounts = self.mounts.is_some() && mounts(process) == self.mounts;
         if !is_in_mounts && process.groups()?.is_of_container(&self.groups) {
             return Ok(false);
@@ -62,7 +62,8 @@ impl Handle {
 }
 
 impl Groups {
-    /// Whether one of them is a pod's or a container's. `first` are those of process 1: a node may be a container itself.
+    /// Whether one of the groups belongs to a pod or a container. `first` are those of process 1: a node may be a container
+    /// itself.
     fn is_of_container(&self, first: &Self) -> bool {
         self.0.lines().any(|line| {
             let Some((hierarchy, path)) = line.split_once(":/") else { return false };
@@ -75,7 +76,8 @@ impl Groups {
     }
 }
 
-/// `kubepods`, `kubelet-kubepods.slice` and what is below them, `cri-containerd-ID.scope`, `docker-ID.scope`, `crio-ID`, or the id alone.
+/// `kubepods`, `kubelet-kubepods.slice` and groups below them, `cri-containerd-ID.scope`, `docker-ID.scope`, `crio-ID`, or the
+/// id alone.
 fn is_container(group: &str) -> bool {
     let name = group.strip_suffix(".scope").unwrap_or(group);
     let id = name.rsplit(['-', ':']).next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What part a process plays, proven from its place, executable, arguments, environment and parents.
+//! Which role a process has, proven from its place, executable, arguments, environment and parents.
 //!
-//! A process proves nothing when it is not one of the node's own: a containerd inside a pod has shims and plugins of its own, and
-//! none of them is ours to touch.
+//! A process outside the node's own namespaces proves nothing. A containerd inside a pod has its own shims and plugins, and the
+//! probe must not touch any of them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ mod args;
 
 pub(in crate::node) use args::{client, monitor, pod_uid, shim};
 
-/// How far up the parents a plugin or a client may be from its caller: delegated plugins are children of plugins, and an OCI runtime
-/// may be the child of a script.
+/// Maximum number of parents between a plugin or a client and its caller: delegated plugins are children of plugins, and an OCI
+/// runtime may be the child of a script.
 const MAX_ANCESTORS: usize = 4;
 
-/// Folders in which distributions keep CNI plugins; `*` stands for one name (a revision or a hash: what a process
-/// executes is shown without links). The last six are of `OpenShift`, k3s and RKE2, and `MicroK8s`.
+/// Folders in which distributions keep CNI plugins. `*` stands for one name (a revision or a hash), because the path of an
+/// executable is shown without links. The last six are of `OpenShift`, k3s and RKE2, and `MicroK8s`.
 pub const CNI_FOLDERS: [&str; 10] = [
     "/opt/cni/bin",
     "/usr/lib/cni",
@@ -32,28 +32,28 @@ pub const CNI_FOLDERS: [&str; 10] = [
     "/snap/microk8s/*/opt/cni/bin",
 ];
 
-/// The containerd namespace of the kubelet's containers, where it uses containerd. Shims of others (`default`) belong to
-/// people who use the same containerd, are in no list of ours, and are not ours to touch.
+/// The containerd namespace of the kubelet's containers, where it uses containerd. Shims of other namespaces (`default`) belong
+/// to people who use the same containerd. The kubelet's lists do not contain them, and the probe must not touch them.
 pub const KUBELET_NAMESPACE: &str = "k8s.io";
-/// That of Docker: of the kubelet's containers where Docker is the runtime, and of people's on any node. Which of them are
-/// the kubelet's only Docker can say.
+/// The containerd namespace of Docker. It contains the kubelet's containers where Docker is the runtime, and people's
+/// containers on any node. Only Docker knows which of them are the kubelet's.
 pub const DOCKER_NAMESPACE: &str = "moby";
 
 /// Daemons that call CNI plugins and start shims.
 const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
 const KUBELET: &str = "kubelet";
-/// What CRI-O keeps beside each container.
+/// The process that CRI-O runs beside each container.
 const MONITOR: &str = "conmon";
-/// What the shims of containerd are called.
+/// Prefix of the names of containerd's shims.
 const SHIM: &str = "containerd-shim";
-/// Low-level runtimes (OCI), which do one thing and end. Called otherwise, they are known by who has called them.
+/// Low-level runtimes (OCI), which do one thing and end. One with another name is recognised by its caller.
 const CLIENTS: [&str; 5] = ["runc", "crun", "youki", "runsc", "kata-runtime"];
 /// A role with what proves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// A shim at its work (not the short-lived `start` and `delete` calls of the same binary).
+    /// A running shim (not the short-lived `start` and `delete` calls of the same binary).
     Shim {
-        /// The id it serves: the sandbox's under a CRI runtime, the container's under Docker.
+        /// The id it serves: of the sandbox under a CRI runtime, of the container under Docker.
         id: String,
         /// containerd namespace (`k8s.io`, `moby`).
         namespace: String,
@@ -62,21 +62,22 @@ pub enum Proof {
     NetworkPlugin {
         /// File name of the plugin.
         plugin: String,
-        /// `CNI_COMMAND` (`ADD`, `DEL`, `CHECK`); without it nothing may be done to the process.
+        /// `CNI_COMMAND` (`ADD`, `DEL`, `CHECK`); without it, the process must not be touched.
         command: Option<String>,
         /// `CNI_CONTAINERID`: the sandbox it was called for.
         sandbox_id: Option<String>,
         /// `K8S_POD_UID` of `CNI_ARGS`: the pod it was called for, which outlives one sandbox.
         pod_uid: Option<String>,
     },
-    /// `runc` or its kin, or a wrapper around it.
+    /// `runc` or a similar runtime, or a wrapper around one.
     RuntimeClient {
         /// Its verb.
         verb: String,
         /// The container it works on, from its arguments.
         container_id: Option<String>,
     },
-    /// CRI-O's process beside one container. Those of podman look the same, and their containers are in no list of ours.
+    /// CRI-O's process beside one container. Those of podman look the same, and the kubelet's lists do not contain their
+    /// containers.
     Monitor {
         /// The container's id.
         id: String,
@@ -91,7 +92,7 @@ pub enum Proof {
 }
 
 impl Proof {
-    /// The role, where it is one that an order can name.
+    /// The role, if a command can name it.
     pub const fn role(&self) -> Option<Role> {
         match self {
             Self::Shim { .. } => Some(Role::Shim),
@@ -102,7 +103,7 @@ impl Proof {
     }
 }
 
-/// Where to look, and which folders hold plugins.
+/// The `/proc` to read, and the folders that hold plugins.
 #[derive(Clone, Debug)]
 pub struct Prover {
     root: PathBuf,
@@ -115,7 +116,7 @@ impl Prover {
         Self { root: root.to_owned(), cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect() }
     }
 
-    /// Plugins are in these folders instead.
+    /// Uses these plugin folders instead.
     #[must_use]
     pub fn with_cni_folders(mut self, folders: Vec<PathBuf>) -> Self {
         self.cni_folders = folders;
@@ -127,16 +128,16 @@ impl Prover {
         &self.root
     }
 
-    /// The part `process` plays in `table`; `None` when it plays none. An error means that it may play one,
-    /// but the proof could not be read (it ended, it waits uninterruptibly, or a right is missing).
+    /// The role of `process` in `table`; `None` when it has none. An error means that it may have one, but the proof could not
+    /// be read (the process ended, it waits uninterruptibly, or a right is missing).
     ///
-    /// Cheap for most: only processes whose name or parents make them candidates are looked at closely.
+    /// Cheap for most processes: it examines only processes whose name or parents make them candidates.
     pub fn prove(&self, table: &[RawProcess], process: &RawProcess) -> io::Result<Option<Proof>> {
         if process.is_dead() || process.parent == 0 && process.pid == 1 {
             return Ok(None);
         }
         if process.command == MONITOR {
-            // Evidence at most: one that cannot be looked at, a person's own say, is nobody's lack.
+            // A monitor is evidence at most. If one cannot be examined, for example a person's own one, nothing is missing.
             return Ok(self.monitor(process).ok().flatten());
         }
         let named = is_candidate(&process.command);
@@ -157,7 +158,7 @@ impl Prover {
         Ok(monitor(&handle.args()?))
     }
 
-    /// As [`Prover::left_plugin`], for any child of process 1: most of them are daemons, told by their executable.
+    /// As [`Prover::left_plugin`], for any child of process 1. Most of these are daemons, which their executable shows.
     fn left_alone(&self, process: &RawProcess) -> io::Result<Option<Proof>> {
         let exe = Handle::open(&self.root, process.pid).and_then(|handle| Ok((handle.exe()?, handle)));
         let Ok((exe, handle)) = exe else { return Ok(None) };
@@ -170,8 +171,8 @@ impl Prover {
         self.left_plugin(&handle, &exe)
     }
 
-    /// A plugin that has outlived its caller: a child of process 1 with no runtime above it. Its executable alone
-    /// proves little then, so the whole of a call must be in its environment.
+    /// A plugin whose caller has ended: a child of process 1 with no runtime above it. Its executable alone proves little then,
+    /// so its environment must hold all variables of a call.
     fn left_plugin(&self, handle: &Handle, exe: &Path) -> io::Result<Option<Proof>> {
         if !self.in_cni_folder(exe) {
             return Ok(None);
@@ -182,7 +183,7 @@ impl Prover {
         Ok(Some(Proof::NetworkPlugin { plugin, command: Some(command), sandbox_id: Some(sandbox_id), pod_uid }))
     }
 
-    /// As [`Prover::prove`], through a handle that is open already, and whatever the process calls itself.
+    /// As [`Prover::prove`], through a handle that is open already, and for any name of the process.
     pub fn prove_handle(
         &self,
         table: &[RawProcess],
@@ -218,7 +219,8 @@ impl Prover {
         }
     }
 
-    /// An OCI runtime under another name, or a script around one: called by what calls OCI runtimes, with a verb and a container's id.
+    /// An OCI runtime under another name, or a script around one. Its caller is one that calls OCI runtimes, and its arguments
+    /// hold a verb and a container's id.
     fn wrapper(&self, table: &[RawProcess], process: &RawProcess, handle: &Handle) -> io::Result<Option<Proof>> {
         match client_caller(table, process) {
             Some(caller) if self.is_caller(caller, calls_clients)? => Ok(args::wrapper(&handle.args()?)),
@@ -226,7 +228,7 @@ impl Prover {
         }
     }
 
-    /// A plugin may be a script: then the executable is the interpreter's and the arguments name the plugin.
+    /// A plugin may be a script: then the executable is the interpreter, and the arguments name the plugin.
     fn plugin(
         &self,
         table: &[RawProcess],
@@ -239,7 +241,7 @@ impl Prover {
             return if process.parent == 1 { self.left_plugin(handle, exe) } else { Ok(None) };
         };
         let by_exe = self.in_cni_folder(exe);
-        // A kubelet starts much else, mounts that hang among it: nothing is read of those.
+        // A kubelet starts many other programs, among them mounts that hang. This code does not read from those.
         if !by_exe && runtime.command == KUBELET {
             return Ok(None);
         }
@@ -259,7 +261,7 @@ impl Prover {
             // Some distributions keep other programs of the runtime in the same folder.
             Ok([None, ..]) => return Ok(None),
             Ok([command, id, args]) => (command, id, args),
-            // It can be seen for what it is without its environment, but nothing may be done to it then.
+            // The executable proves the role without the environment, but then the process must not be touched.
             Err(error) if by_exe && !super::is_gone(&error) => (None, None, None),
             Err(error) => return Err(error),
         };
@@ -271,7 +273,7 @@ impl Prover {
         path.parent().is_some_and(|folder| self.cni_folders.iter().any(|known| is_like(known, folder)))
     }
 
-    /// Whether a process of the node's own executes a file of such a name.
+    /// Whether one of the node's own processes executes a file with such a name.
     fn is_caller(&self, process: &RawProcess, is_named: fn(&str) -> bool) -> io::Result<bool> {
         let handle = Handle::open(&self.root, process.pid)?;
         if handle.stat()?.start_ticks != process.start_ticks || !handle.is_of_node(&self.root)? {
@@ -308,7 +310,7 @@ pub fn is_client_name(command: &str) -> bool {
     CLIENTS.iter().any(|client| command.starts_with(client))
 }
 
-/// A name tells whom to look at; it is at most 15 bytes long, so `containerd-shim-runc-v2` is cut.
+/// Whether the name makes a process a candidate. A name is at most 15 bytes long, so `containerd-shim-runc-v2` is cut.
 fn is_candidate(command: &str) -> bool {
     is_shim_name(command) || command == KUBELET || is_runtime_name(command) || is_client_name(command)
 }
@@ -322,12 +324,13 @@ pub fn is_shim_name(command: &str) -> bool {
     command.starts_with(SHIM)
 }
 
-/// Whether a process is below one that is called as what calls network plugins.
+/// Whether a process is below one whose name is that of a caller of network plugins.
 pub fn is_below_plugin_caller(table: &[RawProcess], process: &RawProcess) -> bool {
     ancestors(table, process, MAX_ANCESTORS).any(|parent| is_caller_name(&parent.command))
 }
 
-/// Whether a process is below one that is called as what calls OCI runtimes: it may be one, or a wrapper around one.
+/// Whether a process is below one whose name is that of a caller of OCI runtimes: it may be an OCI runtime, or a wrapper around
+/// one.
 pub fn is_below_client_caller(table: &[RawProcess], process: &RawProcess) -> bool {
     client_caller(table, process).is_some()
 }
@@ -336,12 +339,12 @@ fn client_caller<'a>(table: &'a [RawProcess], process: &RawProcess) -> Option<&'
     ancestors(table, process, MAX_ANCESTORS).find(|parent| calls_clients(&parent.command))
 }
 
-/// Whether this is the name of what calls OCI runtimes.
+/// Whether this is the name of a caller of OCI runtimes.
 fn calls_clients(command: &str) -> bool {
     is_shim_name(command) || is_runtime_name(command) || command == MONITOR
 }
 
-/// Whether this is the name of what calls network plugins: up to 1.23, with Docker, the kubelet itself did.
+/// Whether this is the name of a caller of network plugins. Up to 1.23, with Docker, the kubelet itself called them.
 fn is_caller_name(command: &str) -> bool {
     is_runtime_name(command) || command == KUBELET
 }

@@ -1,4 +1,4 @@
-//! Files as a process sees them: below its own root, its links included.
+//! Files as a process sees them: below its own root, with its links.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,24 +12,24 @@ use rustix::io::Errno;
 
 use super::bounded::read_file;
 
-/// How a folder is opened to name what is below it.
+/// Flags to open a folder as the base of a path.
 pub(in crate::node) const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Most links on the way to a file, as the kernel has it.
+/// Maximum number of links on the way to a file, the kernel's own limit.
 const MAX_LINKS: usize = 40;
 
-/// Opens a path below this root. Its links, absolute ones and those upwards too, are resolved in that root, not in ours; those
-/// of the kernel, as in `/proc/1/root`, are not followed.
+/// Opens a path below this root. Its links, also absolute ones and those upwards, are resolved in that root, not in this
+/// process's root. The kernel's own links, as in `/proc/1/root`, are not followed.
 pub(in crate::node) fn open(root: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let inside = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
     match rustix::fs::openat2(&root, path, flags, Mode::empty(), inside) {
-        // Kernels before 5.6, and filters that do not know the call.
+        // Kernels before 5.6, and system call filters that do not know the call.
         Err(Errno::NOSYS | Errno::PERM) => walk(&root, path, flags),
         opened => Ok(opened?),
     }
 }
 
-/// The same by hand: each part is opened by itself, and what a link says are parts to go on with.
+/// The same without that call: it opens each part separately, and continues with the parts of a link's target.
 fn walk(root: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let parts = |path: &Path| path.components().rev().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
     let (mut left, mut links, mut folders) = (parts(path), 0, Vec::<OwnedFd>::new());
@@ -58,8 +58,8 @@ fn walk(root: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(openat(folders.last().map_or(root.as_fd(), AsFd::as_fd), ".", flags, Mode::empty())?)
 }
 
-/// The root of a process, and the path from there of what the process calls `path`: a relative one begins at its working
-/// folder. `process` = its folder in `/proc`.
+/// The root of a process, and the path below it of what the process calls `path`: a relative one begins at its working folder.
+/// `process` is its folder in `/proc`.
 pub(in crate::node) fn of_process(process: &Path, path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
     let (top, here) = (process.join("root"), process.join("cwd"));
     let root = openat(CWD, &top, FOLDER, Mode::empty())?;
@@ -69,7 +69,7 @@ pub(in crate::node) fn of_process(process: &Path, path: &Path) -> io::Result<(Ow
     let outside = || io::Error::other("its working folder is not below its root");
     let folder = here.read_link()?;
     let folder = Path::new("/").join(folder.strip_prefix(top.read_link()?).map_err(|_| outside())?);
-    // The name that the kernel gives may be that of another folder by now, or of one that is mounted over.
+    // By now, the path from the kernel may belong to another folder, or to a folder with a mount on top of it.
     let id = |folder: OwnedFd| fstat(folder).map(|stat| (stat.st_dev, stat.st_ino));
     if id(open(&root, &folder, FOLDER)?)? != id(openat(CWD, &here, FOLDER, Mode::empty())?)? {
         return Err(outside());
@@ -77,7 +77,7 @@ pub(in crate::node) fn of_process(process: &Path, path: &Path) -> io::Result<(Ow
     Ok((root, folder.join(path)))
 }
 
-/// How a file is opened that is read. Not blocking: a pipe in its place must not hold this thread.
+/// Flags to open a file for reading. They do not block: a pipe in its place must not block this thread.
 pub(in crate::node) const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
 /// Reads a whole plain file below this root; a larger one is an error, not a cut text.

@@ -9,7 +9,7 @@ use crate::core::text::bounded;
 /// Longest `stat` line: 52 numbers of at most 20 digits and a name of at most 64 bytes fit well.
 const MAX_STAT: usize = 4096;
 
-/// What is used of a `stat` line.
+/// The fields of a `stat` line that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Parent's process id.
@@ -39,8 +39,8 @@ pub(super) fn from_file(file: &mut File, pid: i32) -> io::Result<Stat> {
     })
 }
 
-/// The kernel gives the whole line at once: there are as many of them as processes, and a second call for each, only to be told
-/// that there is no more, would be a third of the work.
+/// The kernel returns the whole line in one read. There are as many lines as processes, and a second call for each, only to see
+/// the end of the file, would be a third of the work.
 fn read_line(file: &mut File, line: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while let Some(room) = line.get_mut(length..).filter(|room| !room.is_empty()) {
@@ -56,8 +56,8 @@ fn read_line(file: &mut File, line: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-/// Takes a line apart. The name may hold spaces, parentheses and line ends, and whole made-up fields: only
-/// the *last* closing parenthesis ends it, since no field after it can hold one.
+/// Parses a line. The name may hold spaces, parentheses, line ends and whole invented fields. Only the *last* closing
+/// parenthesis ends it, since no later field can contain one.
 pub(in crate::node) fn parse(line: &[u8]) -> Option<Stat> {
     let open = line.iter().position(|byte| *byte == b'(')?;
     let close = line.iter().rposition(|byte| *byte == b')')?;
@@ -73,7 +73,7 @@ pub(in crate::node) fn parse(line: &[u8]) -> Option<Stat> {
     // `state` is field 3 and `parent` field 4; times in user and kernel mode are fields 14 and 15, the start time is field 22.
     let (user, system): (u64, u64) = (fields.nth(9)?.parse().ok()?, fields.next()?.parse().ok()?);
     let start_ticks = fields.nth(6)?.parse().ok()?;
-    // More fields follow in every kernel; without one the line was cut, and so perhaps the number.
+    // Every kernel writes more fields. If none follows, the line was cut, and perhaps the number too.
     fields.next()?;
     let cpu_ticks = user.saturating_add(system);
     Some(Stat { parent, start_ticks, cpu_ticks, state: letter, command: bounded(&String::from_utf8_lossy(name), 64) })

@@ -1,5 +1,5 @@
-//! The process table. Whoever may start processes can make it long, so it is bounded: beyond the bound the node's own processes are
-//! kept and those of containers are counted.
+//! The process table. Any process that can start others can make it long, so it is bounded. Beyond the bound, the node's own
+//! processes are kept and those of containers are counted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,13 +12,13 @@ use super::{Handle, RawProcess, is_dead, is_gone, processor_time, stat};
 /// How much of a process table is read and kept.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::node) struct Bounds {
-    /// Processes that are kept whatever they are.
+    /// Number of processes that are kept, whatever they are.
     pub kept: usize,
-    /// Processes of the node's own that are kept beyond those.
+    /// Number of the node's own processes that are kept beyond those.
     pub own: usize,
-    /// Parents whose children beyond `kept` are counted.
+    /// Number of parents whose children beyond `kept` are counted.
     pub parents: usize,
-    /// Processor time for what is beyond `kept`.
+    /// Processor time for the part beyond `kept`.
     pub time: Duration,
 }
 
@@ -28,15 +28,15 @@ impl Bounds {
         Self { kept: 16_384, own: 8_192, parents: 32_768, time: Duration::from_secs(2) };
 }
 
-/// Processes, by ascending pid, and what is missing among them.
+/// Processes, by ascending pid, and which of them are missing.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// All processes, or, of a table that is too long, all of the node's own and some of the others.
+    /// All processes. If the table is too long: all of the node's own, and some of the others.
     pub processes: Vec<RawProcess>,
     /// How many processes of containers, or of users other than root, are not among them.
     pub left_out: usize,
-    /// Why processes of the node's own, or children of those, may be missing. `None`: a process of the node's own that is not among
-    /// them does not exist, and the numbers of children are right.
+    /// Why the node's own processes, or children of those, may be missing. `None`: one of the node's own processes that is not
+    /// in the table does not exist, and the numbers of children are right.
     pub lack: Option<String>,
 }
 
@@ -52,32 +52,32 @@ struct Reader<'a> {
     root: &'a Path,
     bounds: Bounds,
     processes: BTreeMap<i32, RawProcess>,
-    /// Processes of the node's own beyond `bounds.kept`.
+    /// The node's own processes beyond `bounds.kept`.
     own: usize,
-    /// Where process 1 lives; known once a process has to be judged by its place.
+    /// The place of process 1; known once a process has to be judged by its place.
     node: Option<Place>,
     left_out: usize,
-    /// Children, among those left out, of each parent.
+    /// Children of each parent, among those left out.
     children: BTreeMap<i32, Children>,
     lack: Option<String>,
 }
 
-/// The whole table: every process of the node's own, with the right numbers of children.
+/// The whole table: every one of the node's own processes, with the right numbers of children.
 ///
 /// # Errors
-/// When a process cannot be read for another reason than that it has ended, or when the table is so long that processes of the
-/// node's own may be missing.
+/// When a process cannot be read for another reason than that it has ended, or when the table is so long that the node's own
+/// processes may be missing.
 pub fn table(root: &Path) -> io::Result<Vec<RawProcess>> {
     let table = Table::read(root, [], Bounds::USUAL)?;
     table.lack.map_or(Ok(table.processes), |lack| Err(io::Error::other(lack)))
 }
 
 impl Table {
-    /// What there is room for. The processes `first` are read before all others.
+    /// As much of the table as there is room for. The processes `first` are read before all others.
     ///
     /// # Errors
-    /// When a process cannot be read for another reason than that it has ended: a table with unknown holes would let a living child
-    /// or parent look absent.
+    /// When a process cannot be read for another reason than that it has ended. A table with unknown gaps would let a living
+    /// child or parent look absent.
     pub(in crate::node) fn read(root: &Path, first: impl IntoIterator<Item = i32>, bounds: Bounds) -> io::Result<Self> {
         let mut reader = Reader {
             root,
@@ -135,7 +135,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Whether a process is one of the node's own. One that cannot be judged is left out, and missing.
+    /// Whether a process is one of the node's own. One that cannot be judged is left out, and counts as missing.
     fn is_own(&mut self, process: &RawProcess) -> bool {
         let node = self.node.get_or_insert_with(|| Place::of_first(self.root));
         match Handle::open(self.root, process.pid).and_then(|handle| node.has(&handle)) {

@@ -1,6 +1,6 @@
-//! What the kernel tells of where a process is, and of what it may do: for people who look for a cause.
+//! What the kernel shows of where a process is, and of its limits and signals, for people who look for a cause.
 //!
-//! None of it lives in the memory of the process, so none of it takes a lock that a process in state D may hold.
+//! None of it is in the memory of the process, so no read takes a lock that a process in state D may hold.
 
 use std::io;
 
@@ -14,12 +14,12 @@ const MAX_STACK: usize = 8 << 10;
 const MAX_TEXT: usize = 16 << 10;
 
 impl Handle {
-    /// Kernel functions in which it is, innermost first. Takes `CAP_SYS_ADMIN`.
+    /// The kernel functions it is in, innermost first. Needs `CAP_SYS_ADMIN`.
     pub fn kernel_stack(&self) -> io::Result<String> {
         self.read("stack", MAX_STACK).map(|read| text(&read))
     }
 
-    /// The same of one of its threads.
+    /// The same for one of its threads.
     pub fn thread_kernel_stack(&self, thread: i32) -> io::Result<String> {
         self.read(&format!("task/{thread}/stack"), MAX_STACK).map(|read| text(&read))
     }

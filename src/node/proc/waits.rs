@@ -1,4 +1,4 @@
-//! Who has waited uninterruptibly since when, over several looks.
+//! Which processes and threads have waited uninterruptibly since when, over several readings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 /// A process or thread: its id and its start.
 type Id = (i32, u64);
 
-/// What the last look has seen to wait. A wait goes on as long as a count of the kernel's (of its switches, of its processor
-/// time) stands still.
+/// The waits that the last reading has seen. A wait continues while one of the kernel's counts (of context switches, of
+/// processor time) does not change.
 #[derive(Debug, Default)]
 pub struct Waits {
     last: BTreeMap<Id, Wait>,
@@ -16,14 +16,14 @@ pub struct Waits {
 
 #[derive(Clone, Copy, Debug)]
 struct Wait {
-    /// At its beginning.
+    /// The count when the wait began.
     count: u64,
     since: Duration,
 }
 
 impl Waits {
-    /// It waits, at this time since boot, with this count: for how long it has been seen so. `slack` is by how much a count
-    /// may differ from that at the beginning.
+    /// Records a wait at this time since boot, with this count. Returns how long the wait has been seen. `slack` is the maximum
+    /// difference between a count and that at the beginning.
     pub fn saw(&mut self, id: Id, count: u64, slack: u64, now: Duration) -> Duration {
         let same = self.last.get(&id).filter(|wait| wait.count.abs_diff(count) <= slack);
         let wait = same.copied().unwrap_or(Wait { count, since: now });
@@ -31,7 +31,7 @@ impl Waits {
         now.saturating_sub(wait.since)
     }
 
-    /// The look is over: who was not seen in it does not wait.
+    /// Ends the reading: a process or thread that it did not see does not wait.
     pub fn over(&mut self) {
         self.last = std::mem::take(&mut self.next);
     }

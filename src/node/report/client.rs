@@ -1,4 +1,4 @@
-//! The way to the API server: by the pod's token, or by a kubeconfig (the kubelet's, in unit mode).
+//! The connection to the API server, with the pod's token or with a kubeconfig (the kubelet's, in unit mode).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::api::{NodeRuntimeHealth, NodeRuntimeHealthStatus, PROBE_MANAGER};
 use crate::core::text::bounded;
 use crate::node::misread::Misread;
 
-/// End of every call; a watch has to begin by then.
+/// Deadline of every call; for a watch it applies until the watch has started.
 pub(in crate::node) const DEADLINE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
-/// A credential that ends is renewed this long before.
+/// How long before its expiry a credential is renewed.
 const RENEW: Duration = Duration::from_mins(1);
-/// Least time for which one is used.
+/// Minimum time for which a credential is used.
 const LEAST_USE: Duration = Duration::from_secs(30);
 
 /// Where the credentials are.
@@ -38,13 +38,13 @@ const LEAST_USE: Duration = Duration::from_secs(30);
 pub enum Credentials {
     /// The pod's own `ServiceAccount`.
     InCluster,
-    /// A kubeconfig. It is read again after a refusal: kubelets renew their certificates.
+    /// A kubeconfig. It is read again after a refusal, because kubelets renew their certificates.
     Kubeconfig(PathBuf),
 }
 
 impl Credentials {
-    /// A client that sends each request once: the caller decides on retries. A connection without a byte for `silence` is closed. What
-    /// the answers say of the node's clock is told.
+    /// Creates a client that sends each request once: the caller decides on retries. A connection without a byte for
+    /// `silence` is closed. What the answers show about the node's clock is reported to `tell`.
     pub async fn connect(&self, tell: &Tell, silence: Duration) -> Result<Connection, CallError> {
         let unusable = |error: String| CallError::Unusable { error };
         let mut until = None;
@@ -68,7 +68,7 @@ impl Credentials {
                         path.display()
                     )));
                 }
-                // Run by us, not by the client: that would wait for it on the one thread that everything runs on.
+                // The probe runs the plugin itself: the client would block the only thread, on which everything runs.
                 if let Some(exec) = config.auth_info.exec.take() {
                     let made = plugin::credential(&exec).await.map_err(unusable)?;
                     until = made.expires.map(before);
@@ -93,19 +93,20 @@ impl Credentials {
     }
 }
 
-/// The moment shortly before a credential ends.
+/// Returns the time shortly before a credential expires.
 fn before(expires: Timestamp) -> Instant {
     let left = Duration::try_from(expires.duration_since(Timestamp::now())).unwrap_or_default();
-    // One that ends sooner than that must not make every call run the plugin: the API server says when it has ended.
+    // A credential with a short lifetime must not start the plugin for every call: the API server reports when it has
+    // expired.
     Instant::now() + left.saturating_sub(RENEW).max(LEAST_USE)
 }
 
-/// A way to the API server, and for how long it is good.
+/// A connection to the API server, and how long it is valid.
 #[derive(Clone)]
 pub struct Connection {
     /// The client.
     pub client: Client,
-    /// When another one is to be made; `None` = when this one is refused.
+    /// When to create a new connection; `None` = when this one is refused.
     pub until: Option<Instant>,
 }
 
@@ -115,24 +116,24 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Makes a client, again after each refusal.
+/// Creates a client, again after each refusal.
 pub type Connect = Box<dyn Fn() -> BoxFuture<'static, Result<Connection, CallError>> + Send + Sync>;
 
 /// Why a call did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The object does not exist; the controller makes it.
+    /// The object does not exist; the controller creates it.
     #[error("this node's NodeRuntimeHealth does not exist yet; the controller creates it")]
     Missing,
-    /// The credentials are not accepted, or not good enough.
+    /// The credentials are not accepted, or lack a permission.
     #[error("the API server refused: {message} ({code})")]
     Refused {
         /// HTTP status.
         code: u16,
-        /// What it said.
+        /// The message of the server.
         message: String,
     },
-    /// No answer in time.
+    /// There was no answer in time.
     #[error("no answer within {} s", DEADLINE.as_secs())]
     Deadline,
     /// The credentials cannot be read.
@@ -141,13 +142,13 @@ pub enum CallError {
         /// Why.
         error: String,
     },
-    /// A watch that fell silent.
+    /// A watch without data.
     #[error("the API server has said nothing on the watch for {} s", .0.as_secs())]
     Silent(Duration),
-    /// A watch that ended right after it had begun.
+    /// A watch that ended right after its start.
     #[error("the API server ended the watch as soon as it had begun")]
     Ended,
-    /// Anything else on the way.
+    /// Any other transport error.
     #[error("{0}")]
     Transport(Box<kube::Error>),
 }
@@ -155,7 +156,7 @@ pub enum CallError {
 impl From<kube::Error> for CallError {
     fn from(error: kube::Error) -> Self {
         match error {
-            // Not that the path is unknown, as while a server starts that does not serve the kind yet.
+            // Only a missing object. An unknown path is different: a starting server does not serve the kind yet.
             kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound" => Self::Missing,
             kube::Error::Api(status) => Self::Refused { code: status.code, message: status.message.clone() },
             other => Self::Transport(Box::new(other)),
@@ -163,18 +164,18 @@ impl From<kube::Error> for CallError {
     }
 }
 
-/// What the probe learns from its own report when it writes it.
+/// What the probe learns from its own object when it writes the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Feedback {
-    /// Whether a remediation of healing this node runs.
+    /// Whether a remediation of this node is running.
     pub remediation: bool,
     /// Uid of the Node that owns the object.
     pub node_uid: Option<String>,
-    /// The kubelet's version, which the controller reads off the Node.
+    /// The kubelet's version, which the controller reads from the Node.
     pub kubelet_version: Option<String>,
 }
 
-/// The part of the report that the probe reads. Everything else is skipped, not kept.
+/// The fields of the object that the probe reads. All other fields are skipped.
 #[derive(Debug, Deserialize)]
 pub(in crate::node) struct OwnObject {
     metadata: ObjectMeta,
@@ -207,7 +208,7 @@ impl From<OwnObject> for Feedback {
     }
 }
 
-/// The answer to a call that comes in time.
+/// Returns the answer of a call, or an error after the deadline.
 pub(super) async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
     match tokio::time::timeout(DEADLINE, call).await {
         Ok(answer) => Ok(answer?),
@@ -215,10 +216,10 @@ pub(super) async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> R
     }
 }
 
-/// Writes the probe's part of the status: everything it owns, by force, so that nothing stale stays behind.
+/// Writes the probe's part of the status: all fields that it owns, by force, so that no stale field remains.
 ///
-/// Definitions of before, to which a version was rolled back, refuse a report with a field that they do not know: it is sent
-/// without that once more, since a report without it is worth more than none.
+/// After a rollback the installed CRD can be older and refuse a report with an unknown field. The report is then sent
+/// again without the newest fields, because a reduced report is better than none.
 pub async fn apply(client: &Client, name: &str, status: &NodeRuntimeHealthStatus) -> Result<Feedback, CallError> {
     match apply_all(client, name, status).await {
         Err(CallError::Refused { message, .. }) if is_unknown(&message) => {
@@ -232,7 +233,7 @@ pub async fn apply(client: &Client, name: &str, status: &NodeRuntimeHealthStatus
     }
 }
 
-/// Whether the API server says that it does not know one of the newest fields.
+/// Whether the API server reports that it does not know one of the newest fields.
 fn is_unknown(message: &str) -> bool {
     message.contains("not declared in schema")
         && ["restartSafe", "checkAnswered"].into_iter().any(|field| message.contains(field))
@@ -248,8 +249,8 @@ async fn apply_all(client: &Client, name: &str, status: &NodeRuntimeHealthStatus
     .await
 }
 
-/// What is written. A definition refuses the whole report for one character that a terminal would obey, and what runtimes say
-/// holds tabs and line ends.
+/// Builds the request body. The CRD refuses the whole report for a single control character that a terminal would obey,
+/// and messages of runtimes contain tabs and line ends.
 fn body(name: &str, status: &NodeRuntimeHealthStatus) -> Value {
     let body = json!({
         "apiVersion": NodeRuntimeHealth::api_version(&()),
@@ -306,7 +307,7 @@ mod tests {
         assert!(error.contains("auth-provider"), "{error}");
     }
 
-    /// What the definition refuses of a value: each text's place.
+    /// Collects the place of each text in a value that the CRD refuses.
     fn refused(value: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         match value {
             Value::String(text) => {

@@ -1,12 +1,13 @@
-//! The API server's clock, by the `Date` of its answers: what one answer proves of the node's own.
+//! The API server's clock, from the `Date` of its answers: what one answer proves about the node's clock.
 //!
 //! ```text
 //! the node's clock   before ────── request ─ ─ ─ ─ ─ ─ answer ────── after
 //! the server's                             Date is cut to a second
 //! ```
-//! The answer was written somewhere in between, at the server's time of `Date` up to a second more. However slow the network
-//! was and in whichever direction, the node's clock is ahead by `before − Date − 1 s` at least, and behind by `Date − after`
-//! at least. `adjtimex(2)` would say the same of a node whose hypervisor keeps its clock well and of one that nobody keeps.
+//! The server wrote the answer in between, at its time of `Date` up to a second more. However slow the network was and
+//! in whichever direction, the node's clock is ahead by at least `before − Date − 1 s`, and behind by at least
+//! `Date − after`. `adjtimex(2)` cannot distinguish a node whose hypervisor keeps its clock well from a node whose clock nobody
+//! keeps.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,16 +23,16 @@ use tower::Service;
 
 use crate::core::observation::ClockSeen;
 
-/// To what a `Date` is cut.
+/// The resolution of a `Date`.
 const GRAIN: SignedDuration = SignedDuration::from_secs(1);
-/// How much more or less the wall clock may have gone on than the monotonic one during a request. More is a step, or a sleep
-/// of the machine.
+/// Maximum difference between the wall clock and the monotonic clock during a request. A larger difference is a step of
+/// the clock, or a sleep of the machine.
 const STEP: Duration = Duration::from_millis(500);
 
-/// Who is told of it.
+/// Receives what an answer proves.
 pub type Tell = Arc<dyn Fn(ClockSeen) + Send + Sync>;
 
-/// A moment by both clocks of the node.
+/// A moment on both clocks of the node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub wall: Timestamp,
@@ -44,7 +45,7 @@ impl Moment {
     }
 }
 
-/// What an answer of this date proves; nothing where the node's clock was set while it was waited for.
+/// Returns what an answer with this date proves; `None` if the node's clock was set during the request.
 pub(super) fn compare(before: Moment, after: Moment, date: Timestamp) -> Option<ClockSeen> {
     let by_wall = after.wall.duration_since(before.wall);
     let by_both = SignedDuration::try_from(after.at.saturating_duration_since(before.at)).ok()?;
@@ -60,7 +61,7 @@ pub(super) fn compare(before: Moment, after: Moment, date: Timestamp) -> Option<
     })
 }
 
-/// `Sun, 06 Nov 1994 08:49:37 GMT`, the one form that servers may send. The day of the week is not looked at.
+/// Parses `Sun, 06 Nov 1994 08:49:37 GMT`, the only form that servers may send. The day of the week is not checked.
 pub(in crate::node) fn parse(text: &[u8]) -> Option<Timestamp> {
     const MONTHS: [&[u8]; 12] =
         [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
@@ -78,13 +79,13 @@ pub(in crate::node) fn parse(text: &[u8]) -> Option<Timestamp> {
     let small = |from| i8::try_from(number(from, 2)?).ok();
     let month = MONTHS.iter().position(|month| is(8, month))?;
     let month = i8::try_from(month + 1).ok()?;
-    // A leap second is shown as 60: a second more or less is within the grain.
+    // A leap second has the value 60: a difference of one second is within the resolution.
     let second = if is(23, b"60") { 59 } else { small(23)? };
     let time = civil::DateTime::new(number(12, 4)?, month, small(5)?, small(17)?, small(20)?, second, 0).ok()?;
     Offset::UTC.to_timestamp(time).ok()
 }
 
-/// The date of an answer that is the server's own: not of one that something on the way has kept.
+/// Returns the date of an answer, if it is the server's own and not that of a cached answer.
 fn date(headers: &HeaderMap) -> Option<Timestamp> {
     if headers.contains_key(header::AGE) {
         return None;
@@ -92,7 +93,7 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
     parse(headers.get(header::DATE)?.as_bytes())
 }
 
-/// A client that looks at the dates of the answers it gets anyway.
+/// A client that reads the dates of the answers that it gets anyway.
 #[derive(Clone)]
 pub(super) struct Dated<S> {
     pub service: S,
@@ -118,7 +119,7 @@ where
         async move {
             let answer = call.await?;
             let after = Moment::now();
-            // An error may be the word of something in between.
+            // An error can come from a proxy in between.
             if answer.status().is_success()
                 && let Some(seen) = date(answer.headers()).and_then(|date| compare(before, after, date))
             {

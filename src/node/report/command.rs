@@ -1,4 +1,4 @@
-//! What the node is told to do: its own `NodeCommand`, read and watched.
+//! The node's command: its own `NodeCommand`, read and watched.
 
 use std::time::Duration;
 
@@ -13,28 +13,28 @@ use super::client::{CallError, call, in_time, request};
 use crate::api::{NodeCommand, is_check_name};
 use crate::core::command::ActionCommand;
 
-/// Annotation of the bookmark that follows what was there when a watch began.
+/// Annotation of the bookmark that follows the initial events of a watch.
 const INITIAL: &str = "k8s.io/initial-events-end";
 
-/// What the probe is told to do.
+/// The content of the node's `NodeCommand`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Command {
-    /// Whether it was ever read: before that, that no order shows says nothing.
+    /// Whether the object was ever read: before that, a missing command means nothing.
     pub is_known: bool,
-    /// The order that stands, if one does and it can be read.
+    /// The current command, if there is one and it can be read.
     pub order: Option<ActionCommand>,
-    /// The controller's last request for a fresh check; 0 = none.
+    /// The controller's newest request for a fresh check; 0 = none.
     pub check_sequence: u64,
-    /// The last request of a person or a roll-out for a fresh check, by its name.
+    /// The newest request for a fresh check by a person or a roll-out, by its name.
     pub check_requested: Option<String>,
 }
 
 impl Command {
-    /// There is no such object: no order stands.
+    /// There is no such object, so there is no command.
     pub const NONE: Self = Self { is_known: true, order: None, check_sequence: 0, check_requested: None };
 }
 
-/// The part of a `NodeCommand` that the probe reads. Everything else is skipped, not kept.
+/// The fields of a `NodeCommand` that the probe reads. All other fields are skipped.
 #[derive(Clone, Debug, Deserialize)]
 pub(in crate::node) struct OwnCommand {
     #[serde(default)]
@@ -62,7 +62,7 @@ impl From<OwnCommand> for Command {
         let order = spec.command.and_then(|raw| match serde_json::from_value(raw) {
             Ok(order) => Some(order),
             Err(error) => {
-                // An order we cannot read is not carried out in part.
+                // A command that cannot be read completely is not executed in part.
                 tracing::warn!(%error, "the command in this node's NodeCommand is not readable: it is ignored");
                 None
             }
@@ -76,12 +76,12 @@ impl From<OwnCommand> for Command {
     }
 }
 
-/// A command, and the version from which a watch goes on.
+/// The content of the object, and the version from which a watch continues.
 #[derive(Clone, Debug)]
 pub struct Standing {
-    /// What it says.
+    /// The content.
     pub command: Command,
-    /// The version. `None` = there is no object: a watch without a version begins with what is there by then.
+    /// The version. `None` = there is no object: a watch without a version starts with the state at that time.
     pub version: Option<String>,
 }
 
@@ -92,7 +92,7 @@ impl From<OwnCommand> for Standing {
     }
 }
 
-/// Reads the node's command, from the API server's store and no cache. Where there is none, no order stands.
+/// Reads the node's command from the API server's store, not from a cache. If there is no object, there is no command.
 pub async fn read(client: &Client, name: &str) -> Result<Standing, CallError> {
     match call::<OwnCommand, _>(client, request::<NodeCommand>().get(name, &GetParams::default())).await {
         Err(CallError::Missing) => Ok(Standing { command: Command::NONE, version: None }),
@@ -100,9 +100,10 @@ pub async fn read(client: &Client, name: &str) -> Result<Standing, CallError> {
     }
 }
 
-/// Watches the node's command, for `length` at most. An item without a command is a bookmark: a sign of life.
+/// Watches the node's command, for at most `length`. An item without a command is a bookmark, which shows that the
+/// watch works.
 ///
-/// The request is made by hand, since `kube` permits no watch that is longer than five minutes.
+/// The request is built by hand, because `kube` permits no watch longer than five minutes.
 pub(super) async fn watch(
     client: &Client,
     name: &str,
@@ -120,7 +121,7 @@ pub(super) async fn watch(
         std::future::ready(match event {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Some(Ok(Some(object.into()))),
             Ok(WatchEvent::Deleted(_)) => Some(Ok(Some(Command::NONE))),
-            // The one at the beginning says nothing of later ones, which come once the version has risen.
+            // The initial bookmark says nothing about later ones, which come once the version has risen.
             Ok(WatchEvent::Bookmark(mark)) if mark.metadata.annotations.contains_key(INITIAL) => None,
             Ok(WatchEvent::Bookmark(_)) => Some(Ok(None)),
             Ok(WatchEvent::Error(status)) => Some(Err(kube::Error::Api(status).into())),

@@ -1,4 +1,4 @@
-//! A report before it is sent: what is known, when it was known, and which of it is a fact.
+//! A report before it is sent: what the probe knows, since when, and which changes are reported at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,44 +11,44 @@ use crate::api::NodeRuntimeHealthStatus;
 use crate::core::fault::{Fault, FaultType};
 use crate::node::evidence::Counts;
 
-/// The newest thing to say. An older one is never sent once this exists.
+/// The newest report. Once it exists, no older one is sent.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// The probe's part of the status. Its ages hold at `made`.
+    /// The probe's part of the status. Its ages are relative to `made`.
     pub status: NodeRuntimeHealthStatus,
     /// When it was made.
     pub made: Instant,
-    /// When something new was last suspected.
+    /// When a new fault was last suspected.
     pub suspected: Option<Instant>,
-    /// How many requests for a fresh check were answered since the probe began.
+    /// Number of requests for a fresh check answered since the probe started.
     pub answers: u64,
-    /// How many faults of each kind were confirmed since the probe began: counted, not reported.
+    /// Number of faults confirmed per kind since the probe started: counted, not reported.
     pub confirmations: BTreeMap<FaultType, u64>,
-    /// How many bundles of evidence were kept and lost since the probe began: counted, not reported.
+    /// Number of bundles of evidence kept and lost since the probe started: counted, not reported.
     pub bundles: Counts,
-    /// The part of the status whose change is reported at once.
+    /// The part of the status whose changes are reported at once.
     facts: NodeRuntimeHealthStatus,
 }
 
 impl Draft {
-    /// Of this status, as of now.
+    /// Creates a draft of this status, as of `made`.
     pub fn new(status: NodeRuntimeHealthStatus, made: Instant, suspected: Option<Instant>, answers: u64) -> Self {
         let facts = facts(&status);
         Self { status, made, suspected, answers, confirmations: BTreeMap::new(), bundles: Counts::default(), facts }
     }
 
-    /// Whether both say the same, apart from ages and figures that change by themselves.
+    /// Whether both reports are the same, apart from ages and counts that change by themselves.
     pub fn same_facts(&self, other: &Self) -> bool {
         self.facts == other.facts
     }
 
-    /// Faults that are healed, or pass. Those of the node itself may stand for weeks on all nodes at once: for them the
-    /// rhythm of rest will do.
+    /// Returns the faults that are remediated or that pass. A lasting fault of the node itself can persist for weeks on
+    /// all nodes at once: for it the interval at rest is sufficient.
     fn acute(&self) -> impl Iterator<Item = &Fault> {
         self.status.faults.iter().filter(|fault| !fault.kind.spec().lasting)
     }
 
-    /// What the rhythm of reports depends on.
+    /// Returns what the report interval depends on.
     pub fn pulse(&self, now: Instant, remediation: bool) -> Pulse {
         Pulse {
             suspected: self.suspected.map(|since| now.saturating_duration_since(since)),
@@ -57,7 +57,7 @@ impl Draft {
         }
     }
 
-    /// The status with every age as of now.
+    /// Returns the status with every age as of `now`.
     pub fn as_of(&self, now: Instant) -> NodeRuntimeHealthStatus {
         let older = now.saturating_duration_since(self.made).as_secs();
         let mut status = self.status.clone();
@@ -71,7 +71,7 @@ impl Draft {
         status
     }
 
-    /// The status as it is sent: as of now, with the promise for the next one.
+    /// Returns the status to send: as of `now`, with the interval until the next report.
     pub fn sent(&self, now: Instant, wall: Timestamp, sequence: u64, interval: Duration) -> NodeRuntimeHealthStatus {
         let mut status = self.as_of(now);
         if let Some(probe) = &mut status.probe {
@@ -84,14 +84,14 @@ impl Draft {
     }
 }
 
-/// The status without everything that changes by itself: it goes up with the next heartbeat.
+/// Returns the status without everything that changes by itself: those parts are sent with the next heartbeat.
 fn facts(status: &NodeRuntimeHealthStatus) -> NodeRuntimeHealthStatus {
     let mut facts = status.clone();
     for fault in &mut facts.faults {
         (fault.duration_seconds, fault.check_age_seconds, fault.confirmations) = (0, 0, 0);
         fault.evidence = Vec::new();
         fault.message = String::new();
-        // Its name follows a moment after the fault is confirmed: the next heartbeat tells it.
+        // The bundle's name becomes known shortly after the confirmation: the next heartbeat reports it.
         fault.evidence_bundle = None;
         if let Some(process) = &mut fault.target.process {
             (process.state, process.wchan) = (String::new(), None);

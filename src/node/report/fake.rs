@@ -32,15 +32,15 @@ pub(super) enum Mood {
     #[default]
     Well,
     Answers(u16),
-    /// Takes the request and never answers.
+    /// Accepts the request and never answers.
     Silent,
-    /// Has definitions that do not know this field of the status.
+    /// Has a CRD that does not know this field of the status.
     Before(&'static str),
-    /// Begins a watch, and says in it that its version is too old.
+    /// Starts a watch, and reports in it that the version is too old.
     Expired,
 }
 
-/// What a request was for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Write,
@@ -54,22 +54,22 @@ type Watcher = UnboundedSender<Result<Frame<Bytes>, io::Error>>;
 #[derive(Default)]
 pub(super) struct Server {
     pub mood: Mood,
-    /// How it answers to reads of the command, and to watches, where that is another way.
+    /// How it answers reads of the command and watches, if different.
     pub reads: Option<Mood>,
     pub watches: Option<Mood>,
-    /// What the controller has written to the report's status.
+    /// What the controller has written to the status of the report.
     pub controller: Value,
     /// Whether bookmarks are sent.
     pub bookmarks: bool,
-    /// Whether nothing more comes through the watches of now, not even their end.
+    /// Whether the current watches send nothing more, not even their end.
     is_hung: bool,
     /// The node's command; null = there is none.
     command: Value,
     version: u64,
-    /// What became of it, by version.
+    /// The changes of the command, by version.
     events: Vec<(u64, Value)>,
     watchers: Vec<Watcher>,
-    /// Requests as they came: seconds since the start, what for, and the status in it.
+    /// Requests in order of arrival: seconds since the start, purpose, and the status in the request.
     log: Vec<(u64, Kind, Value)>,
 }
 
@@ -97,7 +97,7 @@ impl Api {
         log.iter().filter(|(_, kind, _)| *kind == Kind::Write).map(|(at, _, body)| (*at, body.clone())).collect()
     }
 
-    /// When such requests came.
+    /// Returns when such requests arrived.
     pub(super) fn times(&self, what: Kind) -> Vec<u64> {
         self.server().log.iter().filter(|(_, kind, _)| *kind == what).map(|(at, ..)| *at).collect()
     }
@@ -106,7 +106,7 @@ impl Api {
         self.server().log.clear();
     }
 
-    /// The node's command becomes this; null = it is deleted.
+    /// Sets the node's command; null deletes it.
     pub(super) fn command(&self, spec: &Value) {
         let mut server = self.server();
         server.version += 1;
@@ -127,14 +127,14 @@ impl Api {
         server.tell(&event);
     }
 
-    /// The watches of now break.
+    /// Breaks the current watches.
     pub(super) fn cut(&self) {
         for watcher in self.server().watchers.drain(..) {
             let _ = watcher.unbounded_send(Err(io::Error::other("connection reset by peer")));
         }
     }
 
-    /// The watches of now fall silent for ever, the next ones are well.
+    /// Silences the current watches for ever; later watches work.
     pub(super) fn hang(&self) {
         self.server().is_hung = true;
     }
@@ -166,7 +166,7 @@ impl Api {
         } else {
             assert_eq!(parts.method, Method::GET);
             assert_eq!(parts.uri.path(), "/apis/runtimehealth.io/v1alpha1/nodecommands/n1");
-            // A version to be no older than would have it answered out of a cache.
+            // A minimum version in the query would allow an answer from a cache.
             assert_eq!(query, "");
             Kind::Read
         };
@@ -211,7 +211,7 @@ impl Api {
         Response::builder().status(StatusCode::from_u16(code).unwrap()).body(body).unwrap()
     }
 
-    /// A watch from the version in the query, or from what is there now.
+    /// Answers with a watch from the version in the query, or from the current state.
     fn watch(&self, query: &str) -> Answer {
         let number = |key: &str| -> Option<u64> {
             query.split('&').find_map(|part| part.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
@@ -229,7 +229,7 @@ impl Api {
             None => send(&watcher, &json!({"type": "ADDED", "object": server.command})),
         }
         if !query.contains("resourceVersion") {
-            // Which says nothing of those that are sent later.
+            // This bookmark says nothing about whether later ones are sent.
             let mut mark = bookmark(server.version);
             mark["object"]["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
             send(&watcher, &mark);
@@ -276,14 +276,14 @@ fn send(watcher: &Watcher, event: &Value) {
     let _ = watcher.unbounded_send(Ok(Frame::data(Bytes::from(format!("{event}\n")))));
 }
 
-/// A reporter and a listener at work on a server in memory.
+/// A reporter and a listener that use a server in memory.
 pub(super) struct Bench {
     pub api: Api,
     pub drafts: watch::Sender<Option<Arc<Draft>>>,
     pub feedback: watch::Receiver<Feedback>,
     pub command: watch::Receiver<Command>,
     pub delivered: watch::Receiver<Delivery>,
-    /// How many clients were made.
+    /// Number of clients that were created.
     pub clients: Arc<Mutex<u32>>,
     pub suspected: Option<Instant>,
 }
@@ -332,7 +332,7 @@ pub(super) async fn seconds(count: u64) {
     sleep(Duration::from_secs(count)).await;
 }
 
-/// A server without anybody at work on it.
+/// Returns a server that nobody uses.
 pub(super) fn alone() -> Api {
     Api::new()
 }

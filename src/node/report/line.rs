@@ -7,19 +7,19 @@ use super::client::{CallError, Connect, Connection};
 use super::pace;
 use crate::core::text::bounded;
 
-/// Longest error that is kept, in bytes.
+/// Maximum length of the error that is kept, in bytes.
 const MAX_ERROR: usize = 256;
-/// After this many failures in a row a new client is made: certificates and addresses change.
+/// After this many failures in a row a new client is created: certificates and addresses change.
 const NEW_CLIENT_AFTER: u32 = 3;
 
-/// How one kind of call goes.
+/// The state of one kind of call.
 #[derive(Default)]
 pub(super) struct Line {
     connection: Option<Connection>,
     failures: u32,
-    /// No call before this.
+    /// No call is made before this time.
     pub wait: Option<Instant>,
-    /// Since when it fails, and what the newest error said.
+    /// Since when the calls fail, and the newest error.
     pub failing: Option<(Instant, String)>,
 }
 
@@ -35,7 +35,7 @@ impl Line {
         Ok(self.connection.insert(connection).client.clone())
     }
 
-    /// Notes how a call went; `what` it was for is logged.
+    /// Records the result of a call; `what` is its purpose for the log.
     pub(super) fn note<T>(&mut self, result: &Result<T, CallError>, what: &'static str) {
         let Err(error) = result else {
             if self.failures > 0 {
@@ -49,7 +49,7 @@ impl Line {
         self.wait = now.checked_add(pace::wait(self.failures, pace::chance()));
         let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
         self.failing = Some((since, bounded(&error.to_string(), MAX_ERROR)));
-        // The first of a row tells; the rest would only fill the log of a long outage.
+        // Only the first failure of a row is a warning; the others would fill the log during a long outage.
         if self.failures == 1 {
             tracing::warn!(%error, "cannot {what}: trying again");
         } else {

@@ -1,10 +1,10 @@
-//! The listener: one task that hears at once what the node is told to do, by a watch on its own `NodeCommand`.
+//! The listener: one task that receives the node's commands at once, by a watch on its own `NodeCommand`.
 //!
-//! Each round reads the object from the API server's store and watches it from there, for the better part of an hour. A round that
-//! breaks is followed by the next one after a wait that grows; where a watch is refused, the reads go on.
+//! Each round reads the object from the API server's store and watches it from that version, for the better part of an
+//! hour. After a failed round, the next one follows after a growing wait. If watches are refused, the reads continue.
 //!
-//! A watch that hangs is not told from one on which nothing happens. Two things end it: the length that was asked for, and silence
-//! where bookmarks came before (API servers send one a minute, once they have sent the first).
+//! A hanging watch looks the same as a watch without events. Two things end it: the requested length, and silence after
+//! earlier bookmarks (API servers send one per minute, once they have sent the first).
 
 #[cfg(test)]
 mod tests;
@@ -21,26 +21,26 @@ use super::command::{self, Command};
 use super::line::Line;
 use super::{Delivery, pace, replace};
 
-/// What its calls are for.
+/// The purpose of its calls.
 const WHAT: &str = "follow this node's NodeCommand";
-/// A watch that has lasted this long has begun well.
+/// A watch that has lasted this long has started successfully.
 const SETTLED: Duration = Duration::from_secs(10);
-/// A server that has sent bookmarks is silent for no longer than this.
+/// Maximum silence of a server that has sent bookmarks.
 const SILENCE: Duration = Duration::from_secs(200);
-/// How much longer than it was asked for a watch may last.
+/// How much longer than requested a watch may last.
 const GRACE: Duration = Duration::from_secs(30);
-/// A connection without a byte for longer is of no use: beyond the length of any watch.
+/// A connection without a byte for longer than this is useless: it is longer than any watch.
 pub(in crate::node) const UNUSED: Duration = Duration::from_mins(62);
 
-/// What the listener works with.
+/// The parts that the listener uses.
 pub struct Listener {
-    /// Makes a client.
+    /// Creates a client.
     pub connect: Connect,
     /// Name of the object: the node's.
     pub name: String,
-    /// Where to tell what the node is told to do.
+    /// Receives the node's command.
     pub command: watch::Sender<Command>,
-    /// Where to tell how it goes.
+    /// Receives the state of the calls.
     pub delivery: watch::Sender<Delivery>,
 }
 
@@ -51,14 +51,14 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Listener {
-    /// Listens until nobody wants to hear any more.
+    /// Listens until no receiver is left.
     pub async fn run(self) {
         let rounds = async {
             let mut line = Line::default();
             loop {
                 let result = self.round(&mut line).await;
                 self.note(&mut line, &result);
-                // After a good round too: many watches may have ended at once.
+                // The wait applies after a successful round too: many watches can have ended at once.
                 sleep_until(line.wait.unwrap_or_else(|| Instant::now() + pace::wait(1, pace::chance()))).await;
             }
         };
@@ -68,7 +68,7 @@ impl Listener {
         }
     }
 
-    /// Reads what stands, and hears what changes until the watch ends.
+    /// Reads the current command, and receives its changes until the watch ends.
     async fn round(&self, line: &mut Line) -> Result<(), CallError> {
         let client = line.client(&self.connect).await?;
         let standing = command::read(&client, &self.name).await?;

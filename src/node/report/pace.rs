@@ -1,35 +1,35 @@
-//! How often the probe reports when nothing changes, and how long it waits after a failure.
+//! How often the probe reports if nothing changes, and how long it waits after a failure.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// At rest.
+/// Interval at rest.
 const REST: Duration = Duration::from_mins(5);
-/// While something new is suspected, or a remediation runs.
+/// Interval while a new fault is suspected, or a remediation is running.
 const ALERT: Duration = Duration::from_secs(15);
-/// While a fault stands and nobody does anything about it.
+/// Interval while a fault is reported and nothing is done about it.
 const HELD: Duration = Duration::from_mins(1);
-/// For how long a new suspicion keeps the probe alert.
+/// How long a new suspicion keeps the short interval.
 const ALERT_FOR: Duration = Duration::from_mins(10);
-/// Longest watch. Its end costs two requests, so that of a fleet at rest comes to less than three an hour and node.
+/// Maximum length of a watch. Its end costs two requests, so an idle fleet sends fewer than three per hour and node.
 const WATCH: Duration = Duration::from_hours(1);
-/// First wait after a failure, doubled with each one more, up to `LONGEST_WAIT`.
+/// First wait after a failure; it doubles with each further failure, up to `LONGEST_WAIT`.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// What the rhythm depends on.
+/// What the report interval depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pulse {
-    /// Time since something new was suspected.
+    /// Time since a new fault was last suspected.
     pub suspected: Option<Duration>,
-    /// Whether any fault stands.
+    /// Whether any fault is reported.
     pub faults: bool,
-    /// Whether a remediation of healing this node runs.
+    /// Whether a remediation of this node is running.
     pub remediation: bool,
 }
 
-/// Time until the next report at the latest. `chance` in 0..1000 spreads the nodes of a fleet: up to a tenth
-/// more or less at rest, only less otherwise.
+/// Returns the maximum time until the next report. `chance` in 0..1000 spreads the nodes of a fleet: by up to a tenth
+/// more or less at rest, and only less otherwise.
 pub fn interval(pulse: Pulse, chance: u32) -> Duration {
     let alert = pulse.remediation || pulse.suspected.is_some_and(|since| since < ALERT_FOR);
     let (interval, least) = match (alert, pulse.faults) {
@@ -40,24 +40,24 @@ pub fn interval(pulse: Pulse, chance: u32) -> Duration {
     spread(interval, least, chance)
 }
 
-/// Wait before the next try after this many failures in a row.
+/// Returns the wait before the next attempt after this many failures in a row.
 pub fn wait(failures: u32, chance: u32) -> Duration {
     let doubled = FIRST_WAIT.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
     spread(doubled.min(LONGEST_WAIT), 700, chance)
 }
 
-/// How long to watch before the next watch: 50 minutes to an hour, so that those of a fleet do not end together.
+/// Returns the length of the next watch: 50 minutes to an hour, so that the watches of a fleet do not end together.
 pub fn watch(chance: u32) -> Duration {
     spread(WATCH, 833, chance)
 }
 
-/// Between `least` thousandths of `interval` and all of it.
+/// Returns a value between `least` thousandths of `interval` and all of it.
 fn spread(interval: Duration, least: u32, chance: u32) -> Duration {
     let thousandths = least.saturating_add((1000 - least).saturating_mul(chance.min(999)) / 999);
     interval.saturating_mul(thousandths).checked_div(1000).unwrap_or(interval)
 }
 
-/// A number in 0..1000 by chance.
+/// Returns a random number in 0..1000.
 pub fn chance() -> u32 {
     u32::try_from(RandomState::new().build_hasher().finish().checked_rem(1000).unwrap_or_default()).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! Credential plugins: a kubeconfig may name a program that makes the credential, as the kubelets of many clouds do.
+//! Credential plugins: a kubeconfig can name a program that creates the credential, as the kubelets of many clouds do.
 //!
-//! It is the one program that the probe ever runs, in unit mode only, and it is trusted with nothing but itself: it runs
-//! on a thread of its own in a process group of its own, with an end and bounded output. While it hangs the probe looks
-//! and judges on; a second one is not started beside it. The protocol is Kubernetes' `ExecCredential`
-//! (client.authentication.k8s.io).
+//! A plugin is the only program that the probe runs, in unit mode only. The probe isolates it: the plugin runs in its
+//! own process group, supervised by a separate thread, with a deadline and bounded output. While a plugin hangs, the
+//! probe continues to check and judge; it starts no second plugin meanwhile. The protocol is Kubernetes'
+//! `ExecCredential` (client.authentication.k8s.io).
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -24,29 +24,30 @@ use tokio::sync::oneshot;
 use crate::core::text::bounded;
 use crate::node::misread::Misread;
 
-/// Longest run. Those of the clouds take well under a second, and wait for a service of the cloud at most.
+/// Maximum run time. The plugins of the clouds take well under a second; at most they wait for a service of the cloud.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How much longer its thread may take to tell: a process in an uninterruptible wait is not even killed.
+/// Additional time for the thread to report: a process in an uninterruptible wait survives even a kill.
 const SLACK: Duration = Duration::from_secs(5);
-/// Time between two looks at whether it has ended.
+/// Interval between two checks of whether the plugin has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// For how long its output is read on after its end: something it has started may hold the pipe, in a group of its own.
+/// How long the output is still read after the end of the plugin: a process that it started can hold the pipe open, in
+/// a process group of its own.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Most that is read of its answer, and of its complaints.
+/// Maximum number of bytes read from its answer, and from its error output.
 const MOST: u64 = 64 << 10;
 const COMPLAINT: u64 = 4 << 10;
-/// The versions of the protocol in which requests and answers are the same.
+/// The versions of the protocol; requests and answers are the same in both.
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
-/// Whether the thread of an earlier run is still there.
+/// Whether the thread of an earlier run still exists.
 static RUNS: AtomicBool = AtomicBool::new(false);
 
-/// What the plugin gives.
+/// The credential that the plugin returns.
 #[derive(Debug)]
 pub(in crate::node) struct Credential {
-    /// To be used instead of the plugin.
+    /// Authentication to use instead of the plugin.
     pub auth: AuthInfo,
-    /// When it ends, by the wall clock, where it does.
+    /// Expiry by the wall clock, if there is one.
     pub expires: Option<Timestamp>,
 }
 
@@ -67,11 +68,11 @@ struct Status {
     expiration_timestamp: Option<Timestamp>,
 }
 
-/// Runs the plugin and reads the credential it makes.
+/// Runs the plugin and reads the credential that it creates.
 ///
 /// # Errors
-/// One sentence with the program's name: it cannot be run, does not end, ends with an error (with the first of what it
-/// says about it), or answers something that is no credential.
+/// One sentence with the program's name: it cannot be run, does not end, ends with an error (with the start of its
+/// error output), or returns something that is no credential.
 pub(super) async fn credential(exec: &ExecConfig) -> Result<Credential, String> {
     run_within(exec, LIMIT).await
 }
@@ -95,7 +96,7 @@ async fn run_within(exec: &ExecConfig, limit: Duration) -> Result<Credential, St
     let spawned = thread::Builder::new().name("nrh-credential".to_owned()).spawn(move || {
         let output = run(command, limit);
         RUNS.store(false, Ordering::Release);
-        // Nobody waits any more where the probe is about to end.
+        // The receiver is gone only when the probe ends.
         let _ = reply.send(output);
     });
     if let Err(error) = spawned {
@@ -130,13 +131,14 @@ fn command(exec: &ExecConfig) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Runs it to its end, or ends it and all that it has started. Blocks.
+/// Runs the plugin to its end, or kills it and everything that it started. Blocks.
 fn run(mut command: Command, limit: Duration) -> Result<Vec<u8>, String> {
     let mut child = command.spawn().map_err(|error| format!("cannot be run: {error}"))?;
     let answer = child.stdout.take().map(|pipe| Pipe::read(pipe, MOST));
     let complaint = child.stderr.take().map(|pipe| Pipe::read(pipe, COMPLAINT));
     let in_time = wait(&child, Instant::now() + limit);
-    // Also when it has ended: what it has started and left behind would be ours to look after.
+    // Runs also if the plugin has ended: processes that it started and left behind would otherwise be ours to
+    // supervise.
     let status = end(&mut child).map_err(|error| format!("cannot be waited for: {error}"))?;
     if !in_time {
         return Err(format!("did not end within {} s, and was killed", limit.as_secs()));
@@ -150,7 +152,8 @@ fn run(mut command: Command, limit: Duration) -> Result<Vec<u8>, String> {
     Ok(answer)
 }
 
-/// Whether it ends by then. It is not reaped: while it is there nobody else has its id, nor that of its group.
+/// Waits for the end of the plugin until this time. It does not reap the process: until then nobody else gets its id,
+/// nor that of its group.
 fn wait(child: &Child, until: Instant) -> bool {
     let Some(pid) = pid(child) else { return false };
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -167,10 +170,10 @@ fn wait(child: &Child, until: Instant) -> bool {
     }
 }
 
-/// Ends its whole group, and reaps it.
+/// Kills the whole process group, and reaps the process.
 fn end(child: &mut Child) -> std::io::Result<ExitStatus> {
     if let Some(group) = pid(child) {
-        // There is nobody left in the group, as a rule.
+        // As a rule the group is already empty.
         let _ = kill_process_group(group, Signal::KILL);
     }
     child.wait()
@@ -180,7 +183,7 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// What comes out of a pipe, read by a thread: a full one would hold up the program.
+/// Output of a pipe, read by a thread: a full pipe would block the program.
 struct Pipe {
     bytes: Arc<Mutex<Vec<u8>>>,
     reader: Option<thread::JoinHandle<()>>,
@@ -202,7 +205,7 @@ impl Pipe {
         Self { bytes, reader: reader.ok() }
     }
 
-    /// What has come, when its writer has ended, or a while later.
+    /// Returns the output once its writer has ended, or after a short wait.
     fn take(self) -> Vec<u8> {
         let until = Instant::now() + DRAIN;
         while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < until {
@@ -212,7 +215,7 @@ impl Pipe {
     }
 }
 
-/// The credential in what a plugin has written.
+/// Parses the credential from the output of a plugin.
 pub(in crate::node) fn read(output: &[u8], version: &str) -> Result<Credential, String> {
     let answer: Answer = serde_json::from_slice(output).map_err(|error| {
         format!("its answer of {} bytes is no ExecCredential: {}", output.len(), Misread::from(&error))
@@ -246,8 +249,8 @@ mod tests {
 
     const V1: &str = "client.authentication.k8s.io/v1";
 
-    /// A plugin that is this shell script, put in its place by a process of its own: a file that this process has open
-    /// for writing while another test forks could not be executed for a moment (ETXTBSY).
+    /// Returns a plugin that runs this shell script. A separate process puts it in place: a file that this process has
+    /// open for writing while another test forks cannot be executed for a moment (ETXTBSY).
     fn script(folder: &Path, text: &str) -> ExecConfig {
         let (written, path) = (folder.join("written"), folder.join("plugin"));
         std::fs::write(&written, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -257,12 +260,12 @@ mod tests {
         serde_json::from_value(exec).unwrap()
     }
 
-    // One run at a time, in this process too: one test.
+    // This process runs one plugin at a time as well, so this is a single test.
     #[tokio::test]
     async fn a_plugin_makes_a_credential_or_it_is_said_why_not() {
         let folder = tempfile::tempdir().unwrap();
         let run = async |text: &str| {
-            // Only what never ends is given little time.
+            // Only the plugin that never ends gets a short limit.
             let limit = if text == "sleep 600" { Duration::from_secs(2) } else { LIMIT };
             run_within(&script(folder.path(), text), limit).await
         };
@@ -285,7 +288,7 @@ mod tests {
         for (text, expected) in [
             ("echo no role for this instance >&2; exit 3", "exit status: 3: no role for this instance"),
             ("sleep 600", "did not end within 2 s, and was killed"),
-            // What it has started goes with it.
+            // The processes that the plugin started end with it.
             ("sleep 600 & echo {", "is no ExecCredential"),
             ("head -c 10000000 /dev/zero", "its answer of 65536 bytes is no ExecCredential"),
             ("head -c 10000000 /dev/zero >&2; exit 1", "exit status: 1"),

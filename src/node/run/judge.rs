@@ -1,4 +1,4 @@
-//! From the collectors to the next report: diagnosis, tracker, conditions, in one place and with one memory.
+//! From the collectors to the next report: diagnosis, tracker and conditions in one place, with one memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::node::state::{KubeletProcess, Saved};
 
 /// Most ids handed to the task collector as suspects.
 const MAX_SUSPECTS: usize = 128;
-/// The start of a kubelet is reckoned back from its age: closer than this is the same moment.
+/// The start of a kubelet is computed from its age: two results closer than this many seconds are the same moment.
 const SAME_MOMENT: i64 = 3;
 
-/// The memory between looks.
+/// The memory between judgements.
 #[derive(Debug)]
 pub(super) struct Judge {
     thresholds: Thresholds,
@@ -34,12 +34,12 @@ pub(super) struct Judge {
     pub conditions: Vec<Condition>,
     /// Ids of the faults in the last judgement.
     known: BTreeSet<String>,
-    /// Ids of the confirmed faults in the last judgement; `None` before the first, which shows what an earlier probe
-    /// has confirmed.
+    /// Ids of the confirmed faults in the last judgement; `None` before the first one, which contains what an earlier
+    /// probe confirmed.
     confirmed: Option<BTreeSet<String>>,
-    /// How many faults of each kind were confirmed since this probe began.
+    /// Number of confirmed faults per kind since this probe started.
     pub confirmations: BTreeMap<FaultType, u64>,
-    /// When something new was last suspected.
+    /// When a new fault was last suspected.
     pub suspected: Option<Instant>,
     runtime: Option<RuntimeStatus>,
     kubelet: KubeletStatus,
@@ -52,9 +52,9 @@ pub(super) struct Judge {
 pub(super) struct Judged {
     /// The probe's part of the status.
     pub status: NodeRuntimeHealthStatus,
-    /// Ids of tasks worth asking at once.
+    /// Ids of tasks that are worth a query at once.
     pub suspects: Vec<String>,
-    /// Whether anything is held against anything, that may change from one moment to the next.
+    /// Whether any fault is reported that can change from one moment to the next.
     pub urgent: bool,
 }
 
@@ -114,12 +114,12 @@ impl Judge {
         }
     }
 
-    /// Notes new suspicions, and says in the log what came and went.
+    /// Records new suspicions, and logs the faults that appeared and disappeared.
     fn tell_changes(&mut self, faults: &[Fault], at: Instant) {
         let now: BTreeSet<String> = faults.iter().map(|fault| fault.id.clone()).collect();
         for fault in faults.iter().filter(|fault| !self.known.contains(&fault.id)) {
             tracing::warn!(fault = fault.id, state = ?fault.state, message = fault.message, "fault seen");
-            // What stands for long may come on all nodes at once, as a wrong clock of the API server does.
+            // A lasting fault can appear on all nodes at once, for example because of a wrong clock of the API server.
             if !fault.kind.spec().lasting {
                 self.suspected = Some(at);
             }
@@ -138,7 +138,7 @@ impl Judge {
         self.confirmed = Some(confirmed().map(|fault| fault.id.clone()).collect());
     }
 
-    /// The thresholds for the kubelet that runs, or for the last one that did.
+    /// Returns the thresholds for the running kubelet, or for the last kubelet that was running.
     fn beside_the_kubelet(&self, seen: &Observations) -> Thresholds {
         let now = seen.kubelet.value().and_then(|kubelet| kubelet.settings);
         let settings = now.or_else(|| self.kubelet.settings.as_ref().map(KubeletSettings::from)).unwrap_or_default();
@@ -159,7 +159,7 @@ impl Judge {
                 pid,
                 start_ticks,
                 began: known.map_or(began, |known| earlier(known.began, began)),
-                // What was once so stays so: its pods may be gone again.
+                // The value stays true once it was true: the pods can be gone again.
                 creates_pods: findings.kubelet.creates_pods || known.is_some_and(|known| known.creates_pods),
             })
         });
@@ -168,21 +168,21 @@ impl Judge {
     }
 }
 
-/// Of two reckonings of one moment the one before holds, unless the wall clock was set back since: by a clock that was
-/// set forward, the process would seem to have begun after what it has written, and by one that was set back, before
-/// the next thing that it writes.
+/// Of two computations of the same start the known one is kept, unless it is later than the new one, which means that
+/// the wall clock was set back. With a clock that was set forward, the process would seem to start after what it has
+/// written; with one that was set back, before the next thing that it writes.
 fn earlier(known: Timestamp, now: Timestamp) -> Timestamp {
     if known.as_second() - now.as_second() > SAME_MOMENT { now } else { known }
 }
 
-/// The second at which something of this age began.
+/// Returns the second at which something of this age began.
 fn begun(wall: Timestamp, age: Duration) -> Option<Timestamp> {
     let age = i64::try_from(age.as_secs()).ok()?;
     Timestamp::from_second(wall.as_second().checked_sub(age)?).ok()
 }
 
-/// Tasks worth asking: those the diagnosis wants, and all that stand behind a shim something is held against
-/// (its fault clears only when each of them has answered).
+/// Returns the tasks worth a query: those that the diagnosis asks for, and all tasks behind the shim of a reported
+/// fault (the fault clears only when each of them has answered).
 fn suspects(faults: &[Fault], seen: &Observations, findings: &Findings) -> Vec<String> {
     let mut ids = findings.ask.clone();
     let sandboxes: BTreeSet<&str> = faults
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(began(&mut judge, 1000, 50_600, 6000), 50_000);
         assert_eq!(began(&mut judge, 1010, 50_611, 6000), 50_000, "a second more or less is the same moment");
         assert_eq!(began(&mut judge, 1020, 60_620, 6000), 50_000, "the clock was set forward");
-        // A probe that restarts keeps it.
+        // A restarted probe keeps it.
         let saved = Saved { kubelet: judge.process, ..Saved::default() };
         let mut judge = Judge::new(Thresholds::default(), saved);
         assert_eq!(began(&mut judge, 1030, 60_630, 6000), 50_000);

@@ -1,4 +1,4 @@
-//! `/livez` and `/metrics`, where an address was given.
+//! Serves `/livez` and `/metrics`, if an address is configured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -20,14 +20,15 @@ use crate::node::collectors::{Collectors, Hints};
 use crate::node::report::draft::Draft;
 use crate::server;
 
-/// The probe judges far more often than this; when it does not, something in it is stuck.
+/// The probe judges far more often than this; if it does not, something in it is stuck.
 const STUCK: Duration = Duration::from_mins(2);
-/// Not `OpenMetrics`: that one wants `_total` at the end of every counter, and `problem_counter` is known without it.
+/// Not `OpenMetrics`: that format requires `_total` at the end of every counter, and the established `problem_counter`
+/// lacks it.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 type Newest = watch::Receiver<Option<Arc<Draft>>>;
 
-/// Serves until the probe ends. An address that cannot be bound is told, and the probe goes on without.
+/// Serves until the probe ends. An address that cannot be bound is logged, and the probe continues without the server.
 pub(super) async fn serve(address: SocketAddr, collectors: Arc<Collectors>, newest: Newest) {
     let listener = match tokio::net::TcpListener::bind(address).await {
         Ok(listener) => listener,
@@ -51,11 +52,11 @@ pub(super) async fn serve(address: SocketAddr, collectors: Arc<Collectors>, newe
             .into_response()
     };
     let app = Router::new().route("/livez", get(live)).route("/metrics", get(metrics));
-    // It ends with the probe.
+    // The server ends with the probe.
     server::serve(listener, app, CancellationToken::new()).await;
 }
 
-/// Everything as text. Labels are closed sets, so nothing needs escaping.
+/// Returns all metrics as text. Labels are from closed sets, so nothing needs escaping.
 fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
     let mut out = String::new();
     gauge(&mut out, "nrh_probe_collector_age_seconds", "Seconds since the last completed check of a collector.");
@@ -112,8 +113,8 @@ fn text(draft: Option<&Draft>, calls: &Outstanding, hints: Hints) -> String {
     out
 }
 
-/// The same under the names that users of node-problem-detector have in their alerts. Each series is there from the
-/// first judgement on.
+/// Writes the same data under the names that users of node-problem-detector have in their alerts. Each series exists
+/// from the first judgement on.
 fn problems(out: &mut String, draft: &Draft) {
     let confirmed: BTreeSet<FaultType> =
         draft.status.faults.iter().filter(|fault| fault.state != FaultState::Suspected).map(|f| f.kind).collect();

@@ -1,5 +1,5 @@
-//! Marks for a reboot by another tool, which stand as long as their order does: a task of its own takes away what nobody wants any
-//! more, also what a probe before this one has left, and while nothing is heard of the API server what is past its time.
+//! Reboot markers for another tool, which stay as long as their command is current. A separate task removes obsolete
+//! markers, also those of an earlier probe. While the API server is unreachable, it removes expired ones.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use crate::node::proc;
 use crate::node::report::command::Command;
 use crate::node::sentinel::{self, Folder, SentinelError, Standing};
 
-/// Least and most time between two looks at the folder.
+/// Minimum and maximum interval between two checks of the folder.
 const LEAST: Duration = Duration::from_secs(1);
 const RHYTHM: Duration = Duration::from_secs(30);
 
-/// Tends them until the probe ends. To take back what is ours is no act: it is done also where acting is switched off.
+/// Maintains the markers until the probe ends. Removing our own marker is no action, so it also happens if actions are
+/// disabled.
 pub(super) async fn tend(settings: AgentSettings, mut command: watch::Receiver<Command>) {
     let mut is_told = false;
-    // Threads of its own: looks that the kernel does not answer keep no mark.
+    // A separate reader: checks of the executor that the kernel blocks must not prevent the removal of a marker.
     let reader = Reader::default();
     loop {
         let order = standing(&command.borrow_and_update());
@@ -31,7 +32,7 @@ pub(super) async fn tend(settings: AgentSettings, mut command: watch::Receiver<C
         };
         match reader.run(settings.bounds.processes, work).await {
             Ok(Ok(_)) => is_told = false,
-            // Told once: it is tried again for as long as the probe runs.
+            // Logged once: the task tries again as long as the probe runs.
             Ok(Err(error)) if !is_told => {
                 is_told = true;
                 tracing::warn!(%error, "cannot check the files that request a reboot, or remove one");
@@ -47,7 +48,7 @@ pub(super) async fn tend(settings: AgentSettings, mut command: watch::Receiver<C
     }
 }
 
-/// What the command says; `None` before it was first read.
+/// Returns the current command; `None` before the object was first read.
 fn standing(command: &Command) -> Option<Standing> {
     command.is_known.then(|| {
         let order = command.order.as_ref();
@@ -76,7 +77,7 @@ mod tests {
         std::fs::write(proc.join("sys/kernel/random/boot_id"), "boot\n").unwrap();
         let none = Endpoint::cri(host.join("none"), NamedBy::Nobody);
         let settings = AgentSettings::new("n1", &host.join("state"), none);
-        // Also where acting is switched off.
+        // Markers are removed even if actions are disabled.
         AgentSettings { host: host.to_owned(), proc, allow_actions: false, ..settings }
     }
 
@@ -95,7 +96,7 @@ mod tests {
         Command { order, ..Command::NONE }
     }
 
-    /// Real time: the work is on threads.
+    /// Uses real time, because the work runs on threads.
     async fn is_gone(host: &Path, within: Duration) -> bool {
         let began = Instant::now();
         while began.elapsed() < within {

@@ -1,4 +1,4 @@
-//! Orders: handed to the executor one at a time, each once, on a task of its own so that reports go on.
+//! Commands: passed to the executor one at a time, each once, in a separate task so that reports continue.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use tokio::sync::mpsc;
 
 use crate::core::command::{ActionCommand, Outcome};
 
-/// Carries out one order. Called again with the same order it tells what came of it.
+/// Executes one command. A repeated call with the same command returns its outcome.
 pub(super) type Execute = Arc<dyn Fn(ActionCommand) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
-/// The order under way and the outcome of the one before.
+/// The command in progress and the outcome of the previous one.
 pub(super) struct Orders {
     execute: Execute,
-    /// The operation under way.
+    /// The operation in progress.
     running: Option<String>,
-    /// What became of the last one.
+    /// Outcome of the last command.
     outcome: Option<Outcome>,
     sender: mpsc::Sender<Outcome>,
     receiver: mpsc::Receiver<Outcome>,
@@ -27,13 +27,13 @@ impl Orders {
         Self { execute, running: None, outcome, sender, receiver }
     }
 
-    /// What became of the last order that has come to its end.
+    /// Returns the outcome of the last command that has ended.
     pub(super) fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }
 
-    /// Starts this order, unless it is under way or at its end, or another is under way: then it must be
-    /// offered again.
+    /// Starts this command, unless it is in progress or has ended. If another command is in progress, the caller has to
+    /// offer this one again.
     pub(super) fn offer(&mut self, order: &ActionCommand) {
         let ended = self.outcome.as_ref().is_some_and(|outcome| outcome.operation_id == order.operation_id);
         if ended || self.running.is_some() {
@@ -49,7 +49,7 @@ impl Orders {
         });
     }
 
-    /// Waits for the end of the order under way; for ever when there is none.
+    /// Waits for the end of the command in progress; for ever if there is none.
     pub(super) async fn ended(&mut self) {
         if let Some(outcome) = self.receiver.recv().await {
             self.running = None;

@@ -1,4 +1,4 @@
-//! Requests for a fresh check, from the first word of one to its answer.
+//! Requests for a fresh check, from the arrival of a request to its answer.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use crate::core::observation::{Observations, Reading};
 use crate::core::snapshot::TriState;
 use crate::node::report::command::Command;
 
-/// The controller's request is answered after this long even if a collector has not come back.
+/// The controller's request is answered after this time even if a collector has not returned.
 const LOOK_WITHIN: Duration = Duration::from_secs(3);
-/// A person's request waits for every container as well. That a restart is not safe, or that nobody knows, is said after this long all
-/// the same.
+/// A person's request also waits for every container. After this time, "not safe" or "unknown" is answered anyway.
 const CHECK_WITHIN: Duration = Duration::from_secs(12);
 
-/// One kind of request. A newer one waits until the one under way is answered, so that each is, or has had its time.
+/// One kind of request. A newer request waits until the current one is answered, so that each one is answered or has
+/// used its time.
 #[derive(Debug, Default)]
 struct Request<T> {
-    /// When the one under way was heard.
+    /// When the current request arrived.
     open: Option<Instant>,
-    /// The newest one that was begun.
+    /// The newest request that was started.
     begun: T,
-    /// The last one that was answered.
+    /// The last request that was answered.
     answered: T,
 }
 
 impl<T: Clone + Default + PartialEq> Request<T> {
-    /// Takes in what is asked for now; whether a check begins with that. Nothing at all = the object is gone: in the next one
-    /// everything is new.
+    /// Reads the current request; returns whether a check starts with it. No request at all means that the object is
+    /// gone: in the next object every request is new.
     fn hear(&mut self, wanted: &T, now: Instant) -> bool {
         if *wanted == T::default() {
             *self = Self::default();
@@ -39,12 +39,12 @@ impl<T: Clone + Default + PartialEq> Request<T> {
         is_new
     }
 
-    /// Whether one is under way and has not had its time.
+    /// Whether a request is in progress and within its time.
     fn is_young(&self, now: Instant) -> bool {
         self.open.is_some_and(|began| now.saturating_duration_since(began) <= CHECK_WITHIN)
     }
 
-    /// Whether the one under way is answered now.
+    /// Whether the current request is answered now.
     fn settle(&mut self, now: Instant, is_answered: impl FnOnce(Duration) -> bool) -> bool {
         let since = self.open.map(|began| now.saturating_duration_since(began));
         let is_settled = since.is_some_and(is_answered);
@@ -56,28 +56,29 @@ impl<T: Clone + Default + PartialEq> Request<T> {
     }
 }
 
-/// What is asked of the probe.
+/// The requests to the probe.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     looks: Request<u64>,
     checks: Request<Option<String>>,
-    /// How many were answered since the probe began.
+    /// Number of requests answered since the probe started.
     pub answers: u64,
 }
 
 impl Requests {
-    /// Takes in what the node is told; whether all collectors are to look now.
+    /// Reads the command of the node; returns whether all collectors have to check now.
     pub(super) fn hear(&mut self, command: &Command, now: Instant) -> bool {
         let (look, check) =
             (self.looks.hear(&command.check_sequence, now), self.checks.hear(&command.check_requested, now));
         look || check
     }
 
-    /// Notes which requests are answered by these observations, whose ages hold at `at`, and by what they say of a restart.
+    /// Records which requests are answered by these observations, whose ages are relative to `at`, and by their verdict
+    /// on a restart.
     pub(super) fn settle(&mut self, seen: &Observations, at: Instant, safe: TriState) {
         let look = self.looks.settle(at, |since| since >= LOOK_WITHIN || looked_since(seen, since));
         let check = self.checks.settle(at, |since| {
-            // A yes by evidence from before the question would be no answer to it.
+            // "Safe" from evidence older than the request would not answer it.
             let is_overdue = since >= CHECK_WITHIN;
             let is_whole = tasks_since(seen, since);
             (is_whole && looked_since(seen, since)) || (is_overdue && (is_whole || safe != TriState::True))
@@ -85,20 +86,20 @@ impl Requests {
         self.answers = self.answers.saturating_add(u64::from(look || check));
     }
 
-    /// Whether one is under way that may be answered any moment.
+    /// Whether a request is in progress that can be answered at any moment.
     pub(super) fn is_open(&self) -> bool {
         let now = Instant::now();
         self.looks.is_young(now) || self.checks.is_young(now)
     }
 
-    /// The last request of a person that was answered.
+    /// Returns the last request of a person that was answered.
     pub(super) const fn check_answered(&self) -> Option<&String> {
         self.checks.answered.as_ref()
     }
 }
 
-/// Whether a look was sent and has come back within this time, or hangs. A look that hangs tells, and one that nobody can take never
-/// comes.
+/// Whether a reading was started and has completed within this time, or hangs. A hanging reading is an answer too; an
+/// unavailable one never completes.
 fn looked<T>(look: &Reading<T>, since: Duration) -> bool {
     match look {
         Reading::Done { age, .. } | Reading::Failed { age, .. } => *age <= since,
@@ -107,7 +108,7 @@ fn looked<T>(look: &Reading<T>, since: Duration) -> bool {
     }
 }
 
-/// Whether every collector has looked, or hangs, within this time.
+/// Whether every collector has completed a reading within this time, or hangs.
 fn looked_since(seen: &Observations, since: Duration) -> bool {
     looked(&seen.runtime, since)
         && looked(&seen.lists, since)
@@ -120,7 +121,7 @@ fn looked_since(seen: &Observations, since: Duration) -> bool {
         && looked(&seen.bus, since)
 }
 
-/// Whether the lists were read and every task was asked within this time.
+/// Whether the lists were read and every task was queried within this time.
 fn tasks_since(seen: &Observations, since: Duration) -> bool {
     looked(&seen.lists, since) && seen.tasks.values().all(|task| looked(task, since))
 }
@@ -150,7 +151,7 @@ mod tests {
         assert!(requests.hear(&told(5, None), began + secs(3)));
         requests.settle(&seen, began + secs(6), TriState::True);
         assert!(!requests.hear(&told(5, None), began + secs(7)), "it is answered");
-        // The object is deleted and made anew: its numbers begin anew.
+        // The object is deleted and created again: its numbers start again.
         assert!(!requests.hear(&Command::NONE, began + secs(8)));
         assert!(requests.hear(&told(1, None), began + secs(9)));
         requests.settle(&seen, began + secs(12), TriState::True);
@@ -173,7 +174,7 @@ mod tests {
         requests.settle(&node.seen(), began + secs(11), TriState::True);
         assert_eq!((requests.answers, requests.check_answered().map(String::as_str)), (2, Some("a")));
         assert!(!requests.is_open());
-        // One that hangs has said all that it can say, and one that nobody asks is not waited for.
+        // A hanging task has given all it can give; an unavailable one is not waited for.
         node.tasks.insert("slow".into(), Reading::Hung { out: secs(9) });
         assert!(requests.hear(&told(1, Some("b")), began + secs(20)));
         requests.settle(&node.seen(), began + secs(22), TriState::True);

@@ -1,4 +1,4 @@
-//! The parts of the status that say how the probe itself is, and what it talks to.
+//! The parts of the status about the probe itself and about the runtime that it uses.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use crate::core::command::Outcome;
 use crate::core::observation::{Observations, ProcessTable, Reading, TaskAnswer};
 use crate::core::text::bounded;
 
-/// Bounds of the object's fields.
+/// Limits of the object's fields.
 const MAX_MISSING: usize = 16;
 const LINE: usize = 256;
 
-/// What does not come from the collectors.
+/// Data that does not come from the collectors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct About {
     pub mode: ProbeMode,
     pub boot_id: String,
     pub node_uid: Option<String>,
-    /// Whether it may and can act.
+    /// Whether the executor may and can execute actions.
     pub actions_enabled: bool,
     /// What the executor lacks.
     pub missing: Vec<String>,
     /// The runtime's socket in use.
     pub endpoint: Option<String>,
-    /// What became of the last order.
+    /// Outcome of the last command.
     pub agent: Option<Outcome>,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
     }
 }
 
-/// The runtime as it is, or as it was while it answered.
+/// Returns the state of the runtime, or its last state while it answered.
 pub(super) fn runtime(
     seen: &Observations,
     endpoint: Option<&str>,
@@ -69,7 +69,7 @@ pub(super) fn runtime(
     Some(RuntimeStatus { version, endpoint, sandboxes, containers })
 }
 
-/// Every collector with the age of its last completed look.
+/// Returns every collector with the age of its last completed reading.
 pub(super) fn collectors(seen: &Observations) -> Vec<CollectorStatus> {
     vec![
         collector("runtime", &seen.runtime),
@@ -101,14 +101,15 @@ fn collector<T>(name: &str, look: &Reading<T>) -> CollectorStatus {
     }
 }
 
-/// The collector of processes, which goes on where there is more than it takes in, and says what it has left out.
+/// Returns the status of the process collector. If there is more than it reads, it continues and reports what it left
+/// out.
 fn processes(look: &Reading<ProcessTable>) -> CollectorStatus {
     let left_out = look.value().map(|table| table.left_out.to_string()).unwrap_or_default();
     let collector = collector("processes", look);
     if left_out.is_empty() { collector } else { CollectorStatus { message: bounded(&left_out, LINE), ..collector } }
 }
 
-/// The collector of single tasks: as fresh as its newest answer, and hung only when none comes back.
+/// Returns the status of the task collector: as fresh as its newest answer, and hung only if no query returns.
 fn tasks(seen: &Observations) -> CollectorStatus {
     let newest = |wanted: fn(&Reading<TaskAnswer>) -> bool| {
         seen.tasks.values().filter(|look| wanted(look)).min_by_key(|look| age(look).unwrap_or(Duration::MAX))
@@ -119,7 +120,7 @@ fn tasks(seen: &Observations) -> CollectorStatus {
     best.map_or_else(|| collector::<TaskAnswer>("tasks", &Reading::Never), |look| collector("tasks", look))
 }
 
-/// Age of the last completed look.
+/// Returns the age of the last completed reading.
 pub(super) fn age<T>(look: &Reading<T>) -> Option<Duration> {
     match look {
         Reading::Done { age, .. } | Reading::Failed { age, .. } => Some(*age),

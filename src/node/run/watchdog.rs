@@ -1,7 +1,7 @@
-//! Signs of life for systemd, in unit mode: a probe that is stopped or stuck keeps the node's lock, and no other could
-//! take over. systemd ends it when they stay out, and starts it anew.
+//! Heartbeats for systemd, in unit mode: a probe that is stopped or stuck keeps the node's lock, and no other probe
+//! could take over. systemd ends the probe if the heartbeats stop, and starts it again.
 //!
-//! No library and no port is needed: one datagram to the socket that systemd names.
+//! It needs no library and no port: it sends one datagram to the socket that systemd names.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,13 +10,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Time between two signs: a third of `WatchdogSec` in the unit.
+/// Interval between two heartbeats: a third of `WatchdogSec` in the unit.
 const BEAT: Duration = Duration::from_secs(20);
 
-/// Sends signs of life for ever, where systemd wants them; ends at once where it does not.
+/// Sends heartbeats for ever if systemd asks for them; otherwise returns at once.
 ///
-/// It is a task of the one thread on which everything of the probe runs that is not expected to block: what holds up
-/// that thread holds up the signs.
+/// It is a task on the single thread that runs everything of the probe that is not expected to block: whatever blocks
+/// that thread also stops the heartbeats.
 pub(super) async fn beat() {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let socket = match connect(&name) {
@@ -31,7 +31,7 @@ pub(super) async fn beat() {
     }
 }
 
-/// A name that begins with `@` is of the abstract namespace.
+/// Connects to the socket. A name that starts with `@` is in the abstract namespace.
 fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(abstracted) => SocketAddr::from_abstract_name(abstracted)?,

@@ -1,4 +1,4 @@
-//! `ClientCertificateExpiring`: the kubelet's proof of who it is comes to its end, and nobody has renewed it.
+//! `ClientCertificateExpiring`: the client certificate of the kubelet expires soon, and nobody has renewed it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::observation::Credential;
 use crate::reason::ConditionReason;
 use crate::thresholds::Confirm;
 
-/// A kubelet that starts late, or a machine that was suspended, renews its certificate at once.
+/// A kubelet that starts late, or on a machine that was suspended, renews its certificate at once.
 const CONFIRM: Confirm = Confirm::new("clientCertificateExpiring", 3, 45, 1800);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -19,20 +19,21 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     condition: Some(ConditionType::ClientCertificateValid),
     lasting: true,
     time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
-    // High once the kubelet cannot prove who it is.
+    // The severity is High once the kubelet cannot prove its identity.
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::Medium, SubjectKind::Kubelet)
 };
 
-/// Share of its life, in percent, from which on a certificate is overdue. Kubelets renew theirs when 10 to 30 % are left.
+/// Share of its lifetime, in percent, below which a certificate is overdue. Kubelets renew theirs when 10 to 30 % are left.
 const OVERDUE: u32 = 5;
-/// Longest such time. One that nobody renews lives for years, and is due some day by hand.
+/// Longest remaining time that counts as overdue. A certificate that nobody renews automatically is valid for years, and a person
+/// renews it some day.
 const LONGEST: Duration = Duration::from_hours(14 * 24);
-/// There is one on a node.
+/// A node has one kubelet.
 const KEY: &str = "kubelet";
 
-/// Whether the certificate is overdue. What counts here is the wall clock, for us as for the kubelet and the API server.
+/// Detects an overdue certificate. The wall clock counts here, for the probe as for the kubelet and the API server.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::ClientCertificateExpiring;
     let (disks, looked) = match answer(&seen.disks, seen.now, "the kubelet's certificate", STALE) {

@@ -1,4 +1,4 @@
-//! `ClockUnsynchronised`: the node's clock and the API server's are far apart.
+//! `ClockUnsynchronised`: the clock of the node and the clock of the API server differ too much.
 
 use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
@@ -6,11 +6,11 @@ use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
 use crate::finding::{CLOCK_STALE, Check, Component, Findings, Verdict, answer};
 use crate::thresholds::{Bound, Confirm};
 
-/// Three reports. A clock that is set by hand, or that a machine finds when it wakes, is put right within minutes.
+/// Three reports. A clock that a person sets by hand, or that is wrong when a machine wakes, is corrected within minutes.
 const CONFIRM: Confirm = Confirm::new("clockUnsynchronised", 3, 60, 600);
 
-/// How far the node's clock may be from the API server's. Kubelets renew a lease of 40 s by the clock, and tokens and
-/// certificates count from the second in which they are made.
+/// Largest allowed difference between the clock of the node and the clock of the API server. Kubelets renew a lease of 40 s by
+/// the clock. Tokens and certificates are valid from the second in which they are made.
 const SKEW: Bound = Bound::new("clockSkew", 30).range(3, 10);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -23,14 +23,14 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Host)
 };
 
-/// There is one on a node.
+/// A node has one clock.
 const KEY: &str = "clock";
 
-/// What counts as far apart is certain, whatever the answer took; what counts as near is so even at the worst. Between
-/// the two a fault that stands is kept, and none begins.
+/// Detects a clock that differs. "Too far" is certain, however long the answer took. "Near" holds even in the worst case. Between
+/// the two, an existing fault stays and no new fault begins.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::ClockUnsynchronised;
-    // One comes with each report, so at rest every five minutes.
+    // Each report brings one reading of the clock, so at rest one arrives every five minutes.
     let (clock, looked) = match answer(&seen.clock, seen.now, "the API server's clock", CLOCK_STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),

@@ -1,4 +1,4 @@
-//! `ContainerStuck`: a container that neither starts nor goes: its removal has failed, or its start came to no end.
+//! `ContainerStuck`: a container that neither starts nor goes away. Its removal has failed, or its start does not complete.
 
 use std::time::Duration;
 
@@ -13,9 +13,8 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
-/// A kubelet starts a container that it has made within seconds, or makes another one within minutes.
-/// A removal that Docker calls failed does not go on by itself; the kubelet tries again every minute, and a mount that
-/// is busy may be let go of within those.
+/// A kubelet starts a container that it has made within seconds, or makes another one within minutes. A removal that Docker calls
+/// failed does not continue by itself. The kubelet tries again every minute, and a busy mount may be released within that time.
 const CONFIRM: Confirm = Confirm::new("containerStuck", 3, 30, 600);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -25,7 +24,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Container)
 };
 
-/// A container is made and started within seconds: one that is caught in between is nothing.
+/// A container is made and started within seconds. One that a check finds in between is no fault.
 const IN_BETWEEN: Duration = Duration::from_mins(1);
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
@@ -89,16 +88,16 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             };
             found(container, impact, in_between(container, how));
         } else if lists.unfinished.get(&container.id).is_some_and(|since| *since < IN_BETWEEN) {
-            // A probe that has just begun does not know for how long. One that was given up is clean.
+            // A probe that has just begun does not know since when. A container that was given up is clean.
             coverage.named.insert(container.id.clone(), Verdict::undecided("it may be on its way"));
         }
     }
     findings.cover(kind, coverage);
 }
 
-/// What keeps a container that neither runs nor has ended, and that its kubelet would not leave so. A created one that is
-/// not the newest of its name was given up, and is kept as the last dead instance; one without a ready sandbox is on its
-/// way out, or an orphan.
+/// What blocks a container that neither runs nor has ended, and that its kubelet would not leave in this state. A created
+/// container that is not the newest of its name was given up: the kubelet keeps it as the last dead instance. A container without
+/// a ready sandbox is about to be removed, or is an orphan.
 fn unfinished(container: &ContainerSeen, lists: &ListRound) -> Option<&'static str> {
     container.pod.as_ref()?;
     lists.unfinished.get(&container.id).filter(|since| **since >= IN_BETWEEN)?;
@@ -112,7 +111,7 @@ fn unfinished(container: &ContainerSeen, lists: &ListRound) -> Option<&'static s
     }
 }
 
-/// Whether its kubelet has made no other one of its name since.
+/// Whether the kubelet has since made no other container of this name.
 fn is_newest(container: &ContainerSeen, lists: &ListRound) -> bool {
     !lists.containers.iter().any(|other| {
         other.name == container.name && other.attempt > container.attempt && pod_uid(other) == pod_uid(container)
@@ -129,8 +128,8 @@ fn in_between(container: &ContainerSeen, how: &str) -> (String, Vec<String>) {
     (format!("{who} stays {how}"), vec![line])
 }
 
-/// Docker goes on calling a removal that has failed `removing` in its list; asked by id it says `dead`, and the cause. Only
-/// both together are a sign: a large container may well take long to remove.
+/// Docker still calls a failed removal `removing` in its list. Asked by id, it says `dead` and names the cause. Only both
+/// together are a sign: the removal of a large container may take long.
 fn failed(removal: &RemovalSeen, cause: &str) -> (String, Vec<String>) {
     let container = &removal.container;
     let who = format!("container {}{}", bounded(&container.name, 63), of_pod(container.pod.as_ref()));

@@ -1,4 +1,4 @@
-//! `DbusUnresponsive`: systemd gives no answer over the node's system bus.
+//! `DbusUnresponsive`: systemd does not answer on the system bus of the node.
 
 use super::spec::{ByDaemon, FaultSpec};
 use crate::condition_type::ConditionType;
@@ -9,7 +9,7 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
-/// systemd is busy for a minute at boot, and while it takes in hundreds of mounts at once.
+/// systemd is busy for a minute at boot, and while it processes hundreds of mounts at once.
 const CONFIRM: Confirm = Confirm::new("dbusUnresponsive", 3, 45, 180).may_be_slow();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -18,14 +18,14 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     lasting: true,
     time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     restart_harms: |fault| {
-        // High where it gives no answer. An error does not keep root from another way.
+        // The severity is High where systemd does not answer. After an error, root can still use another way.
         let silent = fault.severity >= Severity::High;
         ByDaemon { kubelet: silent, runtime: silent }
     },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Host)
 };
 
-/// There is one on a node.
+/// A node has one systemd.
 const KEY: &str = "systemd";
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
@@ -57,7 +57,8 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             subject: Subject::named(SubjectKind::Process, KEY),
             severity: if hangs { Severity::High } else { Severity::Medium },
             message: message.to_owned(),
-            // runc and systemctl, as root, go to systemd itself where the bus gives an error; they wait where it gives nothing.
+            // As root, runc and systemctl connect to systemd directly where the bus returns an error. They wait where it returns
+            // nothing.
             impact: if hangs {
                 "a kubelet or runtime that has systemd make its control groups (cgroupDriver: systemd) starts and ends no \
                  container, and a restart of either would wait"

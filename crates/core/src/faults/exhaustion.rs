@@ -1,4 +1,4 @@
-//! `PidExhaustion` and `FdExhaustion`: what the kernel gives in numbers, and is about to give no more of.
+//! `PidExhaustion` and `FdExhaustion`: a limited resource of the kernel is about to run out.
 
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy};
 use crate::condition_type::ConditionType;
@@ -8,10 +8,10 @@ use crate::observation::{HostSeen, LimitSeen, Observations, Owner, Usage};
 use crate::reason::ConditionReason;
 use crate::thresholds::{Confirm, Confirmation};
 
-/// An aborted fork storm or a burst of starts is over within a minute.
+/// A fork storm that was aborted, or a burst of starts, is over within a minute.
 const CONFIRM_PIDS: Confirm = Confirm::new("pidExhaustion", 3, 30, 120);
 
-/// The same of open files.
+/// The same for open files.
 const CONFIRM_FILES: Confirm = Confirm::new("fdExhaustion", 3, 30, 120);
 
 pub(super) const PIDS: FaultSpec = FaultSpec {
@@ -19,12 +19,13 @@ pub(super) const PIDS: FaultSpec = FaultSpec {
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
     time_to_confirm: |of| of.confirm(&CONFIRM_PIDS).usual_time(),
-    // Neither comes up where it is refused threads half-way.
+    // Neither the kubelet nor the runtime starts where the kernel refuses threads during the start.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Host)
 };
 
-/// Of `FdExhaustion`. A daemon that leaks open files is freed of them by its restart; where the node has none left, it does not come up.
+/// The spec of `FdExhaustion`. A restart frees the open files that a daemon leaks. Where the node has none left, the daemon does
+/// not start.
 pub(super) const FILES: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM_FILES],
     condition: Some(ConditionType::HostHealthy),
@@ -45,13 +46,14 @@ pub(super) const FILES: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Host)
 };
 
-/// Share of a limit, in percent, from which it is about to run out. What needs a few at a time is refused some by then, and
-/// starts of containers come in dozens of threads each.
+/// Share of a limit, in percent, from which it is about to run out. By then the kernel refuses some requests for several at once.
+/// Each start of a container needs dozens of threads.
 pub const SICK: u8 = 90;
-/// Share below which it is well. In between nothing is said, so that a number at the edge is not told again and again.
+/// Share below which the resource is healthy. In between the probe reports nothing, so that a number at the edge is not reported
+/// again and again.
 const WELL: u8 = 80;
 
-/// Processes and threads: all count alike.
+/// Detects the exhaustion of process ids. Processes and threads count alike.
 pub(super) fn pids(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let subject = Limit {
         kind: FaultType::PidExhaustion,
@@ -64,7 +66,7 @@ pub(super) fn pids(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut F
     limit(&subject, seen, findings);
 }
 
-/// Open files.
+/// Detects the exhaustion of open files.
 pub(super) fn files(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let subject = Limit {
         kind: FaultType::FdExhaustion,
@@ -106,7 +108,7 @@ fn limit(limit: &Limit, seen: &Observations, findings: &mut Findings) {
                 Verdict::unknown(ConditionReason::CheckFailed, &detail)
             }
         };
-        // Two daemons may have one name: the better verdict hides nothing of the other.
+        // Two daemons may have one name. A clean verdict on one must not hide the verdict on the other.
         let is_clean = matches!(verdict, Verdict::Clean { .. });
         if !is_clean || !coverage.named.contains_key(owner.key()) {
             coverage.named.insert(owner.key().to_owned(), verdict);

@@ -1,4 +1,4 @@
-//! `ExitedContainerBacklog`: ended containers that nobody removes, until nobody can list them any more.
+//! `ExitedContainerBacklog`: nobody removes ended containers, until nobody can list them any more.
 
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
@@ -16,18 +16,18 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     condition: Some(ConditionType::SandboxesConsistent),
     lasting: true,
     time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
-    // High once the kubelet cannot read the list any more.
+    // The severity is High once the kubelet cannot read the list any more.
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     remedy: Remedy::NONE,
     ..FaultSpec::new(FaultGroup::Runtime, Severity::Medium, SubjectKind::Runtime)
 };
 
-/// Size of an answer, in bytes, from which it is on its way to the wall: half of what the kubelet and the runtimes let pass.
-/// A container takes some 900 bytes: a healthy node is far below a tenth of this.
+/// Size of an answer, in bytes, from which it approaches the limit: half of what the kubelet and the runtimes accept. A container
+/// takes some 900 bytes, so a healthy node is far below a tenth of this.
 const LARGE: usize = 8 << 20;
-/// It is well again below this; in between nothing is said.
+/// Size below which the lists are healthy again. In between the probe reports nothing.
 const WELL: usize = 6 << 20;
-/// The lists are one.
+/// The lists count as one object.
 const KEY: &str = "lists";
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
@@ -73,7 +73,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     findings.undecided(kind, KEY, looked, "the runtime's lists are large");
 }
 
-/// A list may be large by what runs, too: pods may have long annotations.
+/// Whether most entries have ended. A list may also be large because of what runs: pods may have long annotations.
 fn is_mostly_ended(round: &ListRound) -> bool {
     let containers = round.containers.iter().filter(|container| container.state == ContainerState::Exited).count();
     let sandboxes = round.sandboxes.iter().filter(|sandbox| !sandbox.ready).count();

@@ -10,11 +10,11 @@ use crate::observation::{DisksSeen, FilesystemSeen, Space};
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Thresholds};
 
-/// The kubelet frees a full disk by itself, if it can: it looks every 10 s for pods to evict, every minute for ended
-/// containers and every 5 min for images.
+/// The kubelet frees a full disk by itself, if it can. It checks every 10 s for pods to evict, every minute for ended containers
+/// and every 5 min for images.
 const CONFIRM_FULL: Confirm = Confirm::new("diskFull", 5, 45, 600);
 
-/// A file system that has turned read-only stays so; people remount one for a moment.
+/// A file system that has turned read-only stays read-only. A person may remount one for a moment.
 const CONFIRM_READ_ONLY: Confirm = Confirm::new("readOnlyFilesystem", 3, 30, 120);
 
 pub(super) const READ_ONLY: FaultSpec = FaultSpec {
@@ -22,7 +22,7 @@ pub(super) const READ_ONLY: FaultSpec = FaultSpec {
     condition: Some(ConditionType::StorageReady),
     lasting: true,
     time_to_confirm: |of| of.confirm(&CONFIRM_READ_ONLY).usual_time(),
-    // Neither comes up where it cannot write.
+    // Neither the kubelet nor the runtime starts where it cannot write.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::Critical, SubjectKind::Filesystem)
 };
@@ -32,20 +32,20 @@ pub(super) const FULL: FaultSpec = FaultSpec {
     condition: Some(ConditionType::StorageReady),
     lasting: true,
     time_to_confirm: |of| of.confirm(&CONFIRM_FULL).usual_time(),
-    // The runtime's databases break on a full disk.
+    // The databases of the runtime break on a full disk.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Filesystem)
 };
 
-/// What is left of a full one is less than a hundredth, and less than this. The kubelet evicts pods from a tenth on: where it
-/// could free anything, it never comes to this.
+/// A full file system has less than a hundredth left, and fewer bytes than this. The kubelet evicts pods from a tenth on: where
+/// it can free anything, a file system never becomes this full.
 const FULL_BYTES: u64 = 256 << 20;
-/// The same of inodes.
+/// The same for inodes.
 const FULL_INODES: u64 = 1000;
-/// A full one is well again when this many times as much is left; in between nothing is said.
+/// A full file system is healthy again when this many times as much is left. In between the probe reports nothing.
 const WELL: u64 = 2;
 
-/// File systems with next to nothing left. One that takes no writes anyway is another fault.
+/// Detects file systems with almost nothing left. One that accepts no writes for another reason is another fault.
 pub(super) fn full(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::DiskFull;
     let (disks, looked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
@@ -103,7 +103,7 @@ fn full_filesystem<'a>(
     }
 }
 
-/// File systems that take no writes, by the word of the kernel. Nothing is written to try.
+/// Detects file systems that accept no writes, as the kernel reports it. The probe does not write to try.
 pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::ReadOnlyFilesystem;
     let (disks, looked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
@@ -135,7 +135,7 @@ pub(super) fn read_only(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
     findings.cover(kind, coverage);
 }
 
-/// What is not in sight any more is clean only where everything was in sight.
+/// A file system that is not visible any more is clean only if the check saw all file systems.
 fn others(disks: &DisksSeen, looked: Duration) -> Verdict {
     Verdict::clean_unless(disks.unseen.as_deref(), looked)
 }

@@ -1,4 +1,4 @@
-//! `FrozenCgroup`: a container that is being made, and is frozen in the middle of it.
+//! `FrozenCgroup`: a container that is frozen while the runtime creates it.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm};
 
-/// Three checks at a container that has been in the making for [`AGE`] and is frozen. Runtimes freeze a running
-/// container for milliseconds while they update it, people pause one for long; nobody freezes one that does not run
-/// yet.
+/// Three checks of a container whose creation has taken [`AGE`] and that is frozen. Runtimes freeze a running container for
+/// milliseconds while they update it. A person may pause a running container for long. Nobody freezes a container that does not
+/// run yet.
 const CONFIRM: Confirm = Confirm::new("frozenCgroup", 3, 20, 60);
 
-/// Age from which the first process of a container that is being made counts as stuck, where it is frozen.
+/// Age from which the first process of a container that is being created counts as stuck, if it is frozen.
 const AGE: Bound = Bound::new("frozenInitAge", 60);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -24,16 +24,16 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
     time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
-    // It outlives the runtime as a leftover that does not answer.
+    // The frozen process outlives the runtime as a leftover that does not answer.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPod,
     remedy: Remedy { fewer_pods: NOT_WORSE, ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
-/// Containers whose first process is still the runtime's own (`runc init`), and whose control group is frozen. Of a container
-/// that runs, a freeze may be a person's pause; one that does not run yet is paused by nobody, and the call that makes it
-/// waits for ever.
+/// Detects containers whose first process is still the process of the runtime (`runc init`), and whose control group is frozen. A
+/// person may have paused a container that runs. Nobody pauses one that does not run yet, and the call that creates it waits
+/// forever.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::FrozenCgroup;
     let (host, looked) = match answer(&seen.host, seen.now, "control groups", STALE) {

@@ -1,4 +1,4 @@
-//! `HungContainer`: the runtime and its lists answer, the task of a container does not.
+//! `HungContainer`: the runtime and its lists answer, but the task of a container does not.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,24 +18,24 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
-/// Frozen shims never answer again by themselves. Three checks 20 s apart rule out a busy moment; under resource pressure
-/// the probe takes longer where the shim is not stopped, see [`Thresholds::under_pressure`](crate::thresholds::Thresholds::under_pressure).
+/// A frozen shim never answers again by itself. Three checks 20 s apart rule out a busy moment. Under resource pressure the probe
+/// takes longer if the shim is not stopped, see [`Thresholds::under_pressure`](crate::thresholds::Thresholds::under_pressure).
 pub const CONFIRM: Confirm = Confirm::new("hungContainer", 3, 20, 40).may_be_slow();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
     condition: Some(ConditionType::ContainersResponsive),
     time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
-    // The kubelet asks every container at its start and waits for each that does not answer; the runtime leaves the shim behind.
+    // At its start the kubelet asks every container and waits for each that does not answer. The runtime leaves the shim behind.
     restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
     holds: Holds::OwnPod,
     remedy: Remedy { hung_process: Ok(Role::Shim), new_boot: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
-/// Everything that stands behind one shim: on containerd one shim carries a whole pod, so one deaf shim is
-/// one fault, however many containers it has. With Docker each container and each sandbox stands alone, with CRI-O each
-/// container; its sandboxes answer to another question.
+/// Everything that one shim serves. With containerd one shim serves a whole pod, so one unresponsive shim is one fault, however
+/// many containers it has. With Docker each container and each sandbox is a group of its own. With CRI-O each container is, and
+/// its sandboxes answer to another question.
 struct Group<'a> {
     /// The id that the shim serves.
     id: &'a str,
@@ -57,14 +57,14 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
         return findings.blind(FaultType::HungContainer, verdict);
     }
     let groups = groups(lists, seen.kind);
-    // An object that is in no list, or has ended, hangs no more.
+    // A container or sandbox that is in no list, or has ended, does not hang any more.
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
     for group in groups.values() {
         judge(group, seen, confirm, findings, &mut coverage);
     }
     if seen.kind == RuntimeKind::CriO {
-        // Since 1.18 it answers for a running container without a look at what holds that one. What stands in no list any
-        // more, or answers after it has hung, is clean all the same.
+        // Since 1.18 CRI-O answers for a running container without a check of what blocks it. A container that is in no list any
+        // more, or that answers after it has hung, is clean all the same.
         let detail = "CRI-O answers from its memory, whatever blocks a container";
         coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CheckFailed, detail));
     }
@@ -97,20 +97,20 @@ fn groups(lists: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, Group<'_>> {
     groups
 }
 
-/// What the tasks of one group said.
+/// What the tasks of one group answered.
 #[derive(Default)]
 struct Answers<'a> {
     /// Age up to which an answer counts.
     max_age: Duration,
-    /// Silent tasks, with the moment of the look; `None` = the call is still out.
+    /// Silent tasks, with the moment of the check; `None` = the call has not returned.
     silent: Vec<(&'a str, Option<Duration>)>,
-    /// From when on the newest silent look shows the silence.
+    /// From when on the newest silent check shows the silence.
     silent_since: Option<Duration>,
     /// The oldest of the good answers.
     answered: Option<Duration>,
     /// The newest answer of the shim itself.
     newest: Option<Duration>,
-    /// Docker has answered, which says nothing of the shim.
+    /// Docker has answered. That answer proves nothing about the shim.
     by_daemon: bool,
     unasked: usize,
     /// Why a task could not be asked.
@@ -124,7 +124,7 @@ impl<'a> Answers<'a> {
             answers.take(id, seen.tasks.get(id), seen.now, true);
         }
         if group.ready {
-            // The sandbox's own task is asked only where something points at it.
+            // The probe asks the task of the sandbox only if something points at it.
             answers.take(group.sandbox_id, seen.tasks.get(group.sandbox_id), seen.now, group.running.is_empty());
         }
         answers
@@ -164,7 +164,7 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// The newest look at a silent task.
+    /// The newest check of a silent task.
     fn newest_silence(&self) -> Option<Duration> {
         self.silent.iter().filter_map(|(_, looked)| *looked).max()
     }
@@ -180,7 +180,7 @@ fn judge(
     let key = key(group);
     let answers = Answers::of(group, seen, findings.task_max_age);
     let shim = shim_of(group, &answers, seen);
-    // A shim that has answered after it was seen stopped is stopped no more.
+    // A shim that has answered after a check saw it stopped is not stopped any more.
     let stopped = shim.filter(|(process, looked)| process.state == 'T' && answers.newest < Some(*looked));
     findings.unasked += answers.unasked;
     if answers.silent.is_empty() && stopped.is_none() {
@@ -194,7 +194,7 @@ fn judge(
             );
             Verdict::unknown(ConditionReason::Stale, &detail)
         } else {
-            // A ready sandbox with nothing in it has no task that anyone waits for.
+            // Nobody waits for a task of a ready sandbox without containers.
             answers.answered.map_or_else(|| coverage.others.clone(), |looked| Verdict::Clean { looked })
         };
         for container in group.running.iter().filter(|container| !seen.tasks.contains_key(&container.id)) {
@@ -218,8 +218,8 @@ fn judge(
     findings.sightings.push(beside_monitor(sighting, group, seen));
 }
 
-/// The moment of the look behind a sighting. A stopped process cannot answer, and a call that is still out
-/// is still unanswered: for both, host evidence read now is a look of now. A silent answer is as old as it is.
+/// The moment of the check behind a sighting. A stopped process cannot answer, and a call that has not returned is still
+/// unanswered. For both, host evidence that is read now counts as a check of now. A silent answer keeps its own age.
 fn look_time(answers: &Answers<'_>, processes: Option<Duration>, stopped: bool, now: Duration) -> Duration {
     let out = answers.silent.iter().any(|(_, looked)| looked.is_none());
     let host = processes.filter(|_| stopped || out);
@@ -231,14 +231,14 @@ fn key(group: &Group<'_>) -> String {
     format!("{uid}/{}", group.id)
 }
 
-/// The shim behind a group: as a rule it serves the sandbox's id with containerd, one container's with Docker.
+/// The shim behind a group. As a rule it serves the id of the sandbox with containerd, and of one container with Docker.
 fn shim_of<'a>(
     group: &Group<'_>,
     answers: &Answers<'_>,
     seen: &'a Observations,
 ) -> Option<(&'a ProcessSeen, Duration)> {
     let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE).ok()?;
-    // Of two that serve one id the stopped one is what holds it up, in whatever order they were read.
+    // If two shims serve one id, the stopped one blocks it, in whatever order they were read.
     let serves = |wanted: &str| {
         let shims =
             table.processes.iter().filter(|process| matches!(&process.part, Part::Shim { id, .. } if id == wanted));
@@ -251,8 +251,8 @@ fn shim_of<'a>(
     serves(group.id).or_else(by_container).map(|process| (process, looked))
 }
 
-/// With CRI-O: as its process beside the container is seen. It is named, and nothing ends it: what would is not known well
-/// enough.
+/// Adds the monitor process (`conmon`) of the container to the sighting, with CRI-O. The fault names the process, and no action
+/// ends it: what an action would cause is not known well enough.
 fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations) -> Sighting {
     let table = answer(&seen.processes, seen.now, "processes", STALE).ok().filter(|_| seen.kind == RuntimeKind::CriO);
     let mut processes = table.iter().flat_map(|(table, _)| &table.processes);
@@ -265,7 +265,7 @@ fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations
     Sighting { evidence: evidence(sighting.evidence), ..sighting }
 }
 
-/// A debugger or a signal holds it, not a lack of time.
+/// Whether a debugger or a signal stops the process. A lack of time does not.
 const fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't')
 }
@@ -303,7 +303,7 @@ fn tell(
             _ => "; its shim was not found among the processes".to_owned(),
         },
         |process| match (kind, process.state) {
-            // What holds a lock in Docker may be its shim, a mount, or Docker itself.
+            // The lock in Docker may be held by its shim, by a mount or by Docker itself.
             (RuntimeKind::Docker, state) if state != 'T' => format!("; its shim is {}", describe(process)),
             _ => format!("; blocked by {}", describe(process)),
         },
@@ -316,7 +316,7 @@ fn tell(
         format!("the shim of {who}{pod} is stopped; its task is being asked{because}")
     };
     let question = |answered: bool| match kind {
-        // What Docker does not answer stays out; the containerd behind it gives up after 2 s.
+        // A call that Docker does not answer does not return. The containerd behind Docker gives up after 2 s.
         RuntimeKind::Docker if !answered => "inspect",
         RuntimeKind::CriO => "ContainerStatus",
         _ => "Tasks/Get",

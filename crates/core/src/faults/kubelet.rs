@@ -1,4 +1,4 @@
-//! `KubeletDown` and `KubeletCrashLoop`: whether a kubelet works on this node, and goes on working.
+//! `KubeletDown` and `KubeletCrashLoop`: whether a kubelet works on this node, and whether it keeps working.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
 
-/// No kubelet completes a start.
+/// Confirms that no kubelet completes a start.
 pub(super) const CONFIRM_DOWN: Confirm = Confirm::new("kubeletDown", 3, 10, 60).may_be_slow();
 
-/// Three checks 20 s apart at a count that has been reached already.
+/// Three checks 20 s apart of a count that is already reached.
 const CONFIRM_CRASH_LOOP: Confirm = Confirm::new("kubeletCrashLoop", 3, 20, 60);
 
-/// A kubelet counts as started when it answers `/healthz` and is at least this old (one that dies at
-/// start answers for a moment too).
+/// A kubelet counts as started when it answers `/healthz` and is at least this old. A kubelet that dies at start answers for a
+/// moment too.
 pub const START_AGE: Bound = Bound::new("kubeletStartAge", 20).fixed();
 
-/// Kubelets that complete their start, within [`CRASH_LOOP_WINDOW`], from which it is a loop. Few people
-/// restart one by hand more than five times in half an hour; one that dies every minute gets there in six.
+/// Number of kubelets that complete their start within [`CRASH_LOOP_WINDOW`] from which it is a crash loop. Few people restart a
+/// kubelet by hand more than five times in half an hour. A kubelet that dies every minute reaches this number in six minutes.
 pub const CRASH_LOOP_STARTS: u32 = 6;
 
-/// The time within which they count.
+/// The time within which the starts count.
 pub const CRASH_LOOP_WINDOW: Duration = Duration::from_mins(30);
 
-/// A kubelet that lives for so long has left the loop.
+/// A kubelet that lives for this long has left the crash loop.
 pub const CRASH_LOOP_OVER: Duration = Duration::from_mins(10);
 
 pub(super) const DOWN: FaultSpec = FaultSpec {
@@ -55,10 +55,10 @@ pub(super) const CRASH_LOOP: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
 };
 
-/// There is one on a node.
+/// A node has one kubelet.
 pub(super) const KUBELET: &str = "kubelet";
-/// A shim begins so many ticks (1/100 s) after the kubelet, at least, if that has asked for it: what the one before has
-/// asked for may still come.
+/// A shim that the kubelet has asked for begins at least this many ticks (1/100 s) after the kubelet. A shim that the previous
+/// kubelet has asked for may still appear before that.
 const ASKED_BY_IT: u64 = 200;
 
 pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
@@ -77,8 +77,8 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
     let (message, confirm) = match (kubelet.process, kubelet.healthz) {
         (None, _) => ("no kubelet process runs".to_owned(), confirm),
         (Some((_, _, age)), _) if age < thresholds.bound(&START_AGE) => {
-            // It may be on its way up, or one of many that die at start: it takes twice the grace, in which
-            // none completes its start, to tell.
+            // The kubelet may be starting, or be one of many that die at start. Twice the grace period, in which none completes
+            // its start, decides.
             let grace = confirm.grace_period.saturating_mul(2);
             (
                 "a kubelet process has begun, but none has completed its start".to_owned(),
@@ -127,7 +127,7 @@ pub(super) fn down(&Check { seen, known, thresholds, .. }: &Check<'_>, findings:
     findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has completed its start"));
 }
 
-/// Kubelets that come up, each of them, and do not stay. One that never comes up is down.
+/// Detects kubelets that each complete a start and do not stay. A kubelet that never completes a start is down.
 pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::KubeletCrashLoop;
     let (kubelet, looked) = match look(seen, known) {
@@ -162,7 +162,7 @@ pub(super) fn crash_loop(&Check { seen, known, thresholds, .. }: &Check<'_>, fin
     findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, "no kubelet has stayed for long"));
 }
 
-/// The last look at the kubelet. None in a table that may not be the node's means nothing.
+/// The last check of the kubelet. No kubelet in a process table that may not be the table of the node proves nothing.
 fn look(seen: &Observations, known: Known) -> Result<(&KubeletSeen, Duration), Verdict> {
     let (kubelet, looked) = answer(&seen.kubelet, seen.now, "the kubelet", STALE)?;
     if kubelet.process.is_none() {
@@ -182,7 +182,7 @@ fn started(kubelet: &KubeletSeen, thresholds: &Thresholds) -> Option<bool> {
     }
 }
 
-/// Whether the shim of a pod's sandbox is younger than the kubelet: then that has come to the end of its start.
+/// Whether the shim of a pod's sandbox is younger than the kubelet. If so, the kubelet has completed its start.
 fn creates_pods(kubelet: &KubeletSeen, seen: &Observations) -> bool {
     let (Some((_, began, _)), Ok((table, _)), Ok((lists, _))) = (kubelet.process, processes(seen), lists(seen)) else {
         return false;

@@ -1,11 +1,11 @@
-//! `SyncLoopStalled` and `PlegSlow`: a kubelet that runs, is called Ready, and does not get on with its pods. Both show at
-//! its own port only.
+//! `SyncLoopStalled` and `PlegSlow`: a kubelet that runs, is called Ready, and makes no progress with its pods. Both faults
+//! appear only at the kubelet's own port.
 //!
 //! ```text
 //! runtime fails ──► relists fail or hang ──► "PLEG is not healthy" ──► the sync loop waits: its check fails, 5 min later
 //! ```
-//! So each of the two is a fault of its own only where nothing to its left explains it. What is explained by something else
-//! is held: neither suspected nor clean.
+//! So each of the two is a fault of its own only if nothing to its left explains it. A fault that something else explains is
+//! undecided: neither suspected nor clean.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::observation::{Observations, PortSeen};
 use crate::reason::ConditionReason;
 use crate::thresholds::{Bound, Confirm, Confirmation, Thresholds};
 
-/// The kubelet's own check waits five minutes already, and by its monotonic clock.
+/// The kubelet's own check already waits five minutes, and uses the monotonic clock.
 const CONFIRM_SYNC_LOOP: Confirm = Confirm::new("syncLoopStalled", 3, 45, 120);
 
-/// One call of the kubelet to its runtime may take two minutes, and then its next look at its pods is quick again.
+/// One call of the kubelet to its runtime may take two minutes. The next relist is then fast again.
 const CONFIRM_PLEG: Confirm = Confirm::new("plegSlow", 5, 45, 300);
 
-/// From which time on one look of the kubelet at its pods is slow. Ordinary ones take well under a second, every
-/// second; with many hundred containers they were seen to take tens of seconds.
+/// Duration from which one relist of the kubelet is slow. Ordinary relists take well under a second, every second. With many
+/// hundred containers, relists of tens of seconds were observed.
 const SLOW_RELIST: Bound = Bound::new("slowRelist", 30);
 
 pub(super) const SYNC_LOOP: FaultSpec = FaultSpec {
@@ -56,16 +56,16 @@ pub(super) const PLEG: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Kubelet, Severity::High, SubjectKind::Kubelet)
 };
 
-/// How the kubelet's looks at its pods go.
+/// The state of the kubelet's relists.
 enum Relists {
     Fine,
-    /// In words.
+    /// The evidence, in words.
     Slow(Vec<String>),
     /// Neither slow nor fine, or not known.
     Undecided(Verdict),
 }
 
-/// The newest look at the port, if it is no older than this.
+/// The newest check of the port, if it is no older than `stale`.
 fn asked(seen: &Observations, stale: Duration) -> Result<(&PortSeen, Duration), Verdict> {
     answer(&seen.port, seen.now, "the kubelet's own port", stale)
 }
@@ -92,7 +92,7 @@ pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
         Err(verdict) => return findings.blind(kind, verdict),
     };
     match &port.sync_loop {
-        // Its check passes also while the loop has not begun: relists begin with it.
+        // The kubelet's check also passes while the loop has not begun. Relists begin with the loop.
         Ok(true) if port.relists.as_ref().is_ok_and(|relists| relists.begun) => {
             return findings.blind(kind, Verdict::Clean { looked });
         }
@@ -104,7 +104,7 @@ pub(super) fn sync_loop(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
         Err(why) => return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why)),
         Ok(false) => {}
     }
-    // What is sick is looked at again within a minute: an old word on it says nothing of the runtime beside it now.
+    // The probe checks a faulty port again within a minute. An old answer proves nothing about the runtime now.
     if let Err(verdict) = asked(seen, STALE) {
         return findings.blind(kind, verdict);
     }
@@ -175,7 +175,8 @@ fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Rel
         Ok(relists) => relists,
         Err(why) => return Relists::Undecided(Verdict::unknown(ConditionReason::CheckFailed, why)),
     };
-    // With events it looks every five minutes only, and sets the moment of its last list to now whenever it is asked.
+    // With evented PLEG the kubelet relists only every five minutes, and sets the moment of its last list to now whenever it is
+    // asked.
     let evented =
         seen.kubelet.value().and_then(|kubelet| kubelet.settings).is_some_and(|settings| settings.evented_pleg);
     let slow = thresholds.bound(&SLOW_RELIST);
@@ -186,7 +187,7 @@ fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Rel
     if !evented && relists.idle >= slow {
         evidence.push(format!("none has ended for more than {} s", steps(relists.idle, slow)));
     }
-    // That moment is told by the sync loop itself: one that stands still leaves it as it is.
+    // The sync loop itself reports that moment. A loop that stands still does not change it.
     let unmoved = relists.unmoved.filter(|unmoved| *unmoved >= slow && port.sync_loop == Ok(true) && !evented);
     if let Some(unmoved) = unmoved {
         evidence.push(format!("its last good list was begun more than {} s ago", steps(unmoved, slow)));
@@ -199,13 +200,13 @@ fn relists(seen: &Observations, port: &PortSeen, thresholds: &Thresholds) -> Rel
     }
 }
 
-/// In whole steps, so that a report does not change with each look.
+/// A duration in whole steps, so that a report does not change with each check.
 fn steps(time: Duration, step: Duration) -> u64 {
     let step = step.as_secs().max(1);
     time.as_secs() / step * step
 }
 
-/// What of the runtime explains it, if anything may.
+/// What in the runtime explains the fault, if anything may.
 fn of_the_runtime(seen: &Observations) -> Option<&'static str> {
     if answer(&seen.runtime, seen.now, "the runtime", STALE).is_err() {
         return Some("the runtime does not answer, or nobody could ask it");

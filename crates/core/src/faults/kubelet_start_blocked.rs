@@ -1,16 +1,16 @@
-//! `KubeletStartBlocked`: the kubelet runs and its start does not come to an end. The controller finds it.
+//! `KubeletStartBlocked`: the kubelet runs and does not complete its start. The controller finds it.
 
 use std::time::Duration;
 
 use super::spec::{ByDaemon, FaultSpec, NO_RESTART, Remedy, ShowsIn};
 use crate::fault::{FaultGroup, Severity, SubjectKind};
 
-/// Age from which a kubelet should have written its node's status, or have completed its start by its own word. It
-/// writes within seconds, and tries again every ten when the API server does not answer.
+/// Age from which a kubelet should have written the status of its node, or have reported itself that its start is complete. It
+/// writes within seconds, and tries again every ten seconds when the API server does not answer.
 pub const AGE: Duration = Duration::from_secs(90);
 
-/// For how long the controller itself must have seen that: after an outage of the API server all news come at once,
-/// and in any order.
+/// For how long the controller itself must have seen the unfinished start. After an outage of the API server all updates arrive
+/// at once, and in any order.
 pub const SEEN: Duration = Duration::from_mins(1);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {

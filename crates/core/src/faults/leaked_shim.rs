@@ -1,4 +1,4 @@
-//! `LeakedShim`: a shim that is left over when its sandbox is gone.
+//! `LeakedShim`: an orphan shim, whose sandbox is gone.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::reason::ConditionReason;
 use crate::text::{bounded, is_full_id};
 use crate::thresholds::{Bound, Confirm, Thresholds};
 
-/// A shim outlives its objects for seconds while they are deleted; three rounds 30 s apart.
+/// Three rounds 30 s apart. A shim outlives what it serves for seconds during a deletion.
 const CONFIRM: Confirm = Confirm::new("leakedShim", 3, 30, 60).may_be_slow();
 
-/// Age from which a shim that runs and whose task containerd does not know counts as left over. Kubelets wait
-/// up to four minutes for a sandbox to be made, and that of a VM may have no child for long. A stopped shim
-/// is no start under way, whatever its age.
+/// Age from which a running shim, whose task containerd does not know, counts as an orphan. Kubelets wait up to four minutes for
+/// the creation of a sandbox, and the shim of a VM sandbox may have no child for long. In a stopped shim no start is in progress,
+/// whatever its age.
 pub const AGE: Bound = Bound::new("leakedShimAge", 300).waits_for_kubelet();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -35,8 +35,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Shim)
 };
 
-/// Shims that nothing needs. With Docker only one whose container or sandbox is listed counts, and only while it is
-/// stopped: the lists hold the kubelet's containers alone, and people who start their own on that node have shims too.
+/// Detects shims that nothing needs. With Docker a shim counts only if its container or sandbox is listed, and only while it is
+/// stopped. The lists contain only the kubelet's containers, and containers that a person starts on that node have shims too.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::LeakedShim;
     let lists = lists(seen);
@@ -55,7 +55,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         }
     }
     let both = listed.min(looked_at);
-    // A shim that is no process any more is leaked no more, whatever the lists say.
+    // A shim whose process is gone is not leaked any more, whatever the lists say.
     let mut coverage = Coverage::new(absent(table, looked_at));
     if let Some(process) = table.unproven.iter().find(|process| process.may_be == MayBe::Shim) {
         coverage.others = unproven(process);
@@ -70,7 +70,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
                 coverage.named.insert(id.clone(), Verdict::unknown(ConditionReason::CheckFailed, &detail));
             }
-            // The kubelet's have full ids; a shim of `ctr run` with a name of its own is nobody's leftover.
+            // Shims of the kubelet have full ids. A shim of `ctr run` with a name of its own is no orphan.
             OrphanState::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
                 coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
             }
@@ -94,8 +94,8 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     findings.cover(kind, coverage);
 }
 
-/// CRI-O's processes beside containers that are gone. Only a stopped one is sure to be left over: one that runs ends by itself.
-/// It is named, and nothing ends it.
+/// Detects CRI-O's monitor processes of containers that are gone. Only a stopped one is certainly an orphan: one that runs ends
+/// by itself. The fault names the process, and no action ends it.
 fn leaked_monitors(
     table: &ProcessTable,
     lists: &ListRound,
@@ -121,19 +121,19 @@ fn leaked_monitors(
     findings.cover(FaultType::LeakedShim, coverage);
 }
 
-/// How a shim's id stands in the lists.
+/// What the lists say about the id of a shim.
 enum OrphanState {
-    /// A ready sandbox or a running container is behind it.
+    /// A ready sandbox or a running container belongs to it.
     Needed,
-    /// A container that is created, or of unknown state, is behind it: it may be at work.
+    /// A container that is created, or of unknown state, belongs to it. It may be working.
     Unclear,
-    /// Nothing alive is behind it.
+    /// Nothing alive belongs to it.
     Left,
 }
 
 fn orphan_state(id: &str, lists: &ListRound) -> OrphanState {
     let ready = lists.sandboxes.iter().any(|sandbox| sandbox.ready && sandbox.id == id);
-    // Known only to the second list: it has just come, and its state is not known yet.
+    // Only the second list has the id: it is new, and its state is not known yet.
     let new = lists.sandboxes_again.iter().any(|known| known == id)
         && !lists.sandboxes.iter().any(|sandbox| sandbox.id == id);
     let mut unclear = new;
@@ -151,14 +151,14 @@ fn orphan_state(id: &str, lists: &ListRound) -> OrphanState {
     }
 }
 
-/// What tells a shim without use from one whose sandbox is just being made, or that somebody runs by hand.
+/// What distinguishes a shim without use from one whose sandbox is being created, or that a person runs by hand.
 struct Proof {
     line: &'static str,
     looked: Duration,
 }
 
-/// Of a shim that runs, Docker cannot tell whether it still does something; and one whose id is in no list of the
-/// kubelet's containers may serve somebody else's, under a Docker of their own.
+/// Docker cannot report whether a running shim still has work. A shim whose id is in no list of the kubelet's containers may
+/// belong to another Docker that somebody else runs.
 fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Duration) -> Result<Proof, Verdict> {
     let listed = lists.sandboxes.iter().any(|sandbox| sandbox.id == id)
         || lists.containers.iter().any(|container| container.id == id && container.pod.is_some());
@@ -175,7 +175,8 @@ fn docker_proof(process: &ProcessSeen, id: &str, lists: &ListRound, both: Durati
     }
 }
 
-/// A stopped shim serves nobody. One that runs must be older than any start, and its task unknown to containerd.
+/// Proves that a shim is an orphan. A stopped shim serves nobody. A running one must be older than any start takes, and
+/// containerd must not know its task.
 fn proof(
     process: &ProcessSeen,
     id: &str,

@@ -1,4 +1,4 @@
-//! `LostTask`: listed as running, and nothing runs.
+//! `LostTask`: a container is listed as running, and nothing of it runs.
 
 use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
@@ -12,7 +12,7 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
-/// The runtime's list follows the end of a process within a second; a restarted runtime loads its containers first.
+/// The runtime's list follows the end of a process within a second. A restarted runtime first loads its containers.
 const CONFIRM: Confirm = Confirm::new("lostTask", 3, 20, 60).may_be_slow();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -22,10 +22,10 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
-/// Containers that are listed as running, and whose task has ended or is not there. The runtime has missed its end; the
-/// kubelet believes the list and does not start another.
+/// Detects containers that are listed as running, and whose task has ended or does not exist. The runtime has missed the end of
+/// the task. The kubelet believes the list and does not start another container.
 ///
-/// Only a list that was asked for after the task's answer counts: a container that has just ended leaves the list a moment
+/// Only a list that was requested after the answer of the task counts: a container that has just ended leaves the list a moment
 /// later.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::LostTask;
@@ -41,7 +41,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
     }
     let who = if seen.kind == RuntimeKind::Docker { "Docker, asked by id" } else { "containerd" };
-    // That a process is not there means something in the node's own process table only.
+    // A missing process proves something only in the node's own process table.
     let table = processes(seen).map(|_| ());
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
     let max_age = findings.task_max_age;
@@ -67,7 +67,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                     Some(Ok((TaskAnswer::Answered | TaskAnswer::DaemonAnswered, asked))) => {
                         Verdict::Clean { looked: asked }
                     }
-                    // Each has its turn to be asked, and its silence is another fault: no gap of this one.
+                    // The probe asks each task in turn, and a silent task is another fault. This is no gap of this fault.
                     _ => later("it has not answered yet"),
                 };
                 coverage.named.insert(container.id.clone(), verdict);

@@ -1,4 +1,4 @@
-//! `NetworkNotReady`: the runtime says that it has no network for pods.
+//! `NetworkNotReady`: the runtime reports that it has no network for pods.
 
 use super::spec::FaultSpec;
 use crate::condition_type::ConditionType;
@@ -8,7 +8,7 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
-/// A node that has just joined waits for the pod that installs its network plugin, and that for its image.
+/// A node that has just joined waits for the pod that installs its network plugin, and that pod waits for its image.
 const CONFIRM: Confirm = Confirm::new("networkNotReady", 3, 45, 300);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -19,7 +19,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Runtime)
 };
 
-/// There is one network of pods on a node, as far as the runtime knows.
+/// As far as the runtime knows, a node has one pod network.
 const KEY: &str = "network";
 
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {

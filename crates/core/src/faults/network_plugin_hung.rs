@@ -14,11 +14,11 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, Thresholds};
 
-/// Three checks 10 s apart at a plugin that is already older than [`AGE`].
+/// Three checks 10 s apart of a plugin that is already older than [`AGE`].
 const CONFIRM: Confirm = Confirm::new("networkPluginHung", 3, 10, 20).may_be_slow();
 
-/// Age from which a CNI plugin process counts as hung. Ordinary ones take well under a second; the
-/// runtime itself gives up only after minutes.
+/// Age from which a CNI plugin process counts as hung. Ordinary plugins take well under a second. The runtime itself gives up
+/// only after minutes.
 pub const AGE: Bound = Bound::new("networkPluginAge", 60);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -26,14 +26,14 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     bounds: &[&AGE],
     condition: Some(ConditionType::NetworkPluginResponsive),
     time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
-    // It is cut off half-way.
+    // A restart interrupts the plugin half-way.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPodAndWaiters,
     remedy: Remedy { hung_process: Ok(Role::NetworkPlugin), new_boot: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::High, SubjectKind::NetworkPlugin)
 };
 
-/// A plugin process that is older than its bound.
+/// A plugin process that is older than the bound.
 #[derive(Clone, Copy)]
 struct Old<'a> {
     process: &'a ProcessSeen,
@@ -61,7 +61,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     if let Some(process) = table.unproven.iter().find(may_be_old) {
         coverage.others = unproven(process);
     }
-    // Blame may pass from one to another while the same processes hang: none of them is clean before it has ended.
+    // The fault may name one plugin after another while the same processes hang. None of them is clean before it has ended.
     for plugin in &old {
         let detail = format!("{} is old too; another one is blamed", describe(plugin.process));
         for name in plugin.names() {
@@ -75,15 +75,15 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
 }
 
 impl Old<'_> {
-    /// What the fault goes by: the pod it was called for, whose next sandbox meets the same fault, else the sandbox.
-    /// A lock is known only while others wait for it, and names the fault only where nothing else does.
+    /// The key of the fault: the pod that the plugin was called for, whose next sandbox meets the same fault, else the sandbox. A
+    /// lock is known only while others wait for it, so it is the key only if nothing else is known.
     fn key(&self) -> String {
         let lock = || self.holds.first().map(|path| bounded(path, MAX_LINE));
         let of = self.pod_uid.or(self.sandbox_id).map(str::to_owned);
         of.or_else(lock).unwrap_or_else(|| bounded(self.plugin, 64))
     }
 
-    /// Every name by which a look with more or less in sight may have known it.
+    /// Every key under which an earlier or later check may have known the plugin, with more or less visible.
     fn names(&self) -> impl Iterator<Item = String> + '_ {
         let ids = [self.pod_uid, self.sandbox_id].into_iter().flatten().map(str::to_owned);
         let locks = self.holds.iter().map(|path| bounded(path, MAX_LINE));
@@ -101,9 +101,8 @@ fn old_plugin(process: &ProcessSeen, bound: Duration) -> Option<Old<'_>> {
     }
 }
 
-/// Who holds everything up: those that hold a lock and wait for none; else the oldest that waits for none;
-/// else the oldest of all. A plugin that waits for a child of its own is not the one to touch. `old` is
-/// sorted, oldest first.
+/// The plugins that block all others: those that hold a lock and wait for none; else the oldest that waits for none; else the
+/// oldest of all. A plugin that waits for a child of its own is not the one to end. `old` is sorted, oldest first.
 fn culprits<'a>(old: &[Old<'a>]) -> Vec<Old<'a>> {
     let holders: Vec<Old> = old.iter().filter(|plugin| !plugin.waits && !plugin.holds.is_empty()).copied().collect();
     if !holders.is_empty() {
@@ -152,7 +151,7 @@ fn tell(
         let how = if other.waits { "waits for a lock" } else { "is old too" };
         lines.push(format!("{}: {how}, {} s old", describe(other.process), other.process.age.as_secs()));
     }
-    // The one that only waits is not to be touched: ending it frees nobody.
+    // A plugin that only waits is no target: its end releases nobody.
     let process = (!victim).then(|| process_ref(culprit.process, Role::NetworkPlugin));
     let sandbox_id = culprit.sandbox_id.map(|id| bounded(id, 128));
     Sighting {

@@ -1,9 +1,9 @@
-//! `NodeCondition`: another tool says of the node what a policy asks for. The controller finds it.
+//! `NodeCondition`: another tool sets a condition of the node that a policy asks for. The controller finds it.
 
 use super::spec::{FaultSpec, ShowsIn};
 use crate::fault::{FaultGroup, Severity, SubjectKind};
 
-/// What another tool says of the node is no word on a restart.
+/// The condition of another tool says nothing about a restart.
 pub(super) const SPEC: FaultSpec = FaultSpec {
     shows_in: ShowsIn::Condition,
     lasting: true,

@@ -1,4 +1,4 @@
-//! `OrphanContainer`: a container that is left over when its sandbox is gone.
+//! `OrphanContainer`: an orphan container, whose sandbox is gone.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, Thresholds};
 
-/// While a kubelet has completed its start a creator exists, so a race exists: three rounds 30 s apart
-/// and five minutes (a current kubelet replaces a missing sandbox in 1 to 4 s).
+/// Three rounds 30 s apart, and five minutes. While a kubelet that has completed its start runs, it creates containers, so a race
+/// is possible. A current kubelet replaces a missing sandbox in 1 to 4 s.
 const KUBELET_UP: Confirm = Confirm::new("orphanKubeletUp", 3, 30, 300).waits_for_kubelet();
 
-/// No kubelet has completed a start since it was first seen: nothing creates containers.
+/// No kubelet has completed a start since the orphan was first seen, so nothing creates containers.
 const KUBELET_DOWN: Confirm = Confirm::new("orphanKubeletDown", 3, 10, 20);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -28,16 +28,16 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     time_to_confirm: |of| {
         of.confirm(&super::kubelet::CONFIRM_DOWN).usual_time().saturating_add(of.confirm(&KUBELET_DOWN).usual_time())
     },
-    // High only while the kubelet is down and none has completed a start since the orphan was first seen: it may be what keeps it
-    // from starting. A kubelet older than 1.24 surely dies on it (Critical).
+    // The severity is High only while the kubelet is down and none has completed a start since the orphan was first seen: the
+    // orphan may keep the kubelet from starting. A kubelet older than 1.24 certainly dies on it (Critical).
     restart_harms: |fault| ByDaemon { kubelet: fault.severity >= Severity::High, runtime: false },
     names: |target| target.container_id.is_some(),
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
-/// More candidates than this at once, and more than `MANY_PERCENT` of all containers: the list of sandboxes
-/// is incomplete, and no container of it is an orphan.
+/// Largest number of candidates in a list that is complete. If more containers than this, and more than `MANY_PERCENT` of all
+/// containers, have no sandbox, the list of sandboxes is incomplete, and none of them is an orphan.
 const MANY: usize = 3;
 const MANY_PERCENT: usize = 30;
 
@@ -76,8 +76,8 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     findings.cover(kind, coverage);
 }
 
-/// Containers of pods whose sandbox is in neither list. Containers without the kubelet's labels belong to
-/// other users of the runtime.
+/// Containers of pods whose sandbox is in neither list. Containers without the kubelet's labels belong to other users of the
+/// runtime.
 fn candidates(lists: &ListRound) -> Vec<&ContainerSeen> {
     let known: BTreeSet<&str> = lists
         .sandboxes

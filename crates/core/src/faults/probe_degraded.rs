@@ -1,4 +1,5 @@
-//! `ProbeDegraded`: a collector of the probe itself that cannot look. Nothing is said of the node then, and that has to be said.
+//! `ProbeDegraded`: a collector of the probe cannot check the node. The probe must report this, because it then reports nothing
+//! about the node.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::observation::Reading;
 use crate::reason::ConditionReason;
 use crate::thresholds::Confirm;
 
-/// A node that boots has its runtime and its kubelet within minutes, and one that is upgraded too.
+/// A node that boots or is upgraded has its runtime and its kubelet within minutes.
 const CONFIRM: Confirm = Confirm::new("probeDegraded", 3, 60, 600);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -22,17 +23,18 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Node, Severity::Low, SubjectKind::Probe)
 };
 
-/// How a collector stands, whatever it looks at.
+/// The state of a collector, whatever it checks.
 enum Sight {
-    /// It could look, at this moment.
+    /// It could check, at this moment.
     Looked(Duration),
-    /// It has not looked yet, or not for long.
+    /// It has not checked yet, or not for long.
     Never,
-    /// It cannot look, for this reason.
+    /// It cannot check, for this reason.
     Blind(String),
 }
 
-/// Calls to the runtime: their errors and their silence are signs of the runtime's faults, and so is a look had.
+/// The state of a collector that calls the runtime. Errors and silence of these calls are signs of the runtime's faults, and
+/// count as a completed check.
 fn of_call<T>(look: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     match look {
         Reading::Done { age, .. } | Reading::Failed { age, .. } if *age <= stale => {
@@ -44,7 +46,8 @@ fn of_call<T>(look: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     }
 }
 
-/// Looks at the node itself, each on a thread of its own: nobody else tells why one of them gives nothing.
+/// The state of a collector that checks the node itself, on a thread of its own. Nothing else reports why such a check returns
+/// nothing.
 fn of_thread<T>(look: &Reading<T>, now: Duration, stale: Duration) -> Sight {
     match look {
         Reading::Hung { .. } => Sight::Blind("the check does not return".to_owned()),

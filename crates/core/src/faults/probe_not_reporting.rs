@@ -24,7 +24,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Probe)
 };
 
-/// The fault, of a probe whose last report arrived so long ago.
+/// The fault of a probe whose last report arrived `arrived` ago.
 pub fn fault(node: &str, now: Timestamp, arrived: Duration) -> Fault {
     Fault {
         id: Fault::identity(FaultType::ProbeNotReporting, node),

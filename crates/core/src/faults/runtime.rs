@@ -11,10 +11,10 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Confirm, LIST_DEADLINE};
 
-/// The socket refuses or does not answer a version call: three in a row; a restart takes about 10 s.
+/// Three checks in a row in which the socket refuses or does not answer a version call. A restart takes about 10 s.
 const CONFIRM_UNREACHABLE: Confirm = Confirm::new("runtimeUnreachable", 3, 10, 30).may_be_slow();
 
-/// A list call out for longer than [`LIST_DEADLINE`], of sandboxes or of containers.
+/// Three checks of a list call, of sandboxes or of containers, that has not returned for longer than [`LIST_DEADLINE`].
 const CONFIRM_LIST_HUNG: Confirm = Confirm::new("runtimeListHung", 3, 10, 20).may_be_slow();
 
 pub(super) const UNREACHABLE: FaultSpec = FaultSpec {
@@ -58,14 +58,14 @@ pub(super) const UPDATE_BLOCKED: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Runtime)
 };
 
-/// A child of the runtime at work for longer than this is no passing moment.
+/// Age from which a child of the runtime that still runs is no passing moment.
 const IN_FLIGHT: Duration = Duration::from_secs(30);
 
-/// Keys of the components: there is one of each on a node.
+/// Keys of the components. A node has one of each.
 const RUNTIME: &str = "runtime";
 const LISTS: &str = "lists";
 
-/// Says whether no daemon of a runtime is among the node's processes. One that could not be proven may be it.
+/// Determines whether no daemon of a runtime is among the processes of the node. An unproven process may be one.
 pub(super) fn gone(check: &Check<'_>, findings: &mut Findings) {
     findings.runtime_gone = check.known.host_processes && is_gone(check.seen);
 }
@@ -82,7 +82,7 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
     let kind = FaultType::RuntimeUnreachable;
     let (how, detail, looked) = match &seen.runtime {
         Reading::Hung { .. } => ("does not answer a version call", String::new(), seen.now),
-        // A failure of long ago says nothing about now, as an answer would not.
+        // An old failure proves nothing about now, and neither does an old answer.
         Reading::Failed { error, age } if *age <= STALE => {
             ("cannot be reached", bounded(error, 256), seen.now.saturating_sub(*age))
         }
@@ -119,9 +119,9 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
     findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, &detail));
 }
 
-/// Which list is out tells what is stuck: the runtime as a whole, or one update of one container. containerd holds the
-/// status of a container while it updates it, and its list of containers reads the status of each (its list of sandboxes
-/// does not).
+/// Detects a list call that does not return. The list that does not return shows what is stuck: the runtime as a whole, or one
+/// update of one container. containerd locks the status of a container while it updates it. Its list of containers reads the
+/// status of each container, and its list of sandboxes does not.
 pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kinds = [FaultType::RuntimeListHung, FaultType::RuntimeUpdateBlocked];
     let blind = |findings: &mut Findings, verdict: &Verdict| {
@@ -133,7 +133,7 @@ pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
         return blind(findings, &Verdict::clean_at(lists(seen)));
     };
     if let Err(verdict) = answer(&seen.runtime, seen.now, "the runtime", STALE) {
-        // Without a version answer it is the runtime as a whole that is in question.
+        // Without a version answer, the runtime as a whole is in question.
         return blind(findings, &verdict);
     }
     let limit = thresholds.bound(&LIST_DEADLINE).as_secs();
@@ -178,7 +178,7 @@ pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
     blind(findings, &Verdict::unknown(ConditionReason::CheckFailed, "a list does not come back"));
 }
 
-/// Starts and stops that have been under way for so long that a restart of the runtime would cut them off.
+/// Finds starts and stops that have run for so long that a restart of the runtime would interrupt them.
 pub(super) fn in_flight(&Check { seen, .. }: &Check<'_>, findings: &mut Findings) {
     let Some(table) = seen.processes.value() else { return };
     let long = table.processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(|process| {

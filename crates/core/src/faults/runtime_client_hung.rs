@@ -1,4 +1,4 @@
-//! `RuntimeClientHung`: `runc create` or its kin that makes no progress, or is at work for longer than anybody waits for it.
+//! `RuntimeClientHung`: `runc create` or a similar client makes no progress, or runs for longer than anybody waits for it.
 
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, STILL, Thresholds};
 
-/// Three checks of a client that has made no progress for [`STILL`](crate::thresholds::STILL), or is older than [`AGE`].
+/// Three checks of a client that has made no progress for [`STILL`](crate::thresholds::STILL), or that is older than [`AGE`].
 pub const CONFIRM: Confirm = Confirm::new("runtimeClientHung", 3, 10, 60).may_be_slow();
 
-/// Age from which `runc` or its kin counts as hung, progress or not. Ordinary ones take well under a second, those with hooks of drivers
-/// up to a minute; kubelets wait up to four minutes for what such a client does, and containerd ends it with them.
+/// Age from which `runc` or a similar client counts as hung, with or without progress. Ordinary clients take well under a second.
+/// Clients with hooks of drivers take up to a minute. Kubelets wait up to four minutes for the work of such a client, and
+/// containerd ends the client with them.
 pub const AGE: Bound = Bound::new("runtimeClientAge", 300).waits_for_kubelet();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -26,28 +27,28 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     bounds: &[&STILL, &AGE],
     condition: Some(ConditionType::ContainersResponsive),
     time_to_confirm: |of| of.bound(&STILL).saturating_add(of.confirm(&CONFIRM).usual_time()),
-    // It is cut off half-way.
+    // A restart interrupts the client half-way.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPod,
     remedy: Remedy { hung_process: Ok(Role::RuntimeClient), new_boot: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
-/// Verbs that do one thing to a container and end, and that may be cut off. Others run as long as somebody wants them to
-/// (`run`, `exec`, `events`), are the container's own first step (`init`), or may leave it frozen when they are cut off
-/// (`pause`, `resume`, and `update`, for which older ones freeze it).
+/// Verbs that do one thing to a container and end, and that may be interrupted. Other verbs run as long as somebody wants them to
+/// (`run`, `exec`, `events`), are the container's own first step (`init`), or may leave the container frozen when they are
+/// interrupted (`pause`, `resume`, and `update`, for which older clients freeze it).
 pub const ENDING: [&str; 4] = ["create", "start", "kill", "delete"];
 
-/// Most wrappers around one OCI runtime.
+/// Largest number of wrappers around one OCI runtime.
 pub const MAX_WRAPPERS: usize = 3;
 
-/// A client of a container of the kubelet that is older than its bound.
+/// A client that works on a container of the kubelet and is older than its bound.
 struct Old<'a> {
     process: &'a ProcessSeen,
     verb: &'a str,
-    /// The container or sandbox it works on.
+    /// The container or sandbox that the client works on.
     id: &'a str,
-    /// The sandbox, where its shim or the lists tell.
+    /// The sandbox, if its shim or the lists name it.
     sandbox_id: Option<&'a str>,
     container: Option<&'a ContainerSeen>,
     pod: Option<PodRef>,
@@ -86,7 +87,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
         }
     }
     old.sort_by_key(|client| (client.process.start_ticks, client.process.pid));
-    // Without lists it is not known of which pods they are, and by those they may stand.
+    // Without lists, the pods of the clients are not known. A client may be tracked under its pod.
     if let (Err(verdict), false) = (lists(seen), old.is_empty()) {
         coverage.others = verdict;
     }
@@ -98,7 +99,8 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     }
     let mut told: Vec<String> = Vec::new();
     for client in &old {
-        // Of one pod the oldest is told: the others wait for it. A wrapper waits for the client that it has called.
+        // The probe reports the oldest client of a pod: the others wait for it. A wrapper waits for the client that it has
+        // called.
         if !told.contains(&client.key()) && !client.waits_for_another(table) {
             told.push(client.key());
             findings.sightings.push(tell(client, looked, thresholds, confirm));
@@ -108,7 +110,7 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
 }
 
 impl Old<'_> {
-    /// Whether it has a child at the same work.
+    /// Whether the client has a child that works on the same container.
     fn waits_for_another(&self, table: &ProcessTable) -> bool {
         table.processes.iter().any(|child| match &child.part {
             Part::RuntimeClient { container_id, .. } => {
@@ -118,26 +120,26 @@ impl Old<'_> {
         })
     }
 
-    /// What the fault goes by: the pod, whose next container meets the same fault, else the container.
+    /// The key of the fault: the pod, whose next container meets the same fault, else the container.
     fn key(&self) -> String {
         self.pod.as_ref().map_or_else(|| bounded(self.id, 128), |pod| pod.uid.clone())
     }
 
-    /// Every name by which a look with more or less in sight may have known it.
+    /// Every key under which an earlier or later check may have known the client, with more or less visible.
     fn names(&self) -> impl Iterator<Item = String> + '_ {
         [Some(bounded(self.id, 128)), self.pod.as_ref().map(|pod| pod.uid.clone())].into_iter().flatten()
     }
 }
 
-/// To whom a client belongs.
+/// The owner of a client.
 enum Whose<'a> {
     Ours(Old<'a>),
     Others,
     NotKnown,
 }
 
-/// A client is the kubelet's where its container is in the kubelet's lists, or its parent is a shim of containerd's for the
-/// kubelet (Docker's shims, and `runc` without a shim, may be anybody's).
+/// Returns the owner of a client. A client belongs to the kubelet if its container is in the kubelet's lists, or if its parent is
+/// a shim that containerd runs for the kubelet. Docker's shims, and `runc` without a shim, may belong to anybody.
 fn whose<'a>(
     process: &'a ProcessSeen,
     verb: &'a str,
@@ -164,7 +166,7 @@ fn whose<'a>(
     Whose::Ours(Old { process, verb, id, sandbox_id, container, pod, frozen })
 }
 
-/// The id of the shim that has called a client, by a wrapper or without one.
+/// The id of the shim that has called a client, directly or through wrappers.
 fn shim_above<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a str> {
     let parent_of = |child: &ProcessSeen| table.processes.iter().find(|parent| parent.pid == child.parent);
     let mut parent = parent_of(process)?;
@@ -206,7 +208,7 @@ fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: Ha
             ..Subject::of(SubjectKind::Container)
         },
     };
-    // Where the container itself is frozen, the next client would wait as this one does.
+    // If the container itself is frozen, the next client would wait as this one does.
     let process = (!client.frozen).then(|| process_ref(client.process, Role::RuntimeClient));
     Sighting {
         kind: FaultType::RuntimeClientHung,

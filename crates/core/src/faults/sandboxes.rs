@@ -12,10 +12,10 @@ use crate::observation::{ContainerSeen, ContainerState, ListRound, RuntimeKind, 
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
-/// The kubelet itself ends one of two ready sandboxes at its next sync of the pod; ten minutes are many of those.
+/// The kubelet itself ends one of two ready sandboxes at its next sync of the pod. Ten minutes contain many syncs.
 const CONFIRM_DUPLICATE: Confirm = Confirm::new("duplicateSandbox", 3, 30, 600).waits_for_kubelet();
 
-/// Kubelets up to 1.35 remove such a sandbox at one of their next rounds, a minute apart.
+/// Kubelets up to 1.35 remove such a sandbox at one of their next rounds, which are a minute apart.
 const CONFIRM_GHOST: Confirm = Confirm::new("ghostSandbox", 3, 30, 600);
 
 pub(super) const DUPLICATE: FaultSpec = FaultSpec {
@@ -34,8 +34,8 @@ pub(super) const GHOST: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Pods, Severity::Low, SubjectKind::Sandbox)
 };
 
-/// Pods with more than one sandbox that is ready. Only sandboxes in both lists of a round count: one that is being made
-/// or removed just now is in one of them.
+/// Detects pods with more than one ready sandbox. Only sandboxes in both lists of a round count: a sandbox that is just being
+/// created or removed is in one of them.
 pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::DuplicateSandbox;
     let (lists, looked) = match lists(seen) {
@@ -49,7 +49,7 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
         by_pod.entry(&sandbox.pod.uid).or_default().push(sandbox);
     }
     for (uid, mut sandboxes) in by_pod.into_iter().filter(|(_, sandboxes)| sandboxes.len() > 1) {
-        // The newest is the one that the kubelet works with.
+        // The kubelet works with the newest sandbox.
         sandboxes.sort_by(|a, b| b.attempt.cmp(&a.attempt).then_with(|| a.id.cmp(&b.id)));
         let lines = sandboxes.iter().map(|sandbox| describe(sandbox, lists)).collect();
         let Some((newest, [older, ..])) = sandboxes.split_first() else { continue };
@@ -84,8 +84,8 @@ pub(super) fn duplicates(&Check { seen, thresholds, .. }: &Check<'_>, findings: 
     findings.cover(kind, Coverage::new(Verdict::Clean { looked }));
 }
 
-/// Sandboxes that are listed as not ready and that the runtime does not know when asked by id. cri-dockerd lists what it has
-/// kept a note of, also when the container behind it is gone; other runtimes list what they have.
+/// Detects sandboxes that are listed as not ready and that the runtime does not know when asked by id. cri-dockerd lists every
+/// sandbox that it has recorded, also if the container behind it is gone. Other runtimes list the sandboxes that exist.
 pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::GhostSandbox;
     let (lists, looked) = match lists(seen) {
@@ -105,7 +105,7 @@ pub(super) fn ghosts(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 coverage.named.insert(key, Verdict::Clean { looked });
                 continue;
             }
-            // They are asked for in turn.
+            // The probe asks for them in turn.
             Some(None) | None => {
                 coverage.named.insert(key, Verdict::undecided(&detail));
                 continue;

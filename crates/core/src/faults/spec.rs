@@ -1,4 +1,4 @@
-//! What is true of a kind of fault. The engine and the readers ask these properties and name no kind.
+//! The properties of a kind of fault. The engine and the readers ask for these properties and name no kind.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use crate::condition_type::ConditionType;
 use crate::fault::{Daemon, Fault, FaultGroup, Role, Severity, Subject, SubjectKind, Target};
 use crate::thresholds::{Bound, Confirm, Thresholds};
 
-/// Where a fault shows, and its end.
+/// Where a fault appears and where its end appears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShowsIn {
-    /// In what the probe reports. All others the controller finds.
+    /// In the report of the probe. The controller finds all other faults.
     Report,
     /// In the heartbeats of the probe.
     Heartbeats,
-    /// In the pod that it is about.
+    /// In the pod that the fault is about.
     Pod,
-    /// In what the kubelet writes into its Node at its start.
+    /// In what the kubelet writes into its Node when it starts.
     KubeletStart,
     /// In the condition `Ready` of the Node.
     Ready,
     /// In a condition of the Node that another tool writes.
     Condition,
-    /// In how often the node's state has changed.
+    /// In how often the state of the node has changed.
     History,
 }
 
@@ -32,27 +32,27 @@ pub enum PodScope {
     Never,
     /// Where the pod is known.
     Sometimes,
-    /// There always is one: where none is named, nobody could tell which.
+    /// A pod always exists. If none is named, nobody can know which one it is.
     Always,
 }
 
-/// What cannot be deleted while the fault is there: a deletion would hang as well.
+/// What cannot be deleted while the fault is present. A deletion would hang as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// Nothing.
     Nothing,
-    /// The pod that it is about.
+    /// The pod that the fault is about.
     OwnPod,
-    /// That pod, and each that waits for the network.
+    /// That pod, and each pod that waits for the network.
     OwnPodAndWaiters,
 }
 
 /// One value for each daemon that can be restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByDaemon<T> {
-    /// Of the kubelet.
+    /// The value of the kubelet.
     pub kubelet: T,
-    /// Of the container runtime.
+    /// The value of the container runtime.
     pub runtime: T,
 }
 
@@ -66,23 +66,23 @@ impl<T: Copy> ByDaemon<T> {
     }
 }
 
-/// That something helps, or the sentence that says why it does not.
+/// That a remedy helps, or the sentence that says why it does not.
 pub type Helps<T = ()> = Result<T, &'static str>;
 
-/// What can help against a fault, as properties. An action asks for the one that it needs.
+/// What can help against a fault, as properties. An action asks for the property that it needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Remedy {
     /// The end of the one process that hangs.
     pub hung_process: Helps<Role>,
-    /// The removal of what is left over.
+    /// The removal of what is left over: an orphan container, or a shim.
     pub leftover: Helps,
-    /// The deletion of a pod that comes again.
+    /// The deletion of a pod that is created again.
     pub new_pod: Helps,
     /// A restart of a daemon.
     pub restart: fn(&Subject) -> ByDaemon<Helps>,
     /// Fewer pods on the node.
     pub fewer_pods: Helps,
-    /// A reboot, right before which the node itself can check whether the fault is still there.
+    /// A reboot. Right before it, the node itself can check whether the fault is still present.
     pub new_boot: Helps,
     /// Another machine, or a reboot by another tool.
     pub other_machine: Helps,
@@ -90,17 +90,17 @@ pub struct Remedy {
 
 /// A new pod on the node does not make the fault worse.
 pub(super) const NOT_WORSE: Helps = Err("new pods do not make it worse");
-/// The fault is small beside a reboot.
+/// The fault does little harm compared with a reboot.
 pub(super) const TOO_SMALL: Helps = Err("it does not merit a reboot or another machine");
 
-/// A restart of no daemon helps.
+/// No restart of a daemon helps.
 pub(super) const NO_RESTART: ByDaemon<Helps> = ByDaemon {
     kubelet: Err("a restart of the kubelet does not end it"),
     runtime: Err("a restart of the runtime does not end it"),
 };
 
 impl Remedy {
-    /// Fewer pods, or another machine.
+    /// Fewer pods or another machine helps.
     pub(super) const USUAL: Self = Self {
         hung_process: Err("it names no hung process"),
         leftover: Err("it is not about an orphan"),
@@ -110,45 +110,45 @@ impl Remedy {
         new_boot: Err("the node cannot check such a fault right before a reboot, so it is not rebooted for it"),
         other_machine: Ok(()),
     };
-    /// None: the fault is small, and pods do not make it worse.
+    /// Nothing helps: the fault is small, and pods do not make it worse.
     pub(super) const NONE: Self = Self { fewer_pods: NOT_WORSE, other_machine: TOO_SMALL, ..Self::USUAL };
 }
 
-/// All that is said of a kind of fault in general.
+/// The general properties of a kind of fault.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 pub struct FaultSpec {
-    /// The group by which policies name it.
+    /// The group by which policies name the fault.
     pub group: Option<FaultGroup>,
-    /// Its usual severity.
+    /// The usual severity.
     pub severity: Severity,
-    /// The most harm that it does. A node may report less, never more.
+    /// The worst severity. A node may report a lower one, never a higher one.
     pub worst_severity: Severity,
-    /// What it is usually about.
+    /// The usual subject.
     pub subject: SubjectKind,
-    /// Where it shows.
+    /// Where the fault appears.
     pub shows_in: ShowsIn,
-    /// The probe's condition that it turns False.
+    /// The condition of the probe that the fault turns False.
     pub condition: Option<ConditionType>,
-    /// Whether it comes and goes slowly, or stands for days: nothing is checked more often because of it.
+    /// Whether the fault comes and goes slowly or lasts for days. The probe checks nothing more often because of it.
     pub lasting: bool,
-    /// What confirms it, as `probe.yaml` can change it.
+    /// What confirms the fault. `probe.yaml` can change it.
     pub confirm: &'static [&'static Confirm],
-    /// Its other thresholds.
+    /// The other thresholds.
     pub bounds: &'static [&'static Bound],
-    /// Usual time from the first sign to `Confirmed`. Checks that come late or fail make it longer.
+    /// Usual time from the first sign to `Confirmed`. Late or failed checks make it longer.
     pub time_to_confirm: fn(&Thresholds) -> Duration,
-    /// Whether a restart does harm while it is there.
+    /// Whether a restart does harm while the fault is present.
     pub restart_harms: fn(&Fault) -> ByDaemon<bool>,
-    /// Whether the runtime as a whole does not answer: nobody can say then what else hangs in it.
+    /// Whether the runtime as a whole does not answer. Nobody can then say what else hangs in it.
     pub runtime_unresponsive: bool,
     /// The daemon that is down.
     pub down: Option<Daemon>,
-    /// Whether what an action is to touch is named.
+    /// Whether the target of an action is named.
     pub names: fn(&Target) -> bool,
     /// Whether pods of the node cannot end.
     pub pods_cannot_end: bool,
-    /// Whether it keeps pods from getting on, as the API shows it.
+    /// Whether the fault keeps pods from making progress, as the API shows it.
     pub holds_up_pods: bool,
     /// Which pods cannot be deleted.
     pub holds: Holds,
@@ -157,7 +157,7 @@ pub struct FaultSpec {
 }
 
 impl FaultSpec {
-    /// What is so of most faults, in a group and with a severity that is the usual and the worst.
+    /// The properties of most faults, with a group and a severity that is both the usual and the worst.
     pub(super) const fn new(group: FaultGroup, severity: Severity, subject: SubjectKind) -> Self {
         Self {
             group: Some(group),
@@ -181,7 +181,7 @@ impl FaultSpec {
         }
     }
 
-    /// Whether it names a pod.
+    /// Whether the fault names a pod.
     pub const fn pod(&self) -> PodScope {
         match (self.group, self.subject) {
             // The pod of a leaked shim may be gone without a trace.

@@ -5,14 +5,13 @@ use std::time::Duration;
 use super::spec::{FaultSpec, Remedy, ShowsIn};
 use crate::fault::{FaultGroup, Severity, SubjectKind};
 
-/// A DaemonSet pod waits in `CrashLoopBackOff` at the longest back-off, its container ended this long
-/// ago.
+/// Time since the container ended from which a DaemonSet pod that waits in `CrashLoopBackOff` at the longest back-off is stuck.
 pub const BACK_OFF: Duration = Duration::from_mins(1);
 
-/// A DaemonSet pod is still there this long after its grace period ended.
+/// Time since the grace period ended from which a DaemonSet pod that still exists is stuck.
 pub const TERMINATING: Duration = Duration::from_mins(2);
 
-/// A DaemonSet pod's containers are being created for this long.
+/// Time from which a DaemonSet pod is stuck whose containers are still being created.
 pub const CREATING: Duration = Duration::from_mins(2);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {

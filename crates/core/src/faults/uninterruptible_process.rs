@@ -11,12 +11,12 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm, Thresholds};
 
-/// Three checks at a wait that is already longer than [`AGE`]. A disk frozen for a snapshot holds a process
-/// up for seconds, a flush to a disk under load for minutes.
+/// Three checks of a wait that is already longer than [`AGE`]. A disk that is frozen for a snapshot blocks a process for seconds.
+/// A flush to a disk under load blocks it for minutes.
 const CONFIRM: Confirm = Confirm::new("uninterruptibleProcess", 3, 20, 600);
 
-/// Time from which a process counts that waits uninterruptibly and has not run in between. The kernel's own detector of
-/// hung tasks takes the same evidence, over 120 s.
+/// Time from which an uninterruptible wait counts, if the process has not run in between. The kernel's own detector of hung tasks
+/// uses the same evidence, over 120 s.
 const AGE: Bound = Bound::new("uninterruptibleAge", 60);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -25,27 +25,27 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     condition: Some(ConditionType::HostHealthy),
     lasting: true,
     time_to_confirm: |of| of.bound(&AGE).saturating_add(of.confirm(&CONFIRM).usual_time()),
-    // A kubelet with such a thread does not end, and keeps its ports: the next one cannot have them. A process of the runtime outlives
-    // it as a leftover that does not answer.
+    // A kubelet with such a thread does not end and keeps its ports, so the next kubelet cannot open them. A process of the
+    // runtime outlives the runtime as a leftover that does not answer.
     restart_harms: |fault| ByDaemon { kubelet: matches!(fault.subject.kind, SubjectKind::Kubelet), runtime: true },
     holds: Holds::OwnPod,
     ..FaultSpec::new(FaultGroup::Node, Severity::Medium, SubjectKind::Process)
 };
 
-/// Most of them in one report: behind one dead disk there may be hundreds, and all say the same.
+/// Most of these faults in one report. Behind one dead disk there may be hundreds, and all say the same.
 const MAX_TOLD: usize = 16;
 
 /// A process, or a thread of a daemon, that waits.
 struct Waiting {
-    /// Process id and start: an id of a shim cannot be read any more once it waits.
+    /// Process id and start. The id of a shim cannot be read any more once the shim waits.
     key: String,
-    /// What it is, as people know it.
+    /// The role of the process, as people know it.
     role: String,
-    /// What a fault about it is about.
+    /// The subject of a fault about the process.
     kind: SubjectKind,
     command: String,
     pid: i32,
-    /// The thread of it that waits, where it is not known to be the process itself.
+    /// The thread that waits, if it is not known to be the process itself.
     thread: Option<i32>,
     wchan: Option<String>,
     waited: Duration,
@@ -53,9 +53,9 @@ struct Waiting {
     looked: Duration,
 }
 
-/// Processes that have waited uninterruptibly for long, and have not run in between: not at all, by the kernel's count. On
-/// a slow disk a process that reads waits long too, but runs between one request and the next; one that flushes may wait
-/// for minutes, which is why the fault is confirmed late.
+/// Detects processes that have waited uninterruptibly for long and, by the kernel's count, have not run at all in between. On a
+/// slow disk a process that reads also waits long, but it runs between one request and the next. A process that flushes may wait
+/// for minutes, so the fault is confirmed late.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::UninterruptibleProcess;
     let (table, looked) = match processes(seen) {
@@ -102,7 +102,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             }
         }
     }
-    // Who has waited for the longest is nearest to the cause.
+    // The process that has waited for the longest is nearest to the cause.
     found.sort_by(|a, b| b.waited.cmp(&a.waited).then_with(|| a.key.cmp(&b.key)));
     let mut told = 0_usize;
     for one in &found {
@@ -121,7 +121,7 @@ fn key_of(pid: i32, start_ticks: u64) -> String {
     format!("{pid}.{start_ticks}")
 }
 
-/// The waiting ones of the process table. Kubelet and runtime are looked at thread by thread, elsewhere.
+/// The waiting processes of the process table. The kubelet and the runtime are checked thread by thread elsewhere.
 fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
     let proven = table.processes.iter().filter_map(|process| {
         let ProcessSeen { pid, start_ticks, command, wchan, waited, .. } = process;

@@ -1,7 +1,7 @@
-//! `UnresponsiveShim`: what may keep the runtime from coming up.
+//! `UnresponsiveShim`: a shim that may keep the runtime from starting.
 //!
-//! At its start containerd asks each shim that it finds, and some versions wait for each without end. Nothing answers then
-//! but the process table: a shim counts that is stopped and has nothing alive below it.
+//! At its start containerd asks each shim that it finds, and some versions wait for each without a limit. Only the process table
+//! answers then. A shim counts if it is stopped and has no living child.
 
 use super::spec::{ByDaemon, FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
@@ -14,7 +14,7 @@ use crate::observation::{MayBe, Part, ProcessSeen, Reading, RuntimeKind};
 use crate::text::{bounded, is_full_id};
 use crate::thresholds::Confirm;
 
-/// Three checks 20 s apart: a start of the runtime asks each shim in turn, for 5 s each where it has a limit.
+/// Three checks 20 s apart. A start of the runtime asks each shim in turn, for 5 s each where it has a limit.
 const CONFIRM: Confirm = Confirm::new("unresponsiveShim", 3, 20, 120).may_be_slow();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -33,17 +33,17 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         Reading::Failed { age, .. } => *age <= STALE,
         _ => false,
     };
-    // Another daemon beside it, somebody's own Docker, says nothing of containerd.
+    // Another daemon on the node, such as a separate Docker, says nothing about containerd.
     let is_containerd =
         |process: &ProcessSeen| process.part == Part::Runtime && process.command.starts_with("containerd");
     let runs = processes(seen).is_ok_and(|(table, _)| table.processes.iter().any(is_containerd));
     match (seen.kind, silent) {
-        // A probe that begins while containerd is stuck has not been told yet what it is.
+        // A probe that begins while containerd is stuck does not know the kind of the runtime yet.
         (RuntimeKind::Containerd, true) => {}
         (RuntimeKind::Unknown, true) if runs => {}
         (RuntimeKind::Unknown, _) => return findings.blind(kind, kind_not_known()),
-        // It answers, so nothing keeps it (what is left over beside it is a LeakedShim); or it is one that waits for no
-        // shim at its start.
+        // The runtime answers, so nothing blocks it (an orphan shim beside it is a LeakedShim). Or it is a runtime that waits for
+        // no shim at its start.
         _ => {
             return findings.blind(kind, Verdict::clean_at(answer(&seen.runtime, seen.now, "the runtime", STALE)));
         }
@@ -62,12 +62,12 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             continue;
         }
         if table.left_out.processes.is_some() {
-            // It may have children among those that are missing.
+            // The shim may have children among the missing processes.
             coverage.named.insert(id.clone(), absent(table, looked));
             continue;
         }
         if !runs {
-            // Between two starts of the runtime: nothing waits for the shim at this moment.
+            // The runtime is between two starts: nothing waits for the shim at this moment.
             coverage.named.insert(id.clone(), Verdict::undecided("the runtime does not run"));
             continue;
         }

@@ -1,4 +1,4 @@
-//! `UntrackedPodProcess`: processes in a pod's control group of which the runtime knows nothing.
+//! `UntrackedPodProcess`: untracked processes in the control group of a pod, which the runtime does not know.
 
 use super::spec::{FaultSpec, Remedy};
 use crate::condition_type::ConditionType;
@@ -8,7 +8,7 @@ use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
 
-/// A container is in no list while it is made, and its group may outlive it for a moment: ten minutes are neither.
+/// A container is in no list while it is created, and its group may outlive it for a moment. Neither takes ten minutes.
 const CONFIRM: Confirm = Confirm::new("untrackedPodProcess", 3, 45, 600).waits_for_kubelet();
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
@@ -20,8 +20,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     ..FaultSpec::new(FaultGroup::Runtime, Severity::Medium, SubjectKind::Process)
 };
 
-/// Control groups of containers that neither the lists of then nor those of now have. A runtime that was killed several times
-/// may have lost a container whose processes run on: nothing that asks the runtime ever sees them.
+/// Detects control groups of containers that are neither in the lists of that time nor in the current lists. A runtime that was
+/// killed several times may have lost a container whose processes still run. Nothing that asks the runtime ever sees them.
 pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
     let kind = FaultType::UntrackedPodProcess;
     let host = answer(&seen.host, seen.now, "control groups", STALE);

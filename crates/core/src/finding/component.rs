@@ -1,4 +1,4 @@
-//! A fault of something of which there is one on a node, or few: nothing in it is the one target of an act.
+//! A fault of a component that exists once or a few times on a node. Nothing in it is the one target of an action.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::fault::{FaultType, MAX_LINE, Severity, Subject, Target};
 use crate::text::bounded;
 use crate::thresholds::Confirmation;
 
-/// A fault of a component as a whole: nothing on the node is its one target.
+/// A fault of a component as a whole. Nothing on the node is its one target.
 pub(crate) struct Component<'a> {
     pub kind: FaultType,
     pub key: &'a str,

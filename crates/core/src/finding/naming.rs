@@ -1,5 +1,5 @@
-//! How objects are called in faults: every name is bounded, since names come from the runtime and from processes and may
-//! be anything.
+//! The names of objects in faults. Every name is bounded, since names come from the runtime and from processes and may contain
+//! anything.
 
 use super::Verdict;
 use crate::fault::{MAX_EVIDENCE, MAX_LINE, PodRef, ProcessRef, Role, Subject, SubjectKind, Target};
@@ -19,14 +19,14 @@ pub(crate) fn process_ref(process: &ProcessSeen, role: Role) -> ProcessRef {
     }
 }
 
-/// `process 4711 (containerd-shim), state T, waits in do_signal_stop`.
+/// Describes a process: `process 4711 (containerd-shim), state T, waits in do_signal_stop`.
 pub(crate) fn describe(process: &ProcessSeen) -> String {
     let wchan = process.wchan.as_deref().filter(|text| !text.is_empty() && *text != "0");
     let waits = wchan.map_or_else(String::new, |text| format!(", waits in {}", bounded(text, 64)));
     format!("process {} ({}), state {}{waits}", process.pid, bounded(&process.command, 64), process.state)
 }
 
-/// Where a process may be what is looked for, nobody knows whether there is one.
+/// The verdict where an unproven process may be the one that a check searches for: nobody knows whether there is one.
 pub(crate) fn unproven(process: &Unproven) -> Verdict {
     let (pid, state, command) = (process.pid, process.state, bounded(&process.command, 64));
     let detail = format!("what process {pid} ({command}, state {state}) is could not be proven");
@@ -45,7 +45,7 @@ pub(crate) fn of_pod(pod: Option<&PodRef>) -> String {
     pod.map_or_else(String::new, |pod| format!(" of {}/{}", bounded(&pod.namespace, 63), bounded(&pod.name, 253)))
 }
 
-/// A container as a fault names it, and as an act would touch it. Every text is bounded.
+/// A container as a fault names it, and as an action targets it. Every text is bounded.
 pub(crate) fn container_of(container: &ContainerSeen) -> (Subject, Target) {
     let subject = Subject {
         id: Some(bounded(&container.id, 128)),
@@ -68,7 +68,7 @@ pub(crate) fn bounded_pod(pod: &PodRef) -> PodRef {
     PodRef { namespace: bounded(&pod.namespace, 63), name: bounded(&pod.name, 253), uid: bounded(&pod.uid, 64) }
 }
 
-/// The pod of the sandbox with this id, where the newest list has it.
+/// The pod of the sandbox with this id, if the newest list contains it.
 pub(crate) fn pod_of(sandbox_id: &str, seen: &Observations) -> Option<PodRef> {
     let sandboxes = &seen.lists.value()?.sandboxes;
     sandboxes.iter().find(|sandbox| sandbox.id == sandbox_id).map(|sandbox| bounded_pod(&sandbox.pod))

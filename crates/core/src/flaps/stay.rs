@@ -1,16 +1,16 @@
-//! For how long a fault has been there that goes and comes again: what `match.minDuration` asks for on a node that flaps.
+//! How long a fault that comes and goes has been present: what `match.minDuration` asks for on a node that flaps.
 //!
-//! Only the time counts for which it was there. It begins anew when the fault was away for too long at once, or for as long as it had
-//! been there before: so at each moment it was there for most of the time that counts.
+//! Only the time in which the fault was present counts. It starts again when the fault was absent for too long without a break,
+//! or for as long as it had been present before. So at each moment the fault was present for most of the time that counts.
 
 use std::time::Duration;
 
 use crate::flap::Moment;
 
-/// Longest time for which a fault may be away and go on counting, and most that one look counts for, in seconds: the longest time
-/// between two words of a node that is well.
+/// Longest time for which a fault may be absent and continue to count, and the most that one check counts for, in seconds. It is
+/// the longest time between two reports of a healthy node.
 pub(crate) const LONGEST_GAP: Moment = 300;
-/// Most of what a fault was there more than away that is remembered: what was long ago does not make up for what is now.
+/// Maximum remembered lead of presence over absence. What was long ago does not make up for the present.
 const MOST_LEAD: Moment = 900;
 
 /// The stay of one fault.
@@ -18,27 +18,27 @@ const MOST_LEAD: Moment = 900;
 pub(crate) struct Stay {
     /// When it was last seen.
     last: Moment,
-    /// Whether somebody has looked since and not found it.
+    /// Whether a check since then has not found it.
     is_away: bool,
-    /// Time for which it was there.
+    /// Time for which it was present.
     there: Moment,
-    /// By how much that is more than it was away.
+    /// By how much it was present longer than absent.
     lead: Moment,
 }
 
 impl Stay {
-    /// It is there for the first time.
+    /// The fault is present for the first time.
     pub(crate) fn begun(now: Moment) -> Self {
         Self { last: now, is_away: false, there: 0, lead: 0 }
     }
 
-    /// It is there.
+    /// The fault is present.
     pub(crate) fn seen(self, now: Moment) -> Self {
         let passed = now.saturating_sub(self.last).max(0);
         let is_over = if self.is_away {
             passed > LONGEST_GAP || passed >= self.lead
         } else {
-            // For so long nobody has looked.
+            // Nobody has checked for this long.
             passed > 2 * LONGEST_GAP
         };
         if is_over {
@@ -53,14 +53,14 @@ impl Stay {
         Self { last: now, is_away: false, there, lead }
     }
 
-    /// It was there until now without a gap: it is watched, so that it stays as it is until somebody tells otherwise.
+    /// The fault was present until now without a gap. It is watched, so it stays until a report says otherwise.
     pub(crate) fn stood(self, now: Moment) -> Self {
         let passed = now.saturating_sub(self.last).max(0);
         let (there, lead) = (self.there.saturating_add(passed), self.lead.saturating_add(passed).min(MOST_LEAD));
         Self { last: now.max(self.last), is_away: false, there, lead }
     }
 
-    /// Somebody has looked, and not found it for certain.
+    /// A check has certainly not found the fault.
     pub(crate) fn missed(&mut self) {
         self.is_away = true;
     }
@@ -70,7 +70,7 @@ impl Stay {
         self.is_away && now.saturating_sub(self.last) > LONGEST_GAP
     }
 
-    /// For how long it was there; `None` = it is not there now.
+    /// How long it was present. `None`: it is not present now.
     pub(crate) fn lasted(&self, now: Moment) -> Option<Duration> {
         let since = now.saturating_sub(self.last).clamp(0, LONGEST_GAP);
         let all = u64::try_from(self.there.saturating_add(since)).unwrap_or(0);
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// There and away in turn, so many seconds each, looked at every ten; with what it comes to and when it is there last.
+    /// Presence and absence in turn, this many seconds each, checked every ten. Returns the stay and the last moment of presence.
     fn after(turns: &[(Moment, Moment)]) -> (Stay, Moment) {
         let (mut now, mut stay) = (0, Stay::begun(0));
         for (there, away) in turns {

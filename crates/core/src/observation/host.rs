@@ -1,24 +1,24 @@
-//! What looks at the node itself yield: limits of its kernel, threads that wait, file systems, the kubelet's certificate,
-//! its system bus.
+//! What the checks of the node itself yield: kernel limits, waiting threads, file systems, the kubelet's certificate, the system
+//! bus.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Whose limit or thread it is.
+/// The owner of a limit or a thread.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// The node as a whole.
     Node,
-    /// All pods together: the control group in which the kubelet keeps them.
+    /// All pods together: the control group that the kubelet keeps them in.
     Pods,
     /// The kubelet.
     Kubelet,
-    /// A runtime daemon, by its name.
+    /// A runtime daemon, by name.
     Runtime(String),
 }
 
 impl Owner {
-    /// What faults about it go by.
+    /// The key of faults about this owner.
     pub fn key(&self) -> &str {
         match self {
             Self::Node => "node",
@@ -43,7 +43,7 @@ impl fmt::Display for Owner {
 /// How much of a limit is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// In use; where counting is not worth it, a number that is surely not exceeded.
+    /// How much is in use. Where an exact count is too expensive, an upper bound.
     pub used: u64,
     /// The limit.
     pub limit: u64,
@@ -56,11 +56,11 @@ impl Usage {
     }
 }
 
-/// For which share of the last ten seconds, in per cent, processes of the node waited for a resource. See the kernel's
+/// The percentage of the last ten seconds in which processes of the node waited for a resource. See the kernel's
 /// `Documentation/accounting/psi.rst`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// At least one runnable process waited for a processor.
+    /// At least one runnable process waited for a CPU.
     pub cpu: u8,
     /// All processes that could have run waited for memory.
     pub memory: u8,
@@ -69,7 +69,7 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// The resource that the node is short of: what gives no answer may be slow then, and not hung.
+    /// The resource that the node is short of. A call without an answer may then be slow and not hung.
     pub const fn shortage(self) -> Option<&'static str> {
         match self {
             Self { memory: 20.., .. } => Some("memory"),
@@ -83,23 +83,22 @@ impl Pressure {
 /// One limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitSeen {
-    /// Whose.
+    /// Its owner.
     pub owner: Owner,
-    /// How much of it is used, or why that is not known.
+    /// How much of it is used, or why that is unknown.
     pub usage: Result<Usage, String>,
 }
 
-/// The kubelet or a runtime daemon, thread by thread.
+/// The kubelet or a runtime daemon, with its threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonSeen {
-    /// Which.
+    /// Which daemon.
     pub owner: Owner,
     /// Its process id.
     pub pid: i32,
     /// Its start in clock ticks since boot.
     pub start_ticks: u64,
-    /// Of its threads that wait uninterruptibly, the one that has for the longest; an error where its threads could not
-    /// be looked at.
+    /// The thread that has waited uninterruptibly for the longest time. An error where the threads could not be checked.
     pub waiting: Result<Option<ThreadWaiting>, String>,
 }
 
@@ -108,13 +107,13 @@ pub struct DaemonSeen {
 pub struct ThreadWaiting {
     /// Its id.
     pub thread: i32,
-    /// For how long it has been seen so without having run in between.
+    /// How long it has been seen in this state without running in between.
     pub waited: Duration,
-    /// Kernel function it waits in.
+    /// Kernel function that it waits in.
     pub wchan: Option<String>,
 }
 
-/// The first process of a container that is being made, in a control group that is frozen.
+/// The first process of a container in creation, in a frozen control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenSeen {
     /// Its process id.
@@ -127,12 +126,12 @@ pub struct FrozenSeen {
     pub group: String,
 }
 
-/// The control group of a container that no list had when it was looked for, with processes in it.
+/// The control group of a container that no list contained at the check, with processes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UntrackedSeen {
-    /// Id of the container, from the group's name.
+    /// Id of the container, from the name of the group.
     pub id: String,
-    /// Uid of the pod, from the name of the group above.
+    /// Uid of the pod, from the name of the parent group.
     pub pod_uid: String,
     /// Its control group.
     pub group: String,
@@ -140,90 +139,89 @@ pub struct UntrackedSeen {
     pub pids: Vec<i32>,
 }
 
-/// One look at the kernel's limits and at the daemons.
+/// One check of the kernel limits and the daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSeen {
-    /// Threads, or processes and threads where the kernel counts both alike.
+    /// Threads, or processes and threads where the kernel counts both the same way.
     pub pids: Vec<LimitSeen>,
     /// Open files.
     pub files: Vec<LimitSeen>,
     /// The kubelet and the runtime daemons.
     pub daemons: Vec<DaemonSeen>,
-    /// Containers that are being made and are frozen; an error where one of them could not be looked at.
+    /// Frozen containers in creation. An error where one of them could not be checked.
     pub frozen: Result<Vec<FrozenSeen>, String>,
-    /// Groups of containers below the kubelet's group of pods that the runtime's newest lists did not have; an error where
-    /// those groups or those lists could not be looked at.
+    /// Container groups below the kubelet's pod group that the runtime's newest lists did not contain. An error where those
+    /// groups or lists could not be checked.
     pub untracked: Result<Vec<UntrackedSeen>, String>,
-    /// How many more of them there are than are told.
+    /// How many more there are than are reported.
     pub untracked_left_out: usize,
-    /// Why the kubelet or the runtime was not looked at, where they were not.
+    /// Why the kubelet or the runtime was not checked, where it was not.
     pub unseen: Option<String>,
 }
 
-/// A file system with folders of the kubelet or of a runtime in it, as the daemon itself sees it.
+/// A file system with folders of the kubelet or of a runtime, as the daemon itself sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilesystemSeen {
-    /// Number of the device, `major:minor`.
+    /// Device number, `major:minor`.
     pub device: String,
     /// Those folders.
     pub folders: Vec<String>,
-    /// Bytes: size, and what is left for others than root. Both 0 where it has no size.
+    /// Bytes: the size, and what is free for users other than root. Both are 0 where it has no size.
     pub bytes: Space,
-    /// Inodes: the same. Both 0 where they are not counted.
+    /// Inodes: the same. Both are 0 where the file system does not count them.
     pub inodes: Space,
-    /// How it is known to take no writes, where it takes none.
+    /// The proof that it accepts no writes, where it accepts none.
     pub read_only: Option<String>,
 }
 
-/// Room in a file system.
+/// Space in a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// All there is.
+    /// The total.
     pub total: u64,
-    /// What is left.
+    /// What is free.
     pub left: u64,
 }
 
-/// How the kubelet proves to the API server who it is.
+/// How the kubelet authenticates to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// By a certificate.
+    /// With a certificate.
     Certificate {
-        /// Where it is: a path, or the kubeconfig that holds it.
+        /// Its location: a path, or the kubeconfig that contains it.
         place: String,
-        /// From its first second to its last.
+        /// Time from the start of its validity to the end.
         lifetime: Duration,
-        /// What is left of that by the node's wall clock, which is what counts for the kubelet too; zero once it has
-        /// expired.
+        /// Remaining validity by the node's wall clock, which the kubelet uses too. Zero once it has expired.
         left: Duration,
     },
-    /// By something that has no end on the node's disk: a plugin, a token, or nothing at all.
+    /// With something that has no expiry on the node's disk: a plugin, a token, or nothing at all.
     Other,
-    /// This could not be looked at, and why.
+    /// The credential could not be checked, and why.
     Unknown(String),
 }
 
-/// One look at what lies on the node's disks.
+/// One check of the node's disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DisksSeen {
     /// File systems of the kubelet's and the runtime's folders, one entry for each device.
     pub filesystems: Vec<FilesystemSeen>,
-    /// Why some of those folders could not be looked at.
+    /// Why some of those folders could not be checked.
     pub unseen: Option<String>,
     /// The kubelet's client certificate.
     pub credential: Credential,
 }
 
-/// How far a question to systemd over the system bus got.
+/// How far a query to systemd over the system bus got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BusStep {
-    /// The bus's socket is there.
+    /// The socket of the bus exists.
     Connect,
-    /// The bus has taken the connection.
+    /// The bus has accepted the connection.
     Login,
-    /// The bus knows who asks.
+    /// The bus has identified the client.
     Hello,
-    /// The bus has answered, and the question is systemd's.
+    /// The bus has answered, and systemd has the query.
     Ping,
 }
 
@@ -238,39 +236,39 @@ impl fmt::Display for BusStep {
     }
 }
 
-/// One question to systemd over the system bus.
+/// The result of one query to systemd over the system bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BusSeen {
     /// systemd has answered.
     Answered,
-    /// There is nobody to ask: no systemd runs the node, or it has no system bus.
+    /// There is no bus to query: the node does not run systemd, or has no system bus.
     NoBus,
-    /// The bus says that systemd is not on it.
+    /// The bus reports that systemd is not connected to it.
     NotOnIt,
-    /// An error in place of an answer, at once: whoever has another way to systemd takes that one.
+    /// An immediate error in place of an answer. A client with another way to systemd uses that way.
     Refused {
-        /// To what.
+        /// The step that failed.
         step: BusStep,
-        /// What was said.
+        /// The error.
         how: String,
     },
     /// No answer.
     Silent {
-        /// To what.
+        /// The step without an answer.
         step: BusStep,
-        /// What was there instead.
+        /// What happened instead.
         how: String,
     },
 }
 
-/// The node's clock beside the API server's, as far as one answer of that proves anything.
+/// The node's clock compared to the API server's, as far as one answer of the API server proves anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockSeen {
-    /// By how much it is ahead at least.
+    /// How far the node's clock is ahead, at least.
     pub ahead: Duration,
-    /// By how much it is behind at least.
+    /// How far it is behind, at least.
     pub behind: Duration,
-    /// By how much they are apart at most, in either direction.
+    /// How far they differ at most, in either direction.
     pub most: Duration,
 }
 

@@ -1,26 +1,26 @@
-//! What the kubelet says of itself at its own port (10250), and nowhere else.
+//! What the kubelet reports about itself on its own port (10250), and nowhere else.
 
 use std::time::Duration;
 
-/// One look at the kubelet's own port. Each of the two may be told or not: rights and versions differ.
+/// One check of the kubelet's own port. Either value may be missing, because permissions and versions differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSeen {
-    /// Whether its sync loop goes round, by its own check; a sentence = not told, and why.
+    /// Whether its sync loop runs, by its own check. A sentence says why this was not reported.
     pub sync_loop: Result<bool, String>,
-    /// How its looks at its pods went; a sentence = not told, and why.
+    /// How its checks of its pods went. A sentence says why this was not reported.
     pub relists: Result<RelistsSeen, String>,
 }
 
-/// How the kubelet's looks at its pods (the relists of its PLEG) went lately. All times are of monotonic clocks: ours, and
-/// its own.
+/// How the kubelet's recent checks of its pods (the relists of its PLEG) went. All times are of monotonic clocks: the probe's and
+/// the kubelet's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelistsSeen {
-    /// Whether any has ended since the kubelet began.
+    /// Whether any has ended since the kubelet started.
     pub begun: bool,
-    /// Mean time of those that have ended since we looked before; `None` = none has, or we had not looked before.
+    /// Mean time of those that have ended since the previous check. `None`: none has ended, or there was no previous check.
     pub mean: Option<Duration>,
-    /// For how long, at least, none has ended.
+    /// How long none has ended, at least.
     pub idle: Duration,
-    /// For how long, at least, the moment of its last good list has not moved; `None` = not told.
+    /// How long the time of its last successful list has not changed, at least. `None`: not reported.
     pub unmoved: Option<Duration>,
 }

@@ -1,9 +1,9 @@
-//! The processes of interest on a node, and what could not be proven of others.
+//! The processes of interest on a node, and the candidates that could not be proven.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Whether this state letter says that a process answers nobody: it is stopped, or waits uninterruptibly.
+/// Whether a process in this state answers nothing: it is stopped, or waits uninterruptibly.
 pub const fn answers_nobody(state: char) -> bool {
     matches!(state, 'T' | 't' | 'D')
 }
@@ -23,50 +23,50 @@ pub struct ProcessSeen {
     pub state: char,
     /// Command name.
     pub command: String,
-    /// Kernel function it waits in.
+    /// Kernel function that it waits in.
     pub wchan: Option<String>,
-    /// In state D: for how long it has been seen so without having run in between.
+    /// In state D: how long it has been seen in this state without running in between.
     pub waited: Option<Duration>,
-    /// For how long it and the processes below it have been seen to make no progress: no processor time, no process that
-    /// begins or ends. `None` where that is not followed: it is of [`Part::RuntimeClient`] and [`Part::NetworkPlugin`] only.
+    /// How long it and its descendants have been seen without progress: no CPU time, no process that starts or ends. `None` where
+    /// the probe does not follow that. It does so only for [`Part::RuntimeClient`] and [`Part::NetworkPlugin`].
     pub still: Option<Duration>,
-    /// The part it plays, with what only that part has.
+    /// Its role, with the data that only this role has.
     pub part: Part,
 }
 
-/// What a process of interest is, proven from executable, arguments and parent.
+/// The role of a process of interest, proven from executable, arguments and parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A containerd shim serving one id (`-id`): the sandbox of a pod, or with Docker one container.
+    /// A containerd shim that serves one id (`-id`): the sandbox of a pod, or with Docker one container.
     Shim {
-        /// The id it serves.
+        /// The id that it serves.
         id: String,
-        /// Its children that are not zombies.
+        /// Number of its children that are not zombies.
         living_children: u32,
     },
     /// A plugin in the CNI directory, a child of the runtime.
     NetworkPlugin {
         /// File name of the plugin.
         plugin: String,
-        /// Container (sandbox) id it was called for, from its environment, where readable.
+        /// Container (sandbox) id that it was called for, from its environment, where readable.
         sandbox_id: Option<String>,
-        /// Uid of the pod it was called for, from `CNI_ARGS`, where the runtime passes it on.
+        /// Uid of the pod that it was called for, from `CNI_ARGS`, where the runtime passes it on.
         pod_uid: Option<String>,
-        /// Files whose lock it holds while others wait for it.
+        /// Files that it holds a lock on while others wait for that lock.
         holds: Vec<String>,
         /// Whether it waits for a lock that another process holds.
         waits: bool,
-        /// How many processes wait for a lock it holds.
+        /// How many processes wait for a lock that it holds.
         waiters: u32,
     },
-    /// `runc`/`crun` at work.
+    /// `runc` or `crun` that executes a command.
     RuntimeClient {
         /// Its verb (`create`, `delete`, `kill` …).
         verb: String,
-        /// The container (or sandbox) it works on, from its arguments.
+        /// The container (or sandbox) that it works on, from its arguments.
         container_id: Option<String>,
     },
-    /// CRI-O's process beside one container (`conmon`).
+    /// CRI-O's monitor process of one container (`conmon`).
     Monitor {
         /// The container's id.
         id: String,
@@ -77,8 +77,8 @@ pub enum Part {
     Kubelet,
 }
 
-/// A process that may play a part which could not be proven: it waits uninterruptibly, say, and its arguments cannot
-/// be read. It is neither there nor absent.
+/// A process whose role could not be proven, for example because it waits uninterruptibly and its arguments cannot be read. It
+/// counts neither as present nor as absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unproven {
     /// Process id in the node's PID namespace.
@@ -89,9 +89,9 @@ pub struct Unproven {
     pub age: Duration,
     /// Scheduler state letter.
     pub state: char,
-    /// In state D: for how long it has been seen so without having run in between.
+    /// In state D: how long it has been seen in this state without running in between.
     pub waited: Option<Duration>,
-    /// Command name: what makes it a candidate.
+    /// Command name, which makes it a candidate.
     pub command: String,
     /// What it may be.
     pub may_be: MayBe,
@@ -102,15 +102,15 @@ pub struct Unproven {
 pub enum MayBe {
     /// A shim, by its name.
     Shim,
-    /// A network plugin, since the runtime has called it.
+    /// A network plugin, because the runtime has called it.
     NetworkPlugin,
-    /// `runc` or its kin, by its name or by what has called it.
+    /// `runc` or a similar tool, by its name or by its caller.
     RuntimeClient,
     /// Something that no fault is about.
     Other,
 }
 
-/// The first process of a container that is being made: `runc init`, which becomes the container's own.
+/// The first process of a container in creation: `runc init`, which becomes the container's own process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitSeen {
     /// Process id in the node's PID namespace.
@@ -123,14 +123,15 @@ pub struct InitSeen {
     pub sandbox_id: String,
 }
 
-/// What one look has left out, since there was more than it takes in.
+/// What one check has left out, because there was more than it reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Why not all file locks that plugins hold or wait for are known.
+    /// Why some file locks that plugins hold or wait for may be unknown.
     pub locks: Option<String>,
-    /// Why processes of the node's own, or children of those, may be missing: none of them is gone because it is not in the table.
+    /// Why processes of the node itself, or their children, may be missing. That a process is not in the table does not prove
+    /// then that it is gone.
     pub processes: Option<String>,
-    /// Why first processes of containers that are being made may be missing.
+    /// Why first processes of containers in creation may be missing.
     pub inits: Option<String>,
 }
 
@@ -142,17 +143,17 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// One look at the process table.
+/// One check of the process table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessTable {
     /// Processes of interest only.
     pub processes: Vec<ProcessSeen>,
     /// Candidates that could not be proven.
     pub unproven: Vec<Unproven>,
-    /// Containers that are being made for longer than a moment.
+    /// Containers that have been in creation for longer than a moment.
     pub inits: Vec<InitSeen>,
-    /// What there was no room for.
+    /// What was left out for lack of room.
     pub left_out: LeftOut,
-    /// Number of the look, rising by one.
+    /// Number of the check, increasing by one.
     pub round: u64,
 }

@@ -1,5 +1,5 @@
-//! One turn of an open remediation: its step is moved on, its faults are marked healed, new ones join, and the next
-//! step is reserved.
+//! One update of an open remediation: the controller advances its step, records resolved faults, adds new faults, and reserves
+//! the next step.
 
 use jiff::Timestamp;
 
@@ -44,7 +44,7 @@ pub(super) fn take(
         return turn;
     }
     if turn.remediation.is_watched() {
-        // From here on what it owes is put back, which the record has to say before that is begun.
+        // From here on the controller runs the pending cleanup. The record has to say so before the cleanup begins.
         turn.remediation.set_phase();
     }
     if let Some(cleanup) = ending::put_back(ctx, facts, &mut turn.remediation, wake) {
@@ -73,14 +73,14 @@ fn go_on(
     }
     if turn.remediation.current_step().is_none() {
         if let Some(why) = ending::must_stop(ctx, facts, &turn.remediation) {
-            // One that has nothing left to do comes to its own end, and takes nothing new.
+            // A remediation without work comes to its own end, and takes in nothing new.
             if turn.remediation.has_work() {
                 ending::cancel(ctx, &mut turn.remediation, &why);
             }
             return;
         }
         join(ctx, facts, policy, turn, slots, wake);
-        // A remediator whose step is at its end lets go before anything else is done to the node.
+        // The remediator of a finished step releases the node before the controller does anything else to it.
         if let Some(back) = hand_off::take_back(ctx, &mut turn.remediation) {
             turn.effect = Some(back);
             hand_off::hold_back(ctx, turn, wake);
@@ -101,7 +101,7 @@ fn go_on(
     turn.remediation.set_phase();
 }
 
-/// Faults that are gone by a clean look, whether by a step or by themselves.
+/// Records faults that are gone by a clean check, whether a step resolved them or they resolved by themselves.
 fn mark_healed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
     let current = remediation.current_step().map(|step| step.fault_id.clone());
     let mut healed = Vec::new();
@@ -123,7 +123,7 @@ fn mark_healed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediat
     }
 }
 
-/// Confirmed faults of the node that are not in the remediation yet, or have come back.
+/// Adds confirmed faults of the node that are not in the remediation yet, or have come back.
 fn join(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -150,7 +150,7 @@ fn join(
             Some(Resolution::Resolved) | None => {}
         }
         if !selects {
-            // What is under way is finished, and nothing new is taken on in the name of a policy that is not for the node any more.
+            // The policy does not select the node any more. The remediation finishes what has begun, and takes in nothing new.
             let message = format!(
                 "{} ({}): policy {} does not select node {} any more; its remediation {} has the node until its end",
                 seen.fault.kind, seen.fault.subject, policy.name, facts.name, turn.remediation.name
@@ -175,7 +175,7 @@ fn join(
         }
         match readiness::judge(ctx, facts, policy, seen).and_then(|rule| not_blocked(facts, scope, rule)) {
             Err(block) => turn.block(id, block, wake),
-            // A node that boots shows much that goes by itself.
+            // A booting node shows many faults that resolve by themselves.
             Ok(_) if reboot::is_under_way(&turn.remediation) => under_way(turn, id, wake),
             Ok(rule) => {
                 let kind = seen.fault.kind;
@@ -207,14 +207,14 @@ fn join(
     }
 }
 
-/// What joins an open remediation is as new as what would open one: where nothing new may be begun, it waits.
+/// Blocks a joining fault where no new remediation may begin: it is as new as one that would open a remediation.
 fn not_blocked<'p>(facts: &NodeContext<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
     let blocked = scope.and_then(|scope| scope.blocked(Some(facts)));
     blocked.map_or(Ok(rule), |(reason, message)| Err(Block::new(reason, &message)))
 }
 
-/// Why a fault of a kind with a limit of its own does not join the remediation now, if so: enough others are dealt with, or its kind is
-/// not noted in the stored slot yet, by which the next leader counts.
+/// Returns why a fault of a kind with its own limit does not join the remediation now. Either enough others of that kind are
+/// remediated, or the stored slot does not note the kind yet. The next leader counts by the stored slot.
 fn limited(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -235,8 +235,9 @@ fn limited(
     Some(Block::new(BlockReason::FaultLimit, &message).until(ctx.settings.retry))
 }
 
-/// Takes back what has not begun, is asked for, or would need a further look before each of its rounds: no such look says yes to a
-/// policy that cannot be used, and what was never tried must not count as tried. It has its turn again when the policy is mended.
+/// Cancels a step that has not begun, awaits approval, or would need another check before each round. Such a check cannot pass
+/// for an unusable policy, and a step that was never tried must not count as tried. The engine may select the step again when the
+/// policy is valid.
 fn set_aside(turn: &mut RemediationUpdate, why: &str, now: Timestamp) {
     let Some(step) = turn.remediation.current_step() else { return };
     let is_waiting = match step.state {
@@ -251,7 +252,7 @@ fn set_aside(turn: &mut RemediationUpdate, why: &str, now: Timestamp) {
     }
 }
 
-/// Nothing is begun for any of its faults, for this reason.
+/// Blocks all open faults with this reason.
 fn hold_open(turn: &mut RemediationUpdate, why: &str, wake: &mut Wake) {
     for id in open_but(&turn.remediation, None) {
         turn.block(&id, Block::new(BlockReason::Paused, why), wake);
@@ -265,7 +266,7 @@ fn wait_for_step(turn: &mut RemediationUpdate, wake: &mut Wake) {
     }
 }
 
-/// The open faults but one.
+/// Returns the open faults except one.
 fn open_but(remediation: &Remediation, but: Option<&str>) -> Vec<String> {
     let open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
     open.map(|fault| fault.id.clone()).filter(|id| Some(id.as_str()) != but).collect()
@@ -278,7 +279,7 @@ fn under_way(turn: &mut RemediationUpdate, id: &str, wake: &mut Wake) {
     turn.block(id, Block::new(BlockReason::InProgress, &message), wake);
 }
 
-/// Reserves the next step: of the most urgent fault for which one may be taken now.
+/// Reserves the next step: that of the most urgent fault for which a step may be taken now.
 pub(super) fn next_step(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -290,7 +291,7 @@ pub(super) fn next_step(
     next_step_but(ctx, facts, policy, turn, None, slot, wake);
 }
 
-/// The same for all faults but one.
+/// Does the same for all faults except one.
 fn next_step_but(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -312,7 +313,7 @@ fn next_step_but(
     }
 }
 
-/// Open faults, most urgent first; those that the probe does not name now come last.
+/// Returns the open faults, most urgent first. Faults that the probe does not name now come last.
 fn by_urgency(remediation: &Remediation, facts: &NodeContext<'_>) -> Vec<String> {
     let place = |fault: &RemediationFault| facts.seen.iter().position(|s| s.fault.id == fault.id).unwrap_or(usize::MAX);
     let mut open: Vec<&RemediationFault> = remediation.faults.iter().filter(|f| f.state == Resolution::Open).collect();
@@ -334,7 +335,7 @@ fn try_fault(
         let Some(rule) = policy.rule(&standing.rule) else { return Ok(()) };
         refused::cooled_down(ctx, &turn.remediation, &standing, rule)?;
         let seen = facts.find(id);
-        // Nothing is waited for without end.
+        // Every wait has an end.
         let is_waiting = since(ctx.snapshot.now, turn.remediation.last_activity()) < cause::LONGEST;
         if turn.remediation.manual.is_none() && is_waiting {
             cause::looked_for_again(ctx, facts, policy, &standing)?;
@@ -365,7 +366,7 @@ fn try_fault(
             shadow(ctx, facts, policy, turn, standing, seen, rule, step);
             continue;
         }
-        // Nothing is begun for the sake of a hand-off that cannot be; what is under way waits for it.
+        // A new remediation begins nothing for a hand-off that is impossible. An open one waits for it.
         let is_new = turn.remediation.identity.is_none();
         if let Some(block) = hand_off::unavailable(ctx, &step.action).filter(|_| is_new) {
             turn.remediation.say(block.message());
@@ -376,7 +377,7 @@ fn try_fault(
         let out_of_place = drain::skip_reason(ctx, facts, &turn.remediation, step);
         let out_of_place = out_of_place.or_else(|| taint::skip_reason(&turn.remediation, step));
         if let Some(why) = out_of_place.or_else(|| reboot::skip_reason(&turn.remediation, step)) {
-            // Recorded: that the node was not emptied, or not rebooted, is to be seen afterwards, too.
+            // The record says afterwards, too, that the node was not drained or not rebooted.
             let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
             record.finish(StepState::Refused, &why, ctx.snapshot.now);
             turn.remediation.steps.push(record);
@@ -404,12 +405,12 @@ fn try_fault(
             return Err(block);
         }
         let waits = block.waits_for_window();
-        // What one fault has waited for in vain, all others of the node wait for as well: not each for itself.
+        // All faults of the node share one wait. The time that one has waited in vain counts for the others as well.
         let activity = if waits { turn.remediation.last_touched() } else { turn.remediation.last_activity() };
         let (patience, idle) = (ctx.block_timeout(step), since(ctx.snapshot.now, activity));
         let tells = matches!(step.action, Action::Notify { .. }) && block.awaits_look();
         if let Some(seen) = seen.filter(|_| tells && (idle >= patience || facts.probe == Probe::Silent)) {
-            // What was seen last was bad, and nobody can look any more: people are told all the same.
+            // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
             let executor = select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Any)?;
             reserve(ctx, facts, turn, seen, &standing, step, executor, wake);
             return Ok(());
@@ -423,7 +424,7 @@ fn try_fault(
     }
 }
 
-/// The fault as it shows now, and the executor in which this step may be taken on it.
+/// Returns the fault as it shows now, and the executor that may take this step on it.
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 fn judged<'s, 'a>(
     ctx: Ctx<'_>,
@@ -443,7 +444,7 @@ fn judged<'s, 'a>(
     Ok((seen, executor))
 }
 
-/// The fault as it shows now; without that nothing is done about it.
+/// Returns the fault as it shows now. Without it the controller does nothing about the fault.
 fn present<'s, 'a>(
     facts: &NodeContext<'_>,
     standing: &RemediationFault,
@@ -467,7 +468,7 @@ fn replace(remediation: &mut Remediation, standing: RemediationFault) {
     }
 }
 
-/// Records a step that is a dry run, or that even this would be held, and goes on to the next.
+/// Records a dry-run step, or that even the dry run would be blocked, and goes on to the next step.
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 fn shadow(
     ctx: Ctx<'_>,
@@ -519,9 +520,9 @@ fn reserve(
     wake.at(ctx.settings.retry);
 }
 
-/// Passes over a step that stayed held for too long, or that stays so for longer than anybody waits: every wait has an end. One that
-/// waits for the hour of day, or since the node had its turn, or since nobody knows whose fault it is, is not replaced by a harsher
-/// one: people are told instead, where the ladder says so.
+/// Skips a step that stayed blocked for too long, or that will stay blocked for longer than the block timeout: every wait has an
+/// end. No harsher step replaces one that waits for its window or for the node's action limit, or whose rule is ambiguous. The
+/// controller notifies people instead, where the rule has such a step.
 fn pass_over(
     ctx: Ctx<'_>,
     turn: &mut RemediationUpdate,
@@ -541,8 +542,8 @@ fn pass_over(
     replace(&mut turn.remediation, standing);
 }
 
-/// What waits for a person keeps no other fault of the node waiting that can be healed without one: it is withdrawn for that, and
-/// asked for again after it. `blocked` is how many holds the turn had before it was told what the others wait for.
+/// Withdraws a step that awaits approval, where another fault of the node can be remediated without approval. The controller asks
+/// again after that. `blocked` is the number of blocks in the update before it reported what the other faults wait for.
 fn yield_to_more_urgent(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,

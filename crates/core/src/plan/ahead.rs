@@ -1,10 +1,10 @@
-//! What is under way by a clock that was ahead of this one.
+//! Open work with times from a clock that was ahead of this one.
 
 use crate::remediation::{Remediation, not_ahead};
 use crate::snapshot::Snapshot;
 
-/// The snapshot with no time ahead of its own in what is still to be done, where there is one. A finished record is left as it is:
-/// as long as its times are ahead it counts as one of today, which only holds back.
+/// The snapshot in which no open work has a time later than its own `now`; `None` where nothing changes. A finished record is not
+/// changed: while its times are ahead, it counts as a record of today, which can only block more actions.
 pub(super) fn taken_as_now(snapshot: &Snapshot) -> Option<Snapshot> {
     let now = snapshot.now;
     let live = snapshot.remediations.values().filter(|remediation| remediation.is_live());

@@ -1,11 +1,11 @@
-//! Steps that a person has to approve. The attempt is recorded first, with its operation and what it would touch; a yes is to that
-//! operation and to no other, and ends with it.
+//! Steps that a person has to approve. The controller records the attempt first, with its operation and what it would touch. An
+//! approval is for that operation only, and ends with it.
 //!
 //! ```text
-//! AwaitingApproval ─► approved, asked the same questions again ─► Scheduled ─► …
-//!         │ the fault goes, its object changes, the policy changes, another fault can be healed meanwhile, its time is over
-//!         │   while nobody knows whether the rule is for the fault ─► Cancelled
-//!         └ nobody says yes in time ─► TimedOut: people are told, nothing harsher follows
+//! AwaitingApproval ─► approved, all conditions checked again ─► Scheduled ─► …
+//!         │ the fault is gone, its object or the policy changes, another fault can be resolved meanwhile, the timeout is over
+//!         │   while it is unknown whether the rule applies to the fault ─► Cancelled
+//!         └ nobody approves in time ─► TimedOut: people are notified, no harsher step follows
 //! ```
 
 use jiff::Timestamp;
@@ -18,14 +18,14 @@ use crate::moment::{clock, since};
 use crate::policy::{Policy, Step};
 use crate::remediation::{Executor, RemediationFault, StepRecord, StepState};
 
-/// Why an attempt ended that gave way to another fault, and is asked for again.
+/// The message of an attempt that gave way to another fault. Its approval is requested again.
 pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
 
-/// Why an attempt ended whose time went by while nobody knew which rule the fault is for.
+/// The message of an attempt that timed out while it was unknown which rule applies to the fault.
 const IN_DOUBT: &str =
     "its time was over while nobody knew whether the rule applies to the fault; approval is requested again";
 
-/// Records the attempt, and asks for its approval.
+/// Records the attempt, and requests its approval.
 pub(super) fn ask(
     ctx: Ctx<'_>,
     turn: &mut RemediationUpdate,
@@ -45,7 +45,7 @@ pub(super) fn ask(
     turn.remediation.steps.push(record);
 }
 
-/// The attempt goes on once it is approved, and does not wait for ever.
+/// Continues the attempt once it is approved, and ends it after its timeout.
 pub(super) fn wait(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -66,7 +66,7 @@ pub(super) fn wait(
             now,
         );
     }
-    // As long as nobody has read it, as right after a change of leaders, it is held anyway.
+    // While the template is not read yet, as right after a change of leaders, the step is blocked anyway.
     let version = attempt::template_version(ctx, step);
     if version.is_some() && version != record.template_version.as_deref() {
         let why = "the template has changed since its approval was asked for";
@@ -77,7 +77,7 @@ pub(super) fn wait(
     let age = since(now, record.scheduled_at);
     let is_agreed = by.is_some() || !step.needs_approval();
     if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_ambiguous) {
-        // Ignorance is nobody's no: a person is asked again once it is known what the fault is about.
+        // Missing knowledge is not a refusal: a person is asked again once it is known which rule applies to the fault.
         return attempt::end(turn, StepState::Cancelled, IN_DOUBT, now);
     }
     if age >= step.approval_timeout && (!is_agreed || again.is_err()) {
@@ -109,7 +109,7 @@ pub(super) fn wait(
             attempt::plan_cleanup(&mut turn.remediation, record);
             let Some(current) = turn.remediation.current_step_mut() else { return };
             (current.state, current.scheduled_at, current.approved_by) = (StepState::Scheduled, now, by);
-            // What could start pods when it was asked need not be able to now.
+            // The executor that could start pods at the time of the request may not be able to now.
             current.executor = executor;
             executors::note(facts, current);
             let record = current.clone();
@@ -119,7 +119,7 @@ pub(super) fn wait(
     }
 }
 
-/// Since when a person has been asked for this step: one that gave way is asked for again, and its time goes on.
+/// Since when a person has been asked for this step. An attempt that gave way is requested again, and its timeout continues.
 fn asked_at(turn: &RemediationUpdate, record: &StepRecord) -> Timestamp {
     let is_same =
         |step: &&StepRecord| (step.fault_id.as_str(), step.step_index) == (record.fault_id.as_str(), record.step_index);

@@ -1,4 +1,4 @@
-//! One attempt at a step: how it is recorded, what it is for, whether it may still be done, what it does, and how it ends.
+//! One attempt at a step: its record, its purpose, whether it may still run, its action, and its end.
 
 use super::evidence::{ClearCheck, NodeContext};
 use super::select::EvidenceRequirement;
@@ -48,13 +48,13 @@ pub(super) fn record(
     }
 }
 
-/// Uid and generation of the template of a hand-off, as read last.
+/// Uid and generation of the template of a hand-off, as last read.
 pub(super) fn template_version<'a>(ctx: Ctx<'a>, step: &Step) -> Option<&'a str> {
     let template = &step.action.hand_off()?.remediation_template;
     ctx.snapshot.template_versions.get(template).map(String::as_str)
 }
 
-/// What is to be put back after the act. Owed before it: a crash in between strands nothing.
+/// Records the cleanup that the action needs. It is recorded before the action, so a crash in between leaves nothing behind.
 pub(super) fn plan_cleanup(remediation: &mut Remediation, record: &StepRecord) {
     if record.action == ActionType::Cordon {
         (remediation.cleanup.cordoned, remediation.cleanup.uncordoned_at) = (true, None);
@@ -69,7 +69,8 @@ pub(super) fn plan_cleanup(remediation: &mut Remediation, record: &StepRecord) {
 pub(super) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record: &StepRecord) -> Option<&'p Step> {
     let rule = policy.rule(&remediation.fault(&record.fault_id)?.rule)?;
     let step = rule.steps.get(usize::try_from(record.step_index).ok()?)?;
-    // A policy changed meanwhile must not turn one act into another, and a step that is a dry run now is none.
+    // A policy that has changed meanwhile must not turn one action into another. A step that is a dry run now does not count as
+    // the step.
     let is_same = step.action.kind() == record.action
         && select::signal(&step.action) == record.signal
         && select::restart_with(&step.action) == record.restart
@@ -81,8 +82,9 @@ pub(super) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record:
     (is_same && step.mode == Mode::Enforce).then_some(step)
 }
 
-/// What an attempt is for that is not known to have begun: its fault, and the step of the policy. None where it comes to its end
-/// here: the remediation stops, the fault is gone (`gone` says it), or the policy does not name the step any more.
+/// The purpose of an attempt that is not known to have begun: its fault, and the step of the policy. `None` if the attempt ends
+/// here: the remediation stops, the fault is gone (message `gone`), the node is in another boot, or the policy has no such step
+/// any more.
 pub(super) fn purpose<'p>(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -112,7 +114,7 @@ pub(super) fn purpose<'p>(
     Some((standing, step))
 }
 
-/// Whether the reserved step may still be done.
+/// Whether the reserved step may still run.
 pub(super) fn again<'f>(
     ctx: Ctx<'_>,
     facts: &'f NodeContext<'_>,
@@ -127,7 +129,7 @@ pub(super) fn again<'f>(
     };
     let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
     let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
-    // People are told once it is decided, whether or not the probe still looks.
+    // A decided notification is sent whether or not the probe still reports.
     let look = if matches!(step.action, Action::Notify { .. }) {
         EvidenceRequirement::Any
     } else {
@@ -140,7 +142,7 @@ pub(super) fn again<'f>(
     Ok((&seen.fault, executor))
 }
 
-/// The act of a reserved step.
+/// The action of a reserved step.
 pub(super) fn act(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -159,7 +161,7 @@ pub(super) fn act(
     })
 }
 
-/// Ends the attempt under way.
+/// Ends the current attempt.
 pub(super) fn end(turn: &mut RemediationUpdate, state: StepState, message: &str, now: jiff::Timestamp) {
     if let Some(step) = turn.remediation.current_step_mut() {
         step.finish(state, message, now);

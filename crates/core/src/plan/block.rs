@@ -1,4 +1,4 @@
-//! A no, with its reason and when to ask again.
+//! A block of an action: its reason, and when the engine decides again.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{BlockReason, Blocked};
 use crate::fault::MAX_LINE;
 use crate::text::bounded;
 
-/// Least time until the next look: a decision never chases its own tail.
+/// Minimum time until the next pass: a decision must not trigger itself in a loop.
 const SOONEST: Duration = Duration::from_millis(100);
 
 /// Why something is not done now.
@@ -18,44 +18,44 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A no that lasts until something happens. The message must not name ages: it is written to objects, and
-    /// would change with every look.
+    /// A block that lasts until something happens. The message must not contain ages: the controller writes it to objects, and an
+    /// age would change it in every pass.
     pub fn new(reason: BlockReason, message: &str) -> Self {
         Self { reason, message: bounded(message, MAX_LINE), until: None }
     }
 
-    /// The sentence.
+    /// The message of the block.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Whether it ends with the next look of the probe.
+    /// Whether the next check of the probe ends the block.
     pub const fn awaits_look(&self) -> bool {
         matches!(self.reason, BlockReason::ProbeNotReporting | BlockReason::StaleEvidence)
     }
 
-    /// Whether nobody can tell which rule the fault is for.
+    /// Whether it is unknown which rule the fault is for.
     pub const fn is_ambiguous(&self) -> bool {
         matches!(self.reason, BlockReason::PodUnknown | BlockReason::RuleAmbiguous)
     }
 
-    /// Whether the step may be taken at another time, and nothing else speaks against it: no harsher one replaces it.
+    /// Whether the step may run at another time and nothing else blocks it. No harsher step replaces such a step.
     pub const fn waits_for_window(&self) -> bool {
         matches!(self.reason, BlockReason::OutsideWindow | BlockReason::NodeLimit)
     }
 
-    /// Whether waiting for that long is in vain: the node has had its turn, which comes back later than that.
+    /// Whether a wait of that length is useless: the node has reached its limit, and the limit lasts longer.
     pub fn outlasts(&self, wait: Duration) -> bool {
         self.reason == BlockReason::NodeLimit && self.until.is_some_and(|until| until > wait)
     }
 
-    /// A no that may end by the passing of time.
+    /// Sets a time after which the block may end.
     pub fn until(mut self, until: Duration) -> Self {
         self.until = Some(until);
         self
     }
 
-    /// The no as it is told.
+    /// The block as it is reported.
     pub fn about(self, node: String, fault: Option<&str>, policy: Option<&str>, wake: &mut Wake) -> Blocked {
         if let Some(until) = self.until {
             wake.at(until);
@@ -75,13 +75,13 @@ impl Block {
 pub(super) struct Wake(Option<Duration>);
 
 impl Wake {
-    /// At the latest after `wait`.
+    /// Decides again after `wait` at the latest.
     pub fn at(&mut self, wait: Duration) {
         let wait = wait.max(SOONEST);
         self.0 = Some(self.0.map_or(wait, |known| known.min(wait)));
     }
 
-    /// When something of that age passes the limit; not at all if it has.
+    /// Decides again when something of that age passes the limit; never, if it has passed it.
     pub fn when_past(&mut self, limit: Duration, age: Duration) {
         if age <= limit {
             self.at(limit.saturating_sub(age));

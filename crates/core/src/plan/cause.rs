@@ -1,7 +1,7 @@
-//! Whether the cause of a stuck pod was looked for on its node, before anything is done about the pod or given up for it.
+//! Whether the probe has checked the node for the cause of a stuck pod, before the engine acts on the pod or gives up on it.
 //!
-//! A pod that is not created, or does not go, waits for something below it as a rule: a hung shim, `runc create` or network plugin.
-//! Found a moment later, that would be a second remediation beside one that has failed.
+//! A pod that is not created, or does not terminate, usually waits for something below it: a hung shim, `runc create` or network
+//! plugin. A cause that is found a moment later would start a second remediation beside one that has failed.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::policy::{ActionType, Policy};
 use crate::remediation::{Remediation, RemediationFault, Resolution};
 use crate::stuck::{self, Pattern};
 
-/// The longest wait for a probe that cannot look everywhere, and for a cause that is neither confirmed nor resolved.
+/// Maximum wait for a probe that cannot check everything, and for a cause that is neither confirmed nor resolved.
 pub(super) const LONGEST: Duration = Duration::from_mins(10);
-/// The longest time until the next check whether that wait is over.
+/// Maximum time until the engine checks again whether that wait is over.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Whether the probe has looked for the cause since the pod is stuck, and found none that goes first.
+/// Whether the probe has checked for the cause since the pod became stuck, and has found none that goes first.
 pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
     let Some(stuck_for) = waits_for(facts, fault) else { return Ok(()) };
     if let Some(block) = elsewhere(ctx, facts, policy, fault) {
@@ -30,7 +30,7 @@ pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy,
     }
 }
 
-/// The same before a further step of a remediation. What counts is its pod, or the stuck successor of that.
+/// The same before a further step of a remediation. It applies to the pod of the fault, or to the stuck successor of that pod.
 pub(super) fn looked_for_again(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -40,13 +40,14 @@ pub(super) fn looked_for_again(
     shown(facts, standing).map_or(Ok(()), |fault| looked_for(ctx, facts, policy, fault))
 }
 
-/// Whether nobody has looked for the cause of a stuck pod, which people must know before they take it over.
+/// Whether the cause of a stuck pod was not checked. A person must know this before taking over.
 pub(super) fn not_looked_for(facts: &NodeContext<'_>, fault: &Fault) -> bool {
     waits_for(facts, fault).is_some_and(|stuck_for| unlooked(facts, fault, stuck_for).is_some())
 }
 
-/// Why an open remediation gives way, if so: each of its faults has a cause that another policy remediates. It cannot take that in, and
-/// on its own it could only fail. One that has begun a drain, or keeps its node cordoned for a fault that it could not resolve, goes on.
+/// The reason why an open remediation gives way, else `None`: each of its faults has a cause that another policy remediates. The
+/// remediation cannot take in that cause, and without it the remediation could only fail. A remediation continues if it has begun
+/// a drain, or if it keeps its node cordoned for a fault that it could not resolve.
 pub(super) fn gives_way(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -62,7 +63,7 @@ pub(super) fn gives_way(
     causes?.first().map(|block| block.message().to_owned())
 }
 
-/// A fault of a remediation as it shows now.
+/// A fault of a remediation as it is observed now.
 fn shown<'f>(facts: &'f NodeContext<'_>, standing: &RemediationFault) -> Option<&'f Fault> {
     let (kind, subject) = (standing.kind, &standing.subject);
     let namespace = |subject: &Subject| subject.pod.as_ref().map(|pod| pod.namespace.clone());
@@ -74,7 +75,7 @@ fn shown<'f>(facts: &'f NodeContext<'_>, standing: &RemediationFault) -> Option<
     facts.find(&standing.id).or_else(successor).map(|seen| seen.fault.as_ref())
 }
 
-/// For how long the pod has been stuck, if it is one that may wait for something on its node.
+/// How long the pod has been stuck, if it may wait for something on its node.
 fn waits_for(facts: &NodeContext<'_>, fault: &Fault) -> Option<Duration> {
     let pod = safeguards::suspect(facts, fault).filter(|_| fault.kind.spec().shows_in == ShowsIn::Pod)?;
     let (pattern, at_read) = stuck::pattern(pod)?;
@@ -86,7 +87,7 @@ fn waits_for(facts: &NodeContext<'_>, fault: &Fault) -> Option<Duration> {
     Some(at_read.saturating_add(pod.read).saturating_sub(bound))
 }
 
-/// What the pod may wait for, unless that has stood for too long to be waited for.
+/// Possible causes of the stuck pod, except those that have lasted too long to wait for.
 fn causes<'f>(
     facts: &'f NodeContext<'_>,
     fault: &Fault,
@@ -104,7 +105,7 @@ fn suspected(facts: &NodeContext<'_>, fault: &Fault) -> Option<Block> {
     Some(Block::new(BlockReason::NotConfirmed, &message))
 }
 
-/// That another policy remediates the cause now, and without asking a person.
+/// Blocks if another policy remediates the cause now, without approval by a person.
 fn elsewhere(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
     waits_for(facts, fault)?;
     let (cause, other) = causes(facts, fault, FaultState::Confirmed).find_map(|cause| {
@@ -121,7 +122,7 @@ fn elsewhere(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fau
     Some(Block::new(BlockReason::LowerUrgency, &message).until(LONGEST.saturating_sub(cause.lasted)))
 }
 
-/// That the probe has not looked everywhere since the pod is stuck.
+/// Blocks if the probe has not checked everything since the pod became stuck.
 fn unlooked(facts: &NodeContext<'_>, fault: &Fault, stuck_for: Duration) -> Option<Block> {
     let has_reported = facts.arrived().is_some_and(|arrived| arrived < stuck_for);
     let has_looked =

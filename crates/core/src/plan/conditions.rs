@@ -1,4 +1,4 @@
-//! Conditions that other tools write on a Node: which of them are faults there, for how long, and when they are gone.
+//! Conditions that other tools write on a Node: which of them are faults, for how long, and when they are resolved.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::policy::Rule;
 use crate::remediation::RemediationFault;
 use crate::tri_state::TriState;
 
-/// Those for which a policy that selects the node asks. The Node is watched, so they are as they were last written, whether or
-/// not anything is heard of its kubelet.
+/// The observed conditions that a policy of this node asks for. The controller watches the Node, so they are as last written,
+/// whether or not the kubelet still reports.
 pub(super) fn seen<'a>(facts: &NodeContext<'_>) -> impl Iterator<Item = ObservedFault<'a>> {
     let is_asked = |noticed: &&ObservedCondition| {
         asked(facts.policies.iter().copied()).any(|asked| asked.is_met_by(&noticed.condition))
@@ -27,8 +27,9 @@ pub(super) fn seen<'a>(facts: &NodeContext<'_>) -> impl Iterator<Item = Observed
     })
 }
 
-/// For how long the fault has been there as the rule sees it: one that asks for some reasons of a condition has not seen it
-/// while it had another one. Where the node flaps, or the condition does, one that was away for a moment has not begun anew.
+/// How long the fault has been there, as the rule counts it. A rule that asks for some reasons of a condition does not count the
+/// time in which the condition had another reason. Where the node or the condition flaps, a short absence does not restart the
+/// time.
 pub(super) fn lasted(facts: &NodeContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> Duration {
     if seen.fault.kind.spec().shows_in != ShowsIn::Condition {
         return facts.flap.map_or(seen.lasted, |flap| flap.stayed(&seen.fault).max(seen.lasted));
@@ -38,8 +39,9 @@ pub(super) fn lasted(facts: &NodeContext<'_>, seen: &ObservedFault<'_>, rule: &R
     same.map(|noticed| noticed.lasted_for(&rule.conditions, node_flaps)).max().unwrap_or_default()
 }
 
-/// Whether the condition of a remediation's fault stands otherwise now, or with a reason that nobody asks for. One that nobody
-/// asks for at all any more, or that is there twice, proves nothing; nor does one that a rule asks for as it does for the former.
+/// Whether the condition of a remediation's fault has another status now, or a reason that no policy asks for. Two cases prove
+/// nothing: no policy asks for the condition type any more, or the Node has the condition twice. A state that a rule asks for
+/// together with the former state is not another one either.
 pub(super) fn is_other(facts: &NodeContext<'_>, fault: &RemediationFault) -> bool {
     let (Some(view), Some(kind), Some(was)) = (facts.view, &fault.subject.name, &fault.subject.condition) else {
         return false;
@@ -53,7 +55,8 @@ pub(super) fn is_other(facts: &NodeContext<'_>, fault: &RemediationFault) -> boo
         }),
         ConditionState::As(now) => {
             let of_type = || asked(policies()).filter(|asked| asked.kind == *kind);
-            // As long as anybody asks for it as it stands, it is there, whatever another rule thinks of its reason.
+            // While any rule asks for the condition in its current state, the fault is there, even if another rule excludes its
+            // reason.
             let is_met = of_type().any(|asked| asked.is_met_by(now));
             !is_met && of_type().any(|asked| asked.status == now.status)
         }

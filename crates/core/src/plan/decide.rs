@@ -1,4 +1,4 @@
-//! One pass: gather, move the open remediations on, open new ones, clean up, and say what was held.
+//! One pass: gather the context, advance the open remediations, open new ones, clean up, and report what is blocked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,34 +17,34 @@ use crate::policy::{Policy, Step};
 use crate::remediation::Remediation;
 use crate::snapshot::Snapshot;
 
-/// For how long a mark for a reboot stays held, whatever the step's own time.
+/// Longest block timeout of a step that marks a node for a reboot, whatever the timeout of the step.
 const REBOOT_MARKER_BLOCK_TIMEOUT: Duration = Duration::from_mins(15);
 
-/// What every part of a decision may ask.
+/// The input of every part of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ctx<'a> {
     pub snapshot: &'a Snapshot,
     pub settings: &'a PlanSettings,
     /// Valid policies by name.
     pub policies: &'a BTreeMap<&'a str, &'a Policy>,
-    /// What each of them covers, by its name.
+    /// What each policy covers, by its name.
     pub scopes: &'a BTreeMap<&'a str, Scope<'a>>,
 }
 
 impl Ctx<'_> {
-    /// The longest that anything may stay held in an open remediation before it is given up.
+    /// The block timeout: how long anything in an open remediation can stay blocked before the controller gives it up.
     pub fn block_timeout(self, step: &Step) -> Duration {
-        // The marker's timeout may be hours. If it cannot be created at all, people must hear of it sooner.
+        // The timeout of the marker may be hours. If the marker cannot be created at all, people must be notified sooner.
         let longest = if step.action.mark_for_reboot().is_some() { REBOOT_MARKER_BLOCK_TIMEOUT } else { Duration::MAX };
         step.timeout.min(longest).max(self.settings.answer_within)
     }
 }
 
-/// Decides what is done now, what is held back and why, and when to decide again.
+/// Decides what the controller does now, what is blocked and why, and when to decide again.
 ///
-/// Total, pure and deterministic: equal input gives an equal plan, in whatever order lists are handed in.
+/// Total, pure and deterministic: equal input gives an equal plan, in whatever order the lists arrive.
 pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
-    // What was changed by that is written like any change.
+    // A change that `taken_as_now` makes is written like any other change.
     let (known, until_now) = (snapshot, ahead::taken_as_now(snapshot));
     let snapshot = until_now.as_ref().unwrap_or(known);
     let mut policies: Vec<&Policy> = snapshot.policies.iter().collect();
@@ -70,7 +70,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let payments = slot::settle(ctx, &nodes, &mut slots);
     let mut turns: BTreeMap<&str, Vec<RemediationUpdate>> = BTreeMap::new();
     for facts in nodes.values() {
-        // As if nobody had looked since: neither how it stands is known, nor what an act would find.
+        // A frozen node counts as not checked since: its state is unknown, and so is what an action would find.
         if unreadable::is_frozen(facts) {
             let open = facts.open.iter().map(|remediation| RemediationUpdate::new(Remediation::clone(remediation)));
             turns.entry(facts.name).or_default().extend(open);
@@ -85,7 +85,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
             turns.entry(facts.name).or_default().push(quarantine::watch(ctx, facts, remediation, &mut wake));
         }
     }
-    // What it comes to is seen by the next pass.
+    // The next pass sees the result of such an update.
     let is_ending = |turn: &RemediationUpdate| !turn.remediation.is_quarantined() || turn.effect.is_some();
     let mut busy: BTreeSet<&str> =
         turns.iter().filter(|(_, turns)| turns.iter().any(is_ending)).map(|(node, _)| *node).collect();
@@ -134,7 +134,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     }
 }
 
-/// The remediation, if this pass has changed it.
+/// Writes the remediation if this pass changed it.
 fn write(snapshot: &Snapshot, remediation: &Remediation) -> Option<Effect> {
     let is_known = snapshot.remediations.get(&remediation.name).is_some_and(|known| known == remediation);
     let begins = snapshot.manual_requests.contains_key(&remediation.name);
@@ -142,7 +142,7 @@ fn write(snapshot: &Snapshot, remediation: &Remediation) -> Option<Effect> {
     (!is_known).then(|| effect(Box::new(remediation.clone())))
 }
 
-/// For every node with something to do: what is to be taken away there before the act.
+/// For every node with something to do: what the controller removes there before the action.
 fn leftovers<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
@@ -151,7 +151,7 @@ fn leftovers<'a>(
 ) -> BTreeMap<&'a str, Vec<Effect>> {
     let after = turns.values().flatten().map(|turn| (turn.remediation.name.as_str(), &turn.remediation)).collect();
     let mut gone = stale::jobs(ctx, &after, slots);
-    // One that cannot be read may still want its marks there.
+    // A remediation that cannot be read may still need its markers on the node.
     let stands = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);
     for facts in nodes.values() {
         let mine = turns.get(facts.name);

@@ -1,7 +1,7 @@
-//! Drains: when a node's pods are evicted, round after round, and when that is at an end.
+//! Drains: when the controller evicts the pods of a node, round after round, and when a drain ends.
 //!
-//! Like a cordon a drain contains, and heals nothing by itself: what follows it on the ladder follows at once. It is begun only
-//! on a node that carries this remediation's own cordon, since evicted pods would come back to any other.
+//! Like a cordon, a drain quarantines the node and resolves nothing by itself. The next step of the rule follows at once. The
+//! controller drains only a node that carries the cordon of this remediation, since evicted pods would come back to any other.
 
 use super::evidence::{NodeContext, ObservedFault};
 use super::select::{EvidenceRequirement, Recurrence};
@@ -15,10 +15,10 @@ use crate::policy::{Action, ActionType, OnFailure, Policy, Rule, RuleMatch, Step
 use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, StepState};
 use crate::snapshot::TriState;
 
-/// How often a drain is broken off for the release of a hung process and begun anew, for one fault.
+/// How often a drain yields to the release of a hung process and begins again, for one fault.
 const GIVES_WAY: usize = 3;
 
-/// Whether the controller may evict pods; as long as nobody knows, no node is drained.
+/// Requires that the controller may evict pods. While that is unknown, it drains no node.
 pub(super) fn require_proof(ctx: Ctx<'_>) -> Result<(), Block> {
     let message = match ctx.snapshot.may_evict {
         TriState::True => return Ok(()),
@@ -34,8 +34,8 @@ pub(super) fn require_proof(ctx: Ctx<'_>) -> Result<(), Block> {
     Err(Block::new(BlockReason::ActionsDisabled, message))
 }
 
-/// That it is known that the controller may not, or that the node cannot end pods: then such a step is left out, and nothing is
-/// begun for its sake.
+/// Returns a block where the controller is known to lack the right to evict pods, or where the node is known to be unable to end
+/// pods. The controller then skips such a step, and begins nothing for its sake.
 pub(super) fn unavailable(ctx: Ctx<'_>, facts: &NodeContext<'_>, action: &Action) -> Option<Block> {
     let with = action.drain()?;
     if ctx.snapshot.may_evict == TriState::False {
@@ -47,7 +47,7 @@ pub(super) fn unavailable(ctx: Ctx<'_>, facts: &NodeContext<'_>, action: &Action
     }
 }
 
-/// What keeps the node from ending pods, where that is no matter of indifference to the policy.
+/// Returns what keeps the node from ending pods, unless the policy ignores that.
 fn ends_no_pods(facts: &NodeContext<'_>, with: &Drain) -> Option<CannotEnd> {
     let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
     let works = heartbeat.map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
@@ -63,7 +63,7 @@ fn not_ended(facts: &NodeContext<'_>, why: &str) -> String {
     )
 }
 
-/// Whether a drain may be begun: by right, on a node that ends pods, and after what hangs there is released.
+/// Checks that a drain may begin: the controller has the right, the node ends pods, and no release of a hung process goes first.
 pub(super) fn may_begin(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -83,8 +83,8 @@ pub(super) fn may_begin(
     Err(Block::new(BlockReason::HungProcessFirst, &message))
 }
 
-/// Another fault of the node that names a hung process, and whose next step releases that and may be taken now: the pod above it
-/// could not go, and everything that waits for the process would wait for the whole drain.
+/// Finds another fault of the node that names a hung process, and whose next step releases it and may be taken now. The pod
+/// above that process could not end, and everything that waits for the process would wait for the whole drain.
 fn release_first<'s, 'a>(
     ctx: Ctx<'_>,
     facts: &'s NodeContext<'a>,
@@ -105,7 +105,7 @@ fn release_first<'s, 'a>(
             Some(Resolution::Open) => known.cloned().unwrap_or_else(|| readiness::standing(ctx, seen, rule)),
             Some(Resolution::Resolved) | None => readiness::standing(ctx, seen, rule),
         };
-        // What is not open yet is judged as it will be opened.
+        // A fault that is not open yet is judged as it will be opened.
         let of = remediation.filter(|_| known.is_some_and(|known| known.state == Resolution::Open));
         let Some(step) =
             select::select_step(Recurrence::of(ctx, of), &mut standing, rule, of, facts, Some(other), &mut Vec::new())
@@ -120,7 +120,7 @@ fn release_first<'s, 'a>(
             Some(_) => select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh).map(|_| ()),
             None => readiness::judge(ctx, facts, policy, seen).map(|_| ()),
         };
-        // What is not open yet has to join.
+        // A fault that is not open yet has to join.
         let is_new = known.is_none_or(|known| known.state != Resolution::Open);
         let is_blocked =
             || ctx.scopes.get(policy.name.as_str()).is_some_and(|scope| scope.blocked(Some(facts)).is_some());
@@ -129,8 +129,8 @@ fn release_first<'s, 'a>(
     facts.seen.iter().find(is_first)
 }
 
-/// Whether the step that is to heal after a drain may be taken: no node is emptied for a cure that is held anyway. One that is
-/// drained for its own sake waits for none.
+/// Checks that the remediating step after a drain may be taken. The controller does not drain a node for a step that is blocked
+/// anyway. A drain for its own sake waits for no such step.
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 pub(super) fn require_benefit(
     ctx: Ctx<'_>,
@@ -165,7 +165,7 @@ pub(super) fn require_benefit(
     }
 }
 
-/// Why a drain has no place in this remediation, if so: it cannot be, or the cordon that it needs is not this remediation's.
+/// Returns why this remediation skips a drain: the drain is impossible, or the cordon that it needs is not this remediation's.
 pub(super) fn skip_reason(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -185,16 +185,15 @@ pub(super) fn skip_reason(
     })
 }
 
-/// Where the ladder goes on from a step that is not done. After a drain with `onFailure: Stop` nothing harsher follows, whatever
-/// it was that kept the node from being drained.
+/// Returns the index of the next step after a step that is not done. After a drain with `onFailure: Stop` nothing harsher
+/// follows, whatever kept the controller from draining the node.
 pub(super) fn step_after_skip(step: &Step, rule: &Rule, step_index: u32) -> u32 {
     let next = step_index.saturating_add(1);
     let stops = step.action.drain().is_some() && step.on_failure == OnFailure::Stop;
     if stops { rule.next_notify_step(next) } else { next }
 }
 
-/// Whether the node shows the cordon that a drain needs, which is this remediation's: evicted pods would come back to a node that takes
-/// pods.
+/// Requires that the node shows the cordon of this remediation. Evicted pods would come back to a schedulable node.
 pub(super) fn require_cordon(facts: &NodeContext<'_>, remediation: &Remediation, step: &Step) -> Result<(), Block> {
     if step.action.drain().is_none() {
         return Ok(());
@@ -210,7 +209,7 @@ pub(super) fn require_cordon(facts: &NodeContext<'_>, remediation: &Remediation,
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
-/// Whether the node was drained in just this way since it was cordoned: it is not done twice.
+/// Checks whether the node was drained in this same way since its cordon. The controller does not drain it twice.
 pub(super) fn is_done(step: &Step, remediation: Option<&Remediation>) -> bool {
     let Some((with, remediation)) = step.action.drain().zip(remediation) else { return false };
     let since = remediation.cordoned_at();
@@ -223,7 +222,7 @@ pub(super) fn is_done(step: &Step, remediation: Option<&Remediation>) -> bool {
     remediation.steps.iter().any(is_it)
 }
 
-/// A drain under way: another round of evictions, until no pod is left or its time is over.
+/// Continues a drain: another round of evictions, until no pod is left or the step's timeout expires.
 pub(super) fn go_on(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -263,8 +262,8 @@ pub(super) fn go_on(
     }
 }
 
-/// Why a drain that goes on comes to an end before its time, if it does: what is known to keep the node from ending pods has come up
-/// meanwhile, or a hung process that is to be released. For that it gives way a few times only, and is begun anew after it.
+/// Returns why a running drain ends early: the node is now known to be unable to end pods, or a hung process has to be released.
+/// A drain yields to such a release a few times only, and begins again after it.
 fn interruption(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -291,8 +290,8 @@ fn interruption(
     (gave_way.count() < GIVES_WAY).then_some((StepState::Cancelled, message))
 }
 
-/// Whether another round may begin. What is under way asks neither for the hour of day nor how often the node was acted on: it
-/// counts itself.
+/// Checks that another round may begin. A running drain needs no open window and ignores the node's action limit: it counts
+/// towards that limit itself.
 fn may_go_on<'f>(
     ctx: Ctx<'_>,
     facts: &'f NodeContext<'_>,

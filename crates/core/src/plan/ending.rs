@@ -1,4 +1,4 @@
-//! How a remediation comes to an end before its faults are healed, and how what it did to the node is put back.
+//! How a remediation ends before its faults are resolved, and how the controller cleans up what it did to the node.
 
 use super::evidence::NodeContext;
 use super::{Ctx, Effect, Wake, cause, hand_off, pending_reboot, quarantine, readiness, taint};
@@ -8,12 +8,12 @@ use crate::policy::{ActionType, Mode, Policy};
 use crate::remediation::{Phase, Remediation, Resolution, STOPPED_BY_A_PERSON, StepState};
 use crate::snapshot::NodeView;
 
-/// The policy in whose name a remediation acts, if it is still there.
+/// The policy of the remediation, if it still exists.
 pub(super) fn policy_of<'a>(ctx: Ctx<'a>, remediation: &Remediation) -> Option<&'a Policy> {
     ctx.policies.get(remediation.policy.as_str()).copied()
 }
 
-/// Why the remediation ends at once, whatever is under way.
+/// Why the remediation ends at once, whatever is in progress.
 pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
     let Some(view) = facts.view else {
         return Some(format!("node {} is gone{}", remediation.node, hand_off::on_the_way(ctx, remediation)));
@@ -36,7 +36,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Reme
         let how = if is_there { "not valid, and what it said before is not known" } else { "gone" };
         return Some(format!("policy {} is {how}", remediation.policy));
     }
-    // A dry run that was not written to its end keeps nobody from the node.
+    // A dry run that was not written to its end blocks no other remediation of the node.
     let first = facts.open.iter().find(|open| !open.phase.is_final() && open.mode == Mode::Enforce);
     if !remediation.phase.is_final() && first.is_some_and(|first| first.name != remediation.name) {
         return Some(format!("another remediation of node {} is open", remediation.node));
@@ -48,13 +48,14 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Reme
         .then(|| format!("{STOPPED_BY_A_PERSON}a person uncordoned node {}", remediation.node))
 }
 
-/// Whether somebody else made the node schedulable again. Our mark on a schedulable node is a sure sign; a node
-/// without mark and cordon only after the time that a cache may be behind.
+/// Whether somebody else made the node schedulable again. Our owner annotation on a schedulable node is proof. A node without
+/// annotation and cordon is proof only after the time that a cache may lag.
 pub(super) fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> bool {
     let Some(view) = facts.view else { return false };
-    // With nothing left to do it was to be put back anyway: by us, perhaps, and only the record of it is missing.
+    // With no work left, the cordon was due for cleanup anyway. The controller may have removed it, and only the record of that
+    // is missing.
     let is_wanted = remediation.is_quarantined() || remediation.wants_its_marks();
-    // It is about to be cordoned, anew after a remediator or the undo had opened it.
+    // The step is about to cordon the node, perhaps again after a remediator or the cleanup uncordoned it.
     let is_cordoning = remediation.current_step().is_some_and(|step| step.action == ActionType::Cordon);
     if !remediation.cleanup.owes_cordon() || view.unschedulable || !is_wanted || is_cordoning {
         return false;
@@ -66,9 +67,11 @@ pub(super) fn was_uncordoned(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation:
     }
 }
 
-/// Notes what is off the node already of a remediation with nothing left to do: taken back by us, and only the record of it is
-/// missing. What joins the remediation after that must not find something owed that is not there, and take it for a person's no.
-/// False as long as nobody knows, since the view may be one of before the marks: then nothing joins.
+/// Records the markers that are already off the node of a remediation with no work left. The controller removed them, and only
+/// the record of that is missing.
+/// A fault that joins the remediation later must not find a pending cleanup of a missing marker and mistake that for a stop by a
+/// person.
+/// Returns false while this is unknown, because the view may be older than the markers. Then no fault joins.
 pub(super) fn record_removed_markers(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
     record_removed(ctx, facts, remediation) & taint::record_removed(ctx, facts, remediation)
 }
@@ -91,7 +94,7 @@ fn record_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remed
     is_sure
 }
 
-/// Why the remediation takes no further step, once the one under way is at its end.
+/// Why the remediation takes no further step after the current one has ended.
 pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
     let gives_way = || {
         let policy = policy_of(ctx, remediation).filter(|_| remediation.manual.is_none())?;
@@ -118,7 +121,7 @@ pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &
             ));
         }
     }
-    // Doubt ends nothing; what is known by now does, and the rule that it is for has its turn.
+    // An unknown match ends nothing. A match that is known by now ends the remediation, so that the matching rule can apply.
     let open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
     let ruled = open.filter_map(|fault| Some((facts.find(&fault.id)?.fault.as_ref(), policy.rule(&fault.rule)?)));
     for (fault, rule) in ruled {
@@ -140,7 +143,7 @@ pub(super) fn policy_stops(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &
     Some(format!("policy {} has no rule {} any more", policy.name, lost.rule))
 }
 
-/// That a person has stopped the policy as a whole.
+/// Why the policy as a whole is stopped: a person has stopped it.
 pub(super) fn stopped_reason(policy: &Policy) -> Option<String> {
     if policy.suspend {
         return Some(format!("policy {} is suspended", policy.name));
@@ -148,12 +151,12 @@ pub(super) fn stopped_reason(policy: &Policy) -> Option<String> {
     (policy.mode != Mode::Enforce).then(|| format!("policy {} is a dry run now", policy.name))
 }
 
-/// Stops the remediation; what it did to the node is still put back.
+/// Stops the remediation. The cleanup of the node still runs.
 pub(super) fn cancel(ctx: Ctx<'_>, remediation: &mut Remediation, why: &str) {
     if let Some(step) = remediation.current_step_mut() {
         step.finish(StepState::Cancelled, why, ctx.snapshot.now);
     }
-    // Who suspends everything says nothing about the remediator: it gets the node again.
+    // A suspension of all remediation says nothing about the remediator: it gets the node again.
     if ctx.snapshot.suspended.is_none() {
         hand_off::give_up(remediation);
     }
@@ -161,7 +164,7 @@ pub(super) fn cancel(ctx: Ctx<'_>, remediation: &mut Remediation, why: &str) {
     remediation.say(why);
 }
 
-/// Puts back what the remediation did to the node, where nothing else is left to do in it and the policy does not want it kept.
+/// Cleans up what the remediation did to the node, if no other work is left in it and the policy wants no quarantine.
 pub(super) fn put_back(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -171,7 +174,7 @@ pub(super) fn put_back(
     if !remediation.phase.is_final() && remediation.has_work() {
         return None;
     }
-    // As long as a remediator is at it, its marks are on the node, and pods have no business there.
+    // While a remediator works on the node, its markers stay on the node and pods must not run there.
     if let Some(back) = hand_off::take_back(ctx, remediation) {
         return Some(back);
     }
@@ -187,7 +190,7 @@ pub(super) fn put_back(
     cleanup(ctx, facts, remediation)
 }
 
-/// Takes the cordon back, and ends the remediation once nothing is owed.
+/// Uncordons the node, and ends the remediation once no cleanup is pending.
 pub(super) fn cleanup(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
     let mut effect = None;
     if pending_reboot::blocks_uncordon(ctx, facts, remediation).is_some() {
@@ -205,7 +208,7 @@ pub(super) fn cleanup(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut R
                     successor,
                 });
             }
-            // Another node, or somebody else's mark: nothing of ours is left there.
+            // Another node, or another owner annotation: nothing of this remediation is left there.
             _ => remediation.cleanup.uncordoned_at = Some(ctx.snapshot.now),
         }
     }
@@ -213,8 +216,9 @@ pub(super) fn cleanup(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut R
     effect
 }
 
-/// A mark that no open remediation stands behind: what a forcibly removed remediation left, or a person's uncordon; also one that another
-/// tool has saved and put on a new machine of that name, where the mark is taken off alone.
+/// Removes an owner annotation that no open remediation stands behind. Either a remediation was removed by force, or a person
+/// uncordoned the node, or another tool saved the annotation and put it on a new machine of that name. In the last case only the
+/// annotation is removed.
 pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
     let view = facts.view?;
     let mark = view.cordoned_by.as_deref()?;
@@ -224,12 +228,13 @@ pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl Fn
     })
 }
 
-/// Whether no remediation stands behind a mark on the node.
+/// Whether an owner annotation is stale: no remediation stands behind it.
 fn is_stray(ctx: Ctx<'_>, view: &NodeView, mark: &str, is_slot: impl Fn(&str) -> bool) -> bool {
     match ctx.snapshot.remediations.get(mark) {
-        // At once: by the time its record is gone nobody could tell any more that it is of another machine, and whose cordon that is.
+        // At once: after its record is gone, nothing shows that the annotation is of another machine, or whose cordon that is.
         Some(remediation) => !remediation.is_live() || remediation.node_uid != view.uid,
-        // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
+        // The cache may not have seen the remediation yet. With a slot it exists and is only unseen. Without a ledger this is
+        // unknown.
         None => ctx.snapshot.ledger.is_some() && !is_slot(mark),
     }
 }

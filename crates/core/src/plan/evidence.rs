@@ -1,4 +1,4 @@
-//! What is known of one node at this moment, and how much it counts.
+//! The context of one node: what is known of it now, and how much that counts.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -25,7 +25,7 @@ use crate::snapshot::{
 };
 use crate::stuck;
 
-/// How the probe of a node stands.
+/// The state of a node's probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     /// It has never reported.
@@ -36,7 +36,7 @@ pub(super) enum Probe {
     Reporting,
     /// It has missed a heartbeat.
     Missed,
-    /// It has missed three.
+    /// It has missed three heartbeats.
     Silent,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Probe {
 #[derive(Clone, Debug)]
 pub(super) struct ObservedFault<'a> {
     pub fault: Cow<'a, Fault>,
-    /// Time since the last look at it.
+    /// Time since the last check of it.
     pub looked: Duration,
     /// For how long it has been there.
     pub lasted: Duration,
@@ -60,47 +60,47 @@ pub(super) struct NodeContext<'a> {
     pub report: Option<&'a ReportView>,
     pub command: Option<&'a CommandView>,
     pub probe: Probe,
-    /// All faults, most urgent first, the controller's own too.
+    /// All faults, most urgent first, including the faults that the controller finds.
     pub seen: Vec<ObservedFault<'a>>,
-    /// Pods of every suspect DaemonSet here.
+    /// Pods of every suspect DaemonSet on the node.
     pub pods: Vec<&'a SuspectPod>,
-    /// Time since all DaemonSet pods of the node were read.
+    /// Time since the controller read all DaemonSet pods of the node.
     pub pods_read: Option<Duration>,
-    /// What rules may ask about its pods and about itself.
+    /// What rules may ask about the pods and the node.
     pub around: MatchContext<'a>,
-    /// Conditions that stand on it as some policy asks for them.
+    /// Conditions on the Node that some policy asks for.
     pub noticed: &'a [ObservedCondition],
-    /// Its changes of late, if there were several.
+    /// Its recent changes, if there were several.
     pub flap: Option<&'a FlapView>,
-    /// Whether it does not flap, by what was seen of it.
+    /// Whether its history shows that it does not flap.
     pub stable: TriState,
-    /// The policies that select the node, the one that goes first before the others.
+    /// The policies that select the node. The policy that takes precedence comes first.
     pub policies: Vec<&'a Policy>,
     /// Open remediations, oldest first.
     pub open: Vec<&'a Remediation>,
     /// Finished remediations, oldest first.
     pub finished: Vec<&'a Remediation>,
-    /// Of those, what ended on this very node within the memory of failures.
+    /// Finished remediations of this very node that ended within the memory of failures.
     pub recent: Vec<&'a Remediation>,
-    /// A remediation that has the node and cannot be read.
+    /// A remediation that has the node and that the controller cannot read.
     pub unreadable: Option<Unreadable<'a>>,
 }
 
-/// What is known of every node that is named anywhere, by its name. Each stays where it is while the map is made.
+/// The contexts of all nodes that are named anywhere, by node name. Each context stays in place while the map is built.
 pub(super) type Nodes<'a> = BTreeMap<&'a str, Box<NodeContext<'a>>>;
 
 /// Whether a fault of a remediation is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClearCheck {
-    /// Gone, by a clean look.
+    /// Gone, by a clean check.
     Clean,
     /// Still there.
     Present,
-    /// Nobody could look since.
+    /// Nobody could check since.
     Unknown,
 }
 
-/// Ages of a heartbeat past which one is missed, and three are.
+/// Returns the heartbeat ages after which one heartbeat is missed, and three are.
 fn bounds(heartbeat: &Heartbeat) -> (Duration, Duration) {
     (missed_after(heartbeat.interval), heartbeat.interval.min(LONGEST_INTERVAL) * 7 / 2)
 }
@@ -124,15 +124,15 @@ impl Probe {
 }
 
 impl<'a> NodeContext<'a> {
-    /// The policy that heals this fault: of those with a rule for it, the one that goes first. A policy without a
-    /// rule for a fault does not keep it from those that have one, and a dry run not from those that act. One of which nobody
-    /// knows whether it has a rule keeps it like one that has.
+    /// Returns the policy that remediates this fault: of the policies with a rule for it, the one that takes precedence. A policy
+    /// without a rule for the fault does not keep it from policies with one. A dry run does not keep it from policies that act. A
+    /// policy whose rule may or may not match keeps it like one whose rule matches.
     pub fn policy_for(&self, fault: &Fault) -> Option<&'a Policy> {
         let acts = self.with_rule(fault).find(|policy| policy.mode == Mode::Enforce);
         acts.or_else(|| self.with_rule(fault).next()).or_else(|| self.policies.first().copied())
     }
 
-    /// The dry run that would heal this fault in the place of the policy that does, if it acted.
+    /// Returns the dry run that would remediate this fault instead of `heals`, if it acted.
     pub fn trial_for(&self, fault: &Fault, heals: &Policy) -> Option<&'a Policy> {
         self.with_rule(fault).next().filter(|first| heals.mode == Mode::Enforce && first.name != heals.name)
     }
@@ -141,13 +141,13 @@ impl<'a> NodeContext<'a> {
         self.policies.iter().copied().filter(move |policy| self.rule_of(policy, fault).is_some())
     }
 
-    /// The rule of a policy for a fault of this node.
+    /// Returns the rule of a policy for a fault of this node.
     pub fn rule_of<'p>(&self, policy: &'p Policy, fault: &Fault) -> RuleMatch<'p> {
         policy.rule_for(fault, &self.around)
     }
 
-    /// Another policy than that, if it surely heals this fault in its place. Neither a dry run nor one of which nobody knows takes
-    /// away what has begun.
+    /// Returns another policy than `than`, if it surely remediates this fault instead. Neither a dry run nor a policy whose rule
+    /// may or may not match takes over what has begun.
     pub fn other_for(&self, fault: &Fault, than: &Policy) -> Option<&'a Policy> {
         let acts = |other: &&Policy| other.mode == Mode::Enforce && other.name != than.name;
         let other = self.policy_for(fault).filter(acts)?;
@@ -161,58 +161,58 @@ impl<'a> NodeContext<'a> {
         matches!(self.probe, Probe::Reporting | Probe::Missed | Probe::Silent)
     }
 
-    /// The report, where it is about this very node, however old it is.
+    /// Returns the report if it is about this very node, however old it is.
     pub fn own_report(&self) -> Option<&'a ReportView> {
         self.report.filter(|_| self.owns_report())
     }
 
-    /// The order that stands, to whichever node of that name.
+    /// Returns the current command to any node of this name.
     pub fn order(&self) -> Option<&'a ActionCommand> {
         self.command?.order.as_ref()
     }
 
-    /// The order that stands, where it is to this very node.
+    /// Returns the current command if it is to this very node.
     pub fn own_command(&self) -> Option<&'a ActionCommand> {
         let uid = &self.view?.uid;
         self.command.filter(|command| command.node_uid.as_ref() == Some(uid))?.order.as_ref()
     }
 
-    /// What was really done on nodes of that name, as far as it is kept.
+    /// Remediations in Enforce mode on nodes of this name, as far as they are kept.
     fn real(&self) -> impl Iterator<Item = &Remediation> {
         self.open.iter().chain(&self.finished).copied().filter(|remediation| remediation.mode == Mode::Enforce)
     }
 
-    /// Of that, what was done in the name of that policy.
+    /// Remediations of that policy in Enforce mode on nodes of this name.
     pub fn remediations_by(&self, policy: &Policy) -> impl Iterator<Item = &Remediation> {
         self.real().filter(|remediation| remediation.policy == policy.name)
     }
 
-    /// When something that disturbs a node of that name was last over, of what ended within that time.
+    /// Returns when the last disturbing remediation of a node of this name ended, if that is less than `within` ago.
     pub fn last_served(&self, now: Timestamp, within: Duration) -> Option<Timestamp> {
         let disturbed = |remediation: &&Remediation| remediation.steps.iter().any(|step| step.action.disturbs());
         let ended = self.real().filter(disturbed).filter_map(|remediation| remediation.finished_at);
         ended.filter(|at| since(now, *at) < within).max()
     }
 
-    /// And on this very node.
+    /// Remediations of that policy in Enforce mode on this very node.
     pub fn remediations_of(&self, policy: &Policy) -> impl Iterator<Item = &Remediation> {
         let uid = self.view.map(|view| view.uid.as_str());
         self.remediations_by(policy).filter(move |remediation| Some(remediation.node_uid.as_str()) == uid)
     }
 
-    /// What was really done on another Node object of this name, as far as it is kept, and when it ended.
+    /// Remediations in Enforce mode on other Node objects of this name, as far as they are kept, and when each one ended.
     pub fn on_others_of_its_name(&self) -> impl Iterator<Item = (&Remediation, Timestamp)> {
         let uid = self.view.map(|view| view.uid.as_str());
         let others = self.real().filter(move |remediation| Some(remediation.node_uid.as_str()) != uid);
         others.map(|remediation| (remediation, remediation.finished_at.unwrap_or(remediation.started_at)))
     }
 
-    /// The fault of that id.
+    /// Returns the fault with that id.
     pub fn find(&self, id: &str) -> Option<&ObservedFault<'_>> {
         self.seen.iter().find(|seen| seen.fault.id == id)
     }
 
-    /// Whether a kubelet runs whose start has come to an end, by the word of the Node.
+    /// Whether the Node shows a running kubelet that has finished its start.
     pub fn kubelet_works(&self) -> bool {
         let (Some(view), Some(report)) = (self.view, self.report) else { return false };
         let started = report.kubelet.began.is_some() && kubelet::unfinished(view, &report.kubelet).is_none();
@@ -224,7 +224,7 @@ impl<'a> NodeContext<'a> {
         self.report.and_then(|report| report.heartbeat.as_ref()).map(|heartbeat| heartbeat.arrived)
     }
 
-    /// Whether a fault of a remediation is gone by a look later than `after`.
+    /// Checks whether a fault of a remediation is gone, by a check later than `after`.
     pub fn cure(
         &self,
         fault: &RemediationFault,
@@ -246,27 +246,27 @@ impl<'a> NodeContext<'a> {
                 if self.pods.iter().any(|pod| is_unwell(pod, fault)) {
                     return ClearCheck::Present;
                 }
-                // The deleted pod is gone; that its successor has not come yet is no cure.
+                // The deleted pod is gone. A successor that has not come yet does not clear the fault.
                 let is_back = self.pods.iter().any(|pod| is_of(pod, fault));
-                // Nor is it one that none can come.
+                // Nor does it clear where no successor can come.
                 let is_kept_away = self.view.is_some_and(|view| view.repels_daemon_sets().is_some());
                 let is_awaited = !is_back && (is_kept_away || after.is_some_and(|after| since(now, after) < SUCCESSOR));
                 !is_awaited && self.pods_read.is_some_and(|age| age <= fresh && is_later(age))
             }
             ShowsIn::Heartbeats => true,
-            // It is not flapping any more only by the history that the controller keeps.
+            // Only the history that the controller keeps can show that the node does not flap any more.
             ShowsIn::History => self.stable == TriState::True && self.arrived().is_some_and(is_later),
             ShowsIn::KubeletStart => self.kubelet_works() && self.arrived().is_some_and(is_later),
             ShowsIn::Ready => {
                 self.view.is_some_and(|view| view.ready == TriState::True) && self.arrived().is_some_and(is_later)
             }
-            // The watch never goes back: what stands there now was seen later than what was acted upon. That a report has
-            // come since proves that the node was there to be written to.
+            // The watch never goes back: the controller saw the current condition later than the one that it acted on. A later
+            // report proves that the node was there to be written to.
             ShowsIn::Condition => conditions::is_other(self, fault) && self.arrived().is_some_and(is_later),
             // A full report may have left the fault out.
             ShowsIn::Report => {
                 let is_full = self.report.is_none_or(|report| report.faults.len() >= MAX_FAULTS);
-                // So may a probe that has just begun without its memory, or that lost sight of something.
+                // A probe that has just started without its memory, or that lost access to something, may have left it out too.
                 let is_blind = self.report.is_none_or(|report| report.unlooked.contains(&fault.kind));
                 !is_full && !is_blind && self.arrived().is_some_and(is_later)
             }
@@ -275,23 +275,23 @@ impl<'a> NodeContext<'a> {
     }
 }
 
-/// For how long a deleted pod's successor is awaited: the controller manager may have just lost its leader. A DaemonSet that
-/// is gone, or does not want the node any more, makes none.
+/// How long the check waits for the successor of a deleted pod: the controller manager may have just lost its leader. A DaemonSet
+/// that is gone, or that does not want the node any more, creates no successor.
 const SUCCESSOR: Duration = Duration::from_secs(30);
 
-/// Whether it is the stuck pod, or another one of the same DaemonSet on the node.
+/// Whether it is the stuck pod, or another pod of the same DaemonSet on the node.
 fn is_of(pod: &SuspectPod, fault: &RemediationFault) -> bool {
     let Some(stuck) = &fault.subject.pod else { return false };
     let same_set = pod.pod.namespace == stuck.namespace && pod.daemon_set == fault.subject.name;
     pod.pod.uid == stuck.uid || same_set
 }
 
-/// Whether one of these pods is not well yet.
+/// Whether it is one of these pods and not well yet.
 fn is_unwell(pod: &SuspectPod, fault: &RemediationFault) -> bool {
     is_of(pod, fault) && !pod.is_well()
 }
 
-/// Gathers what is known of every node that is named anywhere.
+/// Builds the contexts of all nodes that are named anywhere.
 pub(super) fn gather<'a>(
     snapshot: &'a Snapshot,
     settings: &PlanSettings,
@@ -324,7 +324,7 @@ pub(super) fn gather<'a>(
         .map(|name| {
             let (view, report, flap) = (views.at(name), reports.at(name), flaps.at(name));
             let mut pods = pods.remove(name).unwrap_or_default();
-            // Whatever order the list had: the same pod must be judged the same.
+            // The order of the list must not matter: the same pod must be judged the same.
             pods.sort_by(|a, b| a.pod.cmp(&b.pod).then_with(|| a.read.cmp(&b.read)));
             let mut here = remediations.remove(name).unwrap_or_default();
             here.sort_by(|a, b| a.started_at.cmp(&b.started_at).then_with(|| a.name.cmp(&b.name)));
@@ -366,7 +366,7 @@ pub(super) fn gather<'a>(
         .collect()
 }
 
-/// Whether a node does not flap. One without a history has had no changes for as long as it was watched.
+/// Whether a node does not flap. A node without a history has had no changes for as long as the controller watched it.
 fn stable(snapshot: &Snapshot, view: Option<&NodeView>, flap: Option<&FlapView>) -> TriState {
     let is_read = view.is_some_and(|view| view.unreadable.is_none());
     match flap {
@@ -382,13 +382,13 @@ fn seen<'a>(facts: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
         && let Some(report) = facts.report
     {
         let arrived = facts.arrived().unwrap_or_default();
-        // A probe has no say in what only the controller can know.
+        // A probe cannot report what only the controller can know.
         for reported in report.faults.iter().filter(|r| !r.fault.kind.is_cluster_fault()) {
             let lasted = Duration::from_secs(reported.fault.duration_seconds).saturating_add(arrived);
             all.push(ObservedFault { fault: believed(&reported.fault), looked: reported.looked, lasted });
         }
     }
-    // A report that names a fault twice is read with the greater doubt, whatever its order.
+    // Where a report names a fault twice, the more doubtful entry counts, whatever the order.
     all.sort_by(|a, b| {
         (&a.fault.id, a.fault.state, Reverse(a.looked), a.lasted, a.fault.severity, &a.fault.message).cmp(&(
             &b.fault.id,
@@ -410,7 +410,7 @@ fn seen<'a>(facts: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
     all
 }
 
-/// The fault as it counts: a node that says more than its kind can do gets no turn before others by that.
+/// Returns the fault as it counts. A node that reports more than the worst severity of the kind gains no priority by that.
 fn believed(reported: &Fault) -> Cow<'_, Fault> {
     let worst = reported.kind.spec().worst_severity;
     if reported.severity <= worst {
@@ -419,7 +419,7 @@ fn believed(reported: &Fault) -> Cow<'_, Fault> {
     Cow::Owned(Fault { severity: worst, ..reported.clone() })
 }
 
-/// Faults that show only in the API.
+/// Returns the faults that show only in the API.
 fn cluster_faults<'a>(facts: &NodeContext<'_>, probe: &[ObservedFault<'a>], now: Timestamp) -> Vec<ObservedFault<'a>> {
     let reported: Vec<&Fault> = probe.iter().map(|seen| seen.fault.as_ref()).collect();
     let mut own: Vec<ObservedFault<'a>> = stuck::stuck_pods(now, &facts.pods, &reported)
@@ -435,7 +435,7 @@ fn cluster_faults<'a>(facts: &NodeContext<'_>, probe: &[ObservedFault<'a>], now:
     own.extend(conditions::seen(facts));
     own.extend(facts.flap.and_then(|flap| {
         let (fault, lasted) = flap.fault(facts.name).zip(flap.flapping)?;
-        // The Node is watched: it is as it was last written.
+        // The controller watches the Node, so it has the last written state.
         Some(ObservedFault { looked: Duration::ZERO, lasted, fault: Cow::Owned(fault) })
     }));
     if let (Probe::Silent, Some(arrived)) = (facts.probe, facts.arrived()) {
@@ -445,15 +445,15 @@ fn cluster_faults<'a>(facts: &NodeContext<'_>, probe: &[ObservedFault<'a>], now:
     own
 }
 
-/// Faults of the kubelet that show in what it writes, and does not write, into its Node.
+/// Returns the faults of the kubelet that show in what it writes, and does not write, into its Node.
 fn of_kubelet<'a>(
     facts: &NodeContext<'_>,
     reported: &[&Fault],
     now: Timestamp,
 ) -> impl Iterator<Item = ObservedFault<'a>> {
     let process = facts.own_report().map(|report| &report.kubelet);
-    // Of a process that nobody looks at any more, nothing is known. One missed heartbeat makes nothing undone: the Node
-    // is watched all the while.
+    // Nothing is known of a process that nobody checks any more. One missed heartbeat does not void what is known: the controller
+    // watches the Node all the while.
     let looked_at = process.filter(|_| facts.probe != Probe::Silent);
     let blocked = facts.view.zip(looked_at).and_then(|(view, process)| {
         let fault = kubelet::start_blocked(facts.name, view, process, reported)?;
@@ -468,7 +468,7 @@ fn of_kubelet<'a>(
     })
 }
 
-/// When something about the node may change by the mere passing of time.
+/// Plans a wake-up for the times at which something about the node may change by time alone.
 fn plan_wake(facts: &NodeContext<'_>, wake: &mut Wake) {
     if let Some(heartbeat) = facts.own_report().and_then(|report| report.heartbeat.as_ref()) {
         let (missed, silent) = bounds(heartbeat);
@@ -481,7 +481,7 @@ fn plan_wake(facts: &NodeContext<'_>, wake: &mut Wake) {
         wake.when_past(kubelet_start_blocked::AGE, process.age);
         wake.when_past(kubelet_start_blocked::SEEN, seen);
     }
-    // By time alone a pod becomes no more stuck, but what was read of it grows old.
+    // Time alone makes no pod more stuck, but what the controller has read of it gets stale.
     for pod in facts.pods.iter().filter(|pod| stuck::pattern(pod).is_some()) {
         wake.when_past(stuck::FRESH, pod.read);
     }

@@ -1,4 +1,4 @@
-//! By whom a step is carried out on the node, and by what evidence: a Job where the kubelet can start one, else the probe itself.
+//! Which executor runs a step on the node, and why: a Job where the kubelet can start one, else the probe.
 
 use jiff::Timestamp;
 
@@ -10,11 +10,12 @@ use crate::remediation::{Executor, StepRecord};
 use crate::snapshot::TriState;
 use crate::text::bounded;
 
-/// Longest reason, in bytes.
+/// Maximum length of a reason, in bytes.
 const LONGEST: usize = 256;
 
-/// The executor of what a Job could do, and why. While its start is blocked a kubelet starts none, although the node may be Ready: already
-/// one that has written nothing since it began, for however short a time, is no good choice. Nor is one whose runtime does not answer.
+/// The executor of an action that a Job could run, and the reason. A kubelet whose start is blocked starts no Job, although the
+/// node may be Ready. So no Job is used when the kubelet has written nothing since its start began, however short that time is.
+/// No Job is used either when the container runtime does not answer.
 pub(super) fn choose(facts: &NodeContext<'_>) -> (Executor, &'static str) {
     let Some((view, report)) = facts.view.zip(facts.report) else {
         return (Executor::Probe, "the kubelet is not known");
@@ -33,12 +34,12 @@ pub(super) fn choose(facts: &NodeContext<'_>) -> (Executor, &'static str) {
     }
 }
 
-/// Whether either executor can do it. A restart or a reboot is never done by a Job, which might end with it.
+/// Whether both executors support the action. A Job never runs a restart or a reboot: the Job might end with it.
 pub(super) const fn is_of_either(action: ActionType) -> bool {
     matches!(action, ActionType::CleanupOrphans | ActionType::ReleaseHungProcess)
 }
 
-/// Notes by what evidence the executor of an attempt was chosen, where there was a choice.
+/// Records why the executor of an attempt was chosen, where there was a choice.
 pub(super) fn note(facts: &NodeContext<'_>, record: &mut StepRecord) {
     record.executor_reason = match record.executor {
         Executor::Probe if !is_of_either(record.action) => String::new(),
@@ -47,7 +48,7 @@ pub(super) fn note(facts: &NodeContext<'_>, record: &mut StepRecord) {
     };
 }
 
-/// Notes that the attempt goes on by the other executor, and why it does so.
+/// Records that the attempt continues with the other executor, and why.
 pub(super) fn note_switch(record: &mut StepRecord, to: Executor, why: &str, now: Timestamp) {
     record.executor = to;
     record.executor_reason = bounded(&format!("{}; then {to:?}: {why}", record.executor_reason), LONGEST);

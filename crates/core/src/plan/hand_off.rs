@@ -1,7 +1,8 @@
-//! Hand-offs: when a node is handed to a remediator, how its answer is awaited, and how what was made for it is taken back.
+//! Hand-offs: when the controller hands a node to a remediator, how it awaits the answer, and how it cleans up the object that
+//! it created.
 //!
-//! The probe's clean look decides, as for every step. A node that is rebooted is silent for a while: that is no verdict
-//! before the step's time is over.
+//! The probe's clean check decides, as for every step. A node that reboots is silent for a while: that is no verdict before the
+//! step's timeout.
 
 use super::attempt;
 use super::evidence::{ClearCheck, NodeContext};
@@ -14,16 +15,16 @@ use crate::remediation::{Remediation, RemediationFault, Resolution, StepRecord, 
 use crate::snapshot::TriState;
 use std::time::Duration;
 
-/// For how long an object is deleted again that could not be, counted from the end of its step.
+/// How long the controller retries the deletion of an object, counted from the end of its step.
 const TAKE_BACK_WITHIN: Duration = Duration::from_mins(10);
 
-/// For how long a remediator that could not be told is told again that its time is over.
+/// How long the controller retries to notify a remediator that its time is over.
 const TELL_WITHIN: Duration = Duration::from_hours(1);
 
-/// For how long after the end of a hand-off the remediator may still put things in order on the node.
+/// How long after the end of a hand-off the remediator may still change the node.
 const TIDY_UP: Duration = Duration::from_mins(15);
 
-/// Whether the controller may use the remediator's kinds; as long as nobody knows, nothing is handed to it.
+/// Whether the controller may use the kinds of the remediator. Nothing is handed to it while this is unknown.
 pub(super) fn require_proof(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Block> {
     let template = &with.remediation_template;
     if !ctx.snapshot.unproven.contains(template) {
@@ -38,21 +39,22 @@ pub(super) fn require_proof(ctx: Ctx<'_>, with: &HandOff) -> Result<(), Block> {
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
-/// That it is known that the controller may not: then nothing is begun for the sake of such a step, and the others are taken.
+/// Why the step is unavailable: the controller is known not to be allowed to use these kinds. Nothing begins for such a step,
+/// and the other steps are taken.
 pub(super) fn unavailable(ctx: Ctx<'_>, action: &Action) -> Option<Block> {
     let with = action.hand_off()?;
     require_proof(ctx, with).err().filter(|_| ctx.snapshot.lacking.contains(&with.remediation_template))
 }
 
-/// An object of a node is made once in a remediation: what it has not healed it does not heal under another operation, for
-/// whichever fault.
+/// An object of a node is created once in a remediation. What it did not resolve, it does not resolve under another operation
+/// either, for any fault.
 pub(super) fn require_untried(action: &Action, remediation: Option<&Remediation>) -> Result<(), &'static str> {
     let Some((with, remediation)) = action.hand_off().zip(remediation) else { return Ok(()) };
     let is_done = begun(remediation, with).any(|step| step.state.is_final());
     if is_done { Err("the node was handed to this remediator in this remediation already") } else { Ok(()) }
 }
 
-/// The steps of a remediation with which it has handed, or may have handed, its node to that remediator.
+/// The steps of a remediation that handed, or may have handed, its node to this remediator.
 fn begun<'e>(remediation: &'e Remediation, with: &HandOff) -> impl Iterator<Item = &'e StepRecord> {
     let object = |with: &HandOff| HandedOff::new(&with.remediation_template, &remediation.node, "");
     let planned = object(with);
@@ -61,8 +63,8 @@ fn begun<'e>(remediation: &'e Remediation, with: &HandOff) -> impl Iterator<Item
     remediation.steps.iter().filter(|step| step.started_at.is_some()).filter(is_its)
 }
 
-/// Whether this Node may be handed to that remediator, as far as the one goes that had its name before: a machine that was deleted and
-/// made anew in vain is not deleted again at once, and again after that.
+/// Whether this Node may be handed to the remediator, given earlier Nodes of the same name. A machine that was deleted and
+/// recreated in vain is not deleted again at once, and then again.
 pub(super) fn admit(ctx: Ctx<'_>, facts: &NodeContext<'_>, with: &HandOff) -> Result<(), Block> {
     let was_handed = |remediation: &Remediation| begun(remediation, with).any(|step| step.state != StepState::Refused);
     let handed = facts.on_others_of_its_name().filter(|(remediation, _)| was_handed(remediation));
@@ -81,7 +83,7 @@ pub(super) fn admit(ctx: Ctx<'_>, facts: &NodeContext<'_>, with: &HandOff) -> Re
     Err(Block::new(BlockReason::NodeLimit, &message).until(memory.saturating_sub(passed)))
 }
 
-/// What is to be deleted after the act. Owed before it: a crash in between strands nothing.
+/// Records the object as pending cleanup before the action. A crash in between leaves no stale object.
 pub(super) fn plan_cleanup(remediation: &mut Remediation, record: &StepRecord) {
     let Some(with) = &record.hand_off else { return };
     if remediation.cleanup.hand_off_of(&record.operation_id).is_none() {
@@ -90,19 +92,19 @@ pub(super) fn plan_cleanup(remediation: &mut Remediation, record: &StepRecord) {
     }
 }
 
-/// The object of an attempt, as it was read after `then`.
+/// The object of an attempt, as read after `then`.
 pub(super) fn view<'a>(ctx: Ctx<'a>, record: &StepRecord, then: jiff::Timestamp) -> Option<&'a HandOffView> {
     let now = ctx.snapshot.now;
     ctx.snapshot.hand_offs.get(&record.operation_id).filter(|view| view.read < since(now, then))
 }
 
-/// Whether the object stands, although nobody has recorded that it was made.
+/// Whether the object exists, although nobody has recorded its creation.
 pub(super) fn was_made(ctx: Ctx<'_>, record_of: &StepRecord) -> bool {
     record_of.action == ActionType::HandOff
         && ctx.snapshot.hand_offs.get(&record_of.operation_id).is_some_and(|view| view.exists)
 }
 
-/// A node that is handed off: its remediator's word and the probe's are awaited, until the step's time is over.
+/// Waits for a handed-off node: for the remediator's result and for the probe's check, until the step's timeout.
 pub(super) fn wait(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -112,13 +114,13 @@ pub(super) fn wait(
     wake: &mut Wake,
 ) {
     let now = ctx.snapshot.now;
-    // It may last for long, and a person who stops it is not kept waiting. What other tools mark on the node may be this very
-    // remediator's doing.
+    // A hand-off may last for long, and a person who stops it does not have to wait. Markers of other tools on the node may come
+    // from this very remediator.
     if let Some(why) = readiness::suspended(facts).or_else(|| ending::stopped_reason(policy)) {
         return ending::cancel(ctx, &mut turn.remediation, &why);
     }
     let began = record.started_at.unwrap_or(record.scheduled_at);
-    // Also where the policy has moved it to another place meanwhile.
+    // Also if the policy has moved the step to another place meanwhile.
     let rule = turn.remediation.fault(&record.fault_id).and_then(|fault| policy.rule(&fault.rule));
     let is_it = |step: &&Step| step.action.hand_off().is_some() && step.action.hand_off() == record.hand_off.as_ref();
     let moved = || rule?.steps.iter().find(is_it);
@@ -129,7 +131,7 @@ pub(super) fn wait(
     };
     let limit = step.map_or(ctx.settings.answer_within, |step| step.timeout);
     let view = view(ctx, record, began);
-    // A node that is being shut down may look clean: as long as the remediator says that it is at it, that is no cure.
+    // A node that is shut down may look clean. While the remediator says that it is working, that is no clear check.
     let is_at_it = view.is_some_and(|view| view.processing == TriState::True && view.succeeded != TriState::True);
     let age = since(now, began);
     if is_at_it {
@@ -149,7 +151,7 @@ pub(super) fn wait(
     if record.state == StepState::Started && (is_clean || is_done) {
         let Some(current) = turn.remediation.current_step_mut() else { return };
         current.state = StepState::Verifying;
-        // From here on, too, the step's time counts from when the node was handed off.
+        // From here on, too, the step's time counts from the hand-off.
         current.executed_at = Some(began);
         if let Some(view) = view.filter(|_| is_done) {
             let message = format!("its remediator is done: {}", view.message);
@@ -168,7 +170,7 @@ pub(super) fn wait(
     time_out(ctx, turn, &record, limit, &why, wake);
 }
 
-/// Why the remediator will not heal the node, by its own object.
+/// Why the remediator will not remediate the node, by its own object.
 fn failed(remediation: &Remediation, record: &StepRecord, view: &HandOffView) -> Option<String> {
     let object = remediation.cleanup.hand_off_of(&record.operation_id)?;
     if !view.exists {
@@ -177,8 +179,8 @@ fn failed(remediation: &Remediation, record: &StepRecord, view: &HandOffView) ->
     (view.succeeded == TriState::False).then(|| format!("{object}: its remediator has failed: {}", view.message))
 }
 
-/// The time of a hand-off is over: its remediator is told so before anything else is done, then the attempt ends. One that
-/// cannot be told holds nobody up for long.
+/// Ends a hand-off whose time is over. The remediator is notified before anything else is done, then the attempt ends. A
+/// remediator that cannot be notified delays nothing for long.
 pub(super) fn time_out(
     ctx: Ctx<'_>,
     turn: &mut RemediationUpdate,
@@ -199,20 +201,20 @@ pub(super) fn time_out(
         remediation: turn.remediation.name.clone(),
         node: turn.remediation.node.clone(),
         handed,
-        // The same in every repetition.
+        // The same value in every retry.
         at: began.checked_add(limit).unwrap_or(now),
         why: crate::text::bounded(why, crate::fault::MAX_LINE),
     });
     wake.at(ctx.settings.retry);
 }
 
-/// Whether a step has handed the node off.
+/// Whether the step has handed the node off.
 fn was_begun(step: &StepRecord) -> bool {
     step.action == ActionType::HandOff && step.started_at.is_some()
 }
 
-/// What a remediator had its turn with and did not heal is given up, also where something else ends the remediation: it is not
-/// handed to it again at once.
+/// Gives up what a remediator tried and did not resolve, also if something else ends the remediation. It is not handed to the
+/// remediator again at once.
 pub(super) fn give_up(remediation: &mut Remediation) {
     let tried = remediation.steps.iter().filter(|step| was_begun(step) && !step.is_refused_call());
     for step in tried {
@@ -224,8 +226,8 @@ pub(super) fn give_up(remediation: &mut Remediation) {
     }
 }
 
-/// Deletes the next object that is still owed. One that cannot be deleted holds nobody up for ever: it goes with the remediation,
-/// which owns it, or, where a Machine owns it as well, before the next hand-off of the node.
+/// Deletes the next object whose cleanup is pending. An object that cannot be deleted does not block for ever. It is removed
+/// with the remediation that owns it, or, where a Machine owns it as well, before the next hand-off of the node.
 pub(super) fn take_back(ctx: Ctx<'_>, remediation: &mut Remediation) -> Option<Effect> {
     let now = ctx.snapshot.now;
     for handed in remediation.cleanup.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
@@ -241,7 +243,7 @@ pub(super) fn take_back(ctx: Ctx<'_>, remediation: &mut Remediation) -> Option<E
     Some(Effect::TakeBackHandOff { remediation: remediation.name.clone(), node: remediation.node.clone(), handed })
 }
 
-/// That nothing else is done to the node before the object is deleted, once that takes longer than the one call that it is.
+/// Blocks every further action on the node before the object is deleted, once the deletion takes longer than one call.
 pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) {
     let Some(handed) = turn.remediation.cleanup.owed_hand_off() else { return };
     let step = turn.remediation.steps.iter().find(|step| step.operation_id == handed.operation_id);
@@ -259,7 +261,7 @@ pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut RemediationUpdate, wake: &mut W
          tried again until {until}"
     );
     let mut reason = BlockReason::InProgress;
-    // What keeps us from deleting it is most likely what kept us from making it.
+    // What rejects the deletion most likely also rejected the creation.
     if step.is_refused_call() {
         reason = BlockReason::RequestRejected;
         message = format!("{message}; {}: {}", step.phrase(), step.message);
@@ -272,7 +274,7 @@ pub(super) fn hold_back(ctx: Ctx<'_>, turn: &mut RemediationUpdate, wake: &mut W
     }
 }
 
-/// What is said beside the end of a remediation whose node went while it was handed off.
+/// The addition to the end message of a remediation whose node disappeared while it was handed off.
 pub(super) fn on_the_way(ctx: Ctx<'_>, remediation: &Remediation) -> String {
     let under_way = remediation.current_step().filter(|step| step.started_at.is_some());
     let Some(object) = under_way.and_then(|step| remediation.cleanup.hand_off_of(&step.operation_id)) else {
@@ -285,22 +287,22 @@ pub(super) fn on_the_way(ctx: Ctx<'_>, remediation: &Remediation) -> String {
     format!(", while it was handed to {object}")
 }
 
-/// Whether a remediator may have uncordoned the node: one is at work there, in whichever remediation, or was until a moment ago.
+/// Whether a remediator may have uncordoned the node: one works there, in any remediation, or did until a moment ago.
 fn may_have_uncordoned(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> bool {
     let here = facts.open.iter().chain(&facts.finished).copied().filter(|other| other.node_uid == remediation.node_uid);
     let mut steps = here.flat_map(|other| &other.steps).filter(|step| was_begun(step));
     steps.any(|step| step.finished_at.is_none_or(|end| since(ctx.snapshot.now, end) < TIDY_UP))
 }
 
-/// Notes that the node's remediator has taken our cordon off: it uncordons what it has rebooted, which says nothing of a person.
-/// A later step may cordon it again.
+/// Records that the node's remediator removed our cordon. A remediator uncordons what it has rebooted, so that is no sign of a
+/// person. A later step may cordon the node again.
 pub(super) fn note_uncordon(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
     let Some(view) = facts.view.filter(|view| view.uid == remediation.node_uid && !view.unschedulable) else { return };
     let is_cordoning = remediation.current_step().is_some_and(|step| step.action == ActionType::Cordon);
     let Some(at) = remediation.cordoned_at().filter(|_| remediation.cleanup.owes_cordon() && !is_cordoning) else {
         return;
     };
-    // Without the mark it may be a view of before the cordon.
+    // Without the owner annotation, the view may be from before the cordon.
     let is_sure = view.cordoned_by.as_deref() == Some(remediation.name.as_str())
         || since(ctx.snapshot.now, at) >= ctx.settings.cache_lag;
     if is_sure && may_have_uncordoned(ctx, facts, remediation) {

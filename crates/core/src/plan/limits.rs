@@ -1,4 +1,5 @@
-//! The narrower limits of a policy as they come out now: how many there may be, how many there are, and where nothing more may be done.
+//! The narrower limits of a policy in their current state: the maximum, the current count, and where no further action is
+//! allowed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,67 +13,67 @@ use crate::moment::since;
 use crate::policy::{Policy, Rule, Step, TopologyLimit};
 use crate::remediation::{Executor, StepRecord, StepState};
 
-/// Most entries that are shown of each kind.
+/// Maximum number of entries shown of each kind.
 pub const MAX_SHOWN: usize = 16;
 
-/// Selected nodes by the value of the label of one limit. None = they have no such label.
+/// Selected nodes by the value of the label of one limit. None = nodes without the label.
 pub(super) type Group<'a> = BTreeMap<Option<&'a str>, u32>;
 
-/// What there is room for.
+/// The room that is left under the limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitsView {
-    /// In zones, racks and pools: those with the least room first, at most [`MAX_SHOWN`].
+    /// For zones, racks and pools: those with the least room first, at most [`MAX_SHOWN`].
     pub topologies: Vec<TopologyRoom>,
-    /// How many more there are.
+    /// Number of entries left out.
     pub topologies_left_out: u32,
     /// For kinds of fault, in the order of the spec.
     pub faults: Vec<FaultRoom>,
-    /// Nodes that may not be acted on for a while, at most [`MAX_SHOWN`]: those that wait for longest first.
+    /// Nodes on which no action is allowed for a while, at most [`MAX_SHOWN`]: those with the longest wait first.
     pub spent: Vec<SpentNode>,
-    /// How many more there are.
+    /// Number of entries left out.
     pub spent_left_out: u32,
 }
 
-/// How a limit comes out for nodes with one value of a label.
+/// The state of a limit for the nodes with one value of a label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TopologyRoom {
     /// Key of the label.
     pub key: String,
-    /// Its value; `None` = those without it.
+    /// Its value; `None` = nodes without the label.
     pub value: Option<String>,
-    /// Selected nodes that have it.
+    /// Selected nodes with this value.
     pub nodes: u32,
-    /// Remediations in flight there, with those of which nobody knows where their node was.
+    /// Remediations in flight there, including those whose node's place is unknown.
     pub in_flight: u32,
-    /// How many there may be.
+    /// Maximum of them.
     pub max_in_flight: u32,
 }
 
-/// How a limit comes out for some kinds of fault.
+/// The state of a limit for some kinds of fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRoom {
     /// The kinds.
     pub faults: Vec<FaultType>,
-    /// Remediations in flight for one of them.
+    /// Remediations in flight for one of these kinds.
     pub in_flight: u32,
-    /// How many there may be.
+    /// Maximum of them.
     pub max_in_flight: u32,
 }
 
-/// A node that was acted on as often as it may be.
+/// A node that has reached its limit of actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpentNode {
     /// Its name.
     pub node: String,
-    /// Acts that count now.
+    /// Actions that count now.
     pub actions: u32,
-    /// Whether it may not since its answers took too long, however few acts there were.
+    /// Whether the limit is reached because answers of the node took too long, however few actions there were.
     pub is_slow: bool,
-    /// When one more may be done.
+    /// When one more action is allowed.
     pub until: Timestamp,
 }
 
-/// All of it, for what is written about the policy.
+/// The status view of all limits of the policy.
 pub(super) fn outlook(
     policy: &Policy,
     groups: &[Group<'_>],
@@ -108,7 +109,7 @@ pub(super) fn outlook(
     }
 }
 
-/// The first of them, in order, and how many more there are. There may be one for each of ten thousand nodes.
+/// The first entries, in order, and how many more there are. There may be one for each of ten thousand nodes.
 fn least<T: Ord>(mut all: Vec<T>) -> (Vec<T>, u32) {
     let more = all.len().saturating_sub(MAX_SHOWN);
     if more > 0 {
@@ -119,7 +120,7 @@ fn least<T: Ord>(mut all: Vec<T>) -> (Vec<T>, u32) {
     (all, u32::try_from(more).unwrap_or(u32::MAX))
 }
 
-/// How many there may be with one value, and how many there are; borrowed, since few are shown.
+/// The maximum and the current count for one value. Borrowed, because few are shown.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Room<'a> {
     key: &'a str,
@@ -136,7 +137,7 @@ impl Room<'_> {
     }
 }
 
-/// Each value of the label of one limit, with how many more there may be.
+/// Each value of the label of one limit, with the room that is left.
 fn rooms<'a>(
     policy: &Policy,
     limit: &'a TopologyLimit,
@@ -145,7 +146,7 @@ fn rooms<'a>(
     slots: &Slots,
 ) -> Vec<(u32, Room<'a>)> {
     let mut here: BTreeMap<Option<&str>, u32> = BTreeMap::new();
-    // One whose node is gone counts in each of them.
+    // A remediation whose node is gone counts for every value.
     let mut anywhere = 0;
     for node in slots.nodes_in_flight(&policy.name, policy.mode) {
         match nodes.get(node).and_then(|facts| facts.view) {
@@ -162,14 +163,14 @@ fn rooms<'a>(
     group.iter().map(|(value, count)| room(*value, *count)).collect()
 }
 
-/// The share of [`NodeLimit::within`](crate::policy::NodeLimit) for which a node may keep its policy's slot busy.
+/// The share of [`NodeLimit::window`](crate::policy::NodeLimit) for which a node may keep a slot of its policy busy.
 const BUSY: u32 = 4;
 
-/// That the policy has acted on this node as often, or for as long, as it may, if so. Whatever Node object it was: one that was made
-/// anew under that name may stand for the same machine, and what makes machines anew in vain must have an end, too.
+/// Whether the policy has acted on this node as often, or for as long, as the limit allows. All Node objects of that name count:
+/// a recreated Node may stand for the same machine, and recreation of machines in vain must have an end, too.
 ///
-/// Whether an attempt has healed makes no difference: the node says so itself. What it has refused counts as well, since it has had
-/// the slot for that.
+/// A successful attempt counts like any other: the node itself shows whether it is resolved. An attempt that the node refused
+/// counts as well, because it occupied the slot.
 pub(super) fn spent(
     facts: &NodeContext<'_>,
     policy: &Policy,
@@ -178,7 +179,7 @@ pub(super) fn spent(
 ) -> Option<SpentNode> {
     let limit = policy.limits.per_node;
     let steps = facts.remediations_by(policy).flat_map(|remediation| &remediation.steps);
-    // An act that failed, or that gave no answer, may have touched something too.
+    // An action that failed or gave no answer may have changed the node too.
     let asked = steps.filter(|step| step.action.disturbs() && !step.is_refused_call());
     let asked = asked.filter(|step| step.state != StepState::Refused || step.executor != Executor::Controller);
     let mut executed: Vec<Timestamp> = Vec::new();
@@ -192,7 +193,7 @@ pub(super) fn spent(
     }
     executed.sort_unstable();
     let most = usize::try_from(limit.max_actions).unwrap_or(usize::MAX);
-    // The one with which there were as many as there may be: when it leaves the window there is room for another.
+    // The action that reached the limit. When it leaves the window, there is room for another.
     let often = executed.len().checked_sub(most).and_then(|first| executed.get(first)).copied();
     let slow = long(busy, (limit.window / BUSY).max(longest(policy, answer_within)), limit.window);
     let slow = slow.filter(|at| since(now, *at) < limit.window);
@@ -202,19 +203,19 @@ pub(super) fn spent(
     Some(SpentNode { node: facts.name.to_owned(), actions: acts, is_slow: slow > often, until })
 }
 
-/// For how long an attempt has kept the slot busy with waiting for the node. What the controller does by itself, and a person who is
-/// asked, is not the node's doing.
+/// For how long an attempt kept the slot busy with waiting for the node. Time that the controller needs itself, or that a person
+/// takes to answer, does not count against the node.
 fn waited(step: &StepRecord, end: Timestamp, answer_within: Duration) -> Duration {
     if step.executor == Executor::Controller || step.state == StepState::Cancelled {
         return Duration::ZERO;
     }
-    // One that no person has approved ends like one without an answer, after hours.
+    // An attempt that no person approved ends like one without an answer, after hours.
     let unbegun = || since(end, step.scheduled_at).min(answer_within);
     step.started_at.map_or_else(unbegun, |started| since(end, started))
 }
 
-/// The end of the last attempt with which those of a window had taken as long as they may. The whole window counts from there: a turn
-/// that went on as its beginning is forgotten would have no end.
+/// The end of the last attempt at which the attempts of one window reached the maximum time. The whole window counts from there.
+/// If attempts resumed as soon as the first one leaves the window, they would never end.
 fn long(mut busy: Vec<(Timestamp, Duration)>, most: Duration, within: Duration) -> Option<Timestamp> {
     busy.sort_unstable();
     let (mut total, mut oldest, mut last) = (Duration::ZERO, 0, None);
@@ -228,7 +229,7 @@ fn long(mut busy: Vec<(Timestamp, Duration)>, most: Duration, within: Duration) 
     last
 }
 
-/// The longest that the node can be waited for in one fault's ladder: that much everyone may take.
+/// The longest wait for the node in the steps of one rule: every node may take that long.
 fn longest(policy: &Policy, answer_within: Duration) -> Duration {
     let each = |step: &Step| step.timeout.max(answer_within).saturating_mul(step.max_attempts);
     let on_node = |rule: &Rule| -> Duration {

@@ -1,11 +1,11 @@
-//! Starts by hand: whether what a person wants can begin now, why not, and when it is given up.
+//! Manual requests: whether a person's request can begin now, why not, and when the controller gives it up.
 //!
-//! A person who has looked at one node knows more of it than a rule does. So a start by hand passes over what the engine asks of
-//! itself: how long the fault has to last (`match.minDuration`), what earlier remediations say against another one, a storm that holds the
-//! policy, the cheaper steps below and, for its first attempt, the approval. A storm blocks automatic remediation because many
-//! nodes may share one cause, or a detector may be wrong. A person can test one node with a manual request. It passes over
-//! nothing that protects: budgets and limits, `maxUnhealthy`, vetoes and suspension, windows, fresh evidence of a confirmed
-//! fault, what guards pods and restarts, one open remediation per node.
+//! A person who has looked at one node knows more about it than a rule does. So a manual request skips what the engine requires
+//! of itself: how long the fault has to last (`match.minDuration`), what earlier remediations say against another one, a storm
+//! that blocks the policy, the cheaper steps before it and, for its first attempt, the approval. A storm blocks automatic
+//! remediation because many nodes may share one cause, or a detector may be wrong. A person can test one node with a manual
+//! request. It skips no protection: budgets and limits, `maxUnhealthy`, exclusions and suspension, windows, fresh evidence of a
+//! confirmed fault, the safeguards of pods and restarts, one open remediation per node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,24 +24,24 @@ use crate::remediation::{RemediationFault, STOPPED_BY_A_PERSON};
 use crate::snapshot::Slot;
 use crate::text::bounded;
 
-/// What the starts by hand came to.
+/// The result for all manual requests.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
-    /// Those that begin, each with its first act.
+    /// Requests that begin, each with its first action.
     pub turns: Vec<RemediationUpdate>,
-    /// What is written about the others.
+    /// What the controller writes about the other requests.
     pub told: Vec<Effect>,
-    /// What is held.
+    /// Requests that are blocked.
     pub blocked: Vec<Blocked>,
-    /// Nodes on which a person has said no right now: nothing begins there in this pass, and after it the record says so.
+    /// Nodes on which a person has cancelled a request right now. Nothing begins there in this pass; after it the record says so.
     pub stopped: Vec<String>,
 }
 
-/// Why one does not begin.
+/// Why a request does not begin.
 enum No {
-    /// It never can.
+    /// It can never begin.
     Never(String),
-    /// Not now.
+    /// It cannot begin now.
     Now(Block),
 }
 
@@ -55,7 +55,7 @@ fn never<T>(why: String) -> Result<T, No> {
     Err(No::Never(why))
 }
 
-/// Begins those that can: the oldest first, one for each node. `busy` are nodes with a remediation that ends in this pass.
+/// Begins the requests that can begin: the oldest first, one per node. `busy` names nodes whose remediation ends in this pass.
 pub(super) fn begin<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
@@ -88,7 +88,7 @@ pub(super) fn begin<'a>(
         };
         match no {
             No::Never(why) => {
-                // A person's no holds for the engine as well, whether or not anything had begun.
+                // A person's cancellation stops the engine too, whether or not anything had begun.
                 begun.stopped.extend(manual.cancel.as_ref().map(|_| manual.node.clone()));
                 let said = manual
                     .cancel
@@ -100,7 +100,8 @@ pub(super) fn begin<'a>(
             }
             No::Now(block) => {
                 first.insert(&manual.node, manual);
-                // Not for every number that changes: in an incident many wait, and the API server has enough to do.
+                // The controller does not write every changed number. In an incident many requests wait, and the API server is
+                // busy.
                 let why = format!("waits to begin ({:?}): ", block.reason);
                 let message = format!("{why}{}", block.message());
                 if !manual.message.starts_with(&why) {
@@ -121,7 +122,7 @@ pub(super) fn begin<'a>(
     begun
 }
 
-/// Every wait has an end, also where nobody decided in the meantime: what was wanted an evening ago is not done in the morning.
+/// Ends a request after its timeout, even where nobody decided meanwhile. A request of the evening must not run in the morning.
 fn in_time(ctx: Ctx<'_>, manual: &OpenManualRequest, wake: &mut Wake) -> Result<(), No> {
     let (age, timeout) = (since(ctx.snapshot.now, manual.asked_at), manual.manual.timeout);
     if age < timeout {
@@ -160,7 +161,7 @@ fn start<'a>(
     advance::next_step(ctx, facts, policy, &mut turn, &slot, wake);
     let step = turn.remediation.current_step();
     if !step.is_some_and(|step| step.action == manual.manual.action && step.step_index == standing.step_index) {
-        // What is held of it; of another step in its place nothing is said, since it is not what was asked for.
+        // Report what blocks the requested step. A different step in its place was not requested, so its block is not reported.
         let said =
             turn.blocked.first().filter(|_| step.is_none()).map(|blocked| (blocked.reason, blocked.message.clone()));
         let action = manual.manual.action.as_str();
@@ -182,7 +183,7 @@ fn start<'a>(
     Ok(turn)
 }
 
-/// The node and the policy that are meant, where that is a start at all.
+/// Finds the node and the policy of a request, or says why the request cannot begin.
 fn place<'n, 'a>(
     ctx: Ctx<'a>,
     nodes: &'n Nodes<'a>,
@@ -220,7 +221,7 @@ fn place<'n, 'a>(
     named(ctx, nodes, manual).map_err(|why| soon(ctx, manual, BlockReason::NoPolicy, why))
 }
 
-/// Each watch is behind by itself: what was written right before need not show yet.
+/// Refuses a request only after the cache lag. Each watch lags by itself and may not show a recent write yet.
 fn soon(ctx: Ctx<'_>, manual: &OpenManualRequest, reason: BlockReason, why: String) -> No {
     let (age, lag) = (since(ctx.snapshot.now, manual.asked_at), ctx.settings.cache_lag);
     if age >= lag {
@@ -230,7 +231,7 @@ fn soon(ctx: Ctx<'_>, manual: &OpenManualRequest, reason: BlockReason, why: Stri
     Block::new(reason, &message).until(lag.saturating_sub(age)).into()
 }
 
-/// The node and the policy by their names, or what of them is not as the start has it.
+/// Finds the node and the policy by their names, or says what does not match the request.
 fn named<'n, 'a>(
     ctx: Ctx<'a>,
     nodes: &'n Nodes<'a>,
@@ -267,7 +268,7 @@ fn named<'n, 'a>(
     Ok((facts, policy))
 }
 
-/// The one fault that is meant.
+/// Finds the one fault that the request means.
 fn fault<'f, 'a>(
     ctx: Ctx<'_>,
     facts: &'f NodeContext<'a>,
@@ -277,13 +278,13 @@ fn fault<'f, 'a>(
     let is_meant = |seen: &&ObservedFault<'_>| seen.fault.kind == kind && id.is_none_or(|id| seen.fault.id == id);
     let confirmed = |seen: &&ObservedFault<'_>| seen.fault.state == FaultState::Confirmed;
     let which = id.map_or_else(String::new, |id| format!(" with id {id}"));
-    // What is not there was not seen by who wants it healed: a fault that comes later is another matter.
+    // The person who made the request did not see a fault that is absent. A fault that appears later is a different one.
     if !facts.seen.iter().any(|seen| is_meant(&seen)) {
         let why = format!("no {kind}{which} is seen on node {}", facts.name);
         return Err(soon(ctx, manual, BlockReason::NotConfirmed, why));
     }
     let mut all: Vec<&ObservedFault<'_>> = facts.seen.iter().filter(is_meant).filter(confirmed).collect();
-    // The same sentence for the same faults, whatever their order.
+    // The order is fixed, so the same faults give the same message.
     all.sort_by(|a, b| a.fault.id.cmp(&b.fault.id));
     match all.as_slice() {
         [one] => Ok(one),
@@ -303,7 +304,8 @@ fn fault<'f, 'a>(
     }
 }
 
-/// The step on which it begins: the first step of that action that can do something about the fault, and may now.
+/// Finds the step to begin with: the first step of the requested action, if it can do something about the fault and may be taken
+/// now.
 fn step_index<'p>(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -321,13 +323,13 @@ fn step_index<'p>(
             return never(format!("policy {} has no rule for {what} of severity {severity}", policy.name));
         }
     };
-    // Another policy would take the fault over in the middle of it.
+    // Another policy would take over the fault during the remediation.
     if let Some(other) = facts.policy_for(fault).filter(|other| other.name != policy.name) {
         let (name, other) = (&policy.name, &other.name);
         return never(format!("{what} is for policy {other}, which goes before {name}: start it by that one"));
     }
     let none = || format!("rule {} of policy {} has no step {} for it", rule.name, policy.name, action.as_str());
-    // The first, and no later one in its place, which may be harsher.
+    // Only the first such step. A later one may be harsher.
     let Some((step_index, _)) = steps(rule, Some(action)).next() else { return never(none()) };
     let mut standing = readiness::standing(ctx, seen, rule);
     standing.step_index = u32::try_from(step_index).unwrap_or(u32::MAX);
@@ -344,7 +346,7 @@ fn step_index<'p>(
     Ok((rule, standing))
 }
 
-/// Whether there is room for one more remediation on the node: the same that the engine asks of its own, storms aside.
+/// Checks that the node has room for one more remediation. The checks are those of the engine, except for storms.
 fn room<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
@@ -365,7 +367,7 @@ fn room<'a>(
         let message = format!("a slot for node {} is taken under the same name until it is released", slot.node);
         return Err(Block::new(BlockReason::InProgress, &message).until(ctx.settings.cache_lag));
     }
-    // Its slot of before has room or not by the fleet as it is now, not as it was then.
+    // The current fleet decides on the slot that the request may hold already, not the fleet of that time.
     let others = own.is_some().then(|| slots.without(&manual.name));
     let slots = others.as_ref().unwrap_or(slots);
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: Mode::Enforce };

@@ -1,8 +1,9 @@
-//! Marks for a reboot by another tool: how long one stands, and when it is taken back.
+//! Markers that request a reboot by another tool: how long a marker stays, and when it is withdrawn.
 //!
 //! ```text
-//! Scheduled ─► Started: the order stands, and as long as it does so does the mark ─► another boot id ─► Verifying, as with a reboot
-//!                └ nobody wants it any more, the fault is gone, its time is over: the order is withdrawn, and the node removes the mark
+//! Scheduled ─► Started: the marker stays as long as the command is active ─► another boot id ─► Verifying, as with a reboot
+//!                └ no longer wanted, the fault is gone, or the timeout is over: the command is withdrawn, and the node removes
+//!                  the marker
 //! ```
 //!
 //! The marker can be withdrawn until the other tool starts. Each pass therefore checks all conditions again.
@@ -21,27 +22,27 @@ use crate::remediation::{StepRecord, StepState};
 use crate::snapshot::{SHUTTING_DOWN, TriState};
 use crate::window;
 
-/// How long a node may look as if nobody could drain it before its mark is taken back: a machine that goes down looks like that, too.
+/// How long a node may look as if no tool could drain it before its marker is withdrawn: a machine that goes down looks the same.
 const GRACE: Duration = Duration::from_mins(5);
 
-/// How often a mark is asked about: no event tells that a window ends.
+/// How often a marker is checked again: no event reports the end of a window.
 const RHYTHM: Duration = Duration::from_mins(1);
 
-/// What the node's agent is told of the mark, where the step makes one.
+/// The marker part of the command to the node executor, where the step makes a marker.
 pub(super) fn order(record: &StepRecord, step: &Step) -> Option<MarkOrder> {
     let with = record.mark_for_reboot.as_ref()?;
     let seconds = u32::try_from(step.timeout.as_secs()).unwrap_or(MARK_STANDS);
     Some(MarkOrder { path: with.path.clone(), expires_after_seconds: seconds.clamp(1, MARK_STANDS) })
 }
 
-/// Whether the node has said that it carries a mark, of ours or of somebody else.
+/// Whether the node has reported that it carries a marker, the controller's own or somebody else's.
 pub(super) const fn is_carried(step: &StepRecord) -> bool {
     use OutcomeReason as R;
     matches!(step.action, ActionType::MarkForReboot)
         && matches!(step.reason, Some(R::Executed | R::AlreadyRequested | R::AlreadyExecuted))
 }
 
-/// A mark that was ordered: another boot id is awaited, for as long as the step says and everybody still wants it.
+/// Waits for another boot id after a marker was commanded, until the timeout of the step and while the conditions still hold.
 pub(super) fn wait(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -80,12 +81,12 @@ pub(super) fn wait(
         return attempt::end(turn, StepState::TimedOut, why, now);
     }
     let order = facts.own_command().filter(|order| order.operation_id == record.operation_id);
-    // Withdrawn while the answer was on its way, or gone with the NodeCommand: an awaited boot would never come.
+    // The command was withdrawn before the answer arrived, or is gone with the `NodeCommand`. The awaited boot would never come.
     if order.is_none() && record.reason.is_some() && age > ctx.settings.cache_lag {
         let why = "its command was withdrawn, so the node has removed our file";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
-    // The mark ends by what its order says, whatever the policy has been changed to since.
+    // The marker ends at the time in its command, whatever has changed in the policy since.
     let timeout = order.and_then(stands_for).map_or(step.timeout, |stands| stands.min(step.timeout));
     if age >= timeout {
         let (name, said, timeout) = (facts.name, reboot::said(record), timeout.as_secs());
@@ -101,7 +102,8 @@ pub(super) fn wait(
     wake.at(timeout.saturating_sub(age).min(RHYTHM));
 }
 
-/// Why the mark came to its end, and what is left to do where the node may still carry it, and nobody is there to remove it.
+/// The message why the marker ended. It adds what a person has to do if the node may still carry the marker and no probe can
+/// remove it.
 fn told(facts: &NodeContext<'_>, record: &StepRecord, why: &str) -> String {
     let path = record.mark_for_reboot.as_ref().map(|with| with.path.as_str()).unwrap_or_default();
     let is_ours = is_carried(record) && record.reason != Some(OutcomeReason::AlreadyRequested);
@@ -111,7 +113,8 @@ fn told(facts: &NodeContext<'_>, record: &StepRecord, why: &str) -> String {
     format!("{why}; its probe does not report: if none comes back, the file may still be there: remove {path}")
 }
 
-/// Why nobody can drain the node for its mark, if so. Only by the word of the boot that was to end: silence may be the boot itself.
+/// The reason why no tool can drain the node for its marker, else `None`. Only a report from the boot that was to end counts: a
+/// missing report may be the boot itself.
 fn cannot_be(facts: &NodeContext<'_>, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
     let report = facts.report.filter(|_| facts.probe == Probe::Reporting)?;
     let boot = report.heartbeat.as_ref().map(|heartbeat| heartbeat.boot_id.as_str());
@@ -149,19 +152,20 @@ fn closed_reason(
     Some(format!("the mark was taken back, since nobody has rebooted the node until then: {}", shut.message))
 }
 
-/// For how long the node keeps the mark of this order by itself.
+/// How long the node keeps the marker of this command by itself.
 fn stands_for(order: &ActionCommand) -> Option<Duration> {
     Some(Duration::from_secs(order.reboot_marker.as_ref()?.expires_after_seconds.into()))
 }
 
-/// Why the whole remediation ends. That the node is being drained, or goes down, is what a mark asks for: to take it back then would stop
-/// nobody, and leave the boot to no step.
+/// The reason why the whole remediation ends. A drain or a shutdown of the node is what a marker requests, so it does not end the
+/// remediation. A withdrawal at that time would stop nobody, and the boot would belong to no step.
 fn must_stop(ctx: Ctx<'_>, facts: &NodeContext<'_>, turn: &RemediationUpdate, record: &StepRecord) -> Option<String> {
     let passed: &[&str] = if is_carried(record) { &SHUTTING_DOWN } else { &[] };
     readiness::leave_alone_but(facts, passed).or_else(|| ending::policy_stops(ctx, facts, &turn.remediation))
 }
 
-/// Whether the fault is gone by a clean look in the boot that was to end. Where the probe tells of another one, the Node will show it.
+/// Whether a clean check in the boot that was to end shows that the fault is gone. If the probe reports another boot, the Node
+/// will show it.
 fn is_gone(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,

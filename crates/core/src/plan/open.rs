@@ -1,4 +1,4 @@
-//! New remediations, as long as the budgets last: first the node that waits for its turn for longest, then the most severe.
+//! Opens new remediations while the budgets last: first the node that has waited longest, then the most severe fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::remediation::{
 };
 use crate::snapshot::Slot;
 
-/// Most remediations that are opened in one pass. The next one decides on the rest, on what is known by then, as soon as these have begun:
-/// a pass without such a bound would act at its end on looks that were fresh at its beginning, and leave whatever it has begun
-/// without anybody to go on with it meanwhile.
+/// Most remediations that one pass opens. The next pass decides on the rest, on newer evidence, as soon as these have begun.
+/// Without this bound, the end of a pass would act on checks that were fresh only at its beginning. What the pass has begun
+/// would wait meanwhile.
 const IN_ONE_PASS: usize = 64;
-/// How long a fault that was simulated is not simulated again, however the node's clock goes.
+/// How long the controller does not simulate a simulated fault again, whatever the node's clock says.
 const SIMULATED_ONCE: Duration = Duration::from_mins(10);
 
 /// A remediation that could begin: one node, one policy.
@@ -33,9 +33,9 @@ struct Candidate<'c, 'a> {
     policy: &'a Policy,
     ready: Vec<(&'c ObservedFault<'a>, &'a Rule)>,
     worst: Severity,
-    /// When the node had its last turn, if that was of late.
+    /// When the node was last served, if that was recently.
     served: Option<Timestamp>,
-    /// Whether it is a dry run beside a policy that acts: recorded, and nothing else is said of it.
+    /// Whether it is a dry run beside a policy that acts. The controller records it and reports nothing else of it.
     is_trial: bool,
 }
 
@@ -52,16 +52,16 @@ impl<'c, 'a> Candidate<'c, 'a> {
     }
 }
 
-/// What opening came to.
+/// The result of opening.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
-    /// New remediations with their first act.
+    /// New remediations with their first action.
     pub turns: Vec<RemediationUpdate>,
-    /// What is held.
+    /// Faults that are blocked.
     pub blocked: Vec<Blocked>,
 }
 
-/// Opens remediations on nodes that have none, but not where one is at its end in this very pass: those are `ending`.
+/// Opens remediations on nodes that have none. Skips the nodes in `ending`, whose remediation ends in this same pass.
 pub(super) fn open<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
@@ -78,17 +78,17 @@ pub(super) fn open<'a>(
     for facts in nodes.values() {
         tried.extend(remember_simulated(ctx, facts, slots, wake).map(|policy| (facts.name, policy)));
     }
-    // Stable: on one node the policy of the most urgent fault comes first, and what is only tried comes after all that is done.
+    // The sort is stable: on one node the policy of the most urgent fault comes first. Trials come after everything that acts.
     candidates.sort_by(|a, b| {
-        // A node that falls ill again and again, or says so, takes no turn from one that had none.
+        // A node that is faulty again and again, or says so, does not go before a node that was not served.
         let by_turn = a.served.cmp(&b.served);
         let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name));
         a.is_trial.cmp(&b.is_trial).then(by_turn).then(by_urgency)
     });
     for candidate in candidates {
         let node = candidate.facts.name;
-        // A policy that starts nothing keeps no other one from the node. A dry run keeps other dry runs from it, as it would if all of
-        // them acted, and nobody else.
+        // A policy that starts nothing keeps no other policy from the node. A dry run keeps only other dry runs from it, as it
+        // would if all of them acted.
         let is_dry = candidate.policy.mode == Mode::DryRun;
         let is_other = |first: &&&Policy| is_dry && first.name != candidate.policy.name;
         let begun = match taken.get(node).or_else(|| tried.get(node).filter(is_other)) {
@@ -100,7 +100,7 @@ pub(super) fn open<'a>(
                 turn.blocked.clear();
                 opened.turns.push(turn);
             }
-            // What is said of the node is said by the policy that acts.
+            // Only the policy that acts reports on the node.
             Err(_) if candidate.is_trial => {}
             Ok(turn) => {
                 let by_node = if is_dry { &mut tried } else { &mut taken };
@@ -126,7 +126,7 @@ fn priority_of_other(node: &str, first: &Policy) -> Block {
     Block::new(BlockReason::LowerUrgency, &message)
 }
 
-/// What could begin on the node, by policy, the one with the most urgent fault first.
+/// Returns what could begin on the node, by policy. The policy with the most urgent fault comes first.
 fn on_node<'c, 'a>(
     ctx: Ctx<'a>,
     facts: &'c NodeContext<'a>,
@@ -156,7 +156,7 @@ fn on_node<'c, 'a>(
     candidates
 }
 
-/// Adds what is ready to what its policy could begin. What a dry run owns and what it only tries are told of apart.
+/// Adds a candidate to those of the same policy. A dry run that owns the fault and a trial stay separate.
 fn add<'c, 'a>(candidates: &mut Vec<Candidate<'c, 'a>>, one: Candidate<'c, 'a>) {
     let is_same =
         |other: &&mut Candidate<'_, '_>| (&other.policy.name, other.is_trial) == (&one.policy.name, one.is_trial);
@@ -166,7 +166,7 @@ fn add<'c, 'a>(candidates: &mut Vec<Candidate<'c, 'a>>, one: Candidate<'c, 'a>) 
     }
 }
 
-/// After a storm few are healed at a time, and more when that has helped. Other faults of the node have their turn.
+/// Limits remediations after a storm: only a few at a time, and more once they have helped. Other faults of the node go on.
 fn limit_after_storm<'a>(
     facts: &NodeContext<'_>,
     policy: &Policy,
@@ -174,7 +174,7 @@ fn limit_after_storm<'a>(
     scope: Option<&Scope<'_>>,
     slots: &Slots,
 ) -> Result<(), Block> {
-    // Remediations of other kinds prove nothing about this one, however long they wait.
+    // Remediations of other kinds prove nothing about this kind, however long they wait.
     let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(facts.name));
     retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(facts.view)? {
         StormPhase::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
@@ -188,7 +188,7 @@ fn limit_after_storm<'a>(
     })
 }
 
-/// Leaves those faults of whose kinds no further one may be dealt with now; or says why, when that leaves none.
+/// Keeps the faults whose kinds still have room. Returns the reason where no fault is left.
 fn within_kinds<'a>(
     facts: &NodeContext<'_>,
     ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
@@ -201,7 +201,7 @@ fn within_kinds<'a>(
     })
 }
 
-/// Leaves what nothing speaks against. Where that is nothing: what speaks against the first.
+/// Keeps the faults without a block. Returns the first block where no fault is left.
 fn retain<'a>(
     ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
     against: impl Fn(&ObservedFault<'a>, &Rule) -> Option<Block>,
@@ -217,7 +217,8 @@ fn retain<'a>(
     first.filter(|_| ready.is_empty()).map_or(Ok(()), Err)
 }
 
-/// A simulated remediation takes a virtual slot, and its node, for as long as its step would take. Whose the node would be then.
+/// Gives a simulated remediation a virtual slot and its node, for as long as its step would take. Returns the policy that would
+/// then have the node.
 fn remember_simulated<'a>(
     ctx: Ctx<'a>,
     facts: &NodeContext<'_>,
@@ -227,7 +228,7 @@ fn remember_simulated<'a>(
     let mut first = None;
     for remediation in facts.finished.iter().filter(|remediation| remediation.phase == Phase::Simulated) {
         let Some(policy) = ctx.policies.get(remediation.policy.as_str()) else { continue };
-        // Steps before it are dry runs of their own.
+        // Steps before the last one are dry runs of their own.
         let step = remediation.steps.last();
         let rule = step.and_then(|step| remediation.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
         let timeout = step
@@ -245,7 +246,7 @@ fn remember_simulated<'a>(
     first
 }
 
-/// Whether this occurrence of the fault was simulated before.
+/// Returns the remediation that has simulated this occurrence of the fault.
 fn simulated<'f>(
     ctx: Ctx<'_>,
     facts: &'f NodeContext<'_>,
@@ -258,7 +259,7 @@ fn simulated<'f>(
             && remediation.policy == policy.name
             && Some(remediation.node_uid.as_str()) == uid
             && remediation.fault(&seen.fault.id).is_some();
-        // The node's clock may be ahead of ours.
+        // The node's clock may be ahead of the controller's clock.
         let is_later = since(seen.fault.first_seen, remediation.started_at) > SIMULATED_ONCE;
         is_same && (!is_later || since(ctx.snapshot.now, remediation.started_at) < SIMULATED_ONCE)
     })
@@ -294,7 +295,7 @@ fn begin<'a>(
         return Err(Block::new(BlockReason::InProgress, &message));
     }
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: policy.mode };
-    // The slot that it may hold from before has room or not by the fleet as it is now, not as it was then.
+    // The current fleet decides on a slot that the remediation may hold already, not the fleet of that time.
     let others = slots.has(&name).then(|| slots.without(&name));
     let others = others.as_ref().unwrap_or(slots);
     let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(facts, nodes, others));
@@ -367,8 +368,7 @@ fn remediation(
     }
 }
 
-/// The next free turn of this occurrence: never a name that stood for something else, since the node claims
-/// operations by it.
+/// Returns the next free name for this occurrence. A name is never reused, since the node claims operations by it.
 fn name(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -387,7 +387,7 @@ fn name(
         .unwrap_or(0);
     let mut ordinal = last.saturating_add(1);
     let mut name = remediation_name(facts.name, uid, &first.fault, ordinal);
-    // Another node's name may be cut to the same beginning, and another policy's may have been opened in this pass.
+    // The name of another node may be cut to the same beginning, and this pass may have opened one for another policy.
     let is_taken = |name: &String| {
         ctx.snapshot.remediations.contains_key(name)
             || ctx.snapshot.manual_requests.contains_key(name)
@@ -401,7 +401,7 @@ fn name(
     name
 }
 
-/// Turns a begun remediation into the record of a dry run: nothing is touched, nothing is owed.
+/// Turns a begun remediation into the record of a dry run. The controller touches nothing, and no cleanup is pending.
 fn simulate(
     ctx: Ctx<'_>,
     turn: &mut RemediationUpdate,

@@ -1,8 +1,8 @@
-//! Nodes that stay cordoned after the ladder of a fault is at its end: until the fault has stayed away, or for as long as the
-//! policy says.
+//! Quarantine: nodes that stay cordoned after the last step for a fault. The quarantine lasts until the fault stays clear, or
+//! for as long as the policy says.
 //!
-//! Such a remediation is at its end but for its undo: it holds no slot and keeps no other from the node. How many nodes can be so is
-//! bounded by `limits.maxUnhealthy`, since each of them is unhealthy.
+//! Such a remediation has only its cleanup left. It holds no slot and blocks no other remediation of the node.
+//! `limits.maxUnhealthy` bounds the number of such nodes, because each of them is unhealthy.
 
 use jiff::Timestamp;
 
@@ -14,7 +14,7 @@ use crate::policy::{Action, Mode, Policy, Quarantine};
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, STOPPED_BY_A_PERSON};
 use crate::snapshot::TriState;
 
-/// For how long the policy keeps the node cordoned for the sake of this fault, whose ladder is at its end.
+/// For how long the policy keeps the node cordoned for this fault, whose steps are exhausted.
 fn keep(policy: &Policy, fault: &RemediationFault) -> Option<Quarantine> {
     fault.kind.spec().remedy.fewer_pods.ok()?;
     let reached = usize::try_from(fault.step_index).unwrap_or(usize::MAX);
@@ -23,7 +23,7 @@ fn keep(policy: &Policy, fault: &RemediationFault) -> Option<Quarantine> {
     kept.max_by_key(|keep| keep.quarantine_for)
 }
 
-/// Until when the node stays cordoned for faults that no step has healed. None = no longer than the remediation.
+/// Until when the node stays cordoned for faults that no step resolved. None = no longer than the remediation.
 pub(super) fn until(ctx: Ctx<'_>, remediation: &Remediation) -> Option<Timestamp> {
     let policy = ending::policy_of(ctx, remediation).filter(|_| remediation.cleanup.owes_cordon())?;
     let cordoned_at = remediation.cordoned_at()?;
@@ -32,7 +32,7 @@ pub(super) fn until(ctx: Ctx<'_>, remediation: &Remediation) -> Option<Timestamp
     cordoned_at.checked_add(longest).ok()
 }
 
-/// Ends a remediation with nothing left to do but to take back its cordon, and puts that off.
+/// Finishes a remediation that has only its uncordon left, and postpones the uncordon.
 pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timestamp, wake: &mut Wake) {
     let now = ctx.snapshot.now;
     wake.at(since(until, now));
@@ -46,7 +46,7 @@ pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timest
     remediation.say(&message);
 }
 
-/// One look at a remediation whose node is kept cordoned: it goes on so, or ends, and the undo is done.
+/// Checks a remediation whose node is quarantined: the quarantine continues, or it ends and the cleanup runs.
 pub(super) fn watch(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -58,11 +58,11 @@ pub(super) fn watch(
     note_clean(ctx, facts, &mut turn.remediation, wake);
     match over(ctx, facts, &turn.remediation, wake) {
         None => return turn,
-        // With nothing left to wait for it ends as after any other cure, once the cordon is put back.
+        // Nothing is left to wait for. The remediation ends like any other resolved one, after the uncordon.
         Some(Over::Resolved) => {}
         Some(Over::Ends(phase, why)) => {
             turn.remediation.phase = phase;
-            // Its end stays that of its ladder; what a person has said counts from now on.
+            // The finish time stays that of the steps. A stop by a person counts from now on.
             if why.starts_with(STOPPED_BY_A_PERSON) {
                 turn.remediation.finished_at = None;
             }
@@ -77,7 +77,7 @@ pub(super) fn watch(
     turn
 }
 
-/// The remediation for whose sake the node stays cordoned when another one lets go of it.
+/// The quarantined remediation that keeps the node cordoned when another one releases it.
 pub(super) fn successor<'a>(
     ctx: Ctx<'_>,
     facts: &NodeContext<'a>,
@@ -92,7 +92,7 @@ pub(super) fn successor<'a>(
     kept.find(|kept| !healed(kept) && over(ctx, facts, kept, &mut Wake::default()).is_none())
 }
 
-/// Marks faults healed that have stayed away for as long as the policy asks.
+/// Marks faults as resolved once they have stayed clear for as long as the policy asks.
 fn note_clean(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation, wake: &mut Wake) {
     let (now, fresh) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
     let Some(policy) = ending::policy_of(ctx, remediation) else { return };
@@ -100,9 +100,9 @@ fn note_clean(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediati
     for fault in remediation.faults.iter_mut().filter(|fault| fault.state == Resolution::Exhausted) {
         let delay = keep(policy, fault).map_or(std::time::Duration::ZERO, |keep| keep.healthy_delay);
         match facts.cure(fault, ended, now, fresh) {
-            // Where nobody could look, it may have been there.
+            // While no check was possible, the fault may have been present.
             ClearCheck::Present | ClearCheck::Unknown => fault.clear_since = None,
-            // Nor is a node opened that flaps: what is away now comes again.
+            // The controller does not uncordon a flapping node: a fault that is clear now comes back.
             ClearCheck::Clean if facts.stable == TriState::False => fault.clear_since = None,
             ClearCheck::Clean => {
                 let away = since(now, *fault.clear_since.get_or_insert(now));
@@ -115,19 +115,19 @@ fn note_clean(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediati
     }
 }
 
-/// What ends the time for which a node is kept cordoned.
+/// What ends the quarantine of a node.
 enum Over {
-    /// All faults have stayed away.
+    /// All faults stayed clear.
     Resolved,
-    /// Something else: what the remediation has come to, and why.
+    /// Another cause: the final phase of the remediation, and the reason.
     Ends(Phase, String),
 }
 
-/// Why the node is not kept cordoned any longer. None = it is, at least until then.
+/// Why the quarantine of the node ends. None = it continues, at least until then.
 fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation, wake: &mut Wake) -> Option<Over> {
     let is_resolved = remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
     let is_same = facts.view.is_some_and(|view| view.uid == remediation.node_uid);
-    // Nor does a policy that is gone open a node that is to be left alone.
+    // A missing policy does not uncordon a node that remediation must leave alone.
     let is_left = readiness::leave_alone(facts).is_some() && remediation.cleanup.owes_cordon() && !remediation.deleting;
     if is_left
         && is_same
@@ -136,13 +136,14 @@ fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation, wake: 
     {
         return None;
     }
-    // That nobody sees our cordon any more may be our own doing, and only the record of it is missing.
+    // If our cordon is missing, the controller may have removed it itself, and only the record of that is missing.
     if !(is_resolved && is_same)
         && let Some(why) = ending::must_end(ctx, facts, remediation)
     {
         return Some(Over::Ends(Phase::Cancelled, why));
     }
-    // Whoever wants the node left alone does not want it opened to pods either; where a remediator has done so, nothing is kept.
+    // A node that remediation must leave alone is not opened to pods either. If a remediator has uncordoned it, there is no
+    // quarantine.
     if is_left {
         return None;
     }
@@ -174,7 +175,7 @@ fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation, wake: 
     }
 }
 
-/// The later remediation about the same faults that keeps the node cordoned now, in the place of this one.
+/// The later remediation of the same faults that now keeps the node cordoned instead of this one.
 fn taken_over<'a>(ctx: Ctx<'a>, facts: &NodeContext<'a>, remediation: &Remediation) -> Option<&'a str> {
     let mark = facts.view?.cordoned_by.as_deref().filter(|mark| *mark != remediation.name)?;
     let other = ctx.snapshot.remediations.get(mark)?;

@@ -1,4 +1,4 @@
-//! Whether anything may begin for a fault: everything that says no, in the order in which a person would ask.
+//! Whether remediation of a fault may begin: every reason against it, in the order in which a person would ask.
 
 use super::evidence::{NodeContext, ObservedFault};
 use super::select::{EvidenceRequirement, Recurrence};
@@ -11,10 +11,10 @@ use crate::policy::why_none;
 use crate::policy::{Action, Mode, Policy, Rule, RuleMatch};
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
 
-/// How often one fault may come back within the memory before a person has to look at it.
+/// How often one fault may recur within the memory before a person has to look at it.
 const MAX_RECURRENCES: usize = 3;
 
-/// Why the node as a whole is to be left alone, if so.
+/// Why remediation must leave the whole node alone, if so.
 pub(super) fn leave_alone(facts: &NodeContext<'_>) -> Option<String> {
     leave_alone_but(facts, &[])
 }
@@ -30,13 +30,13 @@ pub(super) fn is_suspended(facts: &NodeContext<'_>) -> bool {
     facts.report.is_some_and(|report| report.suspended.is_some())
 }
 
-/// Whether this node is to be left alone, whatever holds for all of them. That all remediation is suspended shows in its own object: it
-/// would be a write to every node.
+/// Whether remediation must leave this node alone for a reason of its own, not a cluster-wide one. A suspension of all
+/// remediation is shown in its own object: on the nodes it would be a write to each of them.
 pub(super) fn is_excluded(facts: &NodeContext<'_>) -> bool {
     facts.all_suspended.is_none() && leave_alone(facts).is_some()
 }
 
-/// The same, where these vetoes do not count.
+/// The same, where the given exclusions do not count.
 pub(super) fn leave_alone_but(facts: &NodeContext<'_>, passed: &[&str]) -> Option<String> {
     let view = facts.view?;
     if view.deleting {
@@ -49,12 +49,12 @@ pub(super) fn leave_alone_but(facts: &NodeContext<'_>, passed: &[&str]) -> Optio
     Some(format!("node {} asks to be left alone: {first}", facts.name))
 }
 
-/// That a person has suspended all remediation.
+/// Why all remediation is suspended: a person has suspended it.
 pub(super) fn all_suspended(by: Option<&str>) -> Option<String> {
     Some(format!("remediation is suspended in the whole cluster (RemediationConfig cluster): {}", by?))
 }
 
-/// That a person has suspended the node, or all remediation.
+/// Why a person's suspension covers the node: the node or all remediation is suspended.
 pub(super) fn suspended(facts: &NodeContext<'_>) -> Option<String> {
     if let Some(why) = all_suspended(facts.all_suspended) {
         return Some(why);
@@ -63,7 +63,7 @@ pub(super) fn suspended(facts: &NodeContext<'_>) -> Option<String> {
     Some(format!("remediation of node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name))
 }
 
-/// The standing of a fault that enters a remediation now.
+/// The state of a fault that enters a remediation now.
 pub(super) fn standing(ctx: Ctx<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> RemediationFault {
     let fault = &seen.fault;
     RemediationFault {
@@ -78,7 +78,7 @@ pub(super) fn standing(ctx: Ctx<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> R
     }
 }
 
-/// The rule under which a confirmed fault may be healed now, or why it may not (budgets aside).
+/// The rule under which a confirmed fault may be remediated now, or why it may not (budgets aside).
 pub(super) fn judge<'p>(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -130,7 +130,8 @@ pub(super) fn judge<'p>(
     Ok(rule)
 }
 
-/// That nobody knows whether a rule is for the fault. It goes to no later rule, and to no other policy, as long as that is so.
+/// The block for a fault of which it is unknown whether a rule matches. Until that is known, no later rule and no other policy
+/// gets the fault.
 pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &MissingFact) -> Block {
     let (reason, todo) = if lack.passes {
         (
@@ -148,7 +149,7 @@ pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &Missi
     Block::new(reason, &message)
 }
 
-/// Whether the fault is no storm that rises.
+/// Blocks a fault whose storm is rising.
 fn no_storm(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Block> {
     let storm = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
     if storm.and_then(|storm| storm.on(facts.view)) != Some(StormPhase::Rising) || !rule.acts() {
@@ -161,8 +162,8 @@ fn no_storm(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Faul
     Err(Block::new(BlockReason::Storm, &message).until(storm::AGAIN))
 }
 
-/// Whether the first step that applies, and the first that heals, may be taken: no node is cordoned or drained
-/// for a cure that is held anyway.
+/// Whether the first step that applies, and the first step that resolves the fault, may be taken. No node is cordoned or drained
+/// for a step that is blocked anyway.
 fn first_step(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -183,7 +184,7 @@ fn first_step(
             Some(&seen.fault),
             &mut notes,
         ) else {
-            // Nothing follows the cordon, and it is there to stay: that is what is asked for.
+            // No step follows the cordon, and the cordon is to stay: the policy asks for exactly that.
             if keeps {
                 return Ok(());
             }
@@ -192,7 +193,7 @@ fn first_step(
                 .map_or_else(|| format!("rule {} has none that remediates or notifies", rule.name), Clone::clone);
             return Err(Block::new(BlockReason::NoRule, &format!("no step can be taken: {why}")));
         };
-        // Nor does a hand-off or a drain that the controller may not make keep the node from the other steps.
+        // A hand-off or a drain that the controller may not execute does not block the other steps of the node.
         let lacking = hand_off::unavailable(ctx, &step.action).or_else(|| drain::unavailable(ctx, facts, &step.action));
         notes.extend(lacking.iter().map(|block| block.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
@@ -213,8 +214,8 @@ fn first_step(
     }
 }
 
-/// That a person has stopped the healing of this node, as long as it counts: by its remediations, and by the note of one that
-/// was deleted.
+/// The stop of remediation of this node by a person, while it counts. Its sources are the remediations of the node and the note
+/// of a deleted one.
 pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeContext<'_>) -> Option<Stopped> {
     let uid = facts.view.map(|view| view.uid.as_str())?;
     let noted = facts.report.filter(|report| report.node_uid.as_deref() == Some(uid));
@@ -226,7 +227,7 @@ pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeContext<'_>) -> Option<Stopped> 
         .max_by(|a, b| a.at.cmp(&b.at).then_with(|| a.cmp(b)))
 }
 
-/// What earlier remediations of the node say against another one.
+/// Whether earlier remediations of the node block another one.
 fn remembered(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
     let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
     let recent = || facts.recent.iter().filter_map(|remediation| Some((*remediation, remediation.finished_at?)));

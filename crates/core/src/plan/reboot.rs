@@ -1,14 +1,15 @@
-//! Reboots, by the node's own agent or by another tool that it asks (`mark`): where one may be done, what tells that it was, and when
-//! it has failed.
+//! Reboots by the node executor, or by another tool that the node executor asks (`mark`): where a reboot may be done, what
+//! proves that it was done, and when it has failed.
 //!
 //! ```text
-//! Scheduled, for one boot id ─► Started ─► the Node shows another boot id ─► Verifying: the probe of that boot looks anew
-//!         └ another boot id before anything was recorded: it was done, and is never repeated
+//! Scheduled, for one boot id ─► Started ─► the Node shows another boot id ─► Verifying: the probe of that boot checks again
+//!         └ another boot id before anything was recorded: the reboot was done, and is never repeated
 //! ```
 //!
-//! Neither an answer of the node nor silence says that it has booted anew; the Node's boot id does. While the machine is away no
-//! step is taken on the node, and what shows meanwhile is no new fault. The order does not stand for as long: what nobody has heard
-//! in time, or what somebody has said no to, is taken back, so that no agent acts on it much later.
+//! Only the boot id of the Node proves a reboot. An answer of the node does not, and silence does not. While the machine is
+//! away, no step is taken on the node, and a fault that shows meanwhile is not new.
+//! The command does not stay for as long. The controller removes a command that nobody read in time, or that somebody objected
+//! to, so that no node executor acts on it much later.
 
 use std::time::Duration;
 
@@ -22,16 +23,17 @@ use crate::reboot::is_boot_id;
 use crate::remediation::{Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 
-/// Least time between two reboots of one node, in whatever remediation and by whatever policy.
+/// Least time between two reboots of one node, in any remediation and by any policy.
 const APART: Duration = Duration::from_hours(1);
 
-/// The same after one that has not helped: a node that is rebooted again and again in vain is for a person to see.
+/// The same after a reboot that did not help: a person must see a node that is rebooted again and again in vain.
 pub(super) const RETRY_AFTER_FAILED_REBOOT: Duration = Duration::from_hours(24);
 
-/// How long another boot id is awaited where the policy does not name the step any more: a machine that was told goes on to boot.
+/// How long another boot id is awaited if the policy does not name the step any more: a machine that received the command boots
+/// anyway.
 const AWAY: Duration = Duration::from_mins(20);
 
-/// The boot that the Node shows, where the probe's word is the same.
+/// The boot that the Node shows, if the probe reports the same.
 pub(super) fn boot_of<'a>(facts: &NodeContext<'a>) -> Result<&'a str, Block> {
     let unknown = |what: String| {
         let message = format!("node {} is not rebooted: {what}", facts.name);
@@ -50,23 +52,24 @@ pub(super) fn boot_of<'a>(facts: &NodeContext<'a>) -> Result<&'a str, Block> {
     }
 }
 
-/// Whether it may be done now, as far as the node's boots go.
+/// Whether the reboot may be done now, as far as the boots of the node are concerned.
 pub(super) fn admit(ctx: Ctx<'_>, facts: &NodeContext<'_>, action: &Action) -> Result<(), Block> {
     boot_of(facts)?;
-    // Who reboots a marked node drains it first, by its kubelet: of that nothing is known then.
+    // The tool that reboots a marked node drains it first, through its kubelet. Nothing is known of the kubelet while Ready is
+    // Unknown.
     let is_unknown = facts.view.is_none_or(|view| view.ready == TriState::Unknown);
     if is_unknown && action.mark_for_reboot().is_some() {
         let message = format!("node {} is not marked for a reboot: whether it is Ready is Unknown", facts.name);
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
     let now = ctx.snapshot.now;
-    // Of whatever Node object: one that was made anew under that name may stand for the same machine.
+    // Any Node object of that name counts: a recreated Node may stand for the same machine.
     let last = facts.open.iter().chain(&facts.finished).flat_map(|remediation| begun(remediation));
     let free = |step: &StepRecord| {
         let at = done_at(step)?;
         let apart = apart(step, facts.view.and_then(|view| view.boot_id.as_deref()));
         let until = at.checked_add(apart).unwrap_or(at);
-        // Nobody came to it, as far as is known.
+        // As far as is known, no tool acted on the mark.
         let is_mark = step.action == ActionType::MarkForReboot && step.executed_at.is_none();
         (until > now).then_some((until, at, apart, is_mark))
     };
@@ -77,22 +80,22 @@ pub(super) fn admit(ctx: Ctx<'_>, facts: &NodeContext<'_>, action: &Action) -> R
     Err(Block::new(BlockReason::NodeLimit, &message).until(since(until, now)))
 }
 
-/// When it was done, as far as anybody knows. A mark stands for hours, and what it was for may begin at its end.
+/// When the reboot was done, as far as is known. A mark stands for hours, and its reboot may begin at its end.
 fn done_at(step: &StepRecord) -> Option<jiff::Timestamp> {
     let begun = step.started_at?;
     let last = step.executed_at.or(step.finished_at).filter(|_| step.action == ActionType::MarkForReboot);
     Some(last.unwrap_or(begun))
 }
 
-/// Reboots of the remediation that may have been begun.
+/// Reboots of the remediation that may have begun.
 fn begun(remediation: &Remediation) -> impl Iterator<Item = &StepRecord> {
     let is_it = |step: &&StepRecord| step.action.boots() && step.state != StepState::Refused;
     remediation.steps.iter().filter(is_it).filter(|step| step.started_at.is_some())
 }
 
-/// For how long a node that is in this boot now is not rebooted again after this one.
+/// How long the node, in its current boot, is not rebooted again after this reboot.
 fn apart(step: &StepRecord, booted: Option<&str>) -> Duration {
-    // Whom the mark has set to work, its withdrawal does not stop: a boot that came all the same has helped as little.
+    // Removal of the mark does not stop a tool that has begun to act on it. A boot that came all the same has not helped either.
     if step.state == StepState::Cancelled && mark::is_carried(step) && booted != step.boot_id.as_deref() {
         return RETRY_AFTER_FAILED_REBOOT;
     }
@@ -101,12 +104,12 @@ fn apart(step: &StepRecord, booted: Option<&str>) -> Duration {
     if is_in_vain { RETRY_AFTER_FAILED_REBOOT } else { APART }
 }
 
-/// Whether a decision rests on the record of the remediation for longer than on others.
+/// Whether decisions depend on the record of the remediation for longer than on other records.
 pub(super) fn is_remembered(remediation: &Remediation) -> bool {
     begun(remediation).next().is_some()
 }
 
-/// Whether the node shows the cordon of its own remediation: a node that takes pods is not rebooted under them.
+/// Whether the node shows the cordon of its own remediation. A node that accepts pods is not rebooted under them.
 pub(super) fn require_ready(facts: &NodeContext<'_>, step: &Step) -> Result<(), Block> {
     if step.action.reboot().is_none() {
         return Ok(());
@@ -124,7 +127,8 @@ pub(super) fn require_ready(facts: &NodeContext<'_>, step: &Step) -> Result<(), 
     Ok(())
 }
 
-/// Why a reboot has no place in this remediation, if so: the cordon that it needs is not this remediation's, or the node is not drained.
+/// Why a reboot is skipped in this remediation, if so: the cordon that it needs is not this remediation's, or the node is not
+/// drained.
 pub(super) fn skip_reason(remediation: &Remediation, step: &Step) -> Option<String> {
     let with = step.action.reboot()?;
     let node = &remediation.node;
@@ -142,18 +146,18 @@ pub(super) fn skip_reason(remediation: &Remediation, step: &Step) -> Option<Stri
         .then(|| format!("skipped: node {node} was not drained by this remediation (reboot.requireDrain is false)"))
 }
 
-/// At most one in a remediation: what one has not ended another does not end either.
+/// Allows at most one reboot in a remediation: a fault that one reboot did not resolve is not resolved by another.
 pub(super) fn require_untried(step: &Step, remediation: Option<&Remediation>) -> Result<(), &'static str> {
     let Some(remediation) = remediation.filter(|_| step.action.kind().boots()) else { return Ok(()) };
     let reboots = || remediation.steps.iter().filter(|record| record.action.boots());
-    // Withdrawn, or its time was over, while a person was asked: nothing was ordered.
+    // The request was withdrawn or timed out while it awaited approval: nothing was commanded.
     let is_unanswered =
         |record: &StepRecord| record.started_at.is_none() && record.approved_by.is_none() && step.needs_approval();
     let was_begun = |record: &StepRecord| match record.state {
         state if !state.is_final() => false,
         StepState::Refused | StepState::Simulated => false,
         StepState::Cancelled | StepState::TimedOut => !is_unanswered(record),
-        // The API server took no order: no node was asked.
+        // The API server accepted no command: no node was asked.
         _ => !record.is_refused_call(),
     };
     if reboots().any(was_begun) {
@@ -165,25 +169,25 @@ pub(super) fn require_untried(step: &Step, remediation: Option<&Remediation>) ->
     Ok(())
 }
 
-/// Whether the machine is away, or nobody knows yet that it is back: what shows meanwhile is no new fault.
+/// Whether the machine is away, or not known to be back yet. A fault that shows meanwhile is not new.
 pub(super) fn is_under_way(remediation: &Remediation) -> bool {
     let is_it =
         |step: &StepRecord| step.action.boots() && matches!(step.state, StepState::Started | StepState::Verifying);
     remediation.current_step().is_some_and(is_it)
 }
 
-/// What the node has said last of this attempt.
+/// The last message of the node about this attempt.
 pub(super) fn said(record: &StepRecord) -> &str {
     if record.message.is_empty() { "the node gave no answer" } else { &record.message }
 }
 
-/// Whether an answer says more than is known. What was told to reboot is told: an agent that has lost its memory meanwhile, and
-/// refuses the same order, does not take that back. Of any other step: yes.
+/// Whether an answer adds to what is known. A reboot that was commanded stays commanded. A node executor that has lost its
+/// memory, and refuses the same command, does not revoke that. For any other step: true.
 pub(super) fn is_news(step: &StepRecord, answer: OutcomeReason) -> bool {
     !step.action.boots() || answer.is_told() || !step.reason.is_some_and(OutcomeReason::is_told)
 }
 
-/// Notes what shows that the attempt was begun, or done: the order that stands, and another boot id.
+/// Records the proof that the attempt has begun or is done: the command that is in place, and another boot id.
 pub(super) fn note(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
     let now = ctx.snapshot.now;
     let booted = facts.view.and_then(|view| view.boot_id.clone());
@@ -204,9 +208,10 @@ pub(super) fn note(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Reme
     }
 }
 
-/// Whether an order that stands is taken back although the new boot is still awaited: the time in which it may be begun is over, or,
-/// where it is for a reboot and not for a mark, it was answered, or somebody has said no since. A probe that could not read it until
-/// then must not act on it later; one that has acted, and could not say so, is told of by its next boot id.
+/// Whether the controller removes a command although the new boot is still awaited. It does so if the time to begin is over. For
+/// a reboot, not for a mark, it also does so if the command was answered, or if somebody has objected since.
+/// A probe that could not read the command until then must not act on it later. If a probe acted and could not report it, its
+/// next boot id shows it.
 pub(super) fn is_over(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -220,7 +225,7 @@ pub(super) fn is_over(
     let is_late = since(ctx.snapshot.now, step.scheduled_at) > Duration::from_secs(order.ttl_seconds.into());
     match step.action {
         ActionType::Reboot => {}
-        // An order that was answered stands for as long as the mark.
+        // The command stays after an answer, for as long as the mark.
         ActionType::MarkForReboot => return step.reason.is_none() && is_late,
         _ => return false,
     }
@@ -230,7 +235,7 @@ pub(super) fn is_over(
     step.reason.is_some() || is_late || !is_agreed || ending::must_stop(ctx, facts, remediation).is_some()
 }
 
-/// A reboot that was ordered: another boot id is awaited, for as long as the step says. The order is given once.
+/// Waits for a commanded reboot: another boot id is awaited for as long as the step says. The command is given once.
 pub(super) fn wait(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -248,29 +253,29 @@ pub(super) fn wait(
     }
     let told = facts.own_report().and_then(|report| report.heartbeat.as_ref());
     let told = told.map(|heartbeat| heartbeat.boot_id.as_str()).filter(|told| Some(*told) != record.boot_id.as_deref());
-    // It is back, and its kubelet is not: that is another matter for whoever looks after it.
+    // The machine is back, and its kubelet is not: that is a different problem, for the person who operates the node.
     let back = told.map_or_else(String::new, |told| format!("; its probe reports boot id {told:?}, its Node does not"));
     let why = format!("node {} has not booted anew within {}s: {}{back}", facts.name, timeout.as_secs(), said(record));
     attempt::end(turn, StepState::TimedOut, &why, now);
 }
 
-/// How long a step is given in all, and for how long its cure has to stand; also where the policy does not name it any more.
+/// The total time of a step, and how long its clear check has to stay clear; also if the policy does not name the step any more.
 pub(super) fn times(ctx: Ctx<'_>, record: &StepRecord, step: Option<&Step>) -> (Duration, Duration) {
     let least = if record.action.boots() { AWAY } else { ctx.settings.answer_within };
-    // For a boot that was awaited for hours its cure is not.
+    // The boot may be awaited for hours, the clear check is not.
     if let Some(step) = step.filter(|_| record.action == ActionType::MarkForReboot) {
         return (step.timeout.min(AWAY.saturating_add(step.stable_for)), step.stable_for);
     }
     step.map_or((least, Duration::from_secs(5)), |step| (step.timeout, step.stable_for))
 }
 
-/// Whether a clean look is one of the new boot. Of any other step: yes.
+/// Whether a clean check is one of the new boot. For any other step: true.
 pub(super) fn is_looked_anew(facts: &NodeContext<'_>, record: &StepRecord) -> bool {
     !record.action.boots()
         || boot_of(facts).is_ok_and(|boot| record.boot_id.as_deref().is_some_and(|before| before != boot))
 }
 
-/// Since when the time of the step runs: a reboot takes its time from the order on, not from the new boot on.
+/// When the time of the step begins: for a reboot at the command, not at the new boot.
 pub(super) fn began(record: &StepRecord, executed_at: jiff::Timestamp) -> jiff::Timestamp {
     if record.action == ActionType::Reboot { record.started_at.unwrap_or(executed_at) } else { executed_at }
 }

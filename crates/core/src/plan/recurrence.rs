@@ -1,8 +1,10 @@
-//! Faults that come back: what has healed one for a short while is an attempt that has failed, so the next step of the ladder
-//! has its turn.
+//! Recurrence of faults. If a step resolves a fault and the fault soon comes back, that attempt counts as failed. The engine then
+//! selects the next step of the rule.
 //!
-//! Only where there is one that heals and that may be taken now, by nobody's word but the policy's. With none the same is done
-//! again, as often as [`readiness`](super::readiness) lets it, and then it is left to a person. What keeps pods away (Cordon, Taint, Drain) is done anew each time: it is gone with its remediation.
+//! This applies only if there is a next step that resolves the fault, that may run now, and that needs no approval beyond the
+//! policy. Without such a step the engine repeats the same step, as often as [`readiness`](super::readiness) allows. After that a
+//! person takes over. Steps that keep pods away (Cordon, Taint, Drain) run again each time: their effect ends with their
+//! remediation.
 
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use crate::moment::since;
 use crate::policy::{Mode, OnFailure, Policy, Step};
 use crate::remediation::{Remediation, RemediationFault, StepRecord};
 
-/// The remediations of this very node (`uid`) that really acted and ended within the memory of failures.
+/// Remediations of this very node (`uid`) in Enforce mode that ended within the memory of failures.
 pub(super) fn recent<'a>(
     finished: &[&'a Remediation],
     uid: Option<&str>,
@@ -28,7 +30,7 @@ pub(super) fn recent<'a>(
     finished.iter().filter(is_recent).copied().collect()
 }
 
-/// That a step has healed a fault as often as it may be tried, and that it has come back, if so.
+/// The reason why a step is used up: it resolved the fault as often as it may be tried, and the fault came back. Else `None`.
 pub(super) fn spent_reason(
     facts: &NodeContext<'_>,
     standing: &RemediationFault,
@@ -43,7 +45,7 @@ pub(super) fn spent_reason(
         .then(|| format!("it came back {times} time(s) after this step had resolved it"))
 }
 
-/// How often it was healed lately by this very step, as the policy has it now, and came back.
+/// How often this very step, as the policy defines it now, resolved the fault recently before the fault came back.
 fn times(facts: &NodeContext<'_>, standing: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
     let healed = |remediation: &&&Remediation| {
         let fault = remediation.fault(&standing.id).filter(|was| was.rule == standing.rule);

@@ -1,8 +1,9 @@
-//! What follows on a call that the API server refused: our own rights, an admission policy or a schema say no.
+//! Handling of calls that the API server rejects because of the controller's permissions, an admission policy or a schema.
 //!
-//! Such a call has touched nothing and says nothing about the step's worth, so it costs no attempt. It is answered
-//! within milliseconds, though. So nothing further is tried for the fault before the step's cool-down, and then the
-//! same step again. After some tries only notifications follow: no node gets a harsher step for our own mistake.
+//! Such a call has changed nothing and says nothing about the use of the step, so it does not count as an attempt. The API server
+//! answers it within milliseconds, though. So the engine tries nothing further for the fault before the step's cool-down ends,
+//! and then tries the same step again. After some tries only notifications follow: no node gets a harsher step because of the
+//! controller's own mistake.
 
 use std::time::Duration;
 
@@ -13,25 +14,25 @@ use crate::policy::{ActionType, Rule, Step};
 use crate::remediation::{Remediation, RemediationFault, StepRecord};
 use crate::text::bounded;
 
-/// How often a step is tried that the API server refuses.
+/// How often the engine tries a step that the API server rejects.
 pub(super) const TRIES: usize = 3;
-/// Least time after a refusal, whatever the step's cool-down says.
+/// Minimum wait after a rejection, whatever the cool-down of the step is.
 const LEAST_WAIT: Duration = Duration::from_secs(10);
-/// Most of the API server's sentence that is repeated; what is longer stands in the record.
+/// Maximum length of the API server's message that is repeated. The record has the rest.
 const MAX_SENTENCE: usize = 320;
 
-/// How long nothing further is tried for the fault.
+/// How long the engine tries nothing further for the fault.
 fn wait(rule: &Rule, record: &StepRecord) -> Duration {
     let step = usize::try_from(record.step_index).ok().and_then(|step_index| rule.steps.get(step_index));
     step.map_or(LEAST_WAIT, cool_down)
 }
 
-/// The cool-down of a refused step.
+/// The cool-down of a rejected step.
 fn cool_down(step: &Step) -> Duration {
     step.cooldown.max(LEAST_WAIT)
 }
 
-/// The message that the API server refused the last step before this notification; `None` = it did not.
+/// The message that the API server rejected the last step before this notification; `None` = it did not.
 pub(super) fn not_executed(facts: &NodeContext<'_>, notification: &StepRecord) -> Option<String> {
     let steps = facts.open.iter().flat_map(|remediation| &remediation.steps);
     let mut before = steps.filter(|step| step.fault_id == notification.fault_id && step.action != ActionType::Notify);
@@ -40,8 +41,7 @@ pub(super) fn not_executed(facts: &NodeContext<'_>, notification: &StepRecord) -
     Some(format!("{} was not executed, because the API server refused it: {said}", refused.phrase()))
 }
 
-/// Whether the last thing tried for the fault was refused so shortly ago that nothing else is tried yet, on
-/// whatever step.
+/// Blocks every step for the fault while the last attempt was rejected too recently.
 pub(super) fn cooled_down(
     ctx: Ctx<'_>,
     remediation: &Remediation,

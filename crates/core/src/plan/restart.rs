@@ -1,4 +1,4 @@
-//! Restarts of the kubelet and the runtime: what they can end, and when they would do harm.
+//! Restarts of the kubelet and the runtime: what they can resolve, and when they would do harm.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::faults::ShowsIn;
 use crate::policy::{Action, Daemon, Rule};
 use crate::snapshot::TriState;
 
-/// For how long a restart waits, from when its rule is to act and while it is not safe, until the next step takes its turn.
+/// How long an unsafe restart waits, from the time at which its rule is to act, until the next step is selected.
 const WAITS: Duration = Duration::from_mins(10);
 
-/// What is never safe to restart must not keep people from being told.
+/// Ends the wait for a restart that stays unsafe. Without this limit no later step would notify a person.
 pub(super) fn require_waiting(
     action: &Action,
     fault: &Fault,
@@ -24,7 +24,7 @@ pub(super) fn require_waiting(
     let lasted = facts.find(&fault.id).map_or(Duration::ZERO, |seen| seen.lasted);
     let unsafe_for = facts.report.map_or(Duration::ZERO, |report| report.restart.unsafe_for);
     let is_long = lasted >= rule.min_duration.saturating_add(WAITS) && unsafe_for >= WAITS;
-    // A kubelet waits for its runtime, which has a ladder of its own.
+    // A kubelet waits for its runtime. The runtime has a rule with its own steps.
     let for_runtime = *daemon == Daemon::Kubelet
         && facts.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime));
     if is_long && !for_runtime && require_safe(facts, fault, *daemon, with).is_err() {
@@ -33,7 +33,7 @@ pub(super) fn require_waiting(
     Ok(())
 }
 
-/// Whether the daemon can be restarted without harm, by the probe's word, or the policy wants it all the same.
+/// Whether the probe reports that a restart of the daemon is safe, or the policy skips that check.
 pub(super) fn require_safe(
     facts: &NodeContext<'_>,
     fault: &Fault,

@@ -10,22 +10,23 @@ use crate::moment::since;
 use crate::policy::{Mode, Policy};
 use crate::remediation::Remediation;
 
-/// Most records of starts by hand that never began, for each policy.
+/// Maximum number of records of manual requests that never began, for each policy.
 const NEVER_BEGAN: u32 = 20;
 
-/// Most records that one pass removes: where a limit is lowered thousands may be too many. A pass ends when all that it has begun is
-/// done, and as long as the API server is slow to delete nothing else is decided. What is left goes in the passes after it, since one
-/// that has done anything is followed by another at once.
+/// Maximum number of records that one pass removes. After a limit is lowered, there may be thousands of them. A pass ends when
+/// all its effects are complete, so no other decision is made while the API server is slow to delete. The next passes remove the
+/// rest: a pass that has done anything is followed by another at once.
 const AT_ONCE: usize = 64;
 
-/// Finished remediations beyond the limit or the time to live of their policy, oldest first; not more than one pass may remove.
+/// Finished remediations beyond the limit or the time to live of their policy, oldest first, up to the limit of one pass.
 ///
-/// Some are kept longer, since decisions rest on them: those of the last hour that acted, or of the time in which acts
-/// on a node and nodes with a new fault are counted (a fault that could not be healed is not tried again at once), those of the last
-/// day that rebooted a node, and the newest one about each fault that is still there.
+/// Some records stay longer, because decisions depend on them. First, records of remediations that executed an action in the last
+/// hour, or in the period for which actions on a node and nodes with a new fault are counted. (A fault that could not be resolved
+/// is not tried again at once.) Second, records of the last day with a reboot of the node. Third, the newest record about each
+/// fault that is still there.
 pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec<Effect> {
     let needed = needed(nodes);
-    // Starts by hand that never began are counted for themselves: they take no place from a record of what was done.
+    // Manual requests that never began are counted separately: they take no place from a record of executed actions.
     let mut by_policy: BTreeMap<(&str, bool), Vec<&Remediation>> = BTreeMap::new();
     for remediation in
         ctx.snapshot.remediations.values().filter(|remediation| !remediation.is_live() && !remediation.deleting)
@@ -33,7 +34,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec
         by_policy.entry((&remediation.policy, never_began(remediation))).or_default().push(remediation);
     }
     let mut gone: Vec<(jiff::Timestamp, &str)> = Vec::new();
-    // What a policy wants kept that cannot be read is not known.
+    // How many records a policy keeps is unknown if the policy cannot be read.
     by_policy.retain(|(policy, _), _| !ctx.snapshot.unusable_policies.contains(*policy));
     for ((policy, never_began), mut finished) in by_policy {
         let known = ctx.policies.get(policy);
@@ -41,7 +42,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec
         if never_began {
             history.limit = history.limit.min(NEVER_BEGAN);
         }
-        // How often a node was acted on, and on how many a fault was new, is counted from them.
+        // These records count how often actions ran on a node, and on how many nodes a fault was new.
         let within = |policy: &&Policy| policy.limits.per_node.window.max(policy.limits.storm.window);
         let counted = known.map_or(Duration::ZERO, within);
         let memory = ctx.settings.failed_memory.max(counted);
@@ -56,7 +57,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec
             if needed.contains(remediation.name.as_str()) {
                 continue;
             }
-            // A reboot is remembered longer than anything else.
+            // The controller keeps the record of a reboot longer than any other record.
             let longest = if reboot::is_remembered(remediation) { RETRY_AFTER_FAILED_REBOOT } else { Duration::ZERO };
             let memory = memory.max(longest);
             if remediation.mode == Mode::Enforce && !never_began && age < memory {
@@ -70,7 +71,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec
     gone.into_iter().take(AT_ONCE).map(|(_, name)| Effect::DeleteRemediation { name: name.to_owned() }).collect()
 }
 
-/// Whether it is the record of a start by hand with which nothing was begun: no decision rests on it.
+/// Whether it is the record of a manual request with which nothing began: no decision depends on it.
 fn never_began(remediation: &Remediation) -> bool {
     remediation.manual.is_some() && remediation.steps.is_empty() && remediation.stopped().is_none()
 }
@@ -79,7 +80,8 @@ fn ended(remediation: &Remediation) -> jiff::Timestamp {
     remediation.finished_at.unwrap_or(remediation.started_at)
 }
 
-/// The newest finished remediation about each fault that still shows, and the newest dry run beside it: neither speaks for the other.
+/// The newest finished remediation about each fault that is still there, and the newest dry run about it: neither replaces the
+/// other.
 fn needed<'a>(nodes: &Nodes<'a>) -> BTreeSet<&'a str> {
     let mut needed = BTreeSet::new();
     for facts in nodes.values().filter(|facts| !facts.finished.is_empty()) {

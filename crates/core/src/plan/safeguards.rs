@@ -1,5 +1,4 @@
-//! What must not be touched: pods that run, pods above a hung process, sets whose pods were deleted in
-//! vain.
+//! What no action may touch: running pods, pods above a hung process, sets whose pods were deleted without success.
 
 use std::time::Duration;
 
@@ -14,22 +13,21 @@ use crate::remediation::Remediation;
 use crate::snapshot::{NodeView, SuspectPod};
 use crate::stuck;
 
-/// The pod a fault is about.
+/// The pod of a fault.
 fn pod_of(fault: &Fault) -> Option<&PodRef> {
     fault.target.pod.as_ref().or(fault.subject.pod.as_ref())
 }
 
-/// Whether the fault's pod is being deleted, by the API's word.
+/// Whether the API server reports that the fault's pod is being deleted.
 pub(super) fn is_terminating(ctx: Ctx<'_>, fault: &Fault) -> bool {
     pod_of(fault).is_some_and(|pod| ctx.snapshot.terminating.contains(pod))
 }
 
-/// Killing a shim ends every container of its pod: only under a pod that is being deleted, or where the policy
-/// allows it.
+/// Blocks a kill of a shim unless its pod is being deleted or the policy allows it: the kill ends every container of the pod.
 pub(super) fn release(ctx: Ctx<'_>, fault: &Fault, signal: Signal, allow_running: bool) -> Result<(), Block> {
     let is_kill = signal == Signal::Kill && fault.kind.spec().remedy.hung_process == Ok(Role::Shim);
     let role = fault.target.process.as_ref().map(|process| process.role);
-    // Of a `runc create`, no container depends yet.
+    // No container depends on a `runc create` yet.
     if !is_kill || role == Some(Role::RuntimeClient) || allow_running || is_terminating(ctx, fault) {
         return Ok(());
     }
@@ -42,23 +40,23 @@ pub(super) fn release(ctx: Ctx<'_>, fault: &Fault, signal: Signal, allow_running
     Err(Block::new(BlockReason::PodsRunning, &message))
 }
 
-/// What was read of the pod a fault is about.
+/// The data that was read about the pod of a fault.
 pub(super) fn suspect<'a>(facts: &NodeContext<'a>, fault: &Fault) -> Option<&'a SuspectPod> {
     let uid = &pod_of(fault)?.uid;
     facts.pods.iter().find(|pod| pod.pod.uid == *uid).copied()
 }
 
-/// Whether the pod of a stuck-pod fault is on its way out already.
+/// Whether the pod of a stuck-pod fault is already being deleted.
 pub(super) fn is_being_deleted(facts: &NodeContext<'_>, fault: &Fault) -> bool {
     suspect(facts, fault).is_some_and(|pod| pod.overdue.is_some())
 }
 
-/// What hangs on the node below the pod: a delete above it would only add a second hang. Suspected is enough.
+/// The hung process on the node below the pod. A delete above it would only add a second hang. A suspected one is enough.
 pub(super) fn hung_process<'f>(facts: &'f NodeContext<'_>, fault: &Fault) -> Option<&'f ObservedFault<'f>> {
     hung_processes(facts, fault).next()
 }
 
-/// All that hangs there, the most urgent first.
+/// All hung processes below the pod, the most urgent first.
 pub(super) fn hung_processes<'f>(
     facts: &'f NodeContext<'_>,
     fault: &Fault,
@@ -72,7 +70,7 @@ pub(super) fn hung_processes<'f>(
         match spec.holds {
             Holds::OwnPod => is_own,
             Holds::OwnPodAndWaiters => is_own || waits,
-            // With a runtime that does not answer, nobody can say what hangs; and it could not delete.
+            // If the runtime is unresponsive, it is unknown what hangs, and the runtime could not delete the pod.
             Holds::Nothing => spec.runtime_unresponsive,
         }
     })
@@ -121,7 +119,7 @@ pub(super) fn delete_pod(
     deleted_in_vain(ctx, facts, pod, rule, step)
 }
 
-/// Time since the last act on the node for another fault.
+/// Time since the last action on the node for another fault.
 fn last_act(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault_id: &str) -> Option<Duration> {
     facts
         .open
@@ -134,7 +132,8 @@ fn last_act(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault_id: &str) -> Option<Dur
         .min()
 }
 
-/// The successor of a deleted pod is another pod and another fault; what counts is the DaemonSet on the node.
+/// Blocks repeated deletions. The successor of a deleted pod is another pod and another fault, so the count is by DaemonSet on
+/// the node.
 fn deleted_in_vain(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -163,7 +162,7 @@ fn deleted_in_vain(
         .collect();
     deletions.sort_unstable();
     let attempts = usize::try_from(step.max_attempts).unwrap_or(usize::MAX);
-    // The one that has to grow old before there is room again.
+    // The deletion that has to grow old before another one is allowed.
     let Some(oldest) = deletions.len().checked_sub(attempts).and_then(|i| deletions.get(i)) else { return Ok(()) };
     let until = oldest.checked_add(memory).unwrap_or(*oldest);
     let message = format!(

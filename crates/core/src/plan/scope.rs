@@ -1,4 +1,4 @@
-//! What each policy covers: its nodes, how many of them are unhealthy, and whether anything new may start.
+//! The scope of each policy: its nodes, how many of them are unhealthy, and whether anything new may start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,29 +15,30 @@ use crate::policy::{Amount, Mode, Policy, Rule};
 use crate::snapshot::{NodeView, Snapshot, TriState};
 use crate::window::{self, Shut};
 
-/// So many of the selected nodes may be unhealthy by nothing but their own probe's word before that counts in `maxUnhealthy`: one
-/// that lies, or whose probe errs, must not keep the others from being healed. Many that say so have a cause in common.
+/// The share of selected nodes that may be unhealthy only by the report of their own probe before they count in `maxUnhealthy`.
+/// A node that lies, or whose probe errs, must not block the remediation of the others. If many nodes report it, they have a
+/// common cause.
 const MAY_LIE: Amount = Amount::Percent(5);
 
-/// A policy with what it covers now.
+/// A policy with its current scope.
 #[derive(Debug)]
 pub(super) struct Scope<'a> {
     pub policy: &'a Policy,
     /// Why no policy starts anything, if so.
     suspended: Option<String>,
-    /// Why none of its steps may be taken at this time of day, if so.
+    /// Why no step of the policy may be taken at this time of day, if so.
     pub shut: Option<Shut>,
     pub selected: u32,
     pub unhealthy: u32,
-    /// Those of them of which nothing but their own probe says so.
+    /// Unhealthy nodes of which only their own probe says so.
     by_own_word: u32,
     pub unknown: u32,
     pub max_unhealthy: u32,
     pub max_in_flight: u32,
     pub overlaps: BTreeSet<&'a str>,
-    /// Faults that many of them have.
+    /// Faults that many of the nodes have.
     weather: StormDetector<'a>,
-    /// Those of them that are a storm.
+    /// The faults of these that are a storm.
     pub storms: BTreeMap<FaultType, Storm>,
     /// Selected nodes by the value of their label, for each topology that has a limit.
     groups: Vec<Group<'a>>,
@@ -50,12 +51,13 @@ pub(super) fn scopes<'a>(
     snapshot: &Snapshot,
 ) -> BTreeMap<&'a str, Scope<'a>> {
     let mut scopes: Vec<Scope<'a>> = policies.iter().map(|policy| Scope::empty(policy)).collect();
-    // Which policies select a node together: few such sets in a fleet, and most nodes have that of the one before.
+    // The sets of policies that select a node together. A fleet has few such sets, and most nodes have the set of the previous
+    // node.
     let mut together: BTreeSet<Vec<usize>> = BTreeSet::new();
     let mut last: Vec<usize> = Vec::new();
     for facts in nodes.values() {
         let Some(view) = facts.view.filter(|view| !view.deleting) else { continue };
-        // In the same order, since both are.
+        // Both lists are in the same order.
         let mut rest = facts.policies.iter().peekable();
         let selects = |policy: &&Policy| rest.next_if(|selecting| selecting.name == policy.name).is_some();
         let places = policies.iter().map(selects).enumerate().filter_map(|(place, selects)| selects.then_some(place));
@@ -120,8 +122,8 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Why the policy starts nothing new on this node, budgets of slots aside; without one: on any node of which only its own probe says
-    /// that it is unhealthy.
+    /// Why the policy starts nothing new on this node, slot budgets aside. Without a node: on any node of which only its own
+    /// probe says that it is unhealthy.
     pub fn blocked(&self, facts: Option<&NodeContext<'_>>) -> Option<(BlockReason, String)> {
         if let Some(why) = &self.suspended {
             return Some((BlockReason::Suspended, why.clone()));
@@ -136,7 +138,7 @@ impl<'a> Scope<'a> {
         if let Some(request) = self.policy.pause_requests.iter().min() {
             return Some((BlockReason::Paused, format!("policy {name} is paused: {request}")));
         }
-        // Its own word counts for a node itself.
+        // For the node itself, the report of its own probe counts.
         let own = facts.is_none_or(|facts| is_unhealthy(self.policy, facts) && !is_corroborated(self.policy, facts));
         let left_out = self.by_own_word.saturating_sub(own.into()).min(MAY_LIE.of(self.selected));
         (self.unhealthy.saturating_sub(left_out) > self.max_unhealthy).then(|| {
@@ -153,14 +155,14 @@ impl<'a> Scope<'a> {
         })
     }
 
-    /// Why none of its steps but telling people may be taken at this time of day, if so: each step asks for itself.
+    /// Why no step of the policy but a notification may be taken at this time of day, if so. Each step asks for itself.
     fn outside(&self) -> Option<(BlockReason, String)> {
         let shut = self.shut.as_ref()?;
         Some((BlockReason::OutsideWindow, format!("policy {}: {}", self.policy.name, shut.message)))
     }
 
-    /// Why no further remediation may start on this node since enough run in its zone, rack or pool. One whose node is gone counts
-    /// in each of them: nobody knows where it was.
+    /// Why no further remediation may start on this node because enough run in its zone, rack or pool. A remediation whose node
+    /// is gone counts in each of them: its place is unknown.
     pub fn crowded(&self, facts: &NodeContext<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(BlockReason, String)> {
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&self.groups) {
             let value = |view: &NodeView| view.labels.get(&limit.key).cloned();
@@ -182,7 +184,7 @@ impl<'a> Scope<'a> {
         None
     }
 
-    /// Why a fault of this kind may not be dealt with on this node, since it is on enough others, if so.
+    /// Why a fault of this kind may not be remediated on this node because enough other nodes have one in flight, if so.
     pub fn full(&self, kind: FaultType, node: &str, slots: &Slots) -> Option<(BlockReason, String)> {
         let policy = &self.policy.name;
         for limit in self.policy.limits.per_fault.iter().filter(|limit| limit.faults.contains(&kind)) {
@@ -201,12 +203,12 @@ impl<'a> Scope<'a> {
         None
     }
 
-    /// Whether a fault of this kind has a limit of its own.
+    /// Whether this kind of fault has its own limit.
     pub fn limits(&self, kind: FaultType) -> bool {
         self.policy.limits.per_fault.iter().any(|limit| limit.faults.contains(&kind))
     }
 
-    /// What is written about the policy.
+    /// The status view of the policy.
     pub fn outlook(
         &self,
         nodes: &Nodes<'_>,
@@ -237,7 +239,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// That a policy cannot be used as it stands, and is only kept in mind.
+/// Why a policy is broken, if so: its object is not usable now, and the controller keeps what the policy said before.
 pub(super) fn broken(policy: &Policy) -> Option<String> {
     let name = &policy.name;
     policy.is_broken.then(|| {
@@ -248,11 +250,12 @@ pub(super) fn broken(policy: &Policy) -> Option<String> {
     })
 }
 
-/// A confirmed fault that a rule is for, or may be for, a node that is not Ready, an open remediation, a node that is kept cordoned, or a probe that
-/// went silent. What the node itself lacks counts where a rule does more than tell of it: certificates of a whole fleet end on one day, and that
-/// must not keep a hung container from being healed.
-/// A node that never reported is unknown, not unhealthy; that it is not Ready is known without its probe. One whose object cannot be read
-/// counts as if it were not Ready.
+/// Whether the node counts as unhealthy: it has a confirmed fault that a rule is for, or may be for; it is not Ready; it has an
+/// open remediation; it is quarantined; or its probe is silent.
+/// A lasting fault counts only where a rule does more than notify. Certificates of a whole fleet expire on one day, and that
+/// must not block the remediation of a hung container.
+/// A node that never reported is unknown, not unhealthy. That it is not Ready is known without its probe. A node whose object
+/// cannot be read counts as not Ready.
 fn is_unhealthy(policy: &Policy, facts: &NodeContext<'_>) -> bool {
     facts.view.is_some_and(|view| view.ready != TriState::True || view.unreadable.is_some())
         || facts.probe == Probe::Silent
@@ -262,8 +265,8 @@ fn is_unhealthy(policy: &Policy, facts: &NodeContext<'_>) -> bool {
         || is_sick(policy, facts, |_| true)
 }
 
-/// Whether the API shows that an unhealthy node is, and not its own probe alone: it is not Ready or kept from its pods, its probe
-/// is silent, or the controller itself has found the fault.
+/// Whether the API shows that the node is unhealthy, not only its own probe. The node is not Ready or is unschedulable, its
+/// probe is silent, or the controller itself found the fault.
 fn is_corroborated(policy: &Policy, facts: &NodeContext<'_>) -> bool {
     facts.view.is_some_and(|view| view.ready != TriState::True || view.unreadable.is_some() || view.unschedulable)
         || facts.probe == Probe::Silent
@@ -271,7 +274,7 @@ fn is_corroborated(policy: &Policy, facts: &NodeContext<'_>) -> bool {
         || is_sick(policy, facts, |fault| fault.kind.is_cluster_fault())
 }
 
-/// Whether it has a confirmed fault, of those asked for, that a rule is for, or may be for.
+/// Whether the node has a confirmed fault, of those asked for, that a rule is for, or may be for.
 fn is_sick(policy: &Policy, facts: &NodeContext<'_>, is_asked: impl Fn(&Fault) -> bool) -> bool {
     let confirmed =
         facts.seen.iter().map(|seen| seen.fault.as_ref()).filter(|fault| fault.state == FaultState::Confirmed);

@@ -1,4 +1,4 @@
-//! The ladder of a rule: which step is next for a fault, whether it may be taken now, and by whom.
+//! The steps of a rule: which step is next for a fault, whether it may be taken now, and which executor takes it.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::reboot as of_reboot;
 use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState};
 use crate::window;
 
-/// How often a step is tried again for nothing when only its target had changed.
+/// How often the engine tries a step again at no cost when only its target had changed.
 const FREE_TRIES: usize = 5;
 /// Least time between a refusal for a changed target and the next try.
 const FREE_WAIT: Duration = Duration::from_secs(10);
 
-/// Whether the action can do anything about the fault at all; if not, why.
+/// Checks whether the action can do anything about the fault at all; if not, returns why.
 pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeContext<'_>) -> Result<(), &'static str> {
     let remedy = &fault.kind.spec().remedy;
     match action {
@@ -47,8 +47,9 @@ pub(super) fn applies(action: &Action, fault: &Fault, facts: &NodeContext<'_>) -
     }
 }
 
-/// A node is not cordoned or drained for the sake of healing steps none of which can do anything about this fault. A rule without
-/// any is another matter, and so is one that keeps it: who writes such a one wants the cordon for itself.
+/// Checks whether a cordon, taint or drain serves a remediating step that can do something about this fault. Without such a step
+/// the node is not quarantined. The check does not apply to a rule without remediating steps, nor to a rule that keeps the
+/// cordon: the author of such a rule wants the cordon for itself.
 fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeContext<'_>) -> Result<(), &'static str> {
     let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
     let is_for_healing = match step.action {
@@ -56,7 +57,7 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeContext
         Action::Taint(_) | Action::Drain(_) => !rule.keeps_cordon(),
         _ => false,
     };
-    // Nor for a restart that was waited for in vain.
+    // A restart that was awaited in vain does not help either.
     let helps =
         |action| applies(action, fault, facts).is_ok() && restart::require_waiting(action, fault, facts, rule).is_ok();
     if !is_for_healing || healing.peek().is_none() || healing.any(helps) {
@@ -65,7 +66,7 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeContext
     Err("no step of the rule can resolve it, so the node is not cordoned, tainted or drained for it")
 }
 
-/// Whether what has healed a fault that came back is an attempt that has failed.
+/// Whether a step counts as failed if it resolved a fault that came back.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Recurrence<'c> {
     Counts(Ctx<'c>),
@@ -73,7 +74,7 @@ pub(super) enum Recurrence<'c> {
 }
 
 impl<'c> Recurrence<'c> {
-    /// As it is in this remediation: who starts a step by hand knows what has been done.
+    /// Returns what applies to this remediation. A person who makes a manual request knows what has been done.
     pub fn of(ctx: Ctx<'c>, remediation: Option<&Remediation>) -> Self {
         if remediation.is_some_and(|remediation| remediation.manual.is_some()) {
             Self::Ignored
@@ -83,8 +84,8 @@ impl<'c> Recurrence<'c> {
     }
 }
 
-/// Whether a step above heals that may be taken now, and by nobody's word but the policy's: what has helped for a while is not given
-/// up for what is held, cannot be done at all, or waits for a person.
+/// Whether a later remediating step may be taken now, without approval. The engine does not give up what has helped for a while
+/// for a step that is blocked, impossible, or waiting for a person.
 fn is_more(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault, standing: &RemediationFault, rule: &Rule) -> bool {
     let (Some(seen), Some(policy)) = (facts.find(&fault.id), facts.policy_for(fault)) else { return false };
     let above = usize::try_from(standing.step_index).map_or(usize::MAX, |step_index| step_index.saturating_add(1));
@@ -100,7 +101,7 @@ fn is_more(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault, standing: &Reme
     false
 }
 
-/// Moves the fault up to the step that is next for it, by what counts of its past. `None` = its ladder is at an end.
+/// Selects the next step for the fault, by what counts of its past. Returns `None` where no step of the rule is left.
 pub(super) fn select_step<'r>(
     relapse: Recurrence<'_>,
     standing: &mut RemediationFault,
@@ -153,7 +154,7 @@ pub(super) fn select_step<'r>(
     }
 }
 
-/// That the step of this step is not for the fault.
+/// Returns the note that the step is not for the fault.
 fn left_out(standing: &RemediationFault, rule: &Rule, step: &Step, why: &str) -> String {
     let (number, action) = (standing.step_index + 1, step.action.kind().as_str());
     format!("step {number} {action} of rule {} left out for {}: {why}", rule.name, standing.kind)
@@ -161,11 +162,11 @@ fn left_out(standing: &RemediationFault, rule: &Rule, step: &Step, why: &str) ->
 
 fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Remediation>) -> bool {
     let Some(remediation) = remediation else { return false };
-    // It lasts for the whole remediation, unless a remediator has opened the node.
+    // A cordon lasts for the whole remediation, unless a remediator has made the node schedulable again.
     let is_lasting = remediation.cleanup.uncordoned_at.is_none();
     let kind = step.action.kind();
     if kind.marks() && (is_lasting || kind == ActionType::Taint) && remediation.marked_at(kind).is_some() {
-        // That a stricter one was wanted is recorded.
+        // The record has to say that a stricter taint was wanted.
         return taint::skip_reason(remediation, step).is_none();
     }
     if drain::is_done(step, Some(remediation)) {
@@ -176,7 +177,7 @@ fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Rem
         match record.state {
             _ if record.is_free() => free += 1,
             _ if record.is_refused_call() => {}
-            // A step that is recorded and not done has had its turn.
+            // A dry-run step that is recorded is used up.
             StepState::Simulated if step.mode == Mode::DryRun => return true,
             StepState::Cancelled | StepState::Simulated => {}
             state if state.is_final() => used += 1,
@@ -186,7 +187,7 @@ fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Rem
     used >= step.max_attempts || free >= FREE_TRIES || is_refused(standing, remediation)
 }
 
-/// Why only notifications follow on a step that is used up; `None` = the next step does, as after a mark or a drain.
+/// Why only notifications follow a step that is used up. `None` = the next step follows, as after a cordon, a taint or a drain.
 fn notify_only_reason(
     standing: &RemediationFault,
     step: &Step,
@@ -201,7 +202,7 @@ fn notify_only_reason(
     (step.on_failure == OnFailure::Stop).then_some("has failed (onFailure: Stop)")
 }
 
-/// Whether the API server has refused the step as often in a row as it is tried.
+/// Whether the API server has refused the step in a row as often as the engine tries it.
 fn is_refused(standing: &RemediationFault, remediation: &Remediation) -> bool {
     attempts(remediation, standing).rev().take_while(|record| record.is_refused_call()).count() >= refused::TRIES
 }
@@ -214,7 +215,7 @@ fn attempts<'e>(
     remediation.steps.iter().filter(move |record| record.fault_id == id && record.step_index == step_index)
 }
 
-/// Whether the evidence is good enough to act on: the probe reports, about this node, and has looked.
+/// Checks that the evidence is good enough to act on: the probe reports, about this node, and has checked recently.
 pub(super) fn evidence(facts: &NodeContext<'_>, seen: &ObservedFault<'_>, ctx: Ctx<'_>) -> Result<(), Block> {
     let fault = &seen.fault;
     if fault.kind.spec().shows_in == ShowsIn::Heartbeats {
@@ -250,13 +251,13 @@ pub(super) fn evidence(facts: &NodeContext<'_>, seen: &ObservedFault<'_>, ctx: C
 /// How good the evidence has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EvidenceRequirement {
-    /// The probe reports, and has looked lately.
+    /// The probe reports, and has checked recently.
     Fresh,
-    /// What was seen last: enough to tell people of it when nobody can look any more.
+    /// The last observation. It is enough to notify people when nobody can check the fault any more.
     Any,
 }
 
-/// Whether this step may be taken on this fault now, and in which executor.
+/// Checks whether this step may be taken on this fault now, and returns its executor.
 pub(super) fn may_take(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -267,7 +268,7 @@ pub(super) fn may_take(
     look: EvidenceRequirement,
 ) -> Result<Executor, Block> {
     unreadable::may_begin(facts)?;
-    // Before the evidence: what has to wait for its hour, or for a person, is not replaced by a harsher step.
+    // The window comes before the evidence: no harsher step replaces one that waits for its window, or for a person.
     in_window(ctx, policy, step)?;
     if step.disturbs() {
         of_node(ctx, facts, policy)?;
@@ -297,8 +298,8 @@ pub(super) fn may_take(
             named_target(facts, &seen.fault)?;
             Ok(executors::choose(facts).0)
         }
-        // By the probe, always: the end of a Job could not be told while the kubelet is away, and a Job may be among what a
-        // runtime takes down with it.
+        // The probe always executes these. Nobody could report the end of a Job while the kubelet is away, and the runtime may
+        // take a Job down with it.
         Action::Reboot(_) | Action::MarkForReboot(_) => {
             named_target(facts, &seen.fault)?;
             reboot::admit(ctx, facts, &step.action).map(|()| Executor::Probe)
@@ -309,9 +310,9 @@ pub(super) fn may_take(
     }
 }
 
-/// Whether the rule still means it: another tool may have changed its reason to one that only another rule names, the pod may
-/// have other labels by now, the node another kubelet; and whether no rule that goes first may turn out to mean it as well. What
-/// nobody knows keeps nobody from being told.
+/// Checks that the rule still applies to the fault. Another tool may have changed the reason to one that only another rule names.
+/// The pod may have other labels by now, and the node another kubelet. No rule that takes precedence may turn out to apply as
+/// well. Unknown data never prevents a notification.
 pub(super) fn still_asked_for(
     facts: &NodeContext<'_>,
     policy: &Policy,
@@ -349,7 +350,7 @@ pub(super) fn still_asked_for(
     }
 }
 
-/// Whether the node may be acted on once more.
+/// Checks whether the policy may act on the node once more.
 fn of_node(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy) -> Result<(), Block> {
     let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
     let Some(spent) = limits::spent(facts, policy, now, ctx.settings.answer_within) else { return Ok(()) };
@@ -375,7 +376,7 @@ fn of_node(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy) -> Result<(),
     Err(Block::new(BlockReason::NodeLimit, &message).until(since(spent.until, now).min(limit.window)))
 }
 
-/// Whether the policy lets such a step be taken at this time of day.
+/// Checks whether a window of the policy is open for such a step now.
 fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Block> {
     let Some(shut) = window::shut(&policy.windows, step.action.kind(), ctx.snapshot.now) else { return Ok(()) };
     let block = Block::new(BlockReason::OutsideWindow, &format!("policy {}: {}", policy.name, shut.message));
@@ -385,8 +386,8 @@ fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Block> {
     })
 }
 
-/// Whether the node's probe may act: where that is switched off, or its self-check failed, the node is only looked at, by
-/// whatever hand an act would come.
+/// Checks whether the node's probe may act. Where actions are disabled, or the probe's self-check failed, nothing acts on the
+/// node, whichever executor would do it.
 pub(super) fn may_be_touched(facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
     let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
     if heartbeat.is_some_and(|heartbeat| heartbeat.actions_enabled) {
@@ -408,7 +409,7 @@ fn named_target(facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
-/// Whether the step has to wait after its last attempt.
+/// Checks whether the cool-down after the step's last attempt is over.
 pub(super) fn cooled_down(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -423,8 +424,8 @@ pub(super) fn cooled_down(
     let age = since(ctx.snapshot.now, finished);
     let wait = if last.is_free() { step.cooldown.min(FREE_WAIT) } else { step.cooldown };
     let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
-    // A probe that falls silent meanwhile must not hold the step, and with it the policy's slot, for ever: after that the
-    // evidence itself holds it, and for no longer than anything is held.
+    // A probe that becomes unresponsive meanwhile must not block the step, and with it the policy's slot, for ever. After the
+    // block timeout the evidence check itself blocks the step, for no longer than anything may be blocked.
     let patience = ctx.block_timeout(step);
     if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
         return Ok(());
@@ -449,7 +450,7 @@ pub(super) fn cooled_down(
     Err(Block::new(BlockReason::Cooldown, &message).until(wait.saturating_sub(age)))
 }
 
-/// What a reserved step does.
+/// Returns the operation of a reserved step.
 pub(super) fn operation(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -501,7 +502,7 @@ pub(super) fn operation(
         restart: record.restart.clone(),
         boot_id: record.boot_id.clone(),
         reboot_marker: mark::order(record, step),
-        // The same in every repetition: a repeated order is the same order.
+        // Every repetition has the same time: a repeated command is the same command.
         issued_at: record.scheduled_at,
         ttl_seconds: ctx.settings.order_ttl_seconds,
     };
@@ -517,7 +518,7 @@ fn notice(node: &str, fault: &Fault, message: Option<&str>, unlooked: &str) -> S
     crate::text::bounded(&text, crate::fault::MAX_LINE * 2)
 }
 
-/// How an action restarts its daemon.
+/// Returns how an action restarts its daemon.
 pub(super) fn restart_with(action: &Action) -> Option<Restart> {
     match action {
         Action::Restart { with, .. } => Some(with.clone()),
@@ -525,7 +526,7 @@ pub(super) fn restart_with(action: &Action) -> Option<Restart> {
     }
 }
 
-/// The signal that an action sends.
+/// Returns the signal that an action sends.
 pub(super) const fn signal(action: &Action) -> Option<Signal> {
     match action {
         Action::ReleaseHungProcess { signal, .. } => Some(*signal),

@@ -1,7 +1,7 @@
-//! Whether an open remediation has a slot for what it does. Nothing begins in one whose slot is not in the ledger.
+//! Whether an open remediation has a slot for its actions. No action starts in a remediation whose slot is not in the ledger.
 //!
-//! A slot is taken before its remediation is written, so a remediation without one is rare: its creation was on the way for so long
-//! that the slot was given back meanwhile, to another node perhaps.
+//! The controller takes the slot before it writes the remediation, so a remediation without a slot is rare. It occurs when the
+//! creation took so long that the slot was released meanwhile, perhaps to another node.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use crate::policy::Mode;
 use crate::remediation::Remediation;
 use crate::snapshot::Slot;
 
-/// How an open remediation stands with the ledger.
+/// State of the slot of an open remediation in the ledger.
 #[derive(Clone, Debug)]
 pub(super) enum SlotReservation {
-    /// Its slot is stored, before anything else is done.
+    /// The slot is stored before any other action.
     Made,
-    /// Nothing is begun, and nothing repeated, before its slot is stored.
+    /// Nothing starts and nothing is repeated before the slot is stored.
     Awaited,
-    /// Nothing is begun, and nothing repeated, as long as this doubt stands.
+    /// Nothing starts and nothing is repeated while this doubt lasts.
     InDoubt(String),
-    /// Nothing was done in it, and there is no room for it.
+    /// The remediation has executed nothing, and there is no room for it.
     Refused(String),
 }
 
 impl SlotReservation {
-    /// Why nothing may be done in the remediation, if so.
+    /// Returns the block if the remediation may execute nothing.
     pub fn require(&self) -> Result<(), Block> {
         match self {
             Self::Made => return Ok(()),
@@ -38,7 +38,7 @@ impl SlotReservation {
     }
 }
 
-/// What holds for each open remediation, by its name. Those that lack a slot get one where there is room, the oldest first.
+/// The slot state of each open remediation, by name. Remediations without a slot get one where there is room, the oldest first.
 pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, SlotReservation> {
     let open = || nodes.values().flat_map(|facts| &facts.open).copied();
     if let Some(doubt) = slots.doubt() {
@@ -48,7 +48,7 @@ pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> 
     }
     let mut payments = BTreeMap::new();
     for remediation in open() {
-        // That of one that was begun is stored in this very pass.
+        // This very pass stores the slot of a remediation that has begun.
         let is_made = slots.holds(&remediation.name) || (slots.is_known() && remediation.was_begun());
         let slot = if is_made { SlotReservation::Made } else { SlotReservation::Awaited };
         payments.insert(remediation.name.as_str(), slot);
@@ -72,7 +72,7 @@ pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> 
     payments
 }
 
-/// Why there is no room for one more remediation of that policy on that node, if so.
+/// The reason why there is no room for one more remediation of that policy on that node, else `None`.
 fn room<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &Slots, remediation: &Remediation) -> Option<String> {
     // Without its node or its policy the remediation ends anyway.
     let (facts, scope) = nodes.get(remediation.node.as_str()).zip(ctx.scopes.get(remediation.policy.as_str()))?;

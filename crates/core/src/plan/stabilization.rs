@@ -1,7 +1,7 @@
-//! Remediations whose faults are all gone while their node flaps: what is away then may be there again a minute later. So recovery
-//! needs quiet: the node stays as it is, and the remediation open, until nothing has changed for a while.
+//! Stabilization of remediations whose faults are all gone while their node flaps. Such a fault may be back a minute later. So
+//! the node stays as it is, and the remediation stays open, until nothing has changed for a while.
 //!
-//! The wait has an end, whatever the node does: the remediation holds a slot, and the node is to be given back to its pods.
+//! The wait has a limit, whatever the node does: the remediation holds a slot, and the node is to become available to pods again.
 
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ use crate::moment::{clock, since};
 use crate::policy::Action;
 use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution};
 
-/// Longest wait, in times of the quiet that is asked for.
+/// Maximum wait, as a multiple of the requested stabilization time.
 const LONGEST: u32 = 3;
-/// Longest wait where that is more than the quiet itself: the remediation holds a slot, and other faults of the node wait.
+/// Upper limit of the wait, unless the stabilization time itself is longer: the remediation holds a slot, and other faults of the
+/// node wait.
 const HOUR: Duration = Duration::from_hours(1);
 
-/// Time without a change that is asked for: a node that flaps changes more often than that. A policy may ask for more.
+/// The requested stabilization time. A node that flaps changes more often than that. A policy may ask for more.
 fn quiet(ctx: Ctx<'_>, remediation: &Remediation) -> Duration {
     let policy = ending::policy_of(ctx, remediation);
     let rules = remediation.faults.iter().filter_map(|fault| policy?.rule(&fault.rule));
@@ -28,31 +29,31 @@ fn quiet(ctx: Ctx<'_>, remediation: &Remediation) -> Duration {
     rules.flat_map(|rule| &rule.steps).filter_map(|step| delay(&step.action)).fold(QUIET, Duration::max)
 }
 
-/// Until when it is waited at the latest: counted from what was done last, so that no change of the node puts it off.
+/// The latest end of the wait. It counts from the last activity of the remediation, so a change of the node does not delay it.
 fn until(remediation: &Remediation, quiet: Duration) -> Option<Timestamp> {
     remediation.last_activity().checked_add((quiet * LONGEST).min(quiet.max(HOUR))).ok()
 }
 
-/// Whether all faults of the remediation are gone and nothing but its undo is left to do.
+/// Whether all faults of the remediation are resolved and only its cleanup is left.
 fn is_resolved(remediation: &Remediation) -> bool {
     let is_gone =
         !remediation.faults.is_empty() && remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
     is_gone && remediation.current_step().is_none()
 }
 
-/// The history of a node that flaps and was not quiet for as long as that.
+/// The flap history of the node, if the node flaps and has changed within the stabilization time.
 fn flapping<'a>(facts: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView> {
     facts.flap.filter(|flap| flap.flapping.is_some() && flap.unchanged < quiet)
 }
 
-/// Whether the end of a remediation that is healed is put off since its node flaps; it is told so.
+/// Whether the end of a resolved remediation waits because its node flaps. If so, the remediation reports it.
 pub(super) fn is_awaited(ctx: Ctx<'_>, facts: &NodeContext<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) -> bool {
     let remediation = &turn.remediation;
     let is_at_it = turn.effect.is_some() || remediation.cleanup.owed_hand_off().is_some();
     if remediation.phase.is_final() || is_at_it || !is_resolved(remediation) {
         return false;
     }
-    // Whoever stops it, or opens the node to pods, does not want it watched.
+    // If something stops the remediation, or somebody makes the node schedulable, there is no wait.
     let is_opened = remediation.cleanup.owes_cordon() && facts.view.is_none_or(|view| !view.unschedulable);
     if is_opened || ending::must_stop(ctx, facts, remediation).is_some() {
         return false;

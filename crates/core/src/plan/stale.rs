@@ -1,5 +1,4 @@
-//! What no step needs any more: Jobs and orders of attempts that are over. Found anew in every pass, so that a
-//! crash leaves nothing behind.
+//! Jobs and commands of attempts that are over. Every pass finds them again, so a crash leaves nothing behind.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +8,10 @@ use crate::budget::Slots;
 use crate::moment::since;
 use crate::remediation::{Executor, Remediation, StepRecord, StepState, remediation_of};
 
-/// Remediations as they are after this pass.
+/// The remediations as they are after this pass.
 pub(super) type After<'e> = BTreeMap<&'e str, &'e Remediation>;
 
-/// Jobs that are to be deleted, by node.
+/// The Jobs to delete, by node.
 pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeMap<&'a str, Vec<Effect>> {
     let mut gone: BTreeMap<&str, Vec<Effect>> = BTreeMap::new();
     for (operation, job) in ctx.snapshot.jobs.iter().filter(|(_, job)| !job.finished) {
@@ -21,13 +20,13 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
         let is_over = match remediation {
             Some(remediation) => {
                 let step = remediation.attempt(operation);
-                // One that is over gets no further step: a Job that it does not know is of another one that had its name, and was
-                // removed by force. One that is not may only not show it yet.
+                // A remediation that is over gets no further step. A Job that it does not list belongs to another remediation,
+                // which had the same name and was removed by force. An open remediation may only not show the Job yet.
                 let is_of_another = remediation.phase.is_final();
                 step.map_or(is_of_another, |step| step.state.is_final() || step.executor != Executor::Job)
             }
-            // A remediation that does not show may only not show yet: with a slot, or while nobody knows the slots. One that cannot
-            // be read may wait for its Job.
+            // A remediation that is absent may only not be visible yet, if it has a slot or if the slots are unknown. One that
+            // cannot be read may wait for its Job.
             None => slots.is_known() && !slots.holds(name) && !ctx.snapshot.unreadable.contains_key(name),
         };
         if is_over {
@@ -38,15 +37,15 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
     gone
 }
 
-/// Whether the order that stands is to be withdrawn.
+/// Whether the current command of the node is to be withdrawn.
 pub(super) fn order(ctx: Ctx<'_>, facts: &NodeContext<'_>, after: &[&Remediation]) -> Option<Effect> {
     let order = facts.order()?;
     let is_awaited = |remediation: &Remediation, step: &StepRecord| match step.state {
-        // While ours is awaited the cache may show an older one: to take that back would take ours.
+        // While this command is awaited, the cache may show an older one. A withdrawal of the older one would remove this one.
         StepState::Started => {
             step.executor == Executor::Probe && !reboot::is_over(ctx, facts, remediation, step, order)
         }
-        // Not given yet as far as anybody knows, and given again after: an older one makes room.
+        // As far as is known, this command is not given yet, and it is given again later. An older command is withdrawn first.
         StepState::Scheduled => step.executor == Executor::Probe && step.operation_id == order.operation_id,
         _ => false,
     };

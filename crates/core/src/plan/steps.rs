@@ -1,4 +1,4 @@
-//! The step under way: from reserved over started to verified.
+//! Advances the current step: reserved, then started, then verified.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::policy::{ActionType, Policy, Step};
 use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState};
 use crate::snapshot::JobView;
 
-/// Moves the step under way on as far as the evidence allows.
+/// Advances the current step as far as the evidence allows.
 pub(super) fn move_on(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -52,7 +52,7 @@ pub(super) fn move_on(
     }
 }
 
-/// The node's answer, from either executor: the best one counts.
+/// Returns the node's result from either executor. The best result counts.
 fn answer<'a>(ctx: Ctx<'a>, facts: &NodeContext<'a>, operation: &str) -> Option<&'a Outcome> {
     let job = ctx.snapshot.jobs.get(operation).and_then(|job| job.outcome.as_ref());
     let agent = facts.own_report().and_then(|report| report.agent.as_ref());
@@ -83,14 +83,14 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediat
     step.reason = Some(answer.reason);
     match (answer.state, answer.reason) {
         (OutcomeState::Running, _) => {}
-        // That it was told to reboot, or carries the mark for it, is no reboot: the boot id tells.
+        // A command to reboot, or the reboot marker on the node, does not prove a reboot. Only the boot id proves it.
         (OutcomeState::Done, _)
         | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted | OutcomeReason::AlreadyRebooted)
             if step.action.boots() =>
         {
             step.message = crate::text::bounded(&answer.message, crate::fault::MAX_LINE);
         }
-        // Claimed by an earlier start of the same operation: judged by its effect.
+        // An earlier start of the same operation has claimed it. The controller judges it by its effect.
         (OutcomeState::Done, _) | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted) => {
             step.state = StepState::Verifying;
             step.executed_at = Some(now);
@@ -101,7 +101,7 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediat
     }
 }
 
-/// A reserved step: the act may or may not have happened. It is repeated, after the same questions as before.
+/// Repeats a reserved step. The action may or may not have been executed. The controller repeats the same checks first.
 fn repeat(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -115,7 +115,7 @@ fn repeat(
     let gone = "the fault was gone before the action was known to be executed";
     let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
     let again = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step);
-    // The release of what hangs below goes first; nobody has tried this one, and it costs no attempt.
+    // A release of the hung process below goes first. Nobody has tried this step, so it costs no attempt.
     if record.action == ActionType::DeletePod
         && record.started_at.is_none()
         && let Err(block) = &again
@@ -126,8 +126,8 @@ fn repeat(
     let (age, unpaid) = (since(now, record.scheduled_at), slot.require().err());
     if age >= ctx.settings.answer_within {
         let against = again.err().filter(|_| record.started_at.is_none());
-        // Without a ledger, before its hour, or without knowing whose fault it is, nobody has tried: that costs no attempt, and nothing
-        // harsher follows on it.
+        // Nobody tries a step while its slot is not stored, while its window is closed, or while it is unknown which rule the
+        // fault belongs to. Such a step costs no attempt, and no harsher step follows it.
         let (state, why) = match (unpaid, against) {
             (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
             (None, Some(block)) if block.is_ambiguous() => {
@@ -150,7 +150,7 @@ fn repeat(
     }
     match again {
         Ok((fault, _)) => {
-            // What an earlier remediation of this name had put there may have been taken off meanwhile, and recorded here.
+            // The marker of an earlier remediation of this name may have been removed meanwhile, and this record may say so.
             attempt::plan_cleanup(&mut turn.remediation, record);
             turn.effect = attempt::act(ctx, facts, &turn.remediation, record, fault, step);
             wake.at(ctx.settings.retry);
@@ -159,7 +159,8 @@ fn repeat(
     }
 }
 
-/// A started step: the answer is awaited. What has not begun by its executor in time, or cannot begin, goes on by the other one, once.
+/// Waits for the result of a started step. The other executor takes over once, where the first one has not begun in time or
+/// cannot begin.
 fn wait(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -170,7 +171,7 @@ fn wait(
     wake: &mut Wake,
 ) {
     let (now, settings) = (ctx.snapshot.now, ctx.settings);
-    // In its executor: the other one is given time of its own.
+    // The age counts per executor: the other executor gets time of its own.
     let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
     let is_running = answer(ctx, facts, &record.operation_id).is_some();
     if record.executor == Executor::Job || executors::is_of_either(record.action) {
@@ -199,7 +200,8 @@ fn wait(
     wake.at(limit.saturating_sub(age));
 }
 
-/// The executor that is asked instead, and why, where that of the attempt has not begun and was not asked instead itself.
+/// Returns the other executor and the reason to switch to it. Returns `None` where the first executor has begun, or where the
+/// attempt has already switched.
 fn other_executor(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
@@ -212,7 +214,7 @@ fn other_executor(
     if !actions_enabled || record.executor_changed_at.is_some() {
         return None;
     }
-    // Towards the end of the attempt, which is counted from its beginning, it is not begun anew.
+    // The attempt counts from its beginning. Towards its end the controller does not begin it again.
     let spent = since(ctx.snapshot.now, record.scheduled_at);
     let late = |limit: Duration, begins_within: Duration| {
         let has_time = spent.saturating_add(begins_within) <= settings.answer_within;
@@ -221,7 +223,7 @@ fn other_executor(
     match record.executor {
         Executor::Job => {
             let job = ctx.snapshot.jobs.get(&record.operation_id);
-            // No other pod is made for such a Job: there is nothing to wait for.
+            // Kubernetes makes no other pod for such a Job, so there is nothing to wait for.
             let refused = job.and_then(refused);
             let is_waiting = !job.is_some_and(|job| job.finished || job.started);
             let unbegun = || {
@@ -230,7 +232,7 @@ fn other_executor(
             };
             refused.or_else(unbegun).map(|why| (Executor::Probe, why))
         }
-        // The kubelet may have come back meanwhile, and the probe's watch for orders may not.
+        // The kubelet may have recovered meanwhile, and the probe's watch for commands may not have.
         Executor::Probe if executors::is_of_either(record.action) => {
             let is_possible = !is_running && executors::choose(facts).0 == Executor::Job;
             let late = late(settings.agent_start, settings.job_start).filter(|_| is_possible)?;
@@ -240,13 +242,13 @@ fn other_executor(
     }
 }
 
-/// That the kubelet has refused the Job's pod, if so.
+/// Returns a message where the kubelet has refused the Job's pod.
 fn refused(job: &JobView) -> Option<String> {
     job.rejected.as_ref().map(|why| format!("the kubelet refused the Job's pod ({why})"))
 }
 
-/// The same operation by the other executor, for which the same questions are asked: the node claims it once, whichever comes first.
-/// What stands of the first executor is taken away in the same pass, before the act.
+/// Hands the same operation to the other executor, after the same checks. The node claims an operation once, so only the first
+/// executor to arrive executes it. The controller removes what the first executor left in the same pass, before the action.
 fn switch_executor(
     turn: &mut RemediationUpdate,
     record: &StepRecord,
@@ -256,7 +258,7 @@ fn switch_executor(
 ) -> StepRecord {
     if let Some(current) = turn.remediation.current_step_mut() {
         executors::note_switch(current, to, why, now);
-        // That it was begun once stays in the record: the first executor may still be on its way.
+        // The record still says that the operation has begun once: the first executor may still be on its way.
         current.state = StepState::Scheduled;
         let instead = if to == Executor::Job { "a Job is made instead" } else { "the probe is asked instead" };
         current.message = format!("{why}, {instead}");
@@ -264,7 +266,7 @@ fn switch_executor(
     StepRecord { executor: to, executor_changed_at: Some(now), ..record.clone() }
 }
 
-/// A done step: the probe's clean look decides, for as long as the step asks.
+/// Verifies an executed step. The probe's clean check decides, for as long as the step requires.
 pub(super) fn verify(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,

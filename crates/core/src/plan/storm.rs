@@ -1,7 +1,8 @@
-//! Many nodes with the same new fault at once: one cause, or one detector that errs, is more likely than many sick nodes.
-//! Nothing is begun for it until no more come; then one is healed, and when that has helped two, four, and so on.
+//! Storms: many nodes with the same new fault at once. One common cause, or one wrong detector, is more likely than many faulty
+//! nodes. Nothing begins for the fault until no new nodes report it. Then one node is remediated. If that helps, two nodes
+//! follow, then four, and so on.
 //!
-//! Fewer are enough where they have something in common that most nodes have not ([`shared`]): then that is the likely cause.
+//! Fewer nodes are enough if they share something that most nodes do not ([`shared`]): that is the likely cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,9 +22,9 @@ use shared::{Common, shared};
 
 /// Fewer nodes than this are no storm, whatever their share.
 pub(super) const LEAST: u32 = 5;
-/// How long what has helped, or has not, counts for how many may be healed at a time.
+/// How long a success or failure counts for the number of nodes that may be remediated at a time.
 const MEMORY: Duration = Duration::from_hours(1);
-/// When to look again whether a storm has passed: faults grow older without an event.
+/// When to check again whether a storm has passed: faults age without an event.
 pub(super) const AGAIN: Duration = Duration::from_secs(30);
 
 /// The same fault on the nodes of one policy.
@@ -31,9 +32,9 @@ pub(super) const AGAIN: Duration = Duration::from_secs(30);
 struct FaultSpread<'a> {
     /// Nodes on which it is confirmed.
     sick: Vec<&'a NodeView>,
-    /// Nodes on which it is new, also those on which it does not show any more.
+    /// Nodes on which it is new, including those that do not show it any more.
     fresh: Vec<&'a NodeView>,
-    /// How many of the latter.
+    /// How many of the nodes in `fresh` do not show it any more.
     gone: u32,
 }
 
@@ -51,7 +52,7 @@ fn count(nodes: &[&NodeView]) -> u32 {
     u32::try_from(nodes.len()).unwrap_or(u32::MAX)
 }
 
-/// The kinds of fault that were to be healed here in the name of the policy and that began within the time of a storm.
+/// The kinds of fault that the policy was to remediate on this node and that began within the storm window.
 fn lately(policy: &Policy, facts: &NodeContext<'_>, now: Timestamp) -> BTreeSet<FaultType> {
     let faults = facts.remediations_of(policy).flat_map(|remediation| &remediation.faults);
     let is_new = |fault: &&RemediationFault| fault.since.is_some_and(|at| since(now, at) <= policy.limits.storm.window);
@@ -59,7 +60,7 @@ fn lately(policy: &Policy, facts: &NodeContext<'_>, now: Timestamp) -> BTreeSet<
     faults.filter(is_new).filter(acts).map(|fault| fault.kind).collect()
 }
 
-/// What a policy's nodes have in common.
+/// The faults that the nodes of a policy have in common.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StormDetector<'a> {
     spreads: BTreeMap<FaultType, FaultSpread<'a>>,
@@ -67,18 +68,18 @@ pub(super) struct StormDetector<'a> {
     selected: Vec<&'a NodeView>,
 }
 
-/// A storm, for people.
+/// The status view of a storm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StormView {
     /// The kind of fault.
     pub fault: FaultType,
-    /// How many nodes may be healed of it at a time; 0 while new ones come.
+    /// How many nodes may be remediated for it at a time; 0 while new ones appear.
     pub max_concurrent: u32,
     /// Nodes on which it is confirmed.
     pub nodes: u32,
-    /// Nodes on which it is new, also those on which it does not show any more.
+    /// Nodes on which it is new, including those that do not show it any more.
     pub new: u32,
-    /// What speaks for a storm, in one sentence.
+    /// The evidence for a storm, in one sentence.
     pub evidence: String,
 }
 
@@ -86,24 +87,24 @@ pub struct StormView {
 #[derive(Clone, Debug)]
 pub(super) struct Storm {
     phase: StormPhase,
-    /// Where few are enough: what they have in common. Other nodes have nothing to do with it.
+    /// What the nodes have in common, if few nodes are enough. Other nodes are not part of the storm.
     among: Option<Common>,
 }
 
 impl Storm {
-    /// How it stands for this node.
+    /// The phase of the storm for this node.
     pub fn on(&self, node: Option<&NodeView>) -> Option<StormPhase> {
         let is_here = self.among.as_ref().is_none_or(|common| node.is_none_or(|node| common.is_of(node)));
         is_here.then_some(self.phase)
     }
 }
 
-/// How one kind of fault stands with a policy.
+/// The phase of one kind of fault in a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StormPhase {
-    /// New ones come: nothing is begun.
+    /// New nodes report the fault: nothing begins.
     Rising,
-    /// No more come, and many are sick still: so many may be healed at a time.
+    /// No new nodes report it, but many are still faulty: the maximum number that may be remediated at a time.
     Passing(u32),
 }
 
@@ -112,14 +113,15 @@ impl<'a> StormDetector<'a> {
     pub fn count(&mut self, policy: &Policy, facts: &NodeContext<'_>, view: &'a NodeView, now: Timestamp) {
         self.selected.push(view);
         let mut met: BTreeMap<FaultType, bool> = BTreeMap::new();
-        // People are told at any time: no storm holds a rule that does nothing else.
+        // Notifications are always allowed: a storm does not block a rule that only notifies.
         let is_matched = |fault: &Fault| policy.perhaps_for(fault, &facts.around).any(|(rule, _)| rule.acts());
-        // A silent probe's word is old.
+        // The last report of a silent probe is old.
         let seen = facts.seen.iter().filter(|_| facts.probe == Probe::Reporting);
         for seen in seen.filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {
             *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.window;
         }
-        // What is healed as fast as it comes is a storm as well: a detector that errs finds the next node in the meantime.
+        // Faults that are resolved as fast as they appear are a storm as well: a wrong detector finds the next node in the
+        // meantime.
         for kind in lately(policy, facts, now) {
             if let Some(is_fresh) = met.get_mut(&kind) {
                 *is_fresh = true;
@@ -142,8 +144,8 @@ impl<'a> StormDetector<'a> {
         policy.limits.storm.min_nodes.of(count(&self.selected)).max(LEAST)
     }
 
-    /// Whether so many of them are a storm: many of all, or enough that have something in common. Where no number of nodes would be
-    /// one, nobody wants any.
+    /// Whether these nodes are a storm: many of all nodes, or enough nodes that share something. If the threshold is above the
+    /// number of selected nodes, the policy wants no storm at all.
     fn storm(&self, nodes: &[&NodeView], from: u32, phase: impl Fn() -> StormPhase) -> Option<Storm> {
         if count(nodes) >= from {
             return Some(Storm { phase: phase(), among: None });
@@ -170,7 +172,7 @@ impl<'a> StormDetector<'a> {
         self.spreads.iter().filter_map(stand).collect()
     }
 
-    /// What is told of the policy: all of its storms, the widest first, each with what speaks for one cause.
+    /// The status views of all storms of the policy, the widest first, each with the evidence for one cause.
     pub fn told(&self, policy: &Policy, storms: &BTreeMap<FaultType, Storm>) -> Vec<StormView> {
         let mut all: Vec<_> =
             storms.iter().filter_map(|(kind, storm)| Some((*kind, storm, self.spreads.get(kind)?))).collect();
@@ -188,7 +190,7 @@ impl<'a> StormDetector<'a> {
         all.into_iter().map(outlook).collect()
     }
 
-    /// What speaks for a storm of this kind, and what is done about it.
+    /// The evidence for a storm of this kind, and what the controller does about it.
     fn evidence(&self, policy: &Policy, kind: FaultType, storm: &Storm, spread: &FaultSpread<'_>) -> String {
         let from = self.from(policy);
         let within = policy.limits.storm.window.as_secs() / 60;
@@ -215,8 +217,8 @@ impl<'a> StormDetector<'a> {
     }
 }
 
-/// How many were healed by an act in remediations that began after the last one that did not help. What was healed while it was
-/// new may have been healed before anybody saw that there are many: it speaks for nothing.
+/// How many remediations resolved the fault by an action and began after the last one that did not help. A fault that was
+/// remediated while it was new may have been resolved before it showed that many nodes have it: it is no evidence.
 fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Remediation>, now: Timestamp) -> u32 {
     let is_mine = |remediation: &&Remediation| {
         let is_over = matches!(remediation.phase, Phase::Succeeded | Phase::Failed | Phase::Quarantined);
@@ -244,7 +246,7 @@ fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Reme
     u32::try_from(healed.count()).unwrap_or(u32::MAX)
 }
 
-/// One, after one that was healed two, after three four, and so on.
+/// One at first, two after one success, four after three successes, and so on.
 fn max_concurrent(helped: u32) -> u32 {
     let next = helped.saturating_add(1);
     1 << next.ilog2()

@@ -1,8 +1,8 @@
-//! Taints: when that of a remediation is taken back, and what it means that it is gone.
+//! Taints: when the controller removes the taint of a remediation, and what a missing taint means.
 //!
-//! A taint lasts as long as its remediation, and no longer: where a node is to be kept from pods after the end of the ladder, that is
-//! what a cordon with `quarantineFor` is for. Only one remediation at a time puts a taint on a node, and only one taint, so none is ever
-//! handed on or changed.
+//! A taint lasts as long as its remediation, and no longer. A cordon with `quarantineFor` keeps pods away from a node after the
+//! last step of the rule. Only one remediation at a time puts a taint on a node, and only one taint. So a taint is never handed
+//! over or changed.
 
 use super::evidence::NodeContext;
 use super::{Ctx, Effect};
@@ -11,7 +11,7 @@ use crate::policy::Step;
 use crate::remediation::Remediation;
 use crate::snapshot::NodeView;
 
-/// Takes the taint back, if one is owed. None where there is nothing of ours on the node.
+/// Removes the taint, if its cleanup is pending. `None` where the node has no taint of this remediation.
 pub(super) fn take_back(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
     if !remediation.cleanup.owes_taint() {
         return None;
@@ -21,7 +21,7 @@ pub(super) fn take_back(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut
         Some(view) if view.tainted_by.as_ref().is_none_or(|mark| mark.remediation == remediation.name) => {
             Some(Effect::Untaint { remediation: remediation.name.clone(), node: remediation.node.clone() })
         }
-        // Another node, or somebody else's mark: nothing of ours is left there.
+        // It is another node, or the owner annotation of somebody else: no taint of this remediation is left there.
         _ => {
             remediation.cleanup.untainted_at = Some(ctx.snapshot.now);
             None
@@ -29,18 +29,19 @@ pub(super) fn take_back(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut
     }
 }
 
-/// Whether the node shows the very taint of this remediation: others with our key stand for nothing.
+/// Whether the node has the very taint of this remediation. Other taints with the controller's key prove nothing.
 fn is_on(view: &NodeView, remediation: &Remediation) -> bool {
     let mark = view.tainted_by.as_ref().filter(|mark| mark.remediation == remediation.name);
     let effect = mark.and_then(|mark| mark.effect).or_else(|| remediation.taint());
     effect.is_some_and(|effect| view.carries(effect))
 }
 
-/// Whether somebody else took the taint off the node. Our mark without it is a sure sign; a node without either only after the
-/// time that a cache may be behind.
+/// Whether somebody else removed the taint from the node. The owner annotation without the taint is proof. A node without both
+/// counts only after the time by which the cache may lag.
 pub(super) fn was_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> bool {
     let Some(view) = facts.view else { return false };
-    // With nothing left to do it was to be taken back anyway: by us, perhaps, and only the record of it is missing.
+    // With nothing left to do, the taint was to be removed anyway. Perhaps the controller removed it, and only the record of it
+    // is missing.
     if !remediation.cleanup.owes_taint() || is_on(view, remediation) || !remediation.wants_its_marks() {
         return false;
     }
@@ -51,9 +52,9 @@ pub(super) fn was_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &R
     }
 }
 
-/// Notes that the taint of a remediation with nothing left to do is off its node: by us, and only the record of it is missing. What
-/// joins the remediation after that must not find a taint owed that is not there, and take it for a person's no. False as long as
-/// the view may be one of before the taint.
+/// Records that the taint is gone from the node when its remediation has nothing left to do: the controller removed it, and only
+/// the record of it is missing. Else a fault that joins the remediation later would find a pending cleanup without a taint, and
+/// that would count as a removal by a person. Returns false while the view of the node may be older than the taint.
 pub(super) fn record_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
     let Some(view) = facts.view.filter(|view| view.uid == remediation.node_uid) else { return true };
     let is_marked = view.tainted_by.as_ref().is_some_and(|mark| mark.remediation == remediation.name);
@@ -68,12 +69,13 @@ pub(super) fn record_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation:
     is_sure
 }
 
-/// A mark that no open remediation stands behind, also one that another tool has saved and put on a new machine of that name.
+/// Removes the taint whose owner annotation belongs to no open remediation. The annotation may also come from another tool that
+/// has saved it and put it on a new machine with the same name.
 pub(super) fn stale_marker(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
     let view = facts.view?;
     let mark = view.tainted_by.as_ref()?;
-    // Somebody has written another name over the mark of a remediation that is at work: the taint is still that one's, and the mark
-    // is for people to look at.
+    // Somebody has overwritten the owner annotation of an active remediation with another name. The taint still belongs to the
+    // active remediation, and a person has to examine the annotation.
     let is_overwritten = |open: &&Remediation| {
         open.name != mark.remediation
             && open.node_uid == view.uid
@@ -85,13 +87,14 @@ pub(super) fn stale_marker(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl 
     }
     let is_stray = match ctx.snapshot.remediations.get(&mark.remediation) {
         Some(remediation) => !remediation.may_own_taint_of(&view.uid),
-        // Perhaps the cache has not seen it yet: with a slot it is only unseen, without a ledger nobody knows.
+        // The cache may not have seen the remediation yet: with a slot it is only not visible, and without a ledger this is
+        // unknown.
         None => ctx.snapshot.ledger.is_some() && !is_slot(&mark.remediation),
     };
     is_stray.then(|| Effect::Untaint { remediation: mark.remediation.clone(), node: facts.name.to_owned() })
 }
 
-/// Why a taint is not put on a node that has a softer one of the same remediation: a remediation puts on one.
+/// The reason why a node gets no second taint if it has a softer one of the same remediation: a remediation puts on one taint.
 pub(super) fn skip_reason(remediation: &Remediation, step: &Step) -> Option<String> {
     let wanted = step.action.taint()?;
     let on = remediation.taint().filter(|on| remediation.cleanup.owes_taint() && wanted.is_stricter_than(*on))?;

@@ -1,10 +1,11 @@
-//! Remediations that are there and that this version cannot read, as after a newer one was taken back. Their steps may be under way and
-//! their marks on the node: so each keeps its slot, its Job, its marks and its node, and everything else goes on.
+//! Objects that exist and that this version cannot read. Remediations: for example after a rollback from a newer version. Their
+//! steps may be in progress and their markers on the node. So each keeps its slot, its Job, its markers and its node, and all
+//! other work continues.
 //!
-//! And Nodes that are there and whose objects cannot be read. What stands on them now nobody knows, so all of it waits as if nobody had
-//! looked since: their remediations, with their slots, and what is to be put back there.
+//! Nodes: their current state is unknown. So everything on them waits as if there were no newer check: their remediations, with
+//! their slots, and the pending cleanup.
 //!
-//! And `NodeCommand`s that cannot be read: whether an order stands nobody knows, so nothing is begun on that node.
+//! `NodeCommand`s: whether a command is active is unknown, so nothing starts on that node.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +14,18 @@ use super::{Block, BlockReason, Blocked, Wake};
 use crate::snapshot::{Snapshot, UnreadableRemediation};
 use crate::text::short_name;
 
-/// Longest value of a label: a node's name is known by its label, shortened where it is longer.
+/// Maximum length of a label value. A label holds the name of the node, shortened where it is longer.
 const LABEL: usize = 63;
 
-/// Such a remediation, with its name.
+/// An unreadable remediation, with its name.
 pub(super) type Unreadable<'a> = (&'a str, &'a UnreadableRemediation);
 
-/// The nodes that such remediations have to themselves. One without a slot and without our finalizer has nothing left to do.
+/// Nodes that unreadable remediations reserve. A remediation without a slot and without the controller's finalizer has nothing
+/// left to do.
 pub(super) struct Kept<'a>(BTreeMap<String, Unreadable<'a>>);
 
 impl<'a> Kept<'a> {
-    /// By the slots, which name the nodes in full, and by what the remediations say.
+    /// Builds the map from the slots, which have the full node names, and from the remediations.
     pub fn of(snapshot: &'a Snapshot) -> Self {
         let slot = |name: &String| snapshot.ledger.as_ref()?.slots.get(name).map(|slot| slot.node.clone());
         let node = |name: &String, remediation: &UnreadableRemediation| {
@@ -34,13 +36,13 @@ impl<'a> Kept<'a> {
         Self(known.collect())
     }
 
-    /// The remediation that has the node.
+    /// The unreadable remediation that reserves the node.
     pub fn on(&self, node: &str) -> Option<Unreadable<'a>> {
         if self.0.is_empty() { None } else { self.0.get(&short_name(node, LABEL)).copied() }
     }
 }
 
-/// That the node's object, or the command to it, cannot be read, in words.
+/// The message that the Node object, or the `NodeCommand` of the node, cannot be read.
 pub(super) fn of_node(facts: &NodeContext<'_>) -> Option<String> {
     let name = facts.name;
     if let Some(why) = facts.command.and_then(|command| command.unreadable.as_ref()) {
@@ -56,12 +58,12 @@ pub(super) fn of_node(facts: &NodeContext<'_>) -> Option<String> {
     ))
 }
 
-/// Whether all that is open on the node waits, since its object cannot be read.
+/// Whether all open work on the node waits because its Node object cannot be read.
 pub(super) fn is_frozen(facts: &NodeContext<'_>) -> bool {
     facts.view.is_some_and(|view| view.unreadable.is_some())
 }
 
-/// Whether anything may be begun on the node.
+/// Whether anything may start on the node.
 pub(super) fn may_begin(facts: &NodeContext<'_>) -> Result<(), Block> {
     if let Some(why) = of_node(facts) {
         return Err(Block::new(BlockReason::ActionsDisabled, &why));
@@ -75,7 +77,7 @@ pub(super) fn may_begin(facts: &NodeContext<'_>) -> Result<(), Block> {
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
-/// What is told of the nodes, whether or not there is a fault to heal.
+/// The blocks to report for the nodes, whether or not a node has a fault.
 pub(super) fn told(nodes: &Nodes<'_>, wake: &mut Wake) -> Vec<Blocked> {
     let mut block =
         |facts: &NodeContext<'_>| Some(may_begin(facts).err()?.about(facts.name.to_owned(), None, None, wake));

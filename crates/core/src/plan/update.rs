@@ -1,18 +1,18 @@
-//! What one turn of a remediation comes to, as it is put together.
+//! The result of one update of a remediation, while the engine builds it.
 
 use super::{Block, BlockReason, Blocked, Effect, Wake};
 use crate::remediation::Remediation;
 
-/// What one turn of a remediation came to.
+/// The result of one update of a remediation.
 #[derive(Debug)]
 pub(super) struct RemediationUpdate {
-    /// The remediation after it.
+    /// The remediation after the update.
     pub remediation: Remediation,
-    /// The act on the reserved step, or the undo.
+    /// The action of the reserved step, or the cleanup.
     pub effect: Option<Effect>,
-    /// What is held.
+    /// What is blocked, and why.
     pub blocked: Vec<Blocked>,
-    /// Whether a fresh look is needed to go on.
+    /// Whether the next action needs a new check by the probe.
     pub look: bool,
 }
 
@@ -21,13 +21,13 @@ impl RemediationUpdate {
         Self { remediation, effect: None, blocked: Vec::new(), look: false }
     }
 
-    /// A no that is about the node as a whole.
+    /// Adds a block that concerns the node as a whole.
     pub fn block_node(&mut self, block: Block, wake: &mut Wake) {
         let (node, policy) = (self.remediation.node.clone(), self.remediation.policy.clone());
         self.blocked.push(block.about(node, None, Some(&policy), wake));
     }
 
-    /// A no about one of its faults.
+    /// Adds a block that concerns one of the faults.
     pub fn block(&mut self, fault_id: &str, block: Block, wake: &mut Wake) {
         self.look |= block.reason == BlockReason::StaleEvidence;
         let (node, policy) = (self.remediation.node.clone(), self.remediation.policy.clone());

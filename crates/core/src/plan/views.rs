@@ -1,5 +1,5 @@
-//! What is written about a node. No text here names an age: an object that changes with every look would be
-//! written with every look.
+//! The status view of a node. No text here contains an age: an object that changes with every check would be written with every
+//! check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::text::bounded;
 /// Longest phrase of a summary.
 const PHRASE: usize = 256;
 
-/// What is written about nodes on which nothing happens: most of a fleet, and of all that stand alike the same is said. It is put into
-/// words once for each way to stand.
+/// The status views of nodes on which nothing happens. Most nodes of a fleet are such, and nodes in the same state share one
+/// view. Each state is put into words once.
 #[derive(Debug, Default)]
 pub(super) struct Resting<'a>(BTreeMap<Stands<'a>, Arc<NodeStatusView>>);
 
-/// All that is said of a node at rest: the policy that goes first there, the kubelet's version, and whether the node does not flap.
+/// The state of a node at rest: its first policy, the kubelet's version, and whether the node does not flap.
 type Stands<'a> = (Option<&'a str>, Option<&'a str>, TriState);
 
 impl<'a> Resting<'a> {
-    /// What is written about one node.
+    /// The status view of one node.
     pub fn node(
         &mut self,
         ctx: Ctx<'_>,
@@ -44,8 +44,8 @@ impl<'a> Resting<'a> {
     }
 }
 
-/// How the node stands, where nothing is known of it but that it is well: no fault, no remediation that is remembered, no stuck pod, no
-/// change of late, and a probe that reports as promised.
+/// The state of the node, if the node is known to be healthy: no fault, no remembered remediation, no stuck pod, no recent
+/// change, and a probe that reports on time.
 fn at_rest<'a>(facts: &NodeContext<'a>) -> Option<Stands<'a>> {
     let view = facts.view.filter(|view| view.ready != TriState::Unknown)?;
     let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
@@ -93,14 +93,14 @@ fn node(
     }
 }
 
-/// The policy at work, else the one for the worst fault, else the one that goes first.
+/// The policy of the open remediation, else the one for the worst fault, else the first one.
 fn policy(facts: &NodeContext<'_>, remediation: Option<&Remediation>) -> Option<String> {
     let of_worst = || top_fault(facts).and_then(|seen| facts.policy_for(&seen.fault));
     let idle = || of_worst().or_else(|| facts.policies.first().copied()).map(|policy| policy.name.clone());
     remediation.map(|remediation| remediation.policy.clone()).or_else(idle)
 }
 
-/// What stands ready for a fault.
+/// The remedy that is available for a fault.
 fn remedy(facts: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Option<(String, Remedy)> {
     let policy = facts.policy_for(&seen.fault)?;
     let rule = match facts.rule_of(policy, &seen.fault) {
@@ -125,7 +125,7 @@ fn health(facts: &NodeContext<'_>) -> Health {
     }
 }
 
-/// Confirmed ones before suspicions; a silent probe before what it said last.
+/// Confirmed faults go before suspected ones. A silent probe goes before its last report.
 fn top_fault<'s, 'a>(facts: &'s NodeContext<'a>) -> Option<&'s ObservedFault<'a>> {
     let silent = facts.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::Heartbeats);
     silent
@@ -142,7 +142,7 @@ fn phrase(seen: &ObservedFault<'_>) -> String {
     bounded(&format!("{}: {}{sure}", seen.fault.kind, seen.fault.subject), PHRASE)
 }
 
-/// The fault without what changes from look to look.
+/// The fault without the values that change with every check.
 fn timeless(seen: &ObservedFault<'_>) -> Fault {
     Fault { duration_seconds: 0, check_age_seconds: 0, ..seen.fault.as_ref().clone() }
 }
@@ -152,11 +152,11 @@ fn activity(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: Option<&Remediat
         if let Some(step) = remediation.current_step() {
             return under_way(ctx, remediation, step);
         }
-        // Nothing is put back yet.
+        // The cleanup has not begun yet.
         if remediation.phase == Phase::Verifying {
             return remediation.message.clone();
         }
-        // In this order: the cordon goes when no remediator is at the node any more.
+        // In this order: the controller uncordons the node only after no remediator works on it any more.
         if let Some(handed) = remediation.cleanup.owed_hand_off().filter(|_| !remediation.has_work()) {
             return format!("deleting {handed} of remediation {}", remediation.name);
         }

@@ -1,5 +1,5 @@
-//! What a person is told of a rule that is not for a fault, and whether the rule under which a fault is being healed is still the one
-//! for it: the engine and the last look before an act ask the same.
+//! Why a rule does not apply to a fault, and whether the rule that remediates a fault still applies. The engine and the preflight
+//! of an action ask the same.
 
 use std::collections::BTreeSet;
 
@@ -14,31 +14,31 @@ use crate::text::bounded;
 /// Longest list of what a rule asks for, in bytes.
 const MAX_ASKED: usize = 120;
 
-/// Whether a rule is still the one for a fault that is being healed under it. Kind and severity are no part of it: a fault that
-/// gets better or worse meanwhile keeps its ladder.
+/// Whether a rule still applies to a fault that it remediates. Type and severity do not count: a fault that gets better or worse
+/// meanwhile keeps its steps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Applicability<'p> {
-    /// It is.
+    /// The rule still applies.
     Yes,
-    /// One before it is for the fault by now.
+    /// An earlier rule applies to the fault by now.
     Other(&'p Rule),
-    /// Its own `match` is not met any more; why.
+    /// Its own `match` is not met any more, and why.
     No(String),
-    /// Nobody knows whether this one is: it itself, or one before it.
+    /// It is unknown whether this rule applies: the rule itself, or an earlier one.
     Perhaps(&'p Rule, MissingFact),
 }
 
 impl Policy {
-    /// Whether this rule of it is still the one for the fault.
+    /// Whether this rule of the policy still applies to the fault.
     pub fn still_means<'p>(&'p self, rule: &'p Rule, fault: &Fault, around: &MatchContext<'_>) -> Applicability<'p> {
-        // Its own no is a no, whatever is not known of the others.
+        // Its own no is a no, whatever is unknown about the others.
         let own = rule.asks(fault, around);
         if own == Match::No {
             return Applicability::No(why_not(rule, fault, around));
         }
         let before = self.rules.iter().take_while(|other| other.name != rule.name);
         let mut doubt = None;
-        // One that asks for nothing was before it already when it was chosen.
+        // A rule that asks for nothing would have applied already when this rule was chosen.
         for other in before.filter(|other| other.is_restricted()) {
             match other.matches(fault, around) {
                 Match::Yes => return doubt.unwrap_or(Applicability::Other(other)),
@@ -55,8 +55,8 @@ impl Policy {
     }
 }
 
-/// Why no rule of a policy is for a fault, by the one that comes nearest: that names it, and says no by what is asked last. `None` =
-/// no rule names it.
+/// Why no rule of a policy applies to a fault, by the nearest rule: it names the fault, and fails at the last check. `None`: no
+/// rule names the fault.
 pub fn why_none(policy: &Policy, fault: &Fault, around: &MatchContext<'_>) -> Option<String> {
     let near = |rule: &&Rule| {
         let about = PodOfFault::of(fault);
@@ -70,12 +70,12 @@ pub fn why_none(policy: &Policy, fault: &Fault, around: &MatchContext<'_>) -> Op
         }
     };
     let rules = policy.rules.iter().filter(|rule| rule.names(fault));
-    // The first of those that are equally near.
+    // The first of several equally near rules.
     let nearest = rules.rev().max_by_key(near)?;
     Some(format!("rule {} is not for it: {}", nearest.name, why_not(nearest, fault, around)))
 }
 
-/// By which field of its `match` a rule is not for a fault: what it asks for, and what was found.
+/// The field of `match` by which a rule does not apply to a fault: what it asks for, and what was found.
 fn why_not(rule: &Rule, fault: &Fault, around: &MatchContext<'_>) -> String {
     let about = PodOfFault::of(fault);
     if !rule.is_for(fault) {
@@ -146,7 +146,7 @@ fn list<T: AsRef<str>>(all: impl Iterator<Item = T>) -> String {
 }
 
 impl std::fmt::Display for Requirement {
-    /// In the notation of `kubectl get -l`.
+    /// The notation of `kubectl get -l`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let list = |values: &std::collections::BTreeSet<String>| values.iter().cloned().collect::<Vec<_>>().join(",");
         match self {
@@ -161,14 +161,14 @@ impl std::fmt::Display for Requirement {
     }
 }
 
-/// The labels of pods that policies ask for, in order; no more than are ever read.
+/// The pod labels that policies ask for, in order. No more than the controller ever reads.
 pub fn asked_keys<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> BTreeSet<String> {
     let rules = policies.into_iter().flat_map(|policy| &policy.rules);
     let keys: BTreeSet<&str> = rules.flat_map(|rule| rule.matching.keys()).filter(|key| key.len() <= MAX_KEY).collect();
     keys.into_iter().take(MAX_KEYS).map(ToOwned::to_owned).collect()
 }
 
-/// Whether any of them asks something of pods.
+/// Whether any of these policies asks for anything of pods.
 pub fn asks_of_pods<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> bool {
     policies.into_iter().flat_map(|policy| &policy.rules).any(|rule| rule.matching.asks_of_pods())
 }

@@ -1,21 +1,21 @@
-//! Times ahead of the clock: written by a leader or a node whose clock was ahead, or before the clock was set back. Taken as they
-//! are, whoever waits for a while to pass since then would wait out the difference, too.
+//! Times ahead of the clock. A leader or a node wrote them while its clock was ahead, or before the clock was set back.
+//! Unchanged, they would extend every wait since then by the difference.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::Remediation;
 
-/// By how much a time may be ahead and is left as it is: clocks of two leaders differ by that much, each in
-/// step with the API server's (`controller::clock::AGREE`, twice).
+/// How far ahead a time may be without a correction: the clocks of two leaders differ by that much, each in step with the API
+/// server's (`controller::clock::AGREE`, twice).
 const MAY_BE_AHEAD: SignedDuration = SignedDuration::from_mins(1);
 
-/// `at`, or `now` where it is ahead of that by more than a minute.
+/// `at`, or `now` where `at` is ahead of it by more than a minute.
 pub fn not_ahead(at: Timestamp, now: Timestamp) -> Timestamp {
     if at.duration_since(now) > MAY_BE_AHEAD { now } else { at }
 }
 
 impl Remediation {
-    /// The remediation with every time that is ahead of `now` taken [as now](not_ahead), if there is one.
+    /// The remediation with every time that is ahead of `now` set [to now](not_ahead), if there is one.
     #[must_use]
     pub fn with_times_until(&self, now: Timestamp) -> Option<Self> {
         let mut next = self.clone();

@@ -1,4 +1,4 @@
-//! What comes back from an act, written into the record.
+//! Records the result of an action in the remediation.
 
 use jiff::Timestamp;
 
@@ -10,52 +10,52 @@ use crate::moment::since;
 use crate::policy::ActionType;
 use crate::text;
 
-/// What came of an [`Effect::Act`](crate::plan::Effect::Act), as the shell saw it.
+/// The result of an [`Effect::Act`](crate::plan::Effect::Act), as the shell saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActionResult {
-    /// Done by the API server: the node is cordoned by us, the pod's deletion was accepted, people were told.
+    /// The API server has done it: our cordon is on the node, the deletion of the pod was accepted, or people were notified.
     Done {
         /// One sentence.
         message: String,
     },
-    /// One round of it is done, and another is to follow: pods are left.
+    /// One round is done, and pods are left. Another round follows.
     InProgress {
         /// One sentence.
         message: String,
     },
-    /// One round of it has found nothing more to do or to wait for: it is done when another one, a while later, agrees.
+    /// One round has found nothing more to do or to wait for. The action is done when another round, a while later, confirms it.
     Quiet {
         /// One sentence.
         message: String,
     },
-    /// The Job exists, or the order stands in the node's object; the answer comes later.
+    /// The Job exists, or the command is in the node's `NodeCommand`. The answer comes later.
     Started,
-    /// Somebody else had cordoned the node; nothing was touched and nothing is ours to undo.
+    /// Somebody else had cordoned the node. Nothing was changed, and no cleanup is ours.
     AlreadyCordoned,
-    /// Somebody else's taint with our key is on the node; nothing was touched and nothing is ours to undo.
+    /// Somebody else's taint with our key is on the node. Nothing was changed, and no cleanup is ours.
     AlreadyTainted,
-    /// The pod with that uid is gone; nothing was touched.
+    /// The pod with that uid is gone. Nothing was changed.
     Gone {
         /// One sentence.
         message: String,
     },
-    /// The last re-read said no; nothing was touched.
+    /// The preflight refused it. Nothing was changed.
     Refused {
         /// Why.
         reason: OutcomeReason,
         /// One sentence.
         message: String,
     },
-    /// The call failed, and will not be tried again in this attempt. (An error that may pass, such as a
-    /// timeout or a 5xx, is no result: leave the step as it is, the next pass repeats the act.)
+    /// The call failed, and is not repeated in this attempt. (An error that may pass, such as a timeout or a 5xx, is no result:
+    /// leave the step as it is, and the next pass repeats the action.)
     Failed {
         /// One sentence.
         message: String,
     },
 }
 
-/// The remediation after its reserved step was carried out, or a round of one that takes several. An operation that is neither changes
-/// nothing.
+/// The remediation after its reserved step was executed, or one round of a step that takes several. An operation that is neither
+/// changes nothing.
 #[must_use]
 pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionResult, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();
@@ -81,7 +81,7 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
             step.message = text::bounded(&message, MAX_LINE);
         }
         ActionResult::Quiet { message } => {
-            // Two leaders, or one that repeats what it has not written, are one look.
+            // Rounds of two leaders, or of one that repeats what it has not written, count as one check.
             let is_apart = step.continued_at.is_none_or(|last| since(now, last) >= QUIET_APART);
             step.state = StepState::Started;
             step.started_at.get_or_insert(now);
@@ -99,7 +99,7 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
         ActionResult::Done { message } => {
             step.executed_at = Some(now);
             match action {
-                // None of them heals: there is no cure to wait for.
+                // None of these resolves the fault, so there is no resolution to wait for.
                 ActionType::Cordon | ActionType::Taint | ActionType::Drain | ActionType::Notify => {
                     step.finish(StepState::Succeeded, &message, now);
                 }
@@ -131,15 +131,15 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
             step.finish(StepState::Refused, &message, now);
             match action {
                 ActionType::Cordon => next.cleanup.cordoned = false,
-                // Its own with another effect is there already, and still to be taken back.
+                // Its own taint with another effect is on the node, and its cleanup is still pending.
                 ActionType::Taint if reason == OutcomeReason::Protected => {}
                 ActionType::Taint => next.cleanup.tainted = false,
-                // Somebody else's is there: nothing was made for it.
+                // Somebody else's object exists. None was created for this step.
                 ActionType::HandOff if reason == OutcomeReason::Protected => next.cleanup.forget_hand_off(operation_id),
                 _ => {}
             }
         }
-        // A failed cordon or taint stays owed: the call may have reached the API server all the same.
+        // The cleanup of a failed cordon or taint stays pending: the call may have reached the API server all the same.
         ActionResult::Failed { message } => {
             step.reason = Some(OutcomeReason::RequestFailed);
             step.finish(StepState::Failed, &message, now);
@@ -149,7 +149,7 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
     next
 }
 
-/// The remediation after its cordon was removed from the node, or found to be someone else's business.
+/// The remediation after its cordon was removed from the node, or was found not to be ours.
 #[must_use]
 pub fn uncordoned(remediation: &Remediation, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();
@@ -160,7 +160,7 @@ pub fn uncordoned(remediation: &Remediation, now: Timestamp) -> Remediation {
     next
 }
 
-/// The remediation after its taint was taken off the node, or found to be someone else's business.
+/// The remediation after its taint was removed from the node, or was found not to be ours.
 #[must_use]
 pub fn untainted(remediation: &Remediation, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();

@@ -1,6 +1,5 @@
-//! Names of remediations and operations: the same for the same occurrence of a fault, however often it is decided
-//! on. A second decision from a stale cache therefore meets the object of the first one, instead of a second
-//! object.
+//! Names of remediations and operations. They are the same for the same occurrence of a fault, however often it is decided on. So
+//! a second decision from a stale cache meets the object of the first one, instead of creating a second object.
 
 use jiff::Timestamp;
 
@@ -14,7 +13,7 @@ const NODE_PART: usize = 32;
 ///
 /// A DNS-1123 label of at most 50 characters, so that an operation id fits a label value.
 pub fn remediation_name(node: &str, node_uid: &str, fault: &Fault, ordinal: u32) -> String {
-    // A fault of the controller's own is timed anew with each read; its identity is the pod's uid.
+    // A fault that the controller finds gets a new time with each read. The uid of the pod identifies it.
     let occurrence = if fault.kind.is_cluster_fault() { 0 } else { fault.first_seen.as_second() };
     let hash = short_hash(&format!("{node_uid}/{}/{occurrence}", fault.id));
     let plain: String = short_name(node, NODE_PART)
@@ -29,7 +28,7 @@ pub fn remediation_name(node: &str, node_uid: &str, fault: &Fault, ordinal: u32)
 /// Identity of the `attempt`-th attempt (from 1) of the remediation that was opened then.
 ///
 /// The time is part of it: a remediation that was deleted and opened again has its old name, and the node would take its
-/// operations for those that it has done already.
+/// operations for those that it has already executed.
 pub fn operation_id(remediation: &str, started_at: Timestamp, attempt: usize) -> String {
     let hash = short_hash(&started_at.as_millisecond().to_string());
     format!("{}-{}-{attempt}", short_name(remediation, 50), hash.get(..8).unwrap_or(&hash))

@@ -1,4 +1,4 @@
-//! The kubelets of a node, one after another: when each began, how long it was seen, whether it completed its start.
+//! The kubelets of a node, one after another: when each started, how long it was seen, whether it completed its start.
 
 use std::time::Duration;
 
@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::finding::{KubeletStart, Kubelets};
 
-/// The start of a process is reckoned back from two ages: so far apart it may seem to be.
+/// Maximum difference between two computed starts of one process. The start is computed from two ages.
 pub(super) const SAME_START: Duration = Duration::from_secs(2);
-/// Most that are kept in mind: a process may live for milliseconds.
+/// Maximum number of remembered processes. A process may live for milliseconds.
 const MOST: usize = 32;
-/// From then on it is not followed how long one lives: the state would be written anew with every look, for nothing.
+/// Age from which the lifetime of a process is no longer followed. Otherwise every check would write the state again without
+/// need.
 const LONG: Duration = Duration::from_mins(10);
 
 /// The newest kubelets, oldest first.
@@ -18,7 +19,7 @@ const LONG: Duration = Duration::from_mins(10);
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Lives {
     lives: Vec<Life>,
-    /// Whether the newest ran at the last look.
+    /// Whether the newest ran at the last check.
     runs: bool,
 }
 
@@ -26,20 +27,20 @@ pub(super) struct Lives {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Life {
     began: Duration,
-    /// The last moment at which it was seen, up to [`LONG`].
+    /// When it was last seen, up to [`LONG`].
     seen: Duration,
     completed: bool,
 }
 
 impl Lives {
-    /// As saved in this same boot.
+    /// The state as saved in this same boot.
     pub(super) fn restored(mut self, now: Duration) -> Self {
         self.lives.retain(|life| life.began <= life.seen && life.seen <= now);
         self.keep_newest();
         self
     }
 
-    /// Takes in what a look says; one that could not be made changes nothing.
+    /// Records a check. A check that was not possible changes nothing.
     pub(super) fn note(&mut self, kubelet: &KubeletStart, window: Duration) {
         let Some(looked) = kubelet.looked else { return };
         self.runs = kubelet.began.is_some();
@@ -52,14 +53,14 @@ impl Lives {
             }
             None => self.lives.push(Life { began, seen: looked, completed }),
         }
-        // The newest stays in mind for as long as it lives.
+        // The newest is remembered for as long as it lives.
         let newest = self.lives.pop();
         self.lives.retain(|life| life.began.saturating_add(window) >= looked);
         self.lives.extend(newest);
         self.keep_newest();
     }
 
-    /// What diagnosis asks.
+    /// What the diagnosis asks for.
     pub(super) fn lately(&self) -> Kubelets {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let before = self.lives.split_last().map(|(_, before)| before).unwrap_or_default();
@@ -70,7 +71,7 @@ impl Lives {
         }
     }
 
-    /// Whether the process that runs, or ran when somebody could look last, is one that has completed its start.
+    /// Whether the current process, or the one at the last possible check, has completed its start.
     pub(super) fn works_or_hangs(&self) -> bool {
         self.runs && self.lives.last().is_some_and(|life| life.completed)
     }
@@ -91,7 +92,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A look at this second: the kubelet that runs began then; it counts as complete at 20 s.
+    /// A check at this second. `began` is the start of the running kubelet. Its start counts as complete at 20 s.
     fn look(lives: &mut Lives, at: u64, began: Option<u64>) {
         let completed = began.filter(|began| at - began >= 20).map(secs);
         let (looked, began) = (Some(secs(at)), began.map(secs));

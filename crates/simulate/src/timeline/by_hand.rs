@@ -1,4 +1,4 @@
-//! What people start and cancel by hand, as a timeline writes it.
+//! Manual requests and cancellations by people, as a timeline writes them.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use nrh_core::fault::FaultType;
 use nrh_core::policy::ActionType;
 use nrh_core::remediation::{Cancel, ManualRequest};
 
-/// For how long a start by hand waits, and the bounds of that.
+/// How long a manual request waits: default, minimum, maximum.
 const WAITS: (Duration, Duration, Duration) =
     (Duration::from_hours(1), Duration::from_mins(1), Duration::from_hours(24));
 
-/// A person wants a step done.
+/// A person requests a step.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ManualRequestEvent {
     /// Who.
     pub requested_by: String,
-    /// For which kind of fault.
+    /// The type of fault.
     pub fault: FaultType,
     /// Which step.
     pub action: ActionType,
-    /// Of which policy; by default of the one that heals such a fault on the node.
+    /// The policy. Default: the one that remediates such a fault on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// For how long it may wait to begin, 1m to 24h; 1h by default.
+    /// How long it may wait to start, 1m to 24h. Default: 1h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_timeout: Option<Offset>,
     /// Why.
@@ -48,7 +48,7 @@ impl ManualRequestEvent {
         Ok(())
     }
 
-    /// What is wanted by who has seen this generation of the policy.
+    /// The manual request of a person who has seen this generation of the policy.
     pub fn manual(&self, policy_generation: Option<i64>) -> ManualRequest {
         ManualRequest {
             requested_by: self.requested_by.clone(),
@@ -62,7 +62,7 @@ impl ManualRequestEvent {
     }
 }
 
-/// A person ends a remediation.
+/// A person cancels a remediation.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CancelEvent {
@@ -79,7 +79,7 @@ impl CancelEvent {
         Ok(())
     }
 
-    /// The no itself.
+    /// The cancellation itself.
     pub fn cancel(&self) -> Cancel {
         Cancel { cancelled_by: self.cancelled_by.clone(), reason: self.reason.clone() }
     }

@@ -8,38 +8,38 @@ use nrh_core::external_condition::{self, ExternalCondition};
 use nrh_core::snapshot::TriState;
 use nrh_core::text::bounded;
 
-/// A condition of a Node that another tool writes or takes away.
+/// A condition of a Node that another tool writes or removes.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConditionEvent {
     /// Its type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// How it stands from now on: True, False or Unknown. Without it the Node has no such condition any more.
+    /// Its status from now on: True, False or Unknown. Without it, the Node has no such condition any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<TriState>,
-    /// Why, in the tool's word.
+    /// The tool's reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Why, in its sentence.
+    /// The tool's message.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// What ends it, each for itself: Reboot, `HandOff`, or both. It stands as it did before then. By default nothing: what it means
-    /// is for its tool to say.
+    /// What resolves it, each by itself: Reboot, `HandOff`, or both. Then the condition is as it was before. Default: nothing,
+    /// because the tool defines the meaning of the condition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cleared_by: Vec<ClearedBy>,
 }
 
 impl ConditionEvent {
-    /// The condition as it stands then; `None` where the Node has none.
+    /// The condition of this event. `None`: the Node has none.
     pub fn condition(&self) -> Option<ExternalCondition> {
         ExternalCondition::new(&self.kind, self.status?.as_str(), &self.reason, &self.message)
     }
 
-    /// Whether it can be.
+    /// Checks that the event is possible.
     ///
     /// # Errors
-    /// Its type is one that no other tool writes, or it says why without saying how it stands.
+    /// No other tool writes its type, or it has a reason or message without a status.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let kind = bounded(&self.kind, 64);
         let is_foreign = external_condition::can_be_asked_for(&self.kind);

@@ -15,25 +15,25 @@ use nrh_core::text::short_hash;
 /// Most pods of one event on one node.
 const MAX_PODS: u32 = 500;
 
-/// Pods that run on the node from now on, in the place of those that it had under that name.
+/// Pods that run on the node from now on. They replace those that it had with this name.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodsEvent {
-    /// Namespace and name; with `count` what comes before the number.
+    /// Namespace and name. With `count`: the part before the number.
     pub name: String,
-    /// How many: `shop/web` and 2 are shop/web-1 and shop/web-2. None = they are gone.
+    /// How many: `shop/web` and 2 are shop/web-1 and shop/web-2. 0: they are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// How long each takes to end; 30s unless said.
+    /// How long each takes to end. Default: 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takes: Option<Offset>,
-    /// The disruption budget that lets none of them go.
+    /// The disruption budget that allows none of them to be evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<String>,
     /// They have data in an `emptyDir`.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub empty_dir: bool,
-    /// No controller makes them again.
+    /// No controller recreates them.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub bare: bool,
 }
@@ -43,10 +43,10 @@ impl PodsEvent {
         self.name.split_once('/').unwrap_or(("default", &self.name))
     }
 
-    /// Whether it can be.
+    /// Checks that the event is possible.
     ///
     /// # Errors
-    /// The name is none, or there are too many.
+    /// The name is invalid, or there are too many pods.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let shown = bounded(&self.name, 64);
         ensure!(self.name.split('/').count() == 2, "pods: expected namespace/name, found {shown:?}");
@@ -54,7 +54,7 @@ impl PodsEvent {
         Ok(())
     }
 
-    /// The pods as they are on this node.
+    /// The pods on this node.
     pub(crate) fn pods(&self, node: &str) -> Vec<Workload> {
         let (namespace, name) = self.place();
         let names = match self.count {
@@ -74,7 +74,7 @@ impl PodsEvent {
         names.iter().map(pod).collect()
     }
 
-    /// Puts them onto the node, and says so. Those of that name that are on their way out already go on so.
+    /// Puts the pods on the node, and reports it. Terminating pods with that name continue to terminate.
     pub(crate) fn happen(&self, node: &str, workloads: &mut Vec<Workload>) -> String {
         let made = self.pods(node);
         let (namespace, name) = self.place();
@@ -95,7 +95,7 @@ impl PodsEvent {
     }
 }
 
-/// Uid of a pod of the node.
+/// Uid of a pod on the node.
 pub(crate) fn uid(node: &str, namespace: &str, name: &str, life: usize) -> String {
     format!("uid-{}", short_hash(&format!("{node}/{namespace}/{name}/{life}")))
 }

@@ -1,4 +1,4 @@
-//! Nodes of the small cluster that boot anew.
+//! Reboots of nodes in the small cluster.
 
 use std::time::Duration;
 
@@ -11,63 +11,63 @@ use nrh_core::command::ActionCommand;
 use nrh_core::moment::since;
 use nrh_core::snapshot::TriState;
 
-/// Ticks that a machine takes to boot.
+/// Ticks that a reboot takes.
 const TICKS: u32 = 12;
-/// After which time kured has seen a mark, got its lock and drained the node.
+/// Time after which kured has seen the request, taken its lock and drained the node.
 const DRAINED: Duration = Duration::from_mins(2);
 
-/// How kured stands on a node.
+/// How kured behaves on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Kured {
-    /// It reboots a marked node within minutes.
+    /// It reboots a node that requests it within minutes.
     #[default]
     Works,
-    /// It waits for its window or its lock, or there is none.
+    /// It waits for its window or its lock, or there is no kured.
     Waits,
 }
 
-/// A mark for a reboot by kured.
+/// A request for a reboot by kured.
 #[derive(Clone, Debug)]
 pub struct Marked {
     /// The operation that made it.
     pub operation_id: String,
-    /// When.
+    /// When it was made.
     pub at: Timestamp,
-    /// For how long it stands by itself.
+    /// How long it lasts without a removal.
     pub stands_for: Duration,
 }
 
-/// How a node boots anew.
+/// The reboots of a node.
 #[derive(Clone, Debug, Default)]
 pub struct Boots {
-    /// How often it did.
+    /// Number of reboots.
     pub count: u32,
-    /// Ticks until it is back, while it boots.
+    /// Ticks until the node is back, while it boots.
     pub away: Option<u32>,
-    /// Whether nothing comes of it when it is told to.
+    /// Whether a requested reboot has no effect.
     pub fails: bool,
-    /// How kured stands on it.
+    /// How kured behaves on it.
     pub kured: Kured,
-    /// The mark for it, while it stands.
+    /// The current request for a reboot by kured.
     pub marked: Option<Marked>,
-    /// Whether kured has cordoned the node, and uncordons it.
+    /// Whether kured has cordoned the node and will uncordon it.
     pub is_cordoned: bool,
 }
 
 impl WorldNode {
-    /// It goes down, where anything comes of that.
+    /// Starts a reboot, unless reboots have no effect.
     pub(super) fn begin_boot(&mut self) {
         self.boots.away = (!self.boots.fails).then_some(TICKS);
     }
 
-    /// Its agent leaves the mark.
+    /// The node executor leaves the reboot request.
     pub(super) fn mark(&mut self, order: &ActionCommand, now: Timestamp) {
         let seconds = order.reboot_marker.as_ref().map_or(0, |mark| mark.expires_after_seconds);
         let stands_for = Duration::from_secs(seconds.into());
         self.boots.marked = Some(Marked { operation_id: order.operation_id.clone(), at: now, stands_for });
     }
 
-    /// The agent takes away a mark that nobody wants any more; kured reboots the node for one that stands.
+    /// The node executor removes a request that is not wanted any more. Kured reboots the node for a current one.
     pub(super) fn tend_mark(&mut self, now: Timestamp) {
         let Some(mark) = &self.boots.marked else { return };
         let is_ordered = self.order.as_ref().is_some_and(|order| order.operation_id == mark.operation_id);
@@ -75,7 +75,7 @@ impl WorldNode {
         if self.probe_runs && (!is_ordered || age > mark.stands_for) {
             self.boots.marked = None;
         } else if self.boots.kured == Kured::Works && age >= DRAINED && self.boots.away.is_none() {
-            // It opens again what it has cordoned itself.
+            // Kured uncordons only what it has cordoned itself.
             self.boots.is_cordoned = !self.view.unschedulable;
             self.view.unschedulable = true;
             self.boots.marked = None;
@@ -83,7 +83,7 @@ impl WorldNode {
         }
     }
 
-    /// The boot that it is in, as its kubelet and its probe tell it.
+    /// Sets the current boot id in the Node and in the heartbeat.
     pub(super) fn tell_boot(&mut self) {
         let boot = format!("boot-{}", self.boots.count);
         if let Some(heartbeat) = &mut self.report.heartbeat {
@@ -92,7 +92,8 @@ impl WorldNode {
         self.view.boot_id = Some(boot);
     }
 
-    /// Time passes for a machine that boots: what `/run` held is lost, and what a boot ends is gone. Whether it is away.
+    /// Lets time pass for a booting machine: the content of `/run` is lost, and faults that a reboot resolves are gone. Returns
+    /// whether the machine is still away.
     pub(super) fn boot(&mut self) -> bool {
         let Some(left) = self.boots.away else { return false };
         self.view.ready = TriState::Unknown;

@@ -1,4 +1,4 @@
-//! What a person does in the world of a timeline: to start a step by hand, to cancel.
+//! What a person does in the world of a timeline: manual requests and cancellations.
 
 use super::World;
 use nrh_core::manual::OpenManualRequest;
@@ -6,7 +6,7 @@ use nrh_core::policy::Mode;
 use nrh_core::remediation::{Cancel, ManualRequest};
 
 impl World {
-    /// A person writes a start by hand, for the machine that has the node's name now.
+    /// A person makes a manual request for the machine that currently has the node's name.
     pub fn ask(&mut self, name: &str, node: &str, policy: &str, manual: ManualRequest) {
         self.version += 1;
         let open = OpenManualRequest {
@@ -25,7 +25,7 @@ impl World {
         self.manual_requests.insert(name.to_owned(), open);
     }
 
-    /// A person cancels what is under way on the node, or waits to begin: its name.
+    /// A person cancels the remediation or the waiting manual request of the node. Returns its name.
     pub fn cancel(&mut self, node: &str, cancel: &Cancel) -> Option<String> {
         self.version += 1;
         let version = self.version.to_string();

@@ -1,4 +1,4 @@
-//! What other tools write on the Nodes of the small cluster, and what ends it.
+//! What other tools write on the Nodes of the small cluster, and what resolves it.
 
 use std::collections::BTreeSet;
 
@@ -6,24 +6,24 @@ use super::WorldNode;
 use crate::cleared_by::ClearedBy;
 use nrh_core::external_condition::{self, ExternalCondition};
 
-/// A condition that an act ends: its tool writes then what it wrote before.
+/// A condition that an action resolves. Its tool then writes what it wrote before.
 #[derive(Clone, Debug)]
 pub struct Curable {
     kind: String,
     cleared_by: BTreeSet<ClearedBy>,
-    /// As it stood before; `None` = the Node had none of this type.
+    /// The condition before. `None`: the Node had none of this type.
     before: Option<ExternalCondition>,
 }
 
 impl WorldNode {
-    /// Another tool writes a condition on the Node in place of the one of that type, or takes it away.
+    /// Another tool writes a condition on the Node in place of the one with that type, or removes it.
     pub fn set_condition(&mut self, kind: &str, condition: Option<ExternalCondition>) {
         self.curable.retain(|curable| curable.kind != kind);
         let others = self.view.conditions.iter().filter(|other| other.kind != kind).cloned();
         self.view.conditions = external_condition::sorted(others.chain(condition));
     }
 
-    /// The same of one that each of these ends. Where one of them stands already, what was before that comes back.
+    /// The same for a condition that each of these resolves. Where one exists already, the state before that one comes back.
     pub fn set_curable_condition(
         &mut self,
         kind: &str,
@@ -39,7 +39,7 @@ impl WorldNode {
         }
     }
 
-    /// Everything goes that this ends: faults, and conditions of the Node.
+    /// Removes everything that this resolves: faults, and conditions of the Node.
     pub(crate) fn end_all(&mut self, by: ClearedBy) {
         self.sick.retain(|sick| !sick.cleared_by.contains(&by));
         let ended: Vec<Curable> = self.curable.extract_if(.., |curable| curable.cleared_by.contains(&by)).collect();

@@ -1,11 +1,11 @@
-//! The marks that remediations put on a node of a timeline, and take back: cordons and taints.
+//! The cordons and taints that remediations set on a node of a timeline, and remove, with their owner annotations.
 
 use super::{World, WorldNode};
 use nrh_core::command::OutcomeReason;
 use nrh_core::remediation::ActionResult;
 use nrh_core::taint::{KeyedTaint, TAINT_KEY, TaintEffect, TaintMark, TaintState};
 
-/// Cordons the node, unless somebody else has. `is_left` = an earlier remediation has left it cordoned to this one.
+/// Cordons the node, unless somebody else has. `is_left`: an earlier remediation has left its cordon to this one.
 pub(super) fn cordon(node: &mut WorldNode, remediation: &str, is_left: bool) -> ActionResult {
     let is_mine = is_left || node.view.cordoned_by.as_deref() == Some(remediation);
     if node.view.unschedulable && !is_mine {
@@ -15,7 +15,7 @@ pub(super) fn cordon(node: &mut WorldNode, remediation: &str, is_left: bool) -> 
     ActionResult::Done { message: "done".to_owned() }
 }
 
-/// Taints the node, unless somebody else has; none = not now, the mark of another remediation goes first.
+/// Taints the node, unless somebody else has. None: not now, because the annotation of another remediation must be removed first.
 pub(super) fn taint(node: &mut WorldNode, remediation: &str, effect: TaintEffect) -> Option<ActionResult> {
     let view = &mut node.view;
     match TaintState::of(&view.taints, view.tainted_by.as_ref(), remediation, effect) {
@@ -36,7 +36,7 @@ pub(super) fn taint(node: &mut WorldNode, remediation: &str, effect: TaintEffect
     Some(ActionResult::Done { message: "done".to_owned() })
 }
 
-/// Somebody else puts a taint with our key on the node, or takes all with our key off; says so.
+/// Somebody else sets a taint with our key on the node, or removes all with our key. Returns the message.
 pub fn tainted_by_others(node: &mut WorldNode, tainted: bool) -> String {
     let theirs = KeyedTaint::plain(TaintEffect::NoSchedule);
     if tainted {
@@ -54,7 +54,7 @@ impl World {
         if let Some(node) = self.nodes.get_mut(node)
             && node.view.cordoned_by.as_deref() == Some(remediation)
         {
-            // On another machine of that name: whose the cordon is nobody knows.
+            // This is another machine with that name, so the owner of the cordon is unknown.
             if uid.is_some_and(|uid| uid != node.view.uid) {
                 node.view.cordoned_by = None;
                 self.log.push((node.view.uid.clone(), "mark off".into()));

@@ -1,4 +1,4 @@
-//! What the probe of a node in the small cluster tells.
+//! What the probe of a node in the small cluster reports.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use nrh_core::restart_safety::by_faults;
 use nrh_core::snapshot::{ReportedFault, RestartView, TriState};
 
 impl WorldNode {
-    /// The probe reports what is so.
+    /// The probe reports the current state.
     pub fn send(&mut self) {
         if let Some(heartbeat) = &mut self.report.heartbeat {
             heartbeat.arrived = Duration::ZERO;
@@ -20,13 +20,13 @@ impl WorldNode {
         self.report.restart = self.restart();
     }
 
-    /// What the probe would say of a restart, by the faults alone.
+    /// What the probe would report about a restart, by the faults alone.
     fn restart(&self) -> RestartView {
         let faults = || self.sick.iter().map(|sick| &sick.fault);
         let forbids = |fault: &&Fault| by_faults([*fault]) != (TriState::True, TriState::True);
         let named: Vec<&str> = faults().filter(forbids).map(|fault| fault.kind.as_str()).collect();
         let (kubelet, runtime) = by_faults(faults());
-        // As long as the oldest fault: which of them forbids it is not told apart.
+        // The duration of the oldest fault: the probe does not distinguish which fault forbids the restart.
         let oldest = faults().map(|fault| fault.duration_seconds).max().filter(|_| !named.is_empty());
         RestartView {
             kubelet,

@@ -1,4 +1,4 @@
-//! Cordons taken back, and what people are told where the API server refuses to have a mark of ours taken off a node.
+//! Removal of cordons, and the report to people when the API server refuses to remove an owner annotation from a node.
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -16,14 +16,14 @@ use crate::controller::events::Kind;
 use crate::core::remediation::{self, Remediation};
 use crate::core::text::bounded as cut;
 
-/// How the message of a remediation goes on as long as the API server refuses to have put back what it did to its node.
+/// Suffix of a remediation's message while the API server refuses the cleanup of its node.
 const REFUSED: &str = "; not cleaned up: ";
-/// Most that is kept of the message before that: the rest is for the refusal.
+/// Maximum length that is kept of the message before the suffix. The rest is for the refusal.
 const KEPT: usize = 320;
-/// Managers of fields that are nobody: what the API server writes for the oldest of more than ten, and for what was there before any
-/// (`k8s.io/apimachinery`, `managedfields/internal`).
+/// Field managers that name nobody: what the API server writes for the oldest of more than ten managers, and for changes before
+/// the first apply (`k8s.io/apimachinery`, `managedfields/internal`).
 const NO_NAMES: [&str; 3] = ["", "ancient-changes", "before-first-apply"];
-/// Most that is told of a manager's name, which is its client's own word.
+/// Maximum length that is repeated of a manager's name, which its client chooses.
 const MAX_OWNER: usize = 64;
 
 /// What a remediation has put on its node.
@@ -49,18 +49,19 @@ impl Mark {
     }
 }
 
-/// How a remediation lets go of a node's cordon.
+/// How a remediation releases a node's cordon.
 #[derive(Debug)]
 struct Release {
     patch: Value,
-    /// Whether people are told on the Node, and as what.
+    /// Whether an Event on the Node notifies people, and its kind.
     told: Option<Kind>,
-    /// What it does, in words.
+    /// The effect in words.
     what: String,
 }
 
 impl Applier {
-    /// Removes the cordon, where the mark is still this remediation's. On another machine of that name the mark goes alone.
+    /// Removes the cordon, if the owner annotation still names this remediation. On another machine of that name it removes the
+    /// annotation only.
     pub(in crate::controller::apply) async fn uncordon(
         &self,
         name: &str,
@@ -69,7 +70,7 @@ impl Applier {
     ) -> Result<(), ApplyError> {
         let found = self.node_now(node).await?;
         let blocked = self.cache.lock().snapshot.remediations.get(name).cloned();
-        // The watch that shows remediations may be further behind than anybody knows.
+        // The watch of remediations may be further behind than the controller knows.
         if blocked.is_none() && !self.is_gone(name).await {
             return Err(ApplyError::NotNow(format!(
                 "remediation {name}, whose cordon seemed to be left over, is there"
@@ -90,13 +91,14 @@ impl Applier {
         }
         let Some(blocked) = blocked else { return Ok(()) };
         let next = remediation::uncordoned(&plain(&blocked), self.clock.now());
-        // One that owes nothing any more stays as it is: it is about another machine, or was over when its mark came back.
+        // A remediation without a pending cleanup stays as it is. It is about another machine, or was finished when its
+        // annotation came back.
         if next == blocked { Ok(()) } else { self.write_remediation(&next).await }
     }
 
-    /// Tells people that the API server refuses to have a mark taken off a node: once, by an event and in the remediation that owes it, and
-    /// with each try (which the recorder folds into one event) where there is none any more. Everything else that keeps a call from being
-    /// answered passes by itself.
+    /// Notifies people that the API server refuses the removal of an owner annotation. If the remediation with the pending
+    /// cleanup exists, it does so once, by an Event and in the remediation. If it no longer exists, it does so with each try,
+    /// which the recorder folds into one Event. Every other cause of an unanswered call passes by itself.
     pub(in crate::controller::apply) async fn not_put_back(
         &self,
         node: &Node,
@@ -110,7 +112,7 @@ impl Applier {
         }
         let why = error.line();
         if let Some(remediation) = blocked {
-            // It says so already, and so did an event.
+            // The remediation already says so, and an Event did.
             let Some(next) = noted(remediation, mark, &why) else { return error.into() };
             if let Err(unwritten) = self.write_remediation(&next).await {
                 tracing::warn!(
@@ -131,12 +133,12 @@ impl Applier {
     }
 }
 
-/// Whether this is another machine than the one that the remediation is about.
+/// Whether this is a different machine from the one that the remediation is about.
 fn is_another(node: &Node, remediation: &Remediation) -> bool {
     node.uid().as_deref() != Some(remediation.node_uid.as_str())
 }
 
-/// How the remediation lets go of the cordon that carries its name.
+/// How the remediation releases the cordon that carries its name.
 fn release(node: &Node, blocked: Option<&Remediation>, successor: Option<&str>) -> Release {
     let is_closed = nodes::view(node).unschedulable;
     if blocked.is_some_and(|remediation| is_another(node, remediation)) {
@@ -158,8 +160,9 @@ fn release(node: &Node, blocked: Option<&Remediation>, successor: Option<&str>) 
     Release { patch, told: Some(Kind::Uncordoned), what }
 }
 
-/// A mark says nothing of who has cordoned the node: a tool may have saved it and put it on the next machine of that name, and a person
-/// may have opened the node and cordoned it again while nobody here looked.
+/// Removes the owner annotation only, because it does not prove who cordoned the node. A tool may have saved the annotation and
+/// put it on the next machine of that name. A person may have uncordoned the node and cordoned it again while the controller did
+/// not watch.
 fn mark_alone(node: &Node, is_closed: bool, why: &str, by: &str) -> Release {
     let patch = json!({"metadata": without_mark(node)});
     let what = format!("the mark of our cordon is off the node, {why}");
@@ -171,8 +174,8 @@ fn mark_alone(node: &Node, is_closed: bool, why: &str, by: &str) -> Release {
     Release { patch, told: Some(Kind::ActionNotExecuted), what }
 }
 
-/// Who else than this controller has made the node unschedulable, by its managed fields: whoever changes a field last has it. Where
-/// they name nobody, or only what the API server writes in place of older names, the mark alone counts.
+/// Who other than this controller has made the node unschedulable, by its managed fields: the last client that changes a field
+/// owns it. If they name nobody, or only what the API server writes in place of older names, the annotation alone counts.
 fn others_cordon(node: &Node) -> Option<String> {
     let has_it = |entry: &&ManagedFieldsEntry| {
         let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
@@ -188,8 +191,8 @@ fn without_mark(node: &Node) -> Value {
     json!({"resourceVersion": node.resource_version(), "annotations": {CORDON_ANNOTATION: null}})
 }
 
-/// The write that ends our part in a node's cordon, and what it does, in words. A node that somebody has begun to take out
-/// of service meanwhile stays unschedulable: whoever did that found it cordoned and had no need to do so again.
+/// The write that ends this controller's part in a node's cordon, and its effect in words. If somebody else has begun to take the
+/// node out of service meanwhile, it stays unschedulable. They found it cordoned and had no need to cordon it again.
 fn put_back(node: &Node) -> (Value, String) {
     let metadata = without_mark(node);
     if let Some(mark) = nodes::maintained(node).first() {
@@ -200,8 +203,8 @@ fn put_back(node: &Node) -> (Value, String) {
     (patch, "the node is schedulable again".to_owned())
 }
 
-/// The remediation that says that its mark cannot be taken off; none where it says so already: no sentence of the API server's, which may
-/// be another one each time, is written again and again.
+/// The remediation with the note that its owner annotation cannot be removed; `None` if it already says so. The API server's
+/// sentence may differ each time, and must not be written again and again.
 fn noted(remediation: &Remediation, mark: Mark, why: &str) -> Option<Remediation> {
     let note = format!("{REFUSED}its {}", mark.name());
     if remediation.message.contains(&note) {
@@ -212,12 +215,12 @@ fn noted(remediation: &Remediation, mark: Mark, why: &str) -> Option<Remediation
     Some(next)
 }
 
-/// The remediation without that.
+/// The remediation without that note.
 pub(in crate::controller::apply) fn plain(remediation: &Remediation) -> Remediation {
     Remediation { message: message(remediation).to_owned(), ..remediation.clone() }
 }
 
-/// What the remediation says of itself, without that.
+/// The remediation's own message, without that note.
 fn message(remediation: &Remediation) -> &str {
     remediation.message.split_once(REFUSED).map_or(remediation.message.as_str(), |(plain, _)| plain)
 }
@@ -266,7 +269,7 @@ mod tests {
         assert!(of_closed.what.ends_with("kubectl uncordon w1 opens it"), "{}", of_closed.what);
         let of_open = release(&open, Some(&of("n0")), None);
         assert_eq!((of_open.patch, of_open.told), (mark_off, Some(Kind::Uncordoned)));
-        // On its own one, and where nobody knows any more which that was, the cordon goes with it.
+        // On its own machine, and if nobody knows which machine that was, the cordon is removed together with the annotation.
         for blocked in [Some(of("n1")), None] {
             assert_eq!(release(&closed, blocked.as_ref(), None).patch["spec"], json!({"unschedulable": null}));
             let left = release(&closed, blocked.as_ref(), Some("successor"));

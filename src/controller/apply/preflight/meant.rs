@@ -1,7 +1,7 @@
-//! Whether the rule of a step is still the one for its fault, by what pod, node and policy are like now.
+//! Checks whether the rule of a step still applies to its fault, by the current pod, node and policy.
 //!
-//! The engine has asked the same of the cache ([`Policy::still_means`]). A label that was taken away, a kubelet that was updated or
-//! a rule that was put before this one since then must not be acted against; what nobody knows is no yes.
+//! The engine has checked the same with the cache ([`Policy::still_means`]). Since then somebody may have removed a label,
+//! updated a kubelet or put a rule before this one. The controller must not act against that. An unknown fact is no agreement.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +16,17 @@ use crate::core::policy::{Applicability, asked_keys};
 use crate::core::remediation::{RemediationFault, StepRecord};
 use crate::core::snapshot::NodeView;
 
-/// The pod of a fault, as it was read for the last look.
+/// The pod of a fault, as the preflight read it.
 #[derive(Debug)]
 pub(super) enum LivePod {
-    /// The API has it.
+    /// The API server has the pod.
     There(PodRef, Box<Pod>),
-    /// The API has it no more; what it was like when the controller saw it last.
+    /// The API server no longer has the pod. The second value is what the controller saw of it last.
     Gone(PodRef, PodSeen),
 }
 
 impl LivePod {
-    /// What the policies ask of it.
+    /// The properties of the pod that the policies select by.
     fn seen(self, policies: &[&Policy]) -> (PodRef, PodSeen) {
         match self {
             Self::There(named, pod) => {
@@ -38,11 +38,11 @@ impl LivePod {
     }
 }
 
-/// What the question is about.
+/// The objects that the question is about.
 pub(super) struct Question<'a> {
     /// The fault as the remediation has it.
     pub fault: &'a RemediationFault,
-    /// The step that is to be taken.
+    /// The step that is about to be executed.
     pub step: &'a StepRecord,
     /// The node, read now.
     pub view: &'a NodeView,
@@ -54,7 +54,8 @@ pub(super) struct Question<'a> {
     pub others: &'a [Policy],
 }
 
-/// Whether the act is still meant; if not, which rule says so and what was found. That nobody knows keeps nobody from being told.
+/// Checks that the policy still intends the action. If not: which rule says so and what was found. An unknown fact does not keep
+/// the controller from notifying people.
 pub(super) fn still_meant(of: &Question<'_>, pod: Option<LivePod>) -> Result<(), String> {
     let Some(rule) = of.policy.rule(&of.fault.rule) else { return Ok(()) };
     let fault = as_it_shows(of);
@@ -100,8 +101,8 @@ pub(super) fn still_meant(of: &Question<'_>, pod: Option<LivePod>) -> Result<(),
     }
 }
 
-/// The fault as the report has it now. One that the controller finds itself, and has not written there, is taken for the worst:
-/// more rules are for it then, and any of them may say no.
+/// The fault as the report has it now. A fault that the controller finds itself, and has not written there, counts as the most
+/// severe. Then more rules apply to it, and any of them may refuse.
 fn as_it_shows(of: &Question<'_>) -> Fault {
     let status = of.report.status.iter();
     let mut reported = status.flat_map(|status| status.faults.iter().chain(&status.cluster_faults));
@@ -191,7 +192,7 @@ mod tests {
             with(asks.clone(), pod(&json!({"app": "db"}))),
             no("match.podSelector asks for app notin (db), and pod d/a has app=db, as it was read")
         );
-        // Not read: what is not known is not absent.
+        // The pod was not read. An unknown property is not absent.
         assert!(with(asks, Value::Null).unwrap_err().contains("rule r of policy p applies"));
         let runtimes = |versions: &str| json!({"runtimes": [{"name": "containerd", "versions": versions}]});
         assert_eq!(with(runtimes("<2"), Value::Null), Ok(()));
@@ -221,7 +222,7 @@ mod tests {
         let other = format!("{WHAT}it is for rule databases by now, which goes before rule r");
         assert_eq!(with(&pod(&json!({"app": "db"}))), Err(other));
         assert!(with(&Value::Null).unwrap_err().contains("rule databases of policy p applies"));
-        // One for worse faults, and one behind it, are no matter.
+        // A rule for more severe faults, and a rule behind this one, do not matter.
         let mut worse = db.clone();
         worse["minSeverity"] = json!("Critical");
         for rules in [
@@ -230,7 +231,7 @@ mod tests {
         ] {
             assert_eq!(verdict(all(&rules, &pod(&json!({"app": "db"})), |_| {})), Ok(()));
         }
-        // People are told whatever nobody knows.
+        // People are notified despite unknown facts.
         let tells = |v: &mut Value| {
             v["policy"]["spec"]["rules"][1]["steps"][0] = json!({"action": "Notify"});
             let step = &mut v["remediation"]["status"]["attempts"][0];
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(with(&object, &web), Ok(()));
         assert_eq!(with(&object, &db), Err(format!("{WHAT}it is for rule dbs of policy first by now")));
         assert!(with(&object, &Value::Null).unwrap_err().contains("rule dbs of policy first applies"));
-        // Neither a dry run, nor one behind it, nor one for other nodes.
+        // A dry run, a policy behind this one, and a policy for other nodes do not matter.
         for (key, value) in [
             ("mode", json!("DryRun")),
             ("priority", json!(-1)),

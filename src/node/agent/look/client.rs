@@ -1,4 +1,4 @@
-//! The second look at a client of the low-level runtime (`runc create` and its kin).
+//! The preflight for a client of the low-level runtime (`runc create` and similar).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,13 @@ use crate::node::docker::Docker;
 use crate::node::proc;
 use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof};
 
-/// How long the executor watches a client that is young for a hung one.
+/// How long the executor watches a client that is younger than a hung one.
 const WATCHED: Duration = Duration::from_secs(5);
 
 impl Looker {
-    /// It is as old as a hung one or makes no progress, and works for the kubelet: it was called, by a wrapper or without one, by the shim of the ordered
-    /// sandbox, or one of Docker's for a container of the ordered pod.
+    /// Checks that the client is as old as a hung one or makes no progress, and that it works for the kubelet. Its
+    /// caller, directly or through a wrapper, must be the shim of the command's sandbox, or a shim of Docker for a
+    /// container of the command's pod.
     pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
         let still = self.thresholds.bound(&STILL).saturating_add(self.thresholds.confirm(&CONFIRM).grace_period);
         self.as_old_as(held, still.min(self.thresholds.bound(&AGE))).await?;
@@ -27,7 +28,7 @@ impl Looker {
             self.makes_no_progress(held).await?;
         }
         let (pid, parent) = (held.process.pid, held.process.parent);
-        // The first process of a container may still be named as the client that has made it.
+        // The first process of a container can still have the name of the client that created it.
         let (read, id) = (Arc::clone(held), target.container_id.clone().unwrap_or_default());
         let inside = self.reader.run(self.bounds.processes, move || read.is_inside(&id)).await?;
         let inside = inside.map_err(|error| Refusal::cannot_look(format!("the groups of process {pid}: {error}")))?;
@@ -59,7 +60,7 @@ impl Looker {
         }
     }
 
-    /// It makes no progress while the executor watches.
+    /// Checks that the client makes no progress while the executor watches.
     async fn makes_no_progress(&self, held: &Arc<Held>) -> Result<(), Refusal> {
         let before = self.progress(held).await?;
         tokio::time::sleep(WATCHED).await;
@@ -85,7 +86,7 @@ impl Looker {
         progress.map_err(|error| Refusal::cannot_look(format!("cannot watch client {pid}: {error}")))
     }
 
-    /// What a process is proven to be, now; of a wrapper around an OCI runtime, what has called it.
+    /// Returns the current proof of a process; for a wrapper around an OCI runtime, the proof of its caller.
     async fn caller(&self, pid: i32) -> Result<Option<Proof>, Refusal> {
         let prover = self.prover.clone();
         let prove = move || -> std::io::Result<Option<Proof>> {

@@ -1,4 +1,5 @@
-//! The second look where Docker is the runtime: a container is released on Docker's own word, and nothing is removed.
+//! The preflight where Docker is the runtime: Docker's own answer decides about the release of a container, and nothing
+//! is removed.
 
 use super::{Looker, asked, recovered, same_object};
 use crate::core::command::{OutcomeReason, Signal};
@@ -15,21 +16,22 @@ use crate::node::proc::role::Proof;
 use crate::node::runtime::Client;
 use std::sync::Arc;
 
-/// Why no leftover is removed where Docker is the runtime.
+/// Why no leftover is removed if Docker is the runtime.
 pub(super) fn removes_nothing() -> Refusal {
     let message = "the runtime of this node is Docker: this version removes no orphan there, since it cannot distinguish them from containers that people have started";
     Refusal::new(OutcomeReason::Protected, message)
 }
 
 impl Looker {
-    /// Nothing is removed where Docker is the runtime.
+    /// Refuses a removal if Docker is the runtime.
     pub(super) async fn not_docker(&self, cri: &Cri) -> Result<(), Refusal> {
         let seen = cri.version(self.bounds.call).await.map_err(|error| asked("its version", &error))?;
         if RuntimeKind::of(&seen.name) == RuntimeKind::Docker { Err(removes_nothing()) } else { Ok(()) }
     }
 
-    /// The runtime is Docker, the shim's container is a running one of the kubelet's and of the ordered pod; and the shim
-    /// is stopped (enough to resume it) or deaf, or Docker does not answer for that container while it does for others.
+    /// Checks that the runtime is Docker, and that the shim's container is a running container of the kubelet's, in the
+    /// pod of the command. The shim must be stopped (sufficient to resume it) or unresponsive, or Docker must not
+    /// answer for that container while it answers for others.
     pub(super) async fn docker_container_still_hung(
         &self,
         target: &Target,
@@ -48,7 +50,8 @@ impl Looker {
         let state = self.state(held).await?;
         match (signal, state) {
             (Signal::Cont, Some('T')) => return Ok(()),
-            // A copy out of a container holds Docker's lock of it for as long as it takes: its shim is well then.
+            // Copying out of a container holds Docker's lock on it for the whole time of the copy, while its shim is
+            // healthy.
             (Signal::Kill, Some('T' | 'D')) => {}
             (Signal::Kill, _) if self.shim_gives_no_answer(id).await => return Ok(()),
             (Signal::Kill, _) => {
@@ -60,7 +63,7 @@ impl Looker {
             _ => {}
         }
         match docker.inspect(id, self.bounds.inspect).await {
-            // Its silence says nothing of the container while Docker answers nobody.
+            // Silence about one container proves nothing while Docker answers no query.
             Err(CriError::Deadline(_)) => {
                 docker.answers(self.bounds.call).await.map_err(|error| asked("any container", &error))
             }
@@ -69,7 +72,7 @@ impl Looker {
         }
     }
 
-    /// The containerd behind Docker has asked the shim in vain.
+    /// Whether the containerd behind Docker has queried the shim without an answer.
     async fn shim_gives_no_answer(&self, id: &str) -> bool {
         match Tasks::of_docker(&self.docker).await {
             Some(tasks) => matches!(ask(&tasks, id, self.bounds.task).await, Ok(TaskAnswer::NoAnswer)),
@@ -90,7 +93,8 @@ impl Looker {
         Err(Refusal::new(OutcomeReason::TargetChanged, bounded(&message, 256)))
     }
 
-    /// Docker lists it with the labels of the ordered pod; how it lists it. A list waits for no container.
+    /// Checks that Docker lists the container with the labels of the command's pod; returns the listed state. A list
+    /// does not wait for any container.
     pub(super) async fn of_the_ordered_pod(
         &self,
         docker: &Docker,

@@ -1,4 +1,4 @@
-//! The second look at a shim that serves nothing any more.
+//! The preflight for a shim that serves no container any more.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::node::proc::role::Proof;
 use crate::node::runtime::Client;
 
 impl Looker {
-    /// No ready sandbox and no container that may run has its id, and nothing lives below it.
+    /// Checks that no ready sandbox and no container that can be running has its id, and that it has no living child.
     pub(super) async fn shim_still_leaked(&self, held: &Arc<Held>) -> Result<(), Refusal> {
         let id = of_the_kubelets(held)?;
         let cri = self.runtime().await?;
@@ -34,7 +34,8 @@ impl Looker {
         self.shim_is_useless(held, id).await
     }
 
-    /// It is stopped; or it is older than any start of a sandbox, and containerd knows no task of it.
+    /// Checks that the shim is stopped, or that it is older than any start of a sandbox and containerd knows no task of
+    /// it.
     async fn shim_is_useless(&self, held: &Arc<Held>, id: &str) -> Result<(), Refusal> {
         if self.state(held).await? == Some('T') {
             return Ok(());
@@ -58,7 +59,7 @@ impl Looker {
         }
     }
 
-    /// Its parent is process 1, and nothing lives below it.
+    /// Checks that its parent is process 1, and that it has no living child.
     pub(super) async fn shim_is_alone(&self, pid: i32) -> Result<(), Refusal> {
         let root = self.prover.root().to_owned();
         let table = self.reader.run(self.bounds.processes, move || proc::table(&root)).await?;
@@ -77,8 +78,8 @@ impl Looker {
     }
 }
 
-/// The id that a shim serves, where it is one of the kubelet's: of Docker's nothing is removed, whatever the runtime that
-/// was asked calls itself.
+/// Returns the id that a shim serves, if the shim is one of the kubelet's. Nothing of Docker's is removed, whatever
+/// name the queried runtime reports.
 pub(super) fn of_the_kubelets(held: &Held) -> Result<&str, Refusal> {
     let Proof::Shim { id, .. } = &held.proof else {
         return Err(Refusal::cannot_look("the process is no shim"));

@@ -1,5 +1,5 @@
-//! The second look before the machine is booted anew, by the login manager or by another tool: it is still as sick as was said, nobody has taken the daemon out of service that
-//! it is for, and nobody holds the reboot up.
+//! The preflight of a reboot, by the login manager or by another tool: the fault still exists, nobody has taken its
+//! daemon out of service, and no inhibitor blocks the reboot.
 
 use jiff::Timestamp;
 
@@ -17,7 +17,7 @@ use crate::node::proc;
 use crate::node::sentinel::{Folder, Mark, SentinelError};
 
 impl Looker {
-    /// What the login manager says comes last but for the fault itself, which may end at any moment.
+    /// Checks the login manager last, except for the fault itself, which can end at any moment.
     pub(super) async fn still_to_reboot(
         &self,
         order: &ActionCommand,
@@ -29,7 +29,7 @@ impl Looker {
         Ok(Allowed::Reboot { bus })
     }
 
-    /// The same for a mark. Whether the machine may reboot just now is for who reboots it to ask.
+    /// The same checks for a marker. Whether the machine may reboot right now is checked by the tool that reboots it.
     pub(super) async fn still_to_mark(
         &self,
         order: &ActionCommand,
@@ -41,7 +41,7 @@ impl Looker {
         let name = sentinel_name(&with.path).unwrap_or_default().to_owned();
         let look = move || {
             let folder = Folder::open(&host)?;
-            // Where it is there already nothing is in the way; what is no plain file is.
+            // An existing regular file is no obstacle; anything else is.
             drop(folder.look(&name)?);
             Ok((folder, proc::uptime(&root)))
         };
@@ -59,7 +59,7 @@ impl Looker {
         Ok(Allowed::Mark { folder, mark, path: with.path.clone() })
     }
 
-    /// Whether the fault is still there, and nobody has taken the daemon out of service that it is about.
+    /// Checks that the fault still exists, and that nobody has taken its daemon out of service.
     async fn still_as_sick(&self, order: &ActionCommand, process: Option<&ProcessRef>) -> Result<(), Refusal> {
         use FaultType as F;
         match (order.fault_type, process) {
@@ -74,7 +74,7 @@ impl Looker {
                 let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
                 match (found, unit) {
                     (Some(found), _) => self.kubelet_still_down(&found).await?,
-                    // One that runs under another name may be well: the two words contradict each other.
+                    // A kubelet under another name can be healthy: the process table and systemd contradict each other.
                     (None, Some(unit)) if !unit.is_down() => {
                         return Err(Refusal::cannot_look(format!(
                             "the kubelet's unit is {}, {} by systemd's word, and no process of it is seen",
@@ -109,8 +109,9 @@ impl Looker {
         Ok(())
     }
 
-    /// A daemon that somebody has stopped or masked does not run for a reason, and a reboot would start it anew. Where it is part of
-    /// something larger its unit is not known, and nothing speaks against it. The unit as it stands, where it is known.
+    /// Checks that nobody has stopped or masked the daemon: such a daemon is down on purpose, and a reboot would start
+    /// it again. If the daemon is part of a larger program, its unit is unknown and nothing forbids the reboot. Returns
+    /// the unit's state, if it is known.
     async fn nobody_has_stopped(&self, daemon: Daemon) -> Result<Option<UnitSeen>, Refusal> {
         let Some(Unit { name, seen, .. }) = self.usual_unit(daemon).await? else { return Ok(None) };
         let is_masked = seen.load == "masked" || seen.file.starts_with("masked");
@@ -125,7 +126,7 @@ impl Looker {
     }
 }
 
-/// A folder or a name that must not be used is a word; that it could not be looked at is none.
+/// An unfit folder or file is a definite refusal; a failed reading is not.
 fn unfit(error: SentinelError) -> Refusal {
     match error {
         SentinelError::Unfit(said) => Refusal::new(OutcomeReason::Protected, said),
@@ -133,7 +134,7 @@ fn unfit(error: SentinelError) -> Refusal {
     }
 }
 
-/// What the login manager says against it is a word, not silence: nothing is tried anew for it.
+/// An objection of the login manager is a definite refusal, not silence: it causes no retry.
 fn refused(error: LoginError) -> Refusal {
     match error {
         LoginError::Blocked(_) | LoginError::Cannot(..) => Refusal::new(OutcomeReason::Protected, error.to_string()),

@@ -1,5 +1,5 @@
-//! The second look before a daemon is restarted: it is still as sick as was said, and nothing is there that a restart would break
-//! on or break.
+//! The preflight of a daemon restart: the daemon is still faulty as reported, and nothing exists that the restart would
+//! break or that would break the restart.
 
 use super::unit::{Process, Unit, expected, is_silence};
 use super::{Looker, asked, recovered};
@@ -17,20 +17,20 @@ use crate::node::proc::role::Proof;
 use crate::node::proc::{self, Handle};
 use crate::node::runtime::Client;
 
-/// Daemons that speak CRI themselves.
+/// Daemons that serve CRI themselves.
 const SPEAKERS: [&str; 2] = ["containerd", "crio"];
 
-/// What the process table says.
+/// Contents of the process table.
 struct Table {
     runtimes: Vec<Process>,
-    /// Shims that are stopped, and calls of the runtime that are under way, each as a phrase.
+    /// Stopped shims, and running calls of the runtime, each as a phrase.
     stopped: Vec<String>,
     at_work: Vec<String>,
 }
 
 impl Looker {
-    /// The unit to restart, where everything speaks for it. What takes long comes first: the daemon's own state is looked at last,
-    /// and the unit has to stand, when it is restarted, as it did before that.
+    /// Returns the unit to restart, if all checks allow it. Slow checks come first: the daemon's own state is checked
+    /// last. At the restart the unit must be in the same state as before that check.
     pub(super) async fn still_to_restart(
         &self,
         kind: FaultType,
@@ -84,7 +84,7 @@ impl Looker {
         Ok(unit)
     }
 
-    /// Its health check fails. One that has just begun is given its time.
+    /// Checks that the kubelet's health check fails. A kubelet that has just started is given its time.
     pub(super) async fn kubelet_still_down(&self, found: &Found) -> Result<(), Refusal> {
         let (pid, age, bound) =
             (found.pid, found.age.as_secs(), self.thresholds.bound(&crate::core::faults::kubelet::START_AGE));
@@ -100,7 +100,7 @@ impl Looker {
         }
     }
 
-    /// `unit` is the runtime's, where it is known.
+    /// Checks that the runtime is still faulty. `unit` is the runtime's unit, if it is known.
     pub(super) async fn runtime_still_sick(&self, kind: FaultType, unit: Option<&UnitSeen>) -> Result<(), Refusal> {
         let answer = match Client::connect(&self.endpoint).await {
             Ok(client) => client.version(self.bounds.call).await.map(|_| client),
@@ -114,12 +114,12 @@ impl Looker {
             },
             (_, Ok(_)) => Err(recovered("the runtime answers a version call".to_owned())),
             (FaultType::RuntimeUnreachable, Err(error)) if is_silence(&error, unit) => Ok(()),
-            // That may be for what this process lacks.
+            // The cause can be something that this process lacks.
             (_, Err(error)) => Err(asked("its version", &error)),
         }
     }
 
-    /// The process is near its limit of open files.
+    /// Checks that the process is near its limit of open files.
     async fn files_still_scarce(&self, pid: i32) -> Result<(), Refusal> {
         let root = self.prover.root().to_owned();
         let read = move || Handle::open(&root, pid).and_then(|handle| handle.open_files());
@@ -130,7 +130,7 @@ impl Looker {
         }
     }
 
-    /// Nothing is there that the daemon would wait for at its start, or that its end would cut off.
+    /// Checks that nothing exists that the daemon would wait for at its start, or that its end would interrupt.
     async fn harmless(&self, daemon: Daemon, table: &Table) -> Result<(), Refusal> {
         if let Some(shim) = table.stopped.first() {
             let message =
@@ -149,7 +149,8 @@ impl Looker {
         }
     }
 
-    /// The runtime answers, and no container is without its sandbox: on one of these the kubelet waits or dies at its start.
+    /// Checks that the runtime answers and that no container lacks its sandbox: otherwise the kubelet waits or crashes
+    /// at its start.
     async fn kubelet_would_start(&self) -> Result<(), Refusal> {
         let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
         let lists = self.lists(&client).await?;
@@ -194,7 +195,8 @@ impl Looker {
     }
 }
 
-/// The runtime's process in this unit. Where the unit was not named, no other may be what the kubelet speaks to.
+/// Returns the runtime's process in this unit. If no unit was named, no other process may be the one that the kubelet
+/// uses.
 fn of_the_runtime<'a>(runtimes: &'a [Process], unit: &str, with: &Restart) -> Result<Option<&'a Process>, Refusal> {
     if let Some(process) = runtimes.iter().find(|process| process.unit.as_deref() == Some(unit)) {
         return Ok(Some(process));

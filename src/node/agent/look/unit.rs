@@ -1,5 +1,6 @@
-//! Which unit of systemd a daemon is, and whether it may be restarted: one that is named in the policy or plainly this daemon's,
-//! that no person has taken out of service or stopped, and that systemd itself is not at work on.
+//! Finds the systemd unit of a daemon and checks whether it may be restarted. The unit must be named in the policy or
+//! clearly belong to the daemon. No person has disabled, masked or stopped it, and systemd has no job in progress for
+//! it.
 
 use std::path::{Path, PathBuf};
 
@@ -14,24 +15,24 @@ use crate::node::cri::CriError;
 use crate::node::cri::endpoint::{Api, Endpoint};
 use crate::node::proc::Handle;
 
-/// Where a runtime's socket is that distributions run as a unit of its own, and that unit.
+/// Standard socket paths of runtimes that distributions run as a unit of its own, and those units.
 const RUNTIMES: [(&str, &str); 2] =
     [("run/containerd/containerd.sock", "containerd.service"), ("run/crio/crio.sock", "crio.service")];
 const KUBELET: &str = "kubelet.service";
-/// Folders of sockets whose runtime and kubelet are inside something larger.
+/// Folders of sockets whose runtime and kubelet are part of a larger program.
 const INSIDE: [&str; 2] = ["k3s", "microk8s"];
-/// How a unit's file stands that somebody wants to be started. What else there is to start (`systemd-poweroff.service` is
-/// `static`) is no daemon of a node.
+/// States of a unit file that somebody wants started. Other units that can be started (`systemd-poweroff.service` is
+/// `static`) are not a daemon of a node.
 const WANTED: [&str; 4] = ["enabled", "enabled-runtime", "linked", "linked-runtime"];
 
-/// What is restarted, and by which way.
+/// The unit to restart, and the bus to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node::agent) struct Unit {
     /// The node's system bus.
     pub(in crate::node::agent) bus: PathBuf,
     /// Name of the unit.
     pub(in crate::node::agent) name: String,
-    /// As it stood.
+    /// The state of the unit at the check.
     pub(in crate::node::agent) seen: UnitSeen,
 }
 
@@ -39,19 +40,19 @@ pub(in crate::node::agent) struct Unit {
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     pub(super) pid: i32,
-    /// Name of its executable.
+    /// File name of its executable.
     pub(super) command: String,
-    /// The service it is part of, where it is part of one.
+    /// The service that the process is part of, if any.
     pub(super) unit: Option<String>,
 }
 
 impl Process {
-    /// As it is now.
+    /// Reads the current state of the process.
     pub(super) fn read(root: &Path, pid: i32, command: &str) -> std::io::Result<Self> {
         Ok(Self { pid, command: command.to_owned(), unit: Handle::open(root, pid)?.groups()?.service() })
     }
 
-    /// Whether it is the unit's; if not, why nothing is restarted.
+    /// Whether the process belongs to the unit; if not, why nothing is restarted.
     pub(super) fn is_of(&self, unit: &str, what: &str) -> Result<(), Refusal> {
         let pid = self.pid;
         match &self.unit {
@@ -71,7 +72,8 @@ impl Process {
     }
 }
 
-/// The unit that the daemon is meant to be: the named one, else the usual one, where the runtime's socket is at the usual place.
+/// Returns the expected unit of the daemon: the named one, else the default one if the runtime's socket is at its
+/// standard path.
 pub(super) fn expected(daemon: Daemon, with: &Restart, endpoint: &Endpoint) -> Result<String, Refusal> {
     if let Some(named) = &with.unit {
         return Ok(named.clone());
@@ -95,20 +97,20 @@ pub(super) fn expected(daemon: Daemon, with: &Restart, endpoint: &Endpoint) -> R
     }
 }
 
-/// Whether that error of the runtime's socket means that the runtime gives no answer. A missing socket means so only where systemd
-/// says that the runtime's unit does not run: this process may look at the wrong place.
+/// Whether this error of the runtime's socket means that the runtime does not answer. A missing socket means so only if
+/// systemd reports that the runtime's unit is not running: this process may look at the wrong path.
 pub(super) fn is_silence(error: &CriError, unit: Option<&UnitSeen>) -> bool {
     error.is_silence() || (matches!(error, CriError::Missing(_)) && unit.is_some_and(UnitSeen::is_down))
 }
 
-/// Whether the kubelet's runtime is Docker, by what is known without an answer of it.
+/// Whether the kubelet's runtime is Docker, determined without an answer of the runtime.
 fn is_docker(endpoint: &Endpoint) -> bool {
     let name = endpoint.socket.file_name().and_then(|name| name.to_str());
     endpoint.api == Api::Docker || name.is_some_and(|name| name.starts_with("cri-dockerd"))
 }
 
 impl Looker {
-    /// The node's system bus.
+    /// Returns the node's system bus.
     pub(super) async fn system_bus(&self) -> Result<PathBuf, Refusal> {
         if let Some(bus) = &self.bus {
             return Ok(bus.clone());
@@ -124,7 +126,7 @@ impl Looker {
         }
     }
 
-    /// The daemon's usual unit as it stands; `None` where the daemon is part of something larger.
+    /// Returns the daemon's default unit in its current state; `None` if the daemon is part of a larger program.
     pub(super) async fn usual_unit(&self, daemon: Daemon) -> Result<Option<Unit>, Refusal> {
         let Ok(name) = expected(daemon, &Restart::default(), &self.endpoint) else { return Ok(None) };
         self.unit(name).await.map(Some)
@@ -137,7 +139,8 @@ impl Looker {
         Ok(Unit { bus, name, seen })
     }
 
-    /// The unit as it stands, where it may be restarted. `process` is the daemon's, which is the unit's.
+    /// Returns the unit in its current state, if it may be restarted. `process` is the daemon's process, which belongs
+    /// to the unit.
     pub(super) async fn unit_in_service(
         &self,
         name: String,
@@ -153,14 +156,15 @@ impl Looker {
     }
 }
 
-/// Why a unit is left alone.
+/// Why a unit is not restarted.
 type No = (OutcomeReason, String);
 
 fn no(reason: OutcomeReason, why: &str) -> Result<(), No> {
     Err((reason, why.to_owned()))
 }
 
-/// A unit that a person has masked or disabled is out of service; one that is on its way is systemd's own business.
+/// Checks that the unit is in service. A unit that a person has masked or disabled is out of service; a unit in
+/// transition is left to systemd.
 fn in_service(seen: &UnitSeen) -> Result<(), No> {
     use OutcomeReason as R;
     match (seen.load.as_str(), seen.file.as_str()) {
@@ -183,7 +187,7 @@ fn in_service(seen: &UnitSeen) -> Result<(), No> {
     Ok(())
 }
 
-/// What systemd says has to be what the processes say; and what somebody has stopped is his.
+/// Checks that systemd and the process table agree. A unit that a person has stopped stays stopped.
 fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, with: &Restart) -> Result<(), No> {
     use OutcomeReason as R;
     let (what, stands, runs) = (daemon.as_str(), seen.phrase(), seen.active == "active");
@@ -203,7 +207,8 @@ fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, wi
     Ok(())
 }
 
-/// What does not run is started where it has failed, and not just anything that the node has.
+/// Checks whether a unit that does not run may be started: it must have failed, or the command allows
+/// starting a stopped unit. A named unit must also be one that is started with the node.
 fn may_be_started(seen: &UnitSeen, with: &Restart) -> Result<(), No> {
     if seen.active == "inactive" && !with.start_if_stopped {
         return no(

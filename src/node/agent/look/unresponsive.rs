@@ -1,4 +1,4 @@
-//! The second look at a shim for which the runtime may wait at its start: nothing answers then but the process table.
+//! The preflight for a shim for which the runtime can wait at its start: only the process table is available then.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::node::agent::verdict::Refusal;
 use crate::node::cri::{Cri, CriError};
 
 impl Looker {
-    /// The runtime gives no answer, and the shim is stopped, has nothing alive below it and no parent but process 1: whatever
-    /// the runtime would say, its end ends nothing else.
+    /// Checks that the runtime does not answer, and that the shim is stopped, has no living child, and has process 1 as
+    /// its parent. Then the end of the shim ends nothing else, whatever the runtime would answer.
     pub(super) async fn shim_still_deaf(&self, held: &Arc<Held>) -> Result<(), Refusal> {
         of_the_kubelets(held)?;
         let pid = held.process.pid;
-        // Below the shim of a VM nothing needs to live: the VM may be in the shim itself, or a child of process 1.
+        // The shim of a VM needs no living child: the VM can be in the shim itself, or a child of process 1.
         let read = Arc::clone(held);
         let program = self.reader.run(self.bounds.processes, move || read.program()).await?;
         let program =
@@ -38,7 +38,7 @@ impl Looker {
                     _ => None,
                 };
                 if !is_silence(&error, unit.as_ref().map(|unit| &unit.seen)) {
-                    // That may be for what this process lacks.
+                    // The cause can be something that this process lacks.
                     return Err(asked("its version", &error));
                 }
             }

@@ -1,4 +1,4 @@
-//! The kubelet's client certificate: found by its own kubeconfig, and read no further than to its two dates.
+//! The kubelet's client certificate: found through its own kubeconfig, and read only as far as its two dates.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -57,7 +57,7 @@ pub(in crate::node) struct User {
     pub(in crate::node) client_certificate_data: Option<ByteString>,
 }
 
-/// Looks at the certificate of the kubelet with these flags, as it sees its own files, at this time of the wall clock.
+/// Reads the certificate of the kubelet with these flags, as the kubelet sees its own files, at this time of the wall clock.
 pub(super) fn look(root: &OwnedFd, args: &[String], now: SystemTime) -> Credential {
     let program = args.first().and_then(|program| Path::new(program).file_name()?.to_str());
     if program != Some("kubelet") {
@@ -67,8 +67,8 @@ pub(super) fn look(root: &OwnedFd, args: &[String], now: SystemTime) -> Credenti
     let found = find(root, Path::new(kubeconfig)).and_then(|found| {
         let Some((place, pem)) = found else { return Ok(Credential::Other) };
         let (begin, end) = dates(&pem).ok_or_else(|| format!("no certificate can be read in {place}"))?;
-        // One in the kubeconfig may only have been there to begin with: what the kubelet has got since is in a file of its
-        // own, and the one that ends later is the one it uses.
+        // A certificate in the kubeconfig may only be the initial one. The kubelet keeps a renewed one in its own file, and it
+        // uses the one that ends later.
         let (place, begin, end) = match renewed(root, args)? {
             Some(newer) if newer.2 > end => newer,
             _ => (place, begin, end),
@@ -79,12 +79,12 @@ pub(super) fn look(root: &OwnedFd, args: &[String], now: SystemTime) -> Credenti
     found.unwrap_or_else(|why| Credential::Unknown(bounded(&format!("the kubelet's certificate: {why}"), 300)))
 }
 
-/// Where the kubelet keeps the certificates that it gets for itself, unless it was told otherwise.
+/// The default folder in which the kubelet keeps its renewed certificates.
 const CERT_DIR: &str = "/var/lib/kubelet/pki";
 /// The newest of them.
 const CURRENT: &str = "kubelet-client-current.pem";
 
-/// The certificate that the kubelet has got for itself, with its place and its dates; `None` where there is none.
+/// The certificate that the kubelet has renewed, with its path and its dates; `None` where there is none.
 fn renewed(root: &OwnedFd, args: &[String]) -> Result<Option<(String, Duration, Duration)>, String> {
     let folder = flag(args, "cert-dir").filter(|path| path.starts_with('/')).unwrap_or(CERT_DIR);
     let file = Path::new(folder).join(CURRENT);
@@ -99,7 +99,7 @@ fn renewed(root: &OwnedFd, args: &[String]) -> Result<Option<(String, Duration, 
     }
 }
 
-/// The certificate and where it is; `None` where the kubelet proves itself by something else.
+/// The certificate and its path; `None` where the kubelet uses another kind of credential.
 fn find(root: &OwnedFd, path: &Path) -> Result<Option<(String, Vec<u8>)>, String> {
     let said = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
     if !path.is_absolute() {
@@ -116,7 +116,7 @@ fn find(root: &OwnedFd, path: &Path) -> Result<Option<(String, Vec<u8>)>, String
     Ok(Some((file.display().to_string(), pem.into_bytes())))
 }
 
-/// The user of a kubeconfig's own context.
+/// The user of the current context in a kubeconfig.
 pub(in crate::node) fn user(text: &str) -> Result<User, String> {
     let config: Kubeconfig = yaml::read(text).map_err(|error| format!("is no kubeconfig: {error}"))?;
     let context = config.contexts.into_iter().find(|context| context.name == config.current_context);
@@ -130,8 +130,8 @@ pub(in crate::node) fn dates(pem: &[u8]) -> Option<(Duration, Duration)> {
     validity(&certificate).ok()
 }
 
-/// Walks to the validity of an X.509 certificate: version (where there is one), serial number, algorithm and issuer stand
-/// before it.
+/// Finds the validity of an X.509 certificate. The version (where there is one), the serial number, the algorithm and the
+/// issuer come before it.
 pub(in crate::node) fn validity(certificate: &[u8]) -> der::Result<(Duration, Duration)> {
     let outer = AnyRef::from_der(certificate)?;
     let mut outer = SliceReader::new(outer.value())?;

@@ -1,4 +1,4 @@
-//! Control groups of containers that are in no list of the runtime, and have processes in them.
+//! Control groups of containers that are in no list of the runtime, and contain processes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,27 +12,27 @@ use crate::core::observation::UntrackedSeen;
 use crate::core::text::{bounded, is_full_id};
 use crate::node::proc::groups;
 
-/// Most groups in one folder; more is an error, never a part of the truth.
+/// Maximum number of groups in one folder; more is an error, never a partial result.
 const MAX_GROUPS: usize = 4096;
-/// Most of them that are told of one look, and most processes of each.
+/// Maximum number of them reported in one reading, and of processes of each.
 const MAX_FOUND: usize = 16;
 const MAX_PIDS: usize = 8;
 
-/// What is found.
+/// The result of one search.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// At most `MAX_FOUND` of them.
+    /// The reported groups, at most `MAX_FOUND`.
     pub told: Vec<UntrackedSeen>,
     /// How many more there are.
     pub left_out: usize,
 }
 
-/// Looks below the kubelet's group of all pods. Where there is none at the usual places, there is nothing to look at.
+/// Searches below the kubelet's group of all pods. Where that group is at none of the usual places, the result is empty.
 pub(super) fn find(root: &OwnedFd, listed: &BTreeSet<String>) -> io::Result<Found> {
     let mut found = Found::default();
     for path in PODS {
         let Some(pods) = groups::open(root, Path::new(path))? else { continue };
-        // Pods of the class Guaranteed are here, those of the two others a folder further down.
+        // Pods of the class Guaranteed are here. Those of the two other classes are one folder further down.
         for name in groups::children(&pods, MAX_GROUPS)? {
             if let Some(uid) = pod_uid(&name) {
                 of_pod(&pods, (path, &name), &uid, listed, &mut found)?;
@@ -61,7 +61,7 @@ fn of_pod(
     for container in groups::children(&pod, MAX_GROUPS)? {
         let Some(id) = container_id(&container).filter(|id| !listed.contains(*id)) else { continue };
         let Some(group) = groups::open(&pod, Path::new(&container))? else { continue };
-        // With version 2 the kernel speaks of the whole subtree; a group that is divided has no processes of its own.
+        // With version 2 the kernel reports on the whole subtree; a group with subgroups has no processes of its own.
         let events = groups::file(&group, "cgroup.events")?;
         let populated = events.map(|text| text.lines().any(|line| line == "populated 1"));
         let pids = if populated == Some(false) { Vec::new() } else { processes(&group)? };
@@ -79,14 +79,14 @@ fn of_pod(
 /// Some of the processes of a group.
 fn processes(group: impl AsFd) -> io::Result<Vec<i32>> {
     let text = match groups::file(group, "cgroup.procs") {
-        // It holds threads instead of processes.
+        // The group holds threads instead of processes.
         Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => None,
         read => read?,
     };
     Ok(text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).take(MAX_PIDS).collect())
 }
 
-/// `burstable`, `kubepods-besteffort.slice` and their like.
+/// `burstable`, `kubepods-besteffort.slice` and similar names.
 fn is_class(name: &str) -> bool {
     let name = name.strip_prefix("kubepods-").unwrap_or(name);
     matches!(name.strip_suffix(".slice").unwrap_or(name), "burstable" | "besteffort")

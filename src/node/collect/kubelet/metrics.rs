@@ -1,4 +1,4 @@
-//! Three numbers out of the kubelet's metrics, and what becomes of them between two looks.
+//! Three numbers from the kubelet's metrics, and how they change between two readings.
 
 use std::time::Duration;
 
@@ -6,35 +6,35 @@ use tokio::time::Instant;
 
 use crate::core::observation::RelistsSeen;
 
-/// Most bytes of metrics that are read.
+/// Maximum number of bytes of metrics that are read.
 pub(super) const MAX_BYTES: usize = 4 << 20;
-/// Longest line that is kept; what is looked for is far shorter.
+/// Longest line that is kept; the lines of interest are far shorter.
 const MAX_LINE: usize = 256;
-/// A mean is taken over at least so long, unless we have begun later.
+/// Minimum time over which a mean is taken, unless the readings began later.
 const WINDOW: Duration = Duration::from_secs(30);
-/// More than any kubelet counts or names: seconds and looks of 30,000 years.
+/// More than any kubelet counts or names: seconds and relists of 30,000 years.
 const MAX_VALUE: f64 = 1e12;
 
 const LAST_SEEN: &str = "kubelet_pleg_last_seen_seconds";
 const SUM: &str = "kubelet_pleg_relist_duration_seconds_sum";
 const COUNT: &str = "kubelet_pleg_relist_duration_seconds_count";
 
-/// The kubelet's counters of its looks at its pods, at one moment.
+/// The kubelet's counters of its relists of its pods, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::node) struct Sample {
-    /// Seconds that they took, all together.
+    /// Seconds that they took in total.
     pub(in crate::node) sum: f64,
     /// How many have ended.
     pub(in crate::node) count: f64,
-    /// When the last good list was begun, by the kubelet's wall clock.
+    /// When the last successful list began, by the kubelet's wall clock.
     pub(in crate::node) last_seen: Option<f64>,
 }
 
-/// Reads the numbers out of a stream of text, whatever the pieces it comes in. It holds one line at most.
+/// Parses the numbers from a stream of text in pieces of any size. It holds at most one line.
 #[derive(Debug, Default)]
 pub(in crate::node) struct Parser {
     line: Vec<u8>,
-    /// The line is longer than any of interest: the rest of it is passed over.
+    /// The line is longer than any of interest: the rest of it is skipped.
     over: bool,
     read: usize,
     sum: Option<f64>,
@@ -43,7 +43,7 @@ pub(in crate::node) struct Parser {
 }
 
 impl Parser {
-    /// Takes the next piece; the numbers, once they are complete. Only whole lines count.
+    /// Takes the next piece. Returns the numbers once they are complete. Only whole lines count.
     pub(in crate::node) fn push(&mut self, piece: &[u8]) -> Result<Option<Sample>, String> {
         self.read = self.read.saturating_add(piece.len());
         if self.read > MAX_BYTES {
@@ -63,7 +63,7 @@ impl Parser {
                 self.over = false;
             }
         }
-        // The moment of the last list stands before the two others, where it is told.
+        // Where the kubelet reports the moment of the last list, it comes before the two others.
         Ok(self.sample())
     }
 
@@ -86,11 +86,11 @@ impl Parser {
     }
 }
 
-/// What was read before, of one kubelet.
+/// Earlier readings of one kubelet.
 #[derive(Debug, Default)]
 pub(in crate::node) struct Memory {
     of: Option<(i32, u64)>,
-    /// What means are taken from.
+    /// The start of the current mean.
     base: Option<(Sample, Instant)>,
     /// A count, and when it was first read.
     count: Option<(f64, Instant)>,
@@ -99,9 +99,9 @@ pub(in crate::node) struct Memory {
 }
 
 impl Memory {
-    /// Holds a sample of this kubelet against those before. It was taken somewhere between the question and the answer: what
-    /// stands still does so for as long as is certain. The kubelet's wall clock is only compared with itself, and only for
-    /// whether it is the same.
+    /// Compares a sample of this kubelet with the earlier ones. The kubelet took it at some time between the question and the
+    /// answer, so an unchanged value counts as unchanged only for the time that is certain. The kubelet's wall clock is
+    /// compared only with itself, and only for equality.
     pub(in crate::node) fn note(
         &mut self,
         of: (i32, u64),
@@ -134,7 +134,7 @@ impl Memory {
     }
 }
 
-/// Whether two numbers are the same: both were read from the same kind of text.
+/// Whether two numbers are equal: both were parsed from the same kind of text.
 fn same(one: f64, other: f64) -> bool {
     one.to_bits() == other.to_bits()
 }

@@ -1,4 +1,4 @@
-//! TLS to whoever holds the key of one of these very certificates, and to nobody else.
+//! TLS to a server that holds the key of one of these exact certificates, and to no other server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio_rustls::client::TlsStream;
 
 use crate::core::text::bounded;
 
-/// Takes one of a few certificates, by every byte. Names and dates are not looked at: these are the kubelet's own files,
-/// and one that it has made for itself is signed by nobody.
+/// Accepts one of a few certificates, compared byte by byte. It ignores names and dates: these are the kubelet's own files, and
+/// a certificate that the kubelet has created for itself has no issuer.
 #[derive(Debug)]
 struct Pinned {
     pins: Vec<CertificateDer<'static>>,
@@ -61,7 +61,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Connects, and returns once the other side has proven that it holds the key of one of these certificates.
+/// Connects. Returns once the server has proven that it holds the key of one of these certificates.
 pub(super) async fn connect(
     address: SocketAddr,
     pins: &[CertificateDer<'static>],
@@ -75,7 +75,7 @@ pub(super) async fn connect(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    // The next look is minutes away: nothing is kept for it, and it proves everything anew.
+    // The next check is minutes away. The session is not kept, and the next one proves everything again.
     config.resumption = Resumption::disabled();
     let stream = TcpStream::connect(address).await.map_err(|error| said(&error))?;
     let name = ServerName::IpAddress(address.ip().into());

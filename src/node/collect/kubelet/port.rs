@@ -1,9 +1,9 @@
-//! Two questions at the kubelet's own port: whether its sync loop goes round, and how its looks at its pods go.
+//! Two questions at the kubelet's own port: whether its sync loop runs, and how its relists of its pods proceed.
 //!
 //! ```text
 //! server::door (blocking: certificates, token) ─► pin::connect (proves who answers) ─► one GET ─► closed
 //! ```
-//! Each question has a connection of its own, and nothing of it stays.
+//! Each question has its own connection, and nothing of it is kept.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ use crate::core::text::bounded;
 use crate::node::http::driven;
 use crate::node::patience::within;
 
-/// Longest wait for one of the two.
+/// Longest wait for one of the two questions.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 const SYNC_LOOP: &str = "/healthz/syncloop";
 const METRICS: &str = "/metrics";
-/// What the check itself says when it fails. A kubelet that cannot ask the API server whether we may look answers with the
-/// same status, and other words.
+/// The check's own text when it fails. A kubelet that cannot ask the API server for the probe's permission answers with the
+/// same status and another text.
 const STALLED: &str = "sync loop took longer than expected";
 const NO_RIGHT: &str = "the kubelet refuses its metrics (403): it takes the right to get nodes/metrics";
-/// Most bytes of an answer that is no 200.
+/// Maximum number of bytes of an answer other than 200.
 const MAX_REFUSAL: usize = 1024;
 /// Largest head of an answer.
 const MAX_HEAD: usize = 16 << 10;
@@ -43,14 +43,14 @@ pub struct Port {
 }
 
 impl Port {
-    /// One look. Ends within twice [`DEADLINE`].
+    /// One reading. Ends within twice [`DEADLINE`].
     pub async fn look(&mut self, door: &Door) -> PortSeen {
         let sync_loop = bounded_by(sync_loop(door)).await;
         let relists = self.relists(door).await;
         PortSeen { sync_loop, relists }
     }
 
-    /// Whether the right to its metrics was missing the last time: that changes when a person changes it.
+    /// Whether permission for the metrics was missing the last time: only a person changes that.
     pub const fn refused(&self) -> bool {
         self.refused
     }
@@ -66,7 +66,7 @@ impl Port {
 
 async fn bounded_by<T>(call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = || Err(format!("the kubelet's port gives no whole answer within {} s", DEADLINE.as_secs()));
-    // On the heap while it lasts: the collector rests for minutes between two of them.
+    // On the heap only while it runs: the collector rests for minutes between two calls.
     within(DEADLINE, Box::pin(call)).await.unwrap_or_else(|_| late())
 }
 
@@ -117,7 +117,7 @@ fn cut(error: &hyper::Error) -> String {
     bounded(&format!("no whole answer from the kubelet's port: {error}"), 200)
 }
 
-/// The beginning of what is said where it is no 200.
+/// The start of the text of an answer other than 200.
 async fn refusal(mut body: Incoming) -> Result<String, String> {
     let mut said = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -132,8 +132,8 @@ async fn refusal(mut body: Incoming) -> Result<String, String> {
     Ok(bounded(String::from_utf8_lossy(&said).trim(), 200))
 }
 
-/// One request on a connection of its own, and what `read` makes of the answer. The token is sent once the other side has
-/// proven to be the kubelet.
+/// Sends one request on its own connection, and applies `read` to the answer. It sends the token only after the server has
+/// proven that it is the kubelet.
 async fn exchange<T, F>(door: &Door, path: &str, read: F) -> Result<T, String>
 where
     F: AsyncFnOnce(StatusCode, Incoming) -> Result<T, String>,

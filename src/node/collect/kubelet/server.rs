@@ -1,7 +1,7 @@
-//! Where the kubelet serves its own port, and the certificates that prove that it is the kubelet who answers there.
+//! Where the kubelet serves its own port, and the certificates that prove that the kubelet answers there.
 //!
-//! Whoever runs on the node may have bound the port. So what is there has to show the very certificate that lies among the
-//! kubelet's own files, and to sign with its key, before it is told anything.
+//! Any process on the node may have bound the port. So before the probe sends anything, the server has to show the exact
+//! certificate that is among the kubelet's own files, and to sign with its key.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,21 +16,21 @@ use crate::node::proc::{Handle, rooted};
 
 /// Largest file of certificates, and largest token, that is read.
 const MAX_FILE: usize = 256 << 10;
-/// The certificate that a kubelet makes for itself, and the one that it has got from the cluster.
+/// The certificate that a kubelet creates for itself, and the one that it gets from the cluster.
 const OWN: [&str; 2] = ["kubelet.crt", "kubelet-server-current.pem"];
 
 /// The kubelet's own port, by its flags and configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Whether it is served at all.
+    /// Whether the kubelet serves it at all.
     pub enabled: bool,
     /// Address it is bound to.
     pub address: IpAddr,
     /// Port.
     pub port: u16,
-    /// Folder of the certificates that it makes or gets for itself.
+    /// Folder of the certificates that it creates or gets for itself.
     pub cert_dir: PathBuf,
-    /// Its certificate, where a person has named one.
+    /// Its certificate, where a person has set one.
     pub cert_file: Option<PathBuf>,
 }
 
@@ -46,7 +46,7 @@ impl Default for Server {
     }
 }
 
-/// A kubelet that runs, and serves its own port.
+/// A running kubelet that serves its own port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
     /// Process id.
@@ -57,10 +57,10 @@ pub struct Served {
     pub server: Server,
 }
 
-/// All that is needed to ask a kubelet at its own port.
+/// All data needed to ask a kubelet at its own port.
 #[derive(Clone)]
 pub struct Door {
-    /// The process that the certificates were found through.
+    /// The process through which the certificates were found.
     pub of: (i32, u64),
     /// Where it listens.
     pub address: SocketAddr,
@@ -70,12 +70,12 @@ pub struct Door {
 
 impl std::fmt::Debug for Door {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the token.
+        // Never print the token.
         f.debug_struct("Door").field("of", &self.of).field("address", &self.address).finish_non_exhaustive()
     }
 }
 
-/// Reads the certificates as this kubelet sees them, and our token. Blocks.
+/// Reads the certificates as this kubelet sees them, and the probe's token. Blocks.
 ///
 /// # Errors
 /// A sentence that says what is missing.
@@ -91,21 +91,21 @@ pub fn door(proc: &Path, served: &Served, token: Option<&Path>) -> Result<Door, 
     Ok(Door { of: (served.pid, served.start_ticks), address: address(&served.server)?, pins, token })
 }
 
-/// Where a client on the same host finds it: the token goes to no address but one of this node's.
+/// The address for a client on the same host. The token goes only to addresses of this node.
 fn address(server: &Server) -> Result<SocketAddr, String> {
     let address = match server.address {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         address => address,
     };
-    // Only an address of the node can be bound to.
+    // A process can bind only to an address of the node.
     if !address.is_loopback() && UdpSocket::bind((address, 0)).is_err() {
         return Err(format!("the kubelet's port is at {address}, which is no address of this node: it is not asked"));
     }
     Ok(SocketAddr::new(address, server.port))
 }
 
-/// The token is renewed in place, so it is read for every look.
+/// The token is renewed in place, so it is read for every check.
 fn token_of(path: &Path) -> io::Result<String> {
     let text = rooted::text(rustix::fs::open(path, rooted::READ, Mode::empty())?, MAX_FILE)?;
     let token = text.trim();

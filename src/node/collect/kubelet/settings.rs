@@ -1,4 +1,4 @@
-//! What a running kubelet was told: its flags, and the files they name, read as that process sees them.
+//! The settings of a running kubelet: its flags, and the files they name, read as that process sees them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use super::server::Server;
 
 /// Largest configuration file that is read.
 const MAX_FILE: usize = 1 << 20;
-/// Most drop-in files that are read.
+/// Maximum number of drop-in files that are read.
 const MAX_DROP_INS: usize = 64;
 
 /// The few settings that matter here, with the kubelet's own defaults.
@@ -33,11 +33,11 @@ pub struct Settings {
     pub healthz_address: IpAddr,
     /// Endpoint of the runtime, as written.
     pub runtime_endpoint: Option<String>,
-    /// Whether the kubelet is in our own network namespace.
+    /// Whether the kubelet is in this process's network namespace.
     pub same_network: bool,
-    /// Its own port; `None` = not known where.
+    /// The kubelet's own port; `None` = its place is not known.
     pub server: Option<Server>,
-    /// What thresholds depend on.
+    /// The settings that thresholds depend on.
     pub kubelet: KubeletSettings,
 }
 
@@ -72,7 +72,7 @@ pub(in crate::node) struct ConfigFile {
 /// Reads the settings of the process whose `/proc` folder is `process`: its file, its drop-ins, then its flags.
 ///
 /// # Errors
-/// A sentence that names the file or flag: a wrong guess would ask somebody else's port.
+/// A sentence that names the file or flag. A wrong guess would ask another process's port.
 pub(super) fn read(args: &[String], process: &Path) -> Result<Settings, String> {
     let mut settings = Settings::default();
     if let Some(path) = flag(args, "config").filter(|path| !path.is_empty()) {
@@ -87,7 +87,7 @@ pub(super) fn read(args: &[String], process: &Path) -> Result<Settings, String> 
     Ok(settings)
 }
 
-/// Takes over what the flags say.
+/// Applies the flags.
 pub(in crate::node) fn apply_flags(settings: &mut Settings, args: &[String]) -> Result<(), String> {
     if let Some(port) = flag(args, "healthz-port") {
         settings.healthz_port = port.parse().map_err(|_| unreadable("--healthz-port", port))?;
@@ -118,14 +118,14 @@ pub(in crate::node) fn apply_flags(settings: &mut Settings, args: &[String]) -> 
     if let Some(timeout) = flag(args, "runtime-request-timeout") {
         time_out(&mut settings.kubelet, timeout, SettingsSource::Flags);
     }
-    // Each one adds to those before.
+    // Each one adds to the previous ones.
     for (name, on) in flags(args, "feature-gates").flat_map(|gates| gates.split(',')).filter_map(gate) {
         open_gate(settings, name, on, SettingsSource::Flags);
     }
     Ok(())
 }
 
-/// `Name=true`, as the kubelet takes it. What it would not start with is of no interest here.
+/// `Name=true`, in the kubelet's syntax. A value with which the kubelet would not start is ignored.
 fn gate(text: &str) -> Option<(&str, bool)> {
     let (name, on) = text.split_once('=')?;
     Some((name.trim(), matches!(on.trim(), "1" | "t" | "T" | "true" | "True" | "TRUE")))
@@ -137,8 +137,8 @@ fn open_gate(settings: &mut Settings, name: &str, on: bool, source: SettingsSour
     }
 }
 
-/// Takes over how long a call to the runtime may take; nothing is what it ships with. What is not understood keeps nobody
-/// from asking after the kubelet's health: only a longer wait hangs on it.
+/// Applies the timeout of a call to the runtime; an empty value means the kubelet's default. A value that cannot be parsed does
+/// not stop the check of the kubelet's health: only a longer wait depends on it.
 fn time_out(kubelet: &mut KubeletSettings, text: &str, source: SettingsSource) {
     let Some(limit) = go_duration::parse(text) else {
         kubelet.source = SettingsSource::Assumed;
@@ -148,7 +148,7 @@ fn time_out(kubelet: &mut KubeletSettings, text: &str, source: SettingsSource) {
     kubelet.source = kubelet.source.max(source);
 }
 
-/// Takes over what a file says.
+/// Applies a file.
 pub(in crate::node) fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), String> {
     if let Some(port) = file.healthz_port {
         settings.healthz_port = port;
@@ -163,7 +163,7 @@ pub(in crate::node) fn apply(settings: &mut Settings, file: &ConfigFile) -> Resu
         if let Some(address) = file.address.as_deref().filter(|text| !text.is_empty()) {
             server.address = address.parse().map_err(|_| no_address("address"))?;
         }
-        // Nothing is what it ships with, also where it is written out.
+        // An empty value means the default, also where it is written out.
         server.port = file.port.filter(|port| *port != 0).unwrap_or(server.port);
         server.enabled = file.enable_server.unwrap_or(server.enabled);
         if let Some(file) = &file.tls_cert_file {
@@ -183,12 +183,12 @@ fn path(text: &str) -> Option<PathBuf> {
     (!text.is_empty()).then(|| PathBuf::from(text))
 }
 
-/// What is wrong with a key of a file, whose values are not repeated.
+/// The error for a key of a file; it does not repeat the value.
 fn no_address(key: &str) -> String {
     format!("{key} of the kubelet's configuration is not an IP address")
 }
 
-/// What is wrong with a flag, which every process of the node can read anyway.
+/// The error for a flag; every process of the node can read its value anyway.
 fn unreadable(flag: &str, value: &str) -> String {
     bounded(&format!("the kubelet's {flag} is {value:?}, which is not understood"), 200)
 }
@@ -219,7 +219,7 @@ fn drop_ins(process: &Path, folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// What is in a folder, as the process sees it.
+/// The contents of a folder, as the process sees it.
 fn listed(process: &Path, folder: &Path) -> io::Result<Dir> {
     let (root, folder) = rooted::of_process(process, folder)?;
     Ok(Dir::new(rooted::open(root, &folder, rooted::READ | OFlags::DIRECTORY)?)?)
@@ -231,7 +231,7 @@ fn read_in_root(process: &Path, path: &Path) -> io::Result<String> {
     rooted::read(root, &path, MAX_FILE)
 }
 
-/// The last value of a flag: it is the one that holds.
+/// The last value of a flag, which is the one in force.
 pub(in crate::node) fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     flags(args, name).last()
 }

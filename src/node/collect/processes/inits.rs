@@ -1,5 +1,5 @@
-//! First processes of containers that are being made for longer than a moment. They live in the container's own PID namespace, where
-//! nothing else is proven.
+//! First processes of containers whose creation takes longer than usual. They live in the container's own PID namespace, where
+//! no other role is proven.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,26 +10,27 @@ use crate::core::text::bounded;
 use crate::node::proc::role::{KUBELET_NAMESPACE, Proof};
 use crate::node::proc::{self, RawProcess};
 
-/// How `runc` calls itself at its steps from a process of the node to the first one of a container.
+/// Prefix of `runc`'s own process name while it changes from a process of the node to the first one of a container.
 const NAME: &str = "runc:[";
-/// A container is made in less than this.
+/// The creation of a container takes less than this.
 const YOUNG: Duration = Duration::from_secs(10);
-/// How far the first process of a container may be from its shim: an OCI runtime and a wrapper around it are between them at most.
+/// Maximum distance between the first process of a container and its shim: between them are at most an OCI runtime and a
+/// wrapper around it.
 const MAX_ANCESTORS: usize = 3;
-/// Most of them in one look.
+/// Maximum number of them in one reading.
 const MAX_INITS: usize = 1024;
 
-/// What a first process is known by.
+/// The reason why a process counts as a first process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum KnownBy {
-    /// Its parent, which is an OCI runtime that makes a container.
+    /// Its parent is an OCI runtime that creates a container.
     Maker,
-    /// What it calls itself, as a child of the shim. Any process of a container can call itself so.
+    /// Its own name, as a child of the shim. Any process of a container can choose that name.
     Name,
 }
 
-/// Those below a shim of the kubelet's, and why not all of them where there are too many. What an OCI runtime makes goes first;
-/// after that no pod takes the room of another.
+/// The first processes below a shim of the kubelet's, and the reason why some are missing where there are too many. Those that
+/// an OCI runtime creates come first; after that, no pod takes the room of another.
 pub(super) fn find(
     proven: &BTreeMap<(i32, u64), Proven>,
     table: &[RawProcess],

@@ -1,12 +1,12 @@
-//! Which of what a runtime lists is asked about.
+//! The listed objects of a runtime that the task collector asks about.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::observation::{ContainerState, ListRound, RuntimeKind};
 
-/// The tasks worth a question, with their sandbox: of running containers, and of ready sandboxes in which nothing
-/// runs (their shim is the same process, so one question is enough). With Docker each stands alone, with CRI-O each container:
-/// it has another question for sandboxes.
+/// The tasks to ask about, with their sandbox: those of running containers, and of ready sandboxes in which nothing runs (their
+/// shim is the same process, so one question is enough). With Docker, each object is asked about alone. With CRI-O, each
+/// container is: CRI-O has another question for sandboxes.
 pub(super) fn wanted(round: &ListRound, kind: RuntimeKind) -> BTreeMap<&str, &str> {
     let running = round.containers.iter().filter(|seen| seen.state == ContainerState::Running && seen.pod.is_some());
     if kind == RuntimeKind::CriO {

@@ -1,4 +1,4 @@
-//! What the arguments of a process say of the part it plays, and the environment of a plugin.
+//! What the arguments of a process, and the environment of a plugin, show about its role.
 
 use super::Proof;
 use crate::core::text::is_full_id;
@@ -14,7 +14,7 @@ pub(in crate::node) fn pod_uid(args: &str) -> Option<String> {
 }
 
 pub(in crate::node) fn shim(args: &[String]) -> Option<Proof> {
-    // `start` and `delete` are calls of the runtime that end by themselves; a serving shim has neither.
+    // `start` and `delete` are calls of the runtime that end by themselves; a serving shim has neither argument.
     if args.iter().skip(1).any(|arg| arg == "start" || arg == "delete") {
         return None;
     }
@@ -24,7 +24,7 @@ pub(in crate::node) fn shim(args: &[String]) -> Option<Proof> {
 }
 
 pub(in crate::node) fn monitor(args: &[String]) -> Option<Proof> {
-    // With `-e` it watches over a command in the container, and not over the container.
+    // With `-e` it watches a command in the container, and not the container.
     if args.iter().skip(1).any(|arg| matches!(arg.as_str(), "-e" | "--exec" | "--exec-attach")) {
         return None;
     }
@@ -35,14 +35,14 @@ pub(in crate::node) fn monitor(args: &[String]) -> Option<Proof> {
 pub(in crate::node) fn client(args: &[String]) -> Option<Proof> {
     let mut args = args.iter().skip(1).skip_while(|arg| !VERBS.contains(&arg.as_str()));
     let verb = args.next()?.clone();
-    // The container comes last, but for `kill`, where a signal may follow it.
+    // The container comes last, except with `kill`, where a signal may follow it.
     let container_id = if verb == "kill" { args.find(|arg| !arg.starts_with('-')) } else { args.last() };
     let container_id = container_id.filter(|id| !id.starts_with('-')).cloned();
     Some(Proof::RuntimeClient { verb, container_id })
 }
 
-/// A client by its arguments alone, whatever its executable is called: a verb, and at the end the full id of a container. A script
-/// shows its interpreter first: `/bin/sh /usr/local/bin/wrapper --root … create --bundle … ID`.
+/// A client, recognised by its arguments alone, whatever the name of its executable: a verb, and at the end the full id of a
+/// container. A script shows its interpreter first: `/bin/sh /usr/local/bin/wrapper --root … create --bundle … ID`.
 pub(in crate::node) fn wrapper(args: &[String]) -> Option<Proof> {
     let is_of_container = |proof: &Proof| match proof {
         Proof::RuntimeClient { container_id, .. } => container_id.as_deref().is_some_and(is_full_id),

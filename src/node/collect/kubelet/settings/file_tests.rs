@@ -1,4 +1,4 @@
-//! What is read stays in the root of the kubelet, and none of it in what is said.
+//! What the reader reads stays in the root of the kubelet, and its messages contain none of it.
 
 use std::os::unix::fs::symlink;
 
@@ -27,7 +27,7 @@ fn nothing_of_the_file_is_in_what_is_said_of_it() {
     assert!(error.ends_with("/k: expected u16 at line 2, column 14"), "{error}");
 }
 
-/// A process whose working folder is `home` in its root, beside a file outside that is not its own.
+/// A process whose working folder is `home` in its root, beside a file outside that does not belong to it.
 fn working() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("of");
