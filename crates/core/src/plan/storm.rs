@@ -2,7 +2,7 @@
 //! nodes. Nothing begins for the fault until no new nodes report it. Then one node is remediated. If that helps, two nodes
 //! follow, then four, and so on.
 //!
-//! Fewer nodes are enough if they share something that most nodes do not ([`shared`]): that is the likely cause.
+//! Fewer nodes are enough if they share something that most nodes do not ([`shared()`]): that is the likely cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
