@@ -12,6 +12,7 @@ use crate::api::condition::{condition, condition_since};
 use crate::api::health::{RemediationStatus, Summary};
 use crate::api::policy::PolicyLimitsStatus;
 use crate::api::{ConditionReason, ConditionType, RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
+use crate::core::condition::looked_at;
 use crate::core::fault::{Fault, FaultType, MAX_FAULTS};
 use crate::core::flap::FlapRecord;
 use crate::core::plan::{Blocked, MAX_SHOWN, NodeStatusView, Plan, PolicyStatusView, SelfHealing};
@@ -24,25 +25,6 @@ pub mod writer;
 
 /// Largest number of blocked lines per node.
 const MAX_BLOCKED: usize = 16;
-/// The conditions that only the probe writes.
-const OF_PROBE: [ConditionType; 15] = [
-    ConditionType::RuntimeReady,
-    ConditionType::ContainersResponsive,
-    ConditionType::SandboxesConsistent,
-    ConditionType::NetworkPluginResponsive,
-    ConditionType::NetworkReady,
-    ConditionType::KubeletReady,
-    ConditionType::HostHealthy,
-    ConditionType::StorageReady,
-    ConditionType::SyncLoopRunning,
-    ConditionType::PlegHealthy,
-    ConditionType::SystemdResponsive,
-    ConditionType::ClientCertificateValid,
-    ConditionType::ClockSynchronised,
-    ConditionType::ProbeCoverageComplete,
-    ConditionType::RestartSafe,
-];
-
 /// The content of one plan for the status writer.
 #[derive(Clone, Debug, Default)]
 pub struct StatusViews {
@@ -216,8 +198,8 @@ fn stable(
 /// Current conditions of the probe that nothing confirms now.
 fn unvouched(outlook: &NodeStatusView, standing: &ControllerStatus) -> Vec<ConditionType> {
     let silent = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
-    OF_PROBE
-        .into_iter()
+    let of_probe = looked_at().chain([ConditionType::RestartSafe]);
+    of_probe
         .filter(|kind| standing.conditions.get(*kind).is_some())
         .filter(|kind| {
             let safe_no_more = *kind == ConditionType::RestartSafe
