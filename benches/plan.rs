@@ -30,7 +30,7 @@ fn main() -> std::io::Result<()> {
         let snapshot = fleet(nodes, policies);
         let per_node = quickest(|| {
             let decided = plan(&snapshot, &settings);
-            assert_eq!(decided.nodes.len(), nodes, "every node has an outlook");
+            assert_eq!(decided.nodes.len(), nodes, "every node has a status view");
         }) / nodes as f64;
         let baseline = *base.get_or_insert(per_node);
         lines.push(Line::new(format!("plan, {nodes} nodes, {policies} policies"), per_node, "ns/node", baseline));

@@ -30,7 +30,7 @@ pub struct Planner {
     applier: Applier,
     settings: PlanSettings,
     ceiling: u32,
-    outlook: watch::Sender<Arc<StatusViews>>,
+    status_view: watch::Sender<Arc<StatusViews>>,
     ledger: LedgerStore,
     failures: Failures,
     epoch: Option<u64>,
@@ -42,10 +42,10 @@ impl Planner {
         applier: Applier,
         settings: PlanSettings,
         ceiling: u32,
-        outlook: watch::Sender<Arc<StatusViews>>,
+        status_view: watch::Sender<Arc<StatusViews>>,
     ) -> Self {
         let (ledger, failures) = (LedgerStore::default(), Failures::default());
-        Self { applier, settings, ceiling, outlook, ledger, failures, epoch: None }
+        Self { applier, settings, ceiling, status_view, ledger, failures, epoch: None }
     }
 
     /// Makes decisions while this process leads, until `end`. A pass that has begun is finished.
@@ -144,7 +144,7 @@ impl Planner {
         let next = decided.next.into_iter().chain(state.next_change(began)).min();
         drop(state);
         let effects = std::mem::take(&mut decided.effects);
-        self.outlook.send_replace(Arc::new(StatusViews::of(&mut decided)));
+        self.status_view.send_replace(Arc::new(StatusViews::of(&mut decided)));
         // A next check after zero time would be a busy loop.
         (effects, next.map(|next| next.max(Duration::from_millis(10))))
     }

@@ -135,12 +135,12 @@ impl Metrics {
         let mut nodes =
             BTreeMap::from([(Health::Healthy, 0), (Health::Degraded, 0), (Health::Unhealthy, 0), (Health::Unknown, 0)]);
         let reported = state.snapshot.reports.values().flat_map(|view| &view.faults).map(|f| &f.fault);
-        let found = plan.nodes.values().flat_map(|outlook| &outlook.cluster_faults);
+        let found = plan.nodes.values().flat_map(|status_view| &status_view.cluster_faults);
         for fault in reported.chain(found).filter(|f| f.state == crate::core::fault::FaultState::Confirmed) {
             *faults.entry(fault.kind).or_default() += 1;
         }
-        for outlook in plan.nodes.values() {
-            *nodes.entry(outlook.health).or_default() += 1;
+        for status_view in plan.nodes.values() {
+            *nodes.entry(status_view.health).or_default() += 1;
         }
         for (kind, n) in faults {
             self.faults.get_or_create(&Type { r#type: kind.as_str() }).set(count(n));

@@ -54,7 +54,7 @@ pub struct Mirror {
     clock: Clock,
     leadership: Leadership,
     wanted: NodeConditions,
-    outlook: watch::Receiver<Arc<StatusViews>>,
+    status_view: watch::Receiver<Arc<StatusViews>>,
     not_before: BTreeMap<String, Instant>,
     /// No write to any Node before this time: the right is missing.
     paused: Option<Instant>,
@@ -68,9 +68,9 @@ impl Mirror {
         clock: Clock,
         leadership: Leadership,
         wanted: NodeConditions,
-        outlook: watch::Receiver<Arc<StatusViews>>,
+        status_view: watch::Receiver<Arc<StatusViews>>,
     ) -> Self {
-        Self { calls, cache, clock, leadership, wanted, outlook, not_before: BTreeMap::new(), paused: None }
+        Self { calls, cache, clock, leadership, wanted, status_view, not_before: BTreeMap::new(), paused: None }
     }
 
     /// Writes while this process leads, for as long as it runs.
@@ -79,7 +79,7 @@ impl Mirror {
             self.round().await;
             sleep(PAUSE).await;
             tokio::select! {
-                changed = self.outlook.changed() => if changed.is_err() { return },
+                changed = self.status_view.changed() => if changed.is_err() { return },
                 () = sleep(REPAIR) => {}
             }
         }

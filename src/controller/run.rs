@@ -150,7 +150,7 @@ impl Controller {
     pub async fn run(self, end: CancellationToken) -> Result<(), Ended> {
         let Self { calls, clock, cache, metrics, identity, image, ceiling, node_conditions, settings } = self;
         let (told, sender) = events::channel();
-        let (outlook, seen) = watch::channel(Arc::new(StatusViews::default()));
+        let (status_view, seen) = watch::channel(Arc::new(StatusViews::default()));
         let elected = CancellationToken::new();
         let (election, leadership) = Election::new(calls.clone(), clock.clone(), identity.clone());
         let applier = Applier {
@@ -167,7 +167,7 @@ impl Controller {
         let (c, k, l) = (calls.clone(), cache.clone(), leadership.clone());
         let events = applier.events.clone();
         let admission = admission::run(c, k, l, events.clone());
-        let decider = Planner::new(applier, settings, ceiling, outlook);
+        let decider = Planner::new(applier, settings, ceiling, status_view);
         let (c, k) = (calls.clone(), cache.clone());
         let mirror = Mirror::new(c, k, clock.clone(), leadership.clone(), node_conditions, seen.clone());
         let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), events, leadership.clone(), seen);

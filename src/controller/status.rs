@@ -48,9 +48,9 @@ impl StatusViews {
         Self {
             nodes: nodes
                 .into_iter()
-                .map(|(node, outlook)| {
+                .map(|(node, status_view)| {
                     let blocked = lines.remove(node.as_str()).unwrap_or_default();
-                    (node, (outlook, blocked))
+                    (node, (status_view, blocked))
                 })
                 .collect(),
             policies: std::mem::take(&mut plan.policies),
@@ -83,35 +83,35 @@ pub struct NodePart {
 
 /// The controller's part of the status of a node.
 pub fn node_part(
-    outlook: &NodeStatusView,
+    status_view: &NodeStatusView,
     blocked: &[String],
     standing: &ControllerStatus,
     now: Timestamp,
 ) -> NodePart {
-    let mut cluster_faults = outlook.cluster_faults.clone();
+    let mut cluster_faults = status_view.cluster_faults.clone();
     cluster_faults.truncate(MAX_FAULTS);
     NodePart {
         observed_generation: standing.generation,
-        kubelet_version: outlook.kubelet_version.clone(),
+        kubelet_version: status_view.kubelet_version.clone(),
         remediation: RemediationStatus {
-            policy: outlook.policy.clone(),
-            name: outlook.remediation.clone(),
+            policy: status_view.policy.clone(),
+            name: status_view.remediation.clone(),
             blocked: blocked.to_vec(),
-            cancelled: outlook.stopped.clone(),
+            cancelled: status_view.stopped.clone(),
         },
         summary: Summary {
-            health: outlook.health,
-            top_fault_type: outlook.top_fault_type,
-            top_fault: bounded(&outlook.top_fault, 256),
-            activity: bounded(&outlook.activity, 256),
+            health: status_view.health,
+            top_fault_type: status_view.top_fault_type,
+            top_fault: bounded(&status_view.top_fault, 256),
+            activity: bounded(&status_view.activity, 256),
         },
-        conditions: node_conditions(outlook, standing, now),
-        flap: outlook.flap.clone(),
+        conditions: node_conditions(status_view, standing, now),
+        flap: status_view.flap.clone(),
         cluster_faults,
     }
 }
 
-fn node_conditions(outlook: &NodeStatusView, standing: &ControllerStatus, now: Timestamp) -> Vec<Condition> {
+fn node_conditions(status_view: &NodeStatusView, standing: &ControllerStatus, now: Timestamp) -> Vec<Condition> {
     use ConditionReason as Why;
     let of = |kind, status, reason, message: &str| {
         let same = standing.conditions.get(kind).filter(|before| before.said.status == status);
@@ -124,15 +124,15 @@ fn node_conditions(outlook: &NodeStatusView, standing: &ControllerStatus, now: T
         TriState::False => bad,
         TriState::Unknown => Why::NotYetChecked,
     };
-    let stuck = outlook.cluster_faults.iter().find(|fault| fault.kind.spec().holds_up_pods);
+    let stuck = status_view.cluster_faults.iter().find(|fault| fault.kind.spec().holds_up_pods);
     // The object is Ready while a probe reports into it, however faulty its node is.
     let mut conditions: Vec<Condition> = [ConditionType::Ready, ConditionType::ProbeReporting]
         .map(|kind| {
             of(
                 kind,
-                outlook.probe_reporting,
-                by(outlook.probe_reporting, Why::Reporting, Why::HeartbeatMissed),
-                match outlook.probe_reporting {
+                status_view.probe_reporting,
+                by(status_view.probe_reporting, Why::Reporting, Why::HeartbeatMissed),
+                match status_view.probe_reporting {
                     TriState::True => "heartbeats arrive as promised",
                     TriState::False => "the probe has missed its promised heartbeats",
                     TriState::Unknown => "the probe has not reported since this controller started",
@@ -143,14 +143,14 @@ fn node_conditions(outlook: &NodeStatusView, standing: &ControllerStatus, now: T
     conditions.extend([
         of(
             ConditionType::PodsProgressing,
-            outlook.pods_progressing,
-            by(outlook.pods_progressing, Why::NoFault, Why::FaultConfirmed),
+            status_view.pods_progressing,
+            by(status_view.pods_progressing, Why::NoFault, Why::FaultConfirmed),
             stuck.map_or("", |fault| fault.message.as_str()),
         ),
         of(
             ConditionType::SelfHealing,
-            outlook.self_healing.status(),
-            match outlook.self_healing {
+            status_view.self_healing.status(),
+            match status_view.self_healing {
                 SelfHealing::Allowed => Why::Allowed,
                 SelfHealing::ManualActionRequired => Why::ManualActionRequired,
                 SelfHealing::DryRun => Why::DryRun,
@@ -158,12 +158,12 @@ fn node_conditions(outlook: &NodeStatusView, standing: &ControllerStatus, now: T
                 SelfHealing::Excluded => Why::Excluded,
                 SelfHealing::Unknown => Why::NotYetChecked,
             },
-            &outlook.activity,
+            &status_view.activity,
         ),
-        stable(outlook, standing, of),
+        stable(status_view, standing, of),
     ]);
-    let blocked = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
-    conditions.extend(unvouched(outlook, standing).into_iter().map(|kind| {
+    let blocked = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
+    conditions.extend(unvouched(status_view, standing).into_iter().map(|kind| {
         let why = if blocked {
             "the kubelet's start is blocked: what it waits for would block the next one too"
         } else {
@@ -176,14 +176,14 @@ fn node_conditions(outlook: &NodeStatusView, standing: &ControllerStatus, now: T
 
 /// The condition `NodeStable`. A controller that has just started keeps a True of its predecessor.
 fn stable(
-    outlook: &NodeStatusView,
+    status_view: &NodeStatusView,
     standing: &ControllerStatus,
     of: impl Fn(ConditionType, TriState, ConditionReason, &str) -> Condition,
 ) -> Condition {
     let kind = ConditionType::NodeStable;
     let stood = standing.conditions.status(kind) == TriState::True;
-    let flapping = outlook.cluster_faults.iter().find(|fault| fault.kind == FaultType::NodeFlapping);
-    match (outlook.stable, flapping) {
+    let flapping = status_view.cluster_faults.iter().find(|fault| fault.kind == FaultType::NodeFlapping);
+    match (status_view.stable, flapping) {
         (TriState::False, told) => {
             of(kind, TriState::False, ConditionReason::FaultConfirmed, told.map_or("", |fault| fault.message.as_str()))
         }
@@ -196,14 +196,14 @@ fn stable(
 }
 
 /// Current conditions of the probe that nothing confirms now.
-fn unvouched(outlook: &NodeStatusView, standing: &ControllerStatus) -> Vec<ConditionType> {
-    let silent = outlook.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
+fn unvouched(status_view: &NodeStatusView, standing: &ControllerStatus) -> Vec<ConditionType> {
+    let silent = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
     let of_probe = looked_at().chain([ConditionType::RestartSafe]);
     of_probe
         .filter(|kind| standing.conditions.get(*kind).is_some())
         .filter(|kind| {
             let safe_no_more = *kind == ConditionType::RestartSafe
-                && !outlook.restart_safe_known
+                && !status_view.restart_safe_known
                 && standing.conditions.status(*kind) != TriState::False;
             silent || safe_no_more
         })
@@ -268,10 +268,14 @@ pub fn difference(standing: &ControllerStatus, part: &NodePart) -> Difference {
 }
 
 /// The status of a policy.
-pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyStatusView>, now: Timestamp) -> RemediationPolicyStatus {
+pub fn policy_status(
+    row: &PolicyRow,
+    status_view: Option<&PolicyStatusView>,
+    now: Timestamp,
+) -> RemediationPolicyStatus {
     use ConditionReason as Why;
     let none = PolicyStatusView::default();
-    let seen = outlook.unwrap_or(&none);
+    let seen = status_view.unwrap_or(&none);
     let of = |kind, status, reason, message: &str| {
         let mut made = condition(&row.status.conditions, kind, status, reason, message, now);
         made.observed_generation = Some(row.generation);
@@ -286,7 +290,7 @@ pub fn policy_status(row: &PolicyRow, outlook: Option<&PolicyStatusView>, now: T
         }
     };
     // A policy that lacks a right for some of its steps still takes the others.
-    let allowed = match (&row.read, outlook.map(|seen| &seen.blocked)) {
+    let allowed = match (&row.read, status_view.map(|seen| &seen.blocked)) {
         (Err(_), _) => of(ConditionType::RemediationAllowed, TriState::False, Why::Invalid, "the policy is not valid"),
         (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, TriState::True, Why::Allowed, "nothing blocks it"),
         (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, TriState::False, Why::Blocked, why),
@@ -390,36 +394,36 @@ mod tests {
 
     #[test]
     fn what_was_written_is_not_written_again() {
-        let outlook =
+        let status_view =
             NodeStatusView { activity: "waiting".into(), restart_safe_known: true, ..NodeStatusView::default() };
-        let part = node_part(&outlook, &["MinDurationNotReached: x".into()], &ControllerStatus::default(), now());
+        let part = node_part(&status_view, &["MinDurationNotReached: x".into()], &ControllerStatus::default(), now());
         assert_eq!(difference(&ControllerStatus::default(), &part), Difference::Matter);
         let stable = of_type(&part, "NodeStable").unwrap();
         assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
         let standing = stands(part.clone());
         assert_eq!(difference(&standing, &part), Difference::None);
         let later = "2025-01-01T01:00:00Z".parse().unwrap();
-        let again = node_part(&outlook, &["MinDurationNotReached: x".into()], &standing, later);
+        let again = node_part(&status_view, &["MinDurationNotReached: x".into()], &standing, later);
         assert_eq!(again, part, "transition times are kept");
-        let words = node_part(&outlook, &["MinDurationNotReached: y".into()], &standing, later);
+        let words = node_part(&status_view, &["MinDurationNotReached: y".into()], &standing, later);
         assert_eq!(difference(&standing, &words), Difference::Words);
-        let watched = NodeStatusView { stable: TriState::True, ..outlook.clone() };
+        let watched = NodeStatusView { stable: TriState::True, ..status_view.clone() };
         let watched = node_part(&watched, &["MinDurationNotReached: x".into()], &standing, later);
         assert_eq!(difference(&standing, &watched), Difference::Watched);
-        let begun = NodeStatusView { remediation: Some("e".into()), ..outlook.clone() };
+        let begun = NodeStatusView { remediation: Some("e".into()), ..status_view.clone() };
         let begun = node_part(&begun, &["MinDurationNotReached: x".into()], &standing, later);
         assert_eq!(difference(&standing, &begun), Difference::Matter);
     }
 
     #[test]
     fn that_nobody_has_watched_the_nodes_yet_is_not_written_to_each_after_an_upgrade() {
-        let outlook = NodeStatusView { restart_safe_known: true, ..NodeStatusView::default() };
-        let before = node_part(&outlook, &[], &ControllerStatus::default(), now());
+        let status_view = NodeStatusView { restart_safe_known: true, ..NodeStatusView::default() };
+        let before = node_part(&status_view, &[], &ControllerStatus::default(), now());
         let mut old = before.clone();
         old.conditions.retain(|condition| condition.type_ != "NodeStable");
         let standing = stands(old);
-        assert_eq!(difference(&standing, &node_part(&outlook, &[], &standing, now())), Difference::None);
-        let of = |stable| NodeStatusView { stable, ..outlook.clone() };
+        assert_eq!(difference(&standing, &node_part(&status_view, &[], &standing, now())), Difference::None);
+        let of = |stable| NodeStatusView { stable, ..status_view.clone() };
         let difference_of = |stable| difference(&standing, &node_part(&of(stable), &[], &standing, now()));
         assert_eq!(
             (difference_of(TriState::True), difference_of(TriState::False)),
@@ -483,13 +487,13 @@ mod tests {
                 new: 3,
                 evidence: "x".repeat(9_999),
             };
-            let outlook = PolicyStatusView {
+            let status_view = PolicyStatusView {
                 limits,
                 windows: vec![window],
                 storms: vec![storm; 40],
                 ..PolicyStatusView::default()
             };
-            policy_status(&row, Some(&outlook), now())
+            policy_status(&row, Some(&status_view), now())
         };
         let room = TopologyRoom { key: "zone".into(), value: None, nodes: 6, in_flight: 1, max_in_flight: 2 };
         let spent = SpentNode { node: "n1".into(), actions: 20, is_slow: false, until: now() };

@@ -150,13 +150,13 @@ impl<'a> Explanation<'a> {
         told: &'a Told,
         invalid: &'a [String],
     ) -> Self {
-        let outlook = decided.nodes.get(node);
-        let own = outlook.map(|outlook| outlook.cluster_faults.as_slice()).unwrap_or_default();
+        let status_view = decided.nodes.get(node);
+        let own = status_view.map(|status_view| status_view.cluster_faults.as_slice()).unwrap_or_default();
         let beyond: Vec<&Fault> = told.faults.iter().filter(|fault| own.iter().all(|own| own.id != fault.id)).collect();
         let health = match &told.summary {
             Some(summary) if !beyond.is_empty() => summary.health,
             _ if beyond.iter().any(|fault| fault.state == FaultState::Confirmed) => Health::Unhealthy,
-            _ => outlook.map(|outlook| outlook.health).unwrap_or_default(),
+            _ => status_view.map(|status_view| status_view.health).unwrap_or_default(),
         };
         let report = snapshot.reports.get(node);
         let reported = report.into_iter().flat_map(|report| report.faults.iter().map(|seen| &seen.fault));

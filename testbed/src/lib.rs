@@ -23,7 +23,7 @@ pub mod packages;
 mod paths;
 mod pki;
 pub mod process;
-pub mod programs;
+mod programs;
 pub mod realm;
 pub mod stand_in;
 pub mod start_check;

@@ -103,21 +103,30 @@ impl FaultType {
     }
 }
 
-/// What confirms faults, as `probe.yaml` can change it.
+/// What confirms faults, as `probe.yaml` can change it, each once: kinds of one family share it, and stand side by side.
 pub fn confirmations() -> impl Iterator<Item = &'static Confirm> {
-    FaultType::ALL.into_iter().flat_map(|kind| kind.spec().confirm.iter().copied())
+    each_once(|spec| spec.confirm, |of| of.key)
 }
 
-/// The times from which something counts, as `probe.yaml` can change them.
+/// The times from which something counts, as `probe.yaml` can change them, each once.
 pub fn bounds() -> impl Iterator<Item = &'static Bound> {
-    FaultType::ALL.into_iter().flat_map(|kind| kind.spec().bounds.iter().copied())
+    each_once(|spec| spec.bounds, |of| of.key)
+}
+
+fn each_once<T>(
+    of: fn(&FaultSpec) -> &'static [&'static T],
+    key: fn(&T) -> &'static str,
+) -> impl Iterator<Item = &'static T> {
+    let mut all: Vec<&T> = FaultType::ALL.into_iter().flat_map(|kind| of(kind.spec()).iter().copied()).collect();
+    all.dedup_by_key(|one| key(one));
+    all.into_iter()
 }
 
 /// Looks for one kind of fault, or a family.
 pub(crate) type Detector = fn(&Check<'_>, &mut Findings);
 
 /// All detectors. What an earlier one wants asked is asked first.
-pub(crate) static DETECTORS: [Detector; 31] = [
+pub(crate) static DETECTORS: &[Detector] = &[
     runtime::gone,
     runtime::unreachable,
     runtime::list_hung,

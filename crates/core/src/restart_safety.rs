@@ -72,19 +72,16 @@ impl RestartSafety {
     }
 }
 
-/// Whether a fault forbids a restart of the kubelet and of the runtime.
-fn forbids(fault: &Fault) -> (bool, bool) {
-    let harms = (fault.kind.spec().restart_harms)(fault);
-    (harms.kubelet, harms.runtime)
-}
-
 /// What only the confirmed faults among these say about a restart of the kubelet and the runtime. Gaps in the checks are not
 /// considered.
 pub fn by_faults<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> (TriState, TriState) {
     let confirmed = faults.into_iter().filter(|fault| fault.state == FaultState::Confirmed);
-    let (kubelet, runtime) = confirmed.map(forbids).fold((false, false), |all, one| (all.0 || one.0, all.1 || one.1));
-    let safe = |forbidden: bool| if forbidden { TriState::False } else { TriState::True };
-    (safe(kubelet), safe(runtime))
+    let (mut kubelet, mut runtime) = (TriState::True, TriState::True);
+    for harms in confirmed.map(|fault| (fault.kind.spec().restart_harms)(fault)) {
+        kubelet = if harms.kubelet { TriState::False } else { kubelet };
+        runtime = if harms.runtime { TriState::False } else { runtime };
+    }
+    (kubelet, runtime)
 }
 
 /// Judges both components.
@@ -92,9 +89,9 @@ pub fn restart_safety(faults: &[Fault], left_out: u32, findings: &Findings) -> R
     let mut safety = RestartSafety { task_max_age: findings.task_max_age, ..RestartSafety::default() };
     let (mut kubelet, mut runtime) = (Reasons::default(), Reasons::default());
     for fault in faults {
-        let (for_kubelet, for_runtime) = forbids(fault);
+        let harms = (fault.kind.spec().restart_harms)(fault);
         let line = format!("{} ({})", fault.subject, fault.kind);
-        for (applies, reasons) in [(for_kubelet, &mut kubelet), (for_runtime, &mut runtime)] {
+        for (applies, reasons) in [(harms.kubelet, &mut kubelet), (harms.runtime, &mut runtime)] {
             match (applies, fault.state) {
                 (false, _) => {}
                 (true, FaultState::Confirmed) => reasons.no.push(line.clone()),

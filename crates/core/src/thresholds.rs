@@ -171,7 +171,7 @@ const AFTER_CALLS: Duration = Duration::from_mins(1);
 impl Thresholds {
     /// What confirms a fault now.
     pub fn confirm(&self, of: &Confirm) -> Confirmation {
-        let mut confirmation = self.configured(of);
+        let mut confirmation = self.confirmations.get(of.key).copied().unwrap_or(of.shipped);
         if of.waits_for_kubelet {
             confirmation.grace_period = confirmation.grace_period.max(self.kubelet_waits);
         }
@@ -179,11 +179,6 @@ impl Thresholds {
             confirmation.grace_period = confirmation.grace_period.max(PATIENCE_UNDER_PRESSURE);
         }
         confirmation
-    }
-
-    /// What confirms a fault, as configured.
-    pub fn configured(&self, of: &Confirm) -> Confirmation {
-        self.confirmations.get(of.key).copied().unwrap_or(of.shipped)
     }
 
     /// The time from which something counts.

@@ -140,7 +140,7 @@ impl Window {
 
     /// The state of the window, and when that changes. A window that opens again before or as it ends does not end there. So the
     /// view is the same from one change to the next.
-    pub fn outlook(&self, now: Timestamp) -> WindowView {
+    pub fn status_view(&self, now: Timestamp) -> WindowView {
         let WindowState { is_open, till } = self.standing(now);
         let until = if is_open { till.and_then(|till| self.joined(till)) } else { till };
         WindowView { window: self.to_string(), is_open, until }
@@ -341,25 +341,25 @@ mod tests {
         ] {
             let window = window(Allow, schedule, hours, zone);
             let mut now = at("2026-06-01T01:00:00Z");
-            let mut is_open = window.outlook(now).is_open;
+            let mut is_open = window.status_view(now).is_open;
             for change in changes {
                 let change = at(change);
                 while now < change {
-                    let told = window.outlook(now);
+                    let told = window.status_view(now);
                     assert_eq!((told.is_open, told.until), (is_open, Some(change)), "{schedule} at {now}");
                     now = now.checked_add(SignedDuration::from_mins(20)).unwrap();
                 }
                 assert_eq!(now, change);
                 is_open = !is_open;
-                assert_eq!(window.outlook(now).is_open, is_open, "{schedule} at {now}");
+                assert_eq!(window.status_view(now).is_open, is_open, "{schedule} at {now}");
             }
         }
         for (schedule, hours) in [("* * * * *", 1), ("0 0 * * *", 24), ("0 * * * *", 1)] {
-            let told = window(Deny, schedule, hours, "UTC").outlook(at("2026-06-01T01:00:00Z"));
+            let told = window(Deny, schedule, hours, "UTC").status_view(at("2026-06-01T01:00:00Z"));
             assert_eq!((told.is_open, told.until), (true, None), "{schedule} never ends");
         }
         assert_eq!(
-            window(Deny, "0 22 * * *", 8, "Europe/Berlin").outlook(at("2026-06-01T01:00:00Z")).window,
+            window(Deny, "0 22 * * *", 8, "Europe/Berlin").status_view(at("2026-06-01T01:00:00Z")).window,
             "Deny window `0 22 * * *` (Europe/Berlin)"
         );
     }
@@ -369,7 +369,7 @@ mod tests {
         for now in [Timestamp::MIN, Timestamp::MAX] {
             for kind in [Allow, Deny] {
                 let window = window(kind, "0 22 * * *", 8, "Asia/Kathmandu");
-                let _ = (window.outlook(now), shut(&[window], DeletePod, now));
+                let _ = (window.status_view(now), shut(&[window], DeletePod, now));
             }
         }
     }

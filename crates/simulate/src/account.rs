@@ -142,9 +142,9 @@ impl Account {
     }
 
     fn policies(&mut self, at: Duration, plan: &Plan) {
-        for (name, outlook) in &plan.policies {
+        for (name, status_view) in &plan.policies {
             // The nodes that wait for a slot report that the slots are taken.
-            let blocked = outlook.blocked.as_ref().filter(|(reason, _)| *reason != BlockReason::MaxInFlightReached);
+            let blocked = status_view.blocked.as_ref().filter(|(reason, _)| *reason != BlockReason::MaxInFlightReached);
             let now = blocked.map(|(reason, _)| *reason);
             let before = self.known.policies.get(name).copied();
             match (blocked, before) {

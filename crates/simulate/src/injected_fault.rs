@@ -62,7 +62,7 @@ pub(super) fn pod_like(event: &FaultEvent) -> Option<PodLike> {
 fn fault(event: &FaultEvent, node: &str, now: Timestamp) -> Fault {
     let kind = event.kind;
     let lasted = kind.usual_time_to_confirm(&Thresholds::default());
-    let pod = kind.spec().subject.has_pod().then(|| pod(event, node, 0));
+    let pod = kind.is_of_a_pod().then(|| pod(event, node, 0));
     let name = event.name.clone().unwrap_or_else(|| "main".to_owned());
     let key = format!("{node}/{}/{name}", pod.as_ref().map_or("", |pod| pod.uid.as_str()));
     let subject = Subject { name: Some(name), pod: pod.clone(), ..Subject::of(kind.spec().subject) };

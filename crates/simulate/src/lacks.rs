@@ -73,7 +73,7 @@ fn of_nodes(policy: &Policy, rule: &Rule, sick: &[(&str, &NodeView)]) -> Vec<Str
 
 /// What the pods of the faults lack.
 fn of_pods(policy: &Policy, rule: &Rule, coming: &[&Coming<'_>]) -> Option<String> {
-    let is_unknown = |one: &&&Coming<'_>| one.fault.kind.spec().subject.has_pod() && pod_like(one.fault).is_none();
+    let is_unknown = |one: &&&Coming<'_>| one.fault.kind.is_of_a_pod() && pod_like(one.fault).is_none();
     let mut unknown = coming.iter().filter(|_| rule.matching.asks_of_pods()).filter(is_unknown);
     let (first, more) = (&unknown.next()?.place, unknown.count());
     let all = match more {

@@ -236,7 +236,7 @@ fn events_of(past: &Past<'_>, snapshot: &Snapshot, offset: &impl Fn(Timestamp) -
         _ => {}
     }
     let lasts = past.gone.map(|gone| Offset(offset(gone).0.saturating_sub(at.0)));
-    let pod = past.subject.pod.as_ref().filter(|_| past.kind.spec().subject.has_pod());
+    let pod = past.subject.pod.as_ref().filter(|_| past.kind.is_of_a_pod());
     let traits = pod.and_then(|pod| match snapshot.pods_seen.get(pod)? {
         PodSeen::Read(traits) => Some(traits),
         PodSeen::Gone => None,

@@ -482,7 +482,7 @@ impl Event {
         if let Some(instead) = instead {
             bail!("{} is found by the controller itself: expected {instead}", fault.kind);
         }
-        let has_pod = fault.kind.spec().subject.has_pod();
+        let has_pod = fault.kind.is_of_a_pod();
         ensure!(has_pod || fault.pod.is_none(), "pod: a {} is about none", fault.kind);
         ensure!(has_pod || !fault.terminating, "terminating: a {} is about no pod", fault.kind);
         let is_described = fault.pod_labels.is_some() || fault.pod_owner.is_some();

@@ -261,9 +261,9 @@ impl World {
     /// Acts as the status writer and the finalizer: a remediation that a person has deleted disappears once its node has recorded
     /// that.
     pub fn note_what_people_stopped(&mut self, plan: &Plan) {
-        for (name, outlook) in &plan.nodes {
+        for (name, status_view) in &plan.nodes {
             if let Some(node) = self.nodes.get_mut(name) {
-                node.report.stopped.clone_from(&outlook.stopped);
+                node.report.stopped.clone_from(&status_view.stopped);
             }
         }
         let nodes = &self.nodes;

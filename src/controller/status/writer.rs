@@ -154,7 +154,7 @@ pub struct StatusWriter {
     clock: Clock,
     events: Events,
     leadership: Leadership,
-    outlook: watch::Receiver<Arc<StatusViews>>,
+    status_view: watch::Receiver<Arc<StatusViews>>,
     asked: BTreeMap<String, Asked>,
     written: BTreeMap<String, Instant>,
     not_before: BTreeMap<String, Instant>,
@@ -174,7 +174,7 @@ impl StatusWriter {
         clock: Clock,
         events: Events,
         leadership: Leadership,
-        outlook: watch::Receiver<Arc<StatusViews>>,
+        status_view: watch::Receiver<Arc<StatusViews>>,
     ) -> Self {
         let (asked, written, not_before) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let compared = (Arc::default(), None);
@@ -185,7 +185,7 @@ impl StatusWriter {
             clock,
             events,
             leadership,
-            outlook,
+            status_view,
             asked,
             written,
             not_before,
@@ -209,7 +209,7 @@ impl StatusWriter {
             }
             let rest = self.rest();
             tokio::select! {
-                changed = self.outlook.changed() => {
+                changed = self.status_view.changed() => {
                     if changed.is_err() {
                         return;
                     }
@@ -250,8 +250,8 @@ impl StatusWriter {
         }
         self.not_before.retain(|_, until| *until > now);
         self.written.retain(|_, at| now.saturating_duration_since(*at) < REPAIR);
-        let outlook = self.outlook.borrow_and_update().clone();
-        let writes = self.due(&outlook, now);
+        let status_view = self.status_view.borrow_and_update().clone();
+        let writes = self.due(&status_view, now);
         let full = writes.len() >= ROUND;
         let (calls, cache, events, leadership) = (&self.calls, &self.cache, &self.events, &self.leadership);
         let runs = writes.into_iter().map(|write| async move {
@@ -272,7 +272,7 @@ impl StatusWriter {
         full
     }
 
-    fn due(&mut self, outlook: &Arc<StatusViews>, now: Instant) -> Vec<Write> {
+    fn due(&mut self, status_view: &Arc<StatusViews>, now: Instant) -> Vec<Write> {
         let cache = self.cache.clone();
         let mut state = cache.lock();
         if !state.is_synced() {
@@ -298,7 +298,7 @@ impl StatusWriter {
             }
         }
         for (name, row) in &*policies {
-            let status = policy_status(row, outlook.policies.get(name), wall);
+            let status = policy_status(row, status_view.policies.get(name), wall);
             let is_new =
                 || news_of_policy(&row.status, &status) || self.rested(&format!("policy {name}"), now, WORDS_EVERY);
             if !same_policy_status(&row.status, &status) && is_new() {
@@ -313,12 +313,12 @@ impl StatusWriter {
             self.watched_at = now;
         }
         let is_all = self.compared.1.is_none_or(|at| now.saturating_duration_since(at) >= REPAIR_ALL);
-        let before = std::mem::replace(&mut self.compared.0, Arc::clone(outlook));
+        let before = std::mem::replace(&mut self.compared.0, Arc::clone(status_view));
         if is_all {
             self.compared.1 = Some(now);
         }
         let (mut standings, mut commands) = (Along::new(standings), Along::new(&*commands));
-        let (mut said_now, mut said_before) = (Along::new(&outlook.nodes), Along::new(&before.nodes));
+        let (mut said_now, mut said_before) = (Along::new(&status_view.nodes), Along::new(&before.nodes));
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
             let is_room = writes.len() < ROUND;
             match standings.at(node) {
@@ -364,7 +364,7 @@ impl StatusWriter {
     fn node_write(
         &mut self,
         node: &str,
-        (outlook, blocked): &(Arc<NodeStatusView>, Vec<String>),
+        (status_view, blocked): &(Arc<NodeStatusView>, Vec<String>),
         standing: &ControllerStatus,
         now: Instant,
         budget: &mut Budget,
@@ -372,7 +372,7 @@ impl StatusWriter {
         if standing.unreadable {
             return Compared::Same;
         }
-        let part = node_part(outlook, blocked, standing, self.clock.now());
+        let part = node_part(status_view, blocked, standing, self.clock.now());
         let is_recent = |least| !self.min_interval_elapsed(node, now, least);
         let is_crowded = self.crowded_until.is_some_and(|until| until > now);
         let is_put_off = match difference(standing, &part) {

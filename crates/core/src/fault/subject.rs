@@ -57,13 +57,6 @@ pub enum SubjectKind {
     Condition,
 }
 
-impl SubjectKind {
-    /// Whether there is a pod that it belongs to, or that it is.
-    pub const fn has_pod(self) -> bool {
-        matches!(self, Self::Container | Self::Sandbox | Self::NetworkPlugin | Self::Pod)
-    }
-}
-
 /// A daemon of the node that a step may have restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Daemon {

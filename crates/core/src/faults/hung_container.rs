@@ -265,7 +265,7 @@ fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations
     Sighting { evidence: evidence(sighting.evidence), ..sighting }
 }
 
-/// Whether a debugger or a signal stops the process. A lack of time does not.
+/// Whether a debugger or a signal has stopped the process: it is not merely slow.
 const fn is_stopped(state: char) -> bool {
     matches!(state, 'T' | 't')
 }

@@ -44,18 +44,11 @@ pub(super) const LIST_HUNG: FaultSpec = FaultSpec {
 };
 
 pub(super) const UPDATE_BLOCKED: FaultSpec = FaultSpec {
-    confirm: &[&CONFIRM_LIST_HUNG],
-    bounds: &[&LIST_DEADLINE],
-    condition: Some(ConditionType::RuntimeReady),
-    time_to_confirm: |of| of.bound(&LIST_DEADLINE).saturating_add(of.confirm(&CONFIRM_LIST_HUNG).usual_time()),
-    restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
-    runtime_unresponsive: true,
-    pods_cannot_end: true,
     remedy: Remedy {
         restart: |_| ByDaemon { runtime: Err("a restart leaves the shim behind that blocks it"), ..NO_RESTART },
         ..Remedy::USUAL
     },
-    ..FaultSpec::new(FaultGroup::Runtime, Severity::High, SubjectKind::Runtime)
+    ..LIST_HUNG
 };
 
 /// Age from which a child of the runtime that still runs is no passing moment.

@@ -125,8 +125,8 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
         policies: scopes
             .iter()
             .map(|(name, scope)| {
-                let outlook = scope.outlook(&nodes, &slots, (snapshot.now, settings.answer_within));
-                ((*name).to_owned(), outlook)
+                let status_view = scope.status_view(&nodes, &slots, (snapshot.now, settings.answer_within));
+                ((*name).to_owned(), status_view)
             })
             .collect(),
         blocked,

@@ -74,7 +74,7 @@ pub struct SpentNode {
 }
 
 /// The status view of all limits of the policy.
-pub(super) fn outlook(
+pub(super) fn status_view(
     policy: &Policy,
     groups: &[Group<'_>],
     selected: u32,

@@ -209,7 +209,7 @@ impl<'a> Scope<'a> {
     }
 
     /// The status view of the policy.
-    pub fn outlook(
+    pub fn status_view(
         &self,
         nodes: &Nodes<'_>,
         slots: &Slots,
@@ -220,8 +220,8 @@ impl<'a> Scope<'a> {
         let storms = self.weather.told(self.policy, &self.storms);
         let storm = |told: &StormView| (BlockReason::Storm, format!("policy {}: {}", self.policy.name, told.evidence));
         PolicyStatusView {
-            limits: limits::outlook(self.policy, &self.groups, self.selected, nodes, slots, (now, answer_within)),
-            windows: self.policy.windows.iter().map(|window| window.outlook(now)).collect(),
+            limits: limits::status_view(self.policy, &self.groups, self.selected, nodes, slots, (now, answer_within)),
+            windows: self.policy.windows.iter().map(|window| window.status_view(now)).collect(),
             selected: self.selected,
             unhealthy: self.unhealthy,
             unknown: self.unknown,

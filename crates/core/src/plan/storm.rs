@@ -177,7 +177,7 @@ impl<'a> StormDetector<'a> {
         let mut all: Vec<_> =
             storms.iter().filter_map(|(kind, storm)| Some((*kind, storm, self.spreads.get(kind)?))).collect();
         all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((spread.fresh(), spread.sick(), *kind)));
-        let outlook = |(kind, storm, spread): (FaultType, &Storm, &FaultSpread<'_>)| StormView {
+        let status_view = |(kind, storm, spread): (FaultType, &Storm, &FaultSpread<'_>)| StormView {
             fault: kind,
             max_concurrent: match storm.phase {
                 StormPhase::Rising => 0,
@@ -187,7 +187,7 @@ impl<'a> StormDetector<'a> {
             new: spread.fresh(),
             evidence: self.evidence(policy, kind, storm, spread),
         };
-        all.into_iter().map(outlook).collect()
+        all.into_iter().map(status_view).collect()
     }
 
     /// The evidence for a storm of this kind, and what the controller does about it.

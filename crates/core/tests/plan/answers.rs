@@ -130,9 +130,9 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
         let plan = world.plan();
         assert_eq!(reasons(&plan), [BlockReason::RequestRejected], "{:?}", plan.blocked);
         assert!(plan.blocked[0].message.contains("not allowed here (403)"), "{:?}", plan.blocked);
-        let outlook = &plan.nodes["n1"];
-        assert_eq!(outlook.self_healing, SelfHealing::ManualActionRequired, "a person is needed");
-        assert!(outlook.activity.contains("not allowed here (403)"), "{}", outlook.activity);
+        let status_view = &plan.nodes["n1"];
+        assert_eq!(status_view.self_healing, SelfHealing::ManualActionRequired, "a person is needed");
+        assert!(status_view.activity.contains("not allowed here (403)"), "{}", status_view.activity);
         assert!(plan.next.is_some_and(|next| next <= secs(wait)), "{:?}", plan.next);
 
         let mut text = None;

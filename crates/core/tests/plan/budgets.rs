@@ -71,8 +71,8 @@ fn faults_of_namespaces_that_no_rule_is_for_are_not_counted_as_unhealthy() {
             world.infect(node, hung("log"), ClearedBy::Cont);
         }
         let plan = world.plan();
-        let outlook = &plan.policies["p"];
-        (outlook.unhealthy, outlook.blocked.as_ref().map(|(reason, _)| *reason))
+        let status_view = &plan.policies["p"];
+        (status_view.unhealthy, status_view.blocked.as_ref().map(|(reason, _)| *reason))
     };
     assert_eq!(healed("shop"), (1, None));
     assert_eq!(healed("kube-system"), (3, Some(BlockReason::MaxUnhealthyExceeded)));
@@ -280,9 +280,12 @@ fn unhealthy_counts_what_the_design_says() {
     world.node("d").report.heartbeat = None; // never reported: unknown
     world.node("e").report.heartbeat.as_mut().unwrap().arrived = secs(60); // silent
     world.node("f").view.deleting = true; // not in the denominator
-    let outlook = &world.plan().policies["p"];
-    assert_eq!((outlook.selected, outlook.unhealthy, outlook.unknown, outlook.max_unhealthy), (5, 3, 1, 2));
-    assert_eq!(outlook.blocked.as_ref().unwrap().0, BlockReason::MaxUnhealthyExceeded);
+    let status_view = &world.plan().policies["p"];
+    assert_eq!(
+        (status_view.selected, status_view.unhealthy, status_view.unknown, status_view.max_unhealthy),
+        (5, 3, 1, 2)
+    );
+    assert_eq!(status_view.blocked.as_ref().unwrap().0, BlockReason::MaxUnhealthyExceeded);
     assert!(acts(&world.plan()).is_empty());
 }
 

@@ -49,14 +49,14 @@ fn it_is_a_fault_only_where_a_policy_that_selects_the_node_asks_for_it() {
     assert_eq!(kinds(&world), [], "it does not select the node");
     world.node("n1").view.labels.insert("pool".into(), "a".into());
     assert_eq!(kinds(&world), [FaultType::NodeCondition]);
-    let outlook = &world.plan().nodes["n1"];
+    let status_view = &world.plan().nodes["n1"];
     assert_eq!(
-        (outlook.health, outlook.top_fault.as_str()),
+        (status_view.health, status_view.top_fault.as_str()),
         (Health::Unhealthy, "NodeCondition: condition KernelDeadlock=True")
     );
-    let fault = &outlook.cluster_faults[0];
+    let fault = &status_view.cluster_faults[0];
     assert_eq!(fault.message, "condition KernelDeadlock of the Node is True (DockerHung): task docker blocked");
-    let remedy = &outlook.remedies[&fault.id];
+    let remedy = &status_view.remedies[&fault.id];
     assert_eq!((remedy.policy.as_str(), remedy.rule.as_deref()), ("other", Some("r")));
     Seen::of("NodeCondition", "containerd", Way::MadeUp).record();
 }

@@ -62,10 +62,10 @@ fn a_node_that_flaps_is_one_fault_with_its_count_and_rhythm() {
     flap(&mut world, 5, 30);
     assert_eq!((flapping(&world), world.plan().nodes["n1"].stable), (vec![], TriState::True));
     flap(&mut world, 55, 30);
-    let outlook = &world.plan().nodes["n1"];
-    let fault = &outlook.cluster_faults[0];
+    let status_view = &world.plan().nodes["n1"];
+    let fault = &status_view.cluster_faults[0];
     assert_eq!(
-        (fault.kind, outlook.cluster_faults.len(), outlook.stable),
+        (fault.kind, status_view.cluster_faults.len(), status_view.stable),
         (FaultType::NodeFlapping, 1, TriState::False)
     );
     assert!(fault.message.starts_with("Ready changed ") && fault.message.contains("about every 30s"), "{fault:?}");

@@ -111,11 +111,11 @@ fn render(text: &mut String, plan: &Plan) {
     for blocked in &plan.blocked {
         line("blocked", json(blocked));
     }
-    for (name, outlook) in &plan.nodes {
-        line("node", format!("{name} {}", node(outlook)));
+    for (name, status_view) in &plan.nodes {
+        line("node", format!("{name} {}", node(status_view)));
     }
-    for (name, outlook) in &plan.policies {
-        line("policy", format!("{name} {}", policy(outlook)));
+    for (name, status_view) in &plan.policies {
+        line("policy", format!("{name} {}", policy(status_view)));
     }
     line("next", format!("{:?}", plan.next));
 }

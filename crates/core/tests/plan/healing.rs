@@ -46,10 +46,10 @@ fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
     assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
     assert_eq!(world.did(), ["job ReleaseCont"]);
     assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 0);
-    let outlook = &world.plan().nodes["n1"];
-    assert_eq!(outlook.health, Health::Healthy);
-    assert!(outlook.activity.starts_with("resolved 2026-01-01T01:00:"), "{}", outlook.activity);
-    assert!(outlook.activity.ends_with("by ReleaseHungProcess(SIGCONT)"), "{}", outlook.activity);
+    let status_view = &world.plan().nodes["n1"];
+    assert_eq!(status_view.health, Health::Healthy);
+    assert!(status_view.activity.starts_with("resolved 2026-01-01T01:00:"), "{}", status_view.activity);
+    assert!(status_view.activity.ends_with("by ReleaseHungProcess(SIGCONT)"), "{}", status_view.activity);
 }
 
 #[test]
@@ -239,18 +239,18 @@ fn the_outlook_says_what_is_done() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
     world.pass();
     world.tick(secs(5));
-    let outlook = world.pass().nodes.remove("n1").unwrap();
-    assert_eq!(outlook.health, Health::Healthy, "the probe sees it gone");
+    let status_view = world.pass().nodes.remove("n1").unwrap();
+    assert_eq!(status_view.health, Health::Healthy, "the probe sees it gone");
     assert!(
-        outlook.activity.starts_with("step 1/2 ReleaseHungProcess(SIGCONT) by Job, executed "),
+        status_view.activity.starts_with("step 1/2 ReleaseHungProcess(SIGCONT) by Job, executed "),
         "{}",
-        outlook.activity
+        status_view.activity
     );
-    assert_eq!(outlook.remediation.as_ref(), Some(&world.only_remediation().name));
+    assert_eq!(status_view.remediation.as_ref(), Some(&world.only_remediation().name));
     let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    let outlook = world.plan().nodes.remove("n1").unwrap();
-    assert_eq!(outlook.top_fault, "HungContainer: container log of kube-system/log");
-    assert_eq!(outlook.health, Health::Unhealthy);
+    let status_view = world.plan().nodes.remove("n1").unwrap();
+    assert_eq!(status_view.top_fault, "HungContainer: container log of kube-system/log");
+    assert_eq!(status_view.health, Health::Unhealthy);
 }
 
 #[test]

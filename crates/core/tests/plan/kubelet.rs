@@ -44,11 +44,11 @@ fn a_blocked_start_is_named_with_its_cause_and_nothing_vouches_for_a_restart() {
     block(&mut world, 90);
     world.infect("n1", hung("c"), ClearedBy::Cont);
     let plan = world.plan();
-    let outlook = &plan.nodes["n1"];
-    assert_eq!(outlook.cluster_faults[0].kind, FaultType::KubeletStartBlocked);
-    assert!(outlook.cluster_faults[0].message.contains("likely cause: HungContainer"), "{outlook:?}");
-    assert_eq!((outlook.health, outlook.pods_progressing), (Health::Unhealthy, TriState::False));
-    assert!(!outlook.restart_safe_known);
+    let status_view = &plan.nodes["n1"];
+    assert_eq!(status_view.cluster_faults[0].kind, FaultType::KubeletStartBlocked);
+    assert!(status_view.cluster_faults[0].message.contains("likely cause: HungContainer"), "{status_view:?}");
+    assert_eq!((status_view.health, status_view.pods_progressing), (Health::Unhealthy, TriState::False));
+    assert!(!status_view.restart_safe_known);
 }
 
 #[test]

@@ -71,9 +71,9 @@ fn every_doubt_holds() {
         assert_eq!(reasons(&plan), [reason], "{name}: {:?}", plan.blocked);
         let blocked = &plan.blocked[0];
         assert!(blocked.message.len() > 20 && blocked.fault_id.is_some(), "{name}: {blocked:?}");
-        let outlook = &plan.nodes["n1"];
-        assert!(outlook.activity.starts_with("blocked: "), "{name}: {}", outlook.activity);
-        assert_eq!(outlook.check_sequence, reason == BlockReason::StaleEvidence, "{name}");
+        let status_view = &plan.nodes["n1"];
+        assert!(status_view.activity.starts_with("blocked: "), "{name}: {}", status_view.activity);
+        assert_eq!(status_view.check_sequence, reason == BlockReason::StaleEvidence, "{name}");
     }
 }
 

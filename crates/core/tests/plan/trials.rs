@@ -30,12 +30,12 @@ fn what_a_dry_run_would_take_is_recorded_and_healed_by_the_policy_that_acts() {
     let mut world = tried(&[kill(true)], 10, |_| {});
     let plan = world.pass();
     assert_eq!(reasons(&plan), [], "nothing is held: {:?}", plan.blocked);
-    let outlook = &plan.nodes["n1"];
+    let status_view = &plan.nodes["n1"];
     assert_eq!(
-        (outlook.policy.as_deref(), outlook.self_healing),
+        (status_view.policy.as_deref(), status_view.self_healing),
         (Some("p"), SelfHealing::Allowed),
         "{}",
-        outlook.activity
+        status_view.activity
     );
     world.run(secs(300));
     assert_eq!(world.did(), ["job ReleaseCont"]);
