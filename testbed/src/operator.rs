@@ -7,7 +7,7 @@ use serde_json::json;
 
 pub use crate::programs::Programs;
 use crate::stand_in::settings::Image;
-use crate::{Bed, images, packages, state};
+use crate::{Bed, Node, images, packages, state};
 
 /// Image reference that the shipped manifests name.
 pub const IMAGE: &str = "runtimehealth.io/nrh:dev";
@@ -26,9 +26,9 @@ pub fn shipped() -> Result<Programs> {
     Ok(Programs { nrh, probe })
 }
 
-/// Brings the image to every node; where stand-ins run, the programs themselves.
-pub fn load_image(bed: &Bed, programs: &Programs) -> Result<()> {
-    let (stand_ins, real): (Vec<_>, Vec<_>) = bed.nodes().iter().partition(|node| node.is_stand_in());
+/// Brings the image to these nodes of a bed; where stand-ins run, the programs themselves.
+pub fn load_image(bed: &Bed, nodes: &[Node], programs: &Programs) -> Result<()> {
+    let (stand_ins, real): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| node.is_stand_in());
     stand_ins.iter().try_for_each(|node| node.set_image(IMAGE, Image::programs(programs)))?;
     if real.is_empty() {
         return Ok(());

@@ -152,7 +152,7 @@ fn a_node_that_is_short_of_something_is_not_taken_for_a_hung_one() {
     let of = std::env::var(PRESSURE).unwrap_or_else(|_| "cpu".to_owned());
     let programs = operator::shipped().unwrap();
     let bed = Bed::up(BedOptions { name: format!("noise-{of}"), nodes: 1, ..BedOptions::default() }).unwrap();
-    operator::load_image(&bed, &programs).unwrap();
+    operator::load_image(&bed, bed.nodes(), &programs).unwrap();
     for folder in ["config/default", "config/policies"] {
         operator::apply_folder(&bed, folder).unwrap();
     }

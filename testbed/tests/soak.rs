@@ -210,7 +210,7 @@ fn nothing_of_the_probe_piles_up() {
     let minutes = std::env::var(MINUTES).map_or(SHORT, |text| text.parse().expect("a number of minutes"));
     let programs = operator::shipped().unwrap();
     let bed = Bed::up(BedOptions { name: "soak".into(), nodes: 1, ..BedOptions::default() }).unwrap();
-    operator::load_image(&bed, &programs).unwrap();
+    operator::load_image(&bed, bed.nodes(), &programs).unwrap();
     operator::apply_folder(&bed, "config/default").unwrap();
     workload(&bed, "DaemonSet", "stays");
     workload(&bed, "Deployment", "churn");

@@ -53,7 +53,7 @@ pub fn play(variants: &[Variant]) -> Result<Vec<Report>> {
     let programs = operator::built()?;
     let nodes = variants.len() + 1;
     let bed = Bed::up(BedOptions { name: "mutations".into(), nodes, stand_ins: true, ..BedOptions::default() })?;
-    operator::load_image(&bed, &programs)?;
+    operator::load_image(&bed, bed.nodes(), &programs)?;
     let (well, sick) = bed.nodes().split_last().context("no nodes")?;
     for (number, (node, variant)) in sick.iter().zip(variants).enumerate() {
         bed.kubectl(&["label", "node", &node.name, &format!("{LABEL}=v{number}")])?;

@@ -84,7 +84,7 @@ impl Stage {
         if !self.sick.is_stand_in() {
             self.tell.say("building the operator's image from the shipped Dockerfile's final stage");
         }
-        operator::load_image(&self.bed, &self.programs)?;
+        operator::load_image(&self.bed, self.bed.nodes(), &self.programs)?;
         if apart {
             reserve(&self.bed, &self.sick)?;
         }

@@ -43,7 +43,7 @@ const NEVER_STUCK: Duration = Duration::from_mins(3);
 fn up(programs: &operator::Programs) -> Bed {
     let nodes = Place::Rolled as usize + 1;
     let bed = Bed::up(BedOptions { name: "hostile".into(), nodes, ..BedOptions::default() }).unwrap();
-    operator::load_image(&bed, programs).unwrap();
+    operator::load_image(&bed, bed.nodes(), programs).unwrap();
     let others: Vec<&str> = bed.nodes().iter().skip(1).map(|node| node.name.as_str()).collect();
     bed.kubectl(&[&["taint", "node"], others.as_slice(), &["hostile/reserved=:NoSchedule"]].concat()).unwrap();
     operator::apply_folder(&bed, "config/default").unwrap();

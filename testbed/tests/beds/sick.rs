@@ -47,7 +47,7 @@ fn up(programs: &operator::Programs) -> Bed {
 /// The shipped manifests, its controller on the node that stays well; and a workload on the nodes
 /// whose faults it has to see, on one of them with ten containers.
 fn install(bed: &Bed, programs: &operator::Programs) {
-    operator::load_image(bed, programs).unwrap();
+    operator::load_image(bed, bed.nodes(), programs).unwrap();
     let sick: Vec<&str> = bed.nodes().iter().skip(1).map(|node| node.name.as_str()).collect();
     bed.kubectl(&[&["taint", "node"], sick.as_slice(), &["sick/reserved=:NoSchedule"]].concat()).unwrap();
     operator::apply_folder(bed, "config/default").unwrap();
