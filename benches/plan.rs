@@ -13,8 +13,9 @@ mod samples;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use nrh::core::engine::plan;
 use nrh::core::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
-use nrh::core::plan::{PlanSettings, plan};
+use nrh::core::plan::PlanSettings;
 use nrh::core::policy::{Action, Amount, History, Limits, NodeLimit, Policy, StormLimit};
 use nrh::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, ReportedFault, RestartView, Snapshot, TriState};
 use record::Line;

@@ -1,7 +1,7 @@
 //! The shell on the cluster side: watches in, one decision loop, effects out.
 //!
 //! ```text
-//! cache (watches, arrival times) ─► Snapshot ─► core::plan ─► apply (ledger, remediations, jobs, status, events)
+//! cache (watches, arrival times) ─► Snapshot ─► core::engine ─► apply (ledger, remediations, jobs, status, events)
 //! ```
 //! The decision loop is the only decider and the only writer; everything else reads.
 

@@ -14,7 +14,8 @@ use anyhow::bail;
 use jiff::Timestamp;
 
 use crate::cli::ExplainArgs;
-use crate::core::plan::{PlanSettings, plan};
+use crate::core::engine::plan;
+use crate::core::plan::PlanSettings;
 use crate::terminal::print_as;
 use explanation::Explanation;
 use objects::Objects;

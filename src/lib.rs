@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   node/ (shell)        core/ (pure)          controller/ (shell)
-//!   collectors ─────────► diagnose ─► report ─► snapshot ─► core::plan ─► effects
+//!   collectors ─────────► diagnose ─► report ─► snapshot ─► core::engine ─► effects
 //!   agent ◄───────────────────────── orders ◄──────────────────────────────┘
 //! ```
 //!

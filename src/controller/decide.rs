@@ -11,7 +11,8 @@ use super::apply::{Applier, Failures};
 use super::ledger::LedgerStore;
 use super::shipped_policy;
 use super::status::StatusViews;
-use crate::core::plan::{Plan, PlanSettings, plan};
+use crate::core::engine::plan;
+use crate::core::plan::{Plan, PlanSettings};
 
 /// Changes within this time share one decision, such as the several objects of one update. It is small compared with any call
 /// that follows.

@@ -19,8 +19,9 @@ use crate::api::remediation::NodeRemediation;
 use crate::controller::cache::arrival::ReportArrivals;
 use crate::controller::cache::{command, job, node, pods, report};
 use crate::controller::{ledger as stored, shipped_policy};
+use crate::core::engine::plan;
 use crate::core::fault::MAX_FAULTS;
-use crate::core::plan::{PlanSettings, plan};
+use crate::core::plan::PlanSettings;
 use crate::core::snapshot::{Heartbeat, Ledger, NodeView, ReportView, Snapshot, TriState};
 use crate::node::fuzz::agent;
 

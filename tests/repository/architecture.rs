@@ -97,7 +97,7 @@ fn the_core_decides_from_its_arguments_alone() {
 #[test]
 fn the_engine_names_no_fault() {
     let kinds: Vec<String> = FaultType::ALL.into_iter().map(|kind| format!("::{kind}")).collect();
-    for path in rust_files("crates/core/src/plan").into_iter().filter(|path| !is_test(path)) {
+    for path in rust_files("crates/core/src/engine").into_iter().filter(|path| !is_test(path)) {
         let text = fs::read_to_string(&path).unwrap();
         for (number, line) in code(&text).filter(|(_, line)| line.contains("FaultType::") || line.contains("F::")) {
             let named = kinds.iter().find(|kind| has_word(line, kind));

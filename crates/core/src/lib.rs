@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! node:     observations ─► diagnose ─► fault tracker (confirm, clear) ─► restart_safety ─► report
-//! cluster:  Snapshot ─► plan (policy · budget · remediation) ─► Plan { effects, blocked, views, next check }
+//! cluster:  Snapshot ─► engine (policy · budget · remediation) ─► Plan { effects, blocked, views, next check }
 //! ```
 
 pub mod action;
@@ -16,8 +16,10 @@ pub mod command;
 pub mod condition;
 pub mod condition_history;
 pub mod condition_type;
+mod context;
 pub mod diagnose;
 pub mod drain;
+pub mod engine;
 #[cfg(any(test, feature = "testing"))]
 pub mod examples;
 pub mod external_condition;

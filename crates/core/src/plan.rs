@@ -1,70 +1,28 @@
-//! The decision: a total function from a snapshot to what the controller does, what is blocked and why, and when to decide again.
-//! Equal input gives equal output, in any order.
+//! What a pass decides: what the controller does, what is blocked and why, and when to decide again. Data only.
 
-mod advance;
-mod ahead;
-mod approval;
-mod attempt;
-mod block;
-mod cause;
-mod conditions;
-mod decide;
-mod drain;
-mod ending;
-mod evidence;
-mod executors;
-mod hand_off;
-mod limits;
-mod manual_requests;
-mod mark;
-mod open;
-mod pending_reboot;
-mod quarantine;
-mod readiness;
-mod reboot;
-mod recurrence;
-mod refused;
-mod restart;
-mod retention;
-mod safeguards;
-mod scope;
-mod select;
-mod slot;
-mod stabilization;
-mod stale;
-mod steps;
-mod storm;
-mod taint;
-mod unreadable;
-mod update;
-mod views;
+mod status_view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::command::ActionCommand;
 use super::drain::Drain;
-use super::fault::{Fault, FaultType, PodRef};
-use super::flap::FlapRecord;
+use super::fault::PodRef;
 use super::hand_off::{HandOff, HandedOff};
 use super::policy::History;
-use super::remediation::{Remediation, Stopped};
-use super::snapshot::{Ledger, TriState};
+use super::remediation::Remediation;
+use super::snapshot::Ledger;
 use super::taint::TaintEffect;
-use super::window;
 
 pub use super::blocked::BlockReason;
-pub use decide::plan;
-pub use limits::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, TopologyRoom};
-pub use storm::StormView;
-
-use block::{Block, Wake};
-use decide::Ctx;
+pub use status_view::{
+    FaultRoom, Health, LimitsView, MAX_SHOWN, NodeStatusView, PolicyStatusView, Remedy, SelfHealing, SpentNode,
+    StormView, TopologyRoom,
+};
 
 /// Something that the controller does not do now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -206,124 +164,6 @@ pub enum Effect {
         /// Its name.
         name: String,
     },
-}
-
-/// Overall health of a node, as the first column shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Health {
-    /// Nothing confirmed, and the probe reports.
-    Healthy,
-    /// Something is suspected or confirmed that does not harm pods now.
-    Degraded,
-    /// A confirmed fault harms pods or the node.
-    Unhealthy,
-    /// Nobody could look.
-    #[default]
-    Unknown,
-}
-
-/// Whether the faults of a node are remediated, or would be (column REMEDIATION).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SelfHealing {
-    /// Nothing blocks remediation for longer than a limit or a window does.
-    Allowed,
-    /// No step is left for a fault, or a person has to decide.
-    ManualActionRequired,
-    /// A fault has only a dry run.
-    DryRun,
-    /// A person has suspended the node, the policy for a fault, or all remediation.
-    Suspended,
-    /// Another tool excludes the node.
-    Excluded,
-    /// The state could not be checked.
-    #[default]
-    Unknown,
-}
-
-impl SelfHealing {
-    /// The status of the condition.
-    pub const fn status(self) -> TriState {
-        match self {
-            Self::Allowed => TriState::True,
-            Self::ManualActionRequired => TriState::False,
-            Self::DryRun | Self::Suspended | Self::Excluded | Self::Unknown => TriState::Unknown,
-        }
-    }
-}
-
-/// The policy and rule for one fault.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remedy {
-    /// The policy that remediates the fault. Of those that select the node and have a rule for the fault, it has precedence.
-    pub policy: String,
-    /// Its rule for the fault. `None`: no policy that selects the node has one.
-    pub rule: Option<String>,
-}
-
-/// What the controller writes about one node.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeStatusView {
-    /// Overall health.
-    pub health: Health,
-    /// Type of the most urgent fault.
-    pub top_fault_type: Option<FaultType>,
-    /// The most urgent fault, in one phrase; empty when there is none.
-    pub top_fault: String,
-    /// What the controller does, or why it does nothing. Empty when there is nothing to do.
-    pub activity: String,
-    /// Policy that applies.
-    pub policy: Option<String>,
-    /// The policy and rule for each fault, by its id. Empty for a node that no policy selects.
-    pub remedies: BTreeMap<String, Remedy>,
-    /// Open remediation.
-    pub remediation: Option<String>,
-    /// Whether a person has stopped a remediation here, for as long as that counts.
-    pub stopped: Option<Stopped>,
-    /// The kubelet's version, for the probe, which has no right to read its Node.
-    pub kubelet_version: Option<String>,
-    /// Faults the controller found.
-    pub cluster_faults: Vec<Fault>,
-    /// Whether the probe reports as often as it promised.
-    pub probe_reporting: TriState,
-    /// Whether the probe's report of `RestartSafe` is still valid.
-    pub restart_safe_known: bool,
-    /// Whether its faults are remediated.
-    pub self_healing: SelfHealing,
-    /// False when a DaemonSet's pod is stuck here, or the kubelet makes no progress with its pods.
-    pub pods_progressing: TriState,
-    /// False while the node flaps.
-    pub stable: TriState,
-    /// Its recent changes, to store in its object.
-    pub flap: Option<FlapRecord>,
-    /// Whether the controller requests a fresh check from the probe.
-    pub check_sequence: bool,
-}
-
-/// What the controller writes about one policy.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PolicyStatusView {
-    /// Nodes selected (and not being deleted).
-    pub selected: u32,
-    /// Of those, unhealthy.
-    pub unhealthy: u32,
-    /// Of those, never reported.
-    pub unknown: u32,
-    /// Remediations in flight.
-    pub in_flight: u32,
-    /// `maxUnhealthy` as a number now.
-    pub max_unhealthy: u32,
-    /// `maxInFlight` as a number now.
-    pub max_in_flight: u32,
-    /// Whether new remediations may start, and why not.
-    pub blocked: Option<(BlockReason, String)>,
-    /// Other policies that select some of the same nodes.
-    pub overlaps: Vec<String>,
-    /// Its narrower limits, as numbers now.
-    pub limits: LimitsView,
-    /// Its windows, in the order of the spec.
-    pub windows: Vec<window::WindowView>,
-    /// The current storms, the widest first.
-    pub storms: Vec<StormView>,
 }
 
 /// The decision of one pass.

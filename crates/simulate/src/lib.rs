@@ -1,7 +1,7 @@
 //! Simulates what policies do in a timeline: a fictional cluster around the very decision function of the controller.
 //!
 //! ```text
-//! timeline ─► play ─► world ⇄ nrh_core::plan ─► account ─► table, expectations
+//! timeline ─► play ─► world ⇄ nrh_core::engine ─► account ─► table, expectations
 //!     ▲
 //! record ◄── snapshot of a cluster
 //! ```

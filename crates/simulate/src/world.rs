@@ -23,13 +23,14 @@ use super::workload::{self, Workload};
 use nrh_core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::condition_history::ConditionHistory;
 use nrh_core::drain::cannot_end;
+use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, PodRef};
 use nrh_core::flaps::Flaps;
 use nrh_core::hand_off::{HandedOff, TemplateRef};
 use nrh_core::manual::OpenManualRequest;
 use nrh_core::matching::{PodSeen, PodTraits};
 use nrh_core::moment::since;
-use nrh_core::plan::{Effect, Operation, Plan, PlanSettings, plan};
+use nrh_core::plan::{Effect, Operation, Plan, PlanSettings};
 use nrh_core::policy::{Policy, asked_keys};
 use nrh_core::remediation::{ActionResult, Remediation, executed, taken_back, timed_out, uncordoned, untainted};
 use nrh_core::snapshot::{

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::moment::since;
-use nrh_core::plan::{BlockReason, Effect, SelfHealing, plan};
+use nrh_core::plan::{BlockReason, Effect, SelfHealing};
 use nrh_core::policy::Action;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed};
 use nrh_core::snapshot::TriState;

@@ -1,9 +1,10 @@
 //! Policies, budgets, slots, dry runs and history.
 
 use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
+use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::matching::{Match, MatchContext};
-use nrh_core::plan::{BlockReason, Effect, SelfHealing, plan};
+use nrh_core::plan::{BlockReason, Effect, SelfHealing};
 use nrh_core::policy::{Action, Amount, FaultLimit, Mode, Namespaces, NodeLimit, TopologyLimit};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::TriState;

@@ -1,9 +1,10 @@
 //! What a person starts and cancels by hand.
 
 use nrh_core::command::Restart;
+use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::manual::MAX_WAITING;
-use nrh_core::plan::{BlockReason, Effect, Plan, plan};
+use nrh_core::plan::{BlockReason, Effect, Plan};
 use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Quarantine, Step};
 use nrh_core::remediation::{Approval, Cancel, ManualRequest, Phase, Remediation, StepState};
 use nrh_core::snapshot::TriState;

@@ -1,8 +1,9 @@
 //! Drains: on a node of our own cordon only, round after round, never past a budget, and always at an end.
 
 use nrh_core::drain::{Drain, Owner};
+use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{BlockReason, Effect, Operation, plan};
+use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, ApprovalMode, Mode, NodeLimit, OnFailure, Quarantine, Step};
 use nrh_core::remediation::{Approval, Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;

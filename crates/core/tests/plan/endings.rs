@@ -1,6 +1,7 @@
 //! How remediations end early, and how the node is put back.
 
-use nrh_core::plan::{BlockReason, Effect, plan};
+use nrh_core::engine::plan;
+use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, ApprovalMode, Mode, Requirement, Selector, Step};
 use nrh_core::remediation::{Phase, Remediation, StepState};
 use nrh_core::snapshot::Slot;

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use nrh_core::command::OutcomeReason;
+use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{BlockReason, Effect, Plan, plan};
+use nrh_core::plan::{BlockReason, Effect, Plan};
 use nrh_core::policy::{Action, ApprovalMode, NodeLimit, Quarantine, Step};
 use nrh_core::remediation::{Executor, Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
@@ -160,7 +161,7 @@ fn a_node_that_goes_as_announced_is_said_to() {
     let mut snapshot = world.snapshot();
     snapshot.hand_offs.values_mut().for_each(|view| view.node_goes = true);
     snapshot.nodes.clear();
-    let plan = nrh_core::plan::plan(&snapshot, &world.settings);
+    let plan = nrh_core::engine::plan(&snapshot, &world.settings);
     let said = "node n1 is gone, as Fix remediators/n1 had announced (PermanentNodeDeletionExpected)";
     assert!(format!("{:?}", plan.effects).contains(said), "{:?}", plan.effects);
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{BlockReason, Effect, plan};
+use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, ActionType, Policy, Quarantine, Step};
 use nrh_core::remediation::{Phase, Remediation, Resolution};
 

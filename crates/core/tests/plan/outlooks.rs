@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{MAX_SHOWN, Plan, PolicyStatusView, TopologyRoom, plan};
+use nrh_core::plan::{MAX_SHOWN, Plan, PolicyStatusView, TopologyRoom};
 use nrh_core::policy::{Amount, FaultLimit, NodeLimit, TopologyLimit};
 use nrh_core::window::{Window, WindowType};
 

@@ -1,7 +1,8 @@
 //! DaemonSet pods that make no progress.
 
+use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultState, FaultType};
-use nrh_core::plan::{BlockReason, Effect, Health, SelfHealing, plan};
+use nrh_core::plan::{BlockReason, Effect, Health, SelfHealing};
 use nrh_core::policy::{Action, ActionType};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::{FailedContainer, SuspectPod, TriState};

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::matching::PodSeen;
-use nrh_core::plan::{Effect, Operation, plan};
+use nrh_core::plan::{Effect, Operation};
 use nrh_core::policy::Mode;
 use nrh_core::remediation::StepState;
 use nrh_core::snapshot::{Slot, Snapshot};

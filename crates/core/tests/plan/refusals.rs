@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, Severity};
-use nrh_core::plan::{BlockReason, Health, SelfHealing, plan};
+use nrh_core::plan::{BlockReason, Health, SelfHealing};
 use nrh_core::policy::{Action, Amount, Mode};
 use nrh_core::snapshot::{Snapshot, TriState};
 use nrh_core::window::WindowType;

@@ -1,7 +1,8 @@
 //! Taints of ours on a node: put there, taken off, and never anybody else's.
 
+use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
-use nrh_core::plan::{BlockReason, Effect, plan};
+use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, ActionType, Mode, Quarantine, Step};
 use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::NodeView;

@@ -1,6 +1,7 @@
 //! Remediations and commands that are there and that this version cannot read, and Nodes that no version can.
 
-use nrh_core::plan::{BlockReason, Effect, Plan, plan};
+use nrh_core::engine::plan;
+use nrh_core::plan::{BlockReason, Effect, Plan};
 use nrh_core::policy::Action;
 use nrh_core::snapshot::{CommandView, Ledger, Slot, Snapshot, UnreadableRemediation};
 

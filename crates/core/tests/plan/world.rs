@@ -5,8 +5,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultType};
-use nrh_core::plan::{BlockReason, Blocked, Effect, Operation, Plan, plan};
+use nrh_core::plan::{BlockReason, Blocked, Effect, Operation, Plan};
 use nrh_core::policy::{Policy, Step};
 use nrh_core::remediation::Remediation;
 use nrh_core::snapshot::{Ledger, Snapshot};

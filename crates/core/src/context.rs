@@ -1,0 +1,30 @@
+//! What the engine knows when it decides: the cluster, and each node with its faults, policies and remediations.
+
+mod block;
+mod clear_check;
+mod cluster_faults;
+pub(crate) mod conditions;
+pub(crate) mod exclusion;
+pub(crate) mod gather;
+mod node;
+pub(crate) mod of_policy;
+pub(crate) mod unreadable;
+
+use std::collections::BTreeMap;
+
+pub(crate) use block::{Block, Wake};
+pub(crate) use clear_check::ClearCheck;
+pub(crate) use node::{NodeContext, Nodes, ObservedFault, Probe};
+
+use super::plan::PlanSettings;
+use super::policy::Policy;
+use super::snapshot::Snapshot;
+
+/// The cluster as one pass sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClusterContext<'a> {
+    pub snapshot: &'a Snapshot,
+    pub settings: &'a PlanSettings,
+    /// Valid policies by name.
+    pub policies: &'a BTreeMap<&'a str, &'a Policy>,
+}

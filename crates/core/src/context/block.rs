@@ -1,0 +1,96 @@
+//! A block of an action: its reason, and when the engine decides again.
+
+use crate::plan::Blocked;
+use std::time::Duration;
+
+use crate::blocked::BlockReason;
+use crate::fault::MAX_LINE;
+use crate::text::bounded;
+
+/// Minimum time until the next pass: a decision must not trigger itself in a loop.
+const SOONEST: Duration = Duration::from_millis(100);
+
+/// Why something is not done now.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub reason: BlockReason,
+    message: String,
+    until: Option<Duration>,
+}
+
+impl Block {
+    /// A block that lasts until something happens. The message must not contain ages: the controller writes it to objects, and an
+    /// age would change it in every pass.
+    pub fn new(reason: BlockReason, message: &str) -> Self {
+        Self { reason, message: bounded(message, MAX_LINE), until: None }
+    }
+
+    /// The message of the block.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether the next check of the probe ends the block.
+    pub const fn awaits_look(&self) -> bool {
+        matches!(self.reason, BlockReason::ProbeNotReporting | BlockReason::StaleEvidence)
+    }
+
+    /// Whether it is unknown which rule the fault is for.
+    pub const fn is_ambiguous(&self) -> bool {
+        matches!(self.reason, BlockReason::PodUnknown | BlockReason::RuleAmbiguous)
+    }
+
+    /// Whether the step may run at another time and nothing else blocks it. No harsher step replaces such a step.
+    pub const fn waits_for_window(&self) -> bool {
+        matches!(self.reason, BlockReason::OutsideWindow | BlockReason::NodeLimit)
+    }
+
+    /// Whether a wait of that length is useless: the node has reached its limit, and the limit lasts longer.
+    pub fn outlasts(&self, wait: Duration) -> bool {
+        self.reason == BlockReason::NodeLimit && self.until.is_some_and(|until| until > wait)
+    }
+
+    /// Sets a time after which the block may end.
+    pub fn until(mut self, until: Duration) -> Self {
+        self.until = Some(until);
+        self
+    }
+
+    /// The block as it is reported.
+    pub fn about(self, node: String, fault: Option<&str>, policy: Option<&str>, wake: &mut Wake) -> Blocked {
+        if let Some(until) = self.until {
+            wake.at(until);
+        }
+        Blocked {
+            node,
+            fault_id: fault.map(ToOwned::to_owned),
+            policy: policy.map(ToOwned::to_owned),
+            reason: self.reason,
+            message: self.message,
+        }
+    }
+}
+
+/// When to decide again, if nothing happens before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wake(Option<Duration>);
+
+impl Wake {
+    /// Decides again after `wait` at the latest.
+    pub fn at(&mut self, wait: Duration) {
+        let wait = wait.max(SOONEST);
+        self.0 = Some(self.0.map_or(wait, |known| known.min(wait)));
+    }
+
+    /// Decides again when something of that age passes the limit; never, if it has passed it.
+    pub fn when_past(&mut self, limit: Duration, age: Duration) {
+        if age <= limit {
+            self.at(limit.saturating_sub(age));
+        }
+    }
+
+    /// The time to wait.
+    pub const fn get(self) -> Option<Duration> {
+        self.0
+    }
+}

@@ -1,0 +1,64 @@
+//! Conditions that other tools write on a Node: which of them are faults, for how long, and when they are resolved.
+
+use super::{NodeContext, ObservedFault};
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::condition_history::{asked, rules};
+use crate::external_condition::{ConditionState, ObservedCondition, askings, standing};
+use crate::faults::ShowsIn;
+use crate::policy::Rule;
+use crate::remediation::RemediationFault;
+use crate::tri_state::TriState;
+
+/// The observed conditions that a policy of this node asks for. The controller watches the Node, so they are as last written,
+/// whether or not the kubelet still reports.
+pub(crate) fn seen<'a>(facts: &NodeContext<'_>) -> impl Iterator<Item = ObservedFault<'a>> {
+    let is_asked = |noticed: &&ObservedCondition| {
+        asked(facts.policies.iter().copied()).any(|asked| asked.is_met_by(&noticed.condition))
+    };
+    let view = facts.view.into_iter();
+    view.flat_map(move |view| {
+        facts.noticed.iter().filter(is_asked).map(move |noticed| ObservedFault {
+            looked: Duration::ZERO,
+            lasted: noticed.longest(),
+            fault: Cow::Owned(noticed.fault(facts.name, view.ready != TriState::Unknown)),
+        })
+    })
+}
+
+/// How long the fault has been there, as the rule counts it. A rule that asks for some reasons of a condition does not count the
+/// time in which the condition had another reason. Where the node or the condition flaps, a short absence does not restart the
+/// time.
+pub(crate) fn lasted(facts: &NodeContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> Duration {
+    if seen.fault.kind.spec().shows_in != ShowsIn::Condition {
+        return facts.flap.map_or(seen.lasted, |flap| flap.stayed(&seen.fault).max(seen.lasted));
+    }
+    let node_flaps = facts.flap.is_some_and(|flap| flap.flapping.is_some());
+    let same = facts.noticed.iter().filter(|noticed| noticed.id(facts.name) == seen.fault.id);
+    same.map(|noticed| noticed.lasted_for(&rule.conditions, node_flaps)).max().unwrap_or_default()
+}
+
+/// Whether the condition of a remediation's fault has another status now, or a reason that no policy asks for. Two cases prove
+/// nothing: no policy asks for the condition type any more, or the Node has the condition twice. A state that a rule asks for
+/// together with the former state is not another one either.
+pub(crate) fn is_other(facts: &NodeContext<'_>, fault: &RemediationFault) -> bool {
+    let (Some(view), Some(kind), Some(was)) = (facts.view, &fault.subject.name, &fault.subject.condition) else {
+        return false;
+    };
+    let policies = || facts.policies.iter().copied();
+    match standing(&view.conditions, kind) {
+        ConditionState::Absent => true,
+        ConditionState::Contradictory => false,
+        ConditionState::As(now) if now.status != was.status => !askings(rules(policies()), kind).iter().any(|asking| {
+            asking.iter().any(|asked| asked.status == was.status) && asking.iter().any(|asked| asked.is_met_by(now))
+        }),
+        ConditionState::As(now) => {
+            let of_type = || asked(policies()).filter(|asked| asked.kind == *kind);
+            // While any rule asks for the condition in its current state, the fault is there, even if another rule excludes its
+            // reason.
+            let is_met = of_type().any(|asked| asked.is_met_by(now));
+            !is_met && of_type().any(|asked| asked.status == now.status)
+        }
+    }
+}

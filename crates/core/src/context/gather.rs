@@ -1,0 +1,185 @@
+//! Builds the contexts of all nodes from a snapshot.
+
+use super::{NodeContext, Nodes, ObservedFault, Probe, Wake};
+use crate::plan::PlanSettings;
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::cluster_faults::cluster_faults;
+use super::node::bounds;
+use super::unreadable::Kept;
+use crate::along::Along;
+use crate::fault::{Fault, MAX_FAULTS};
+use crate::faults::kubelet_start_blocked;
+use crate::flap::{FlapView, QUIET};
+use crate::matching::MatchContext;
+use crate::moment::since;
+use crate::policy::{Mode, Policy};
+use crate::remediation::Remediation;
+use crate::snapshot::{NodeView, Snapshot, SuspectPod, TriState};
+use crate::stuck;
+
+/// Builds the contexts of all nodes that are named anywhere.
+pub(crate) fn gather<'a>(
+    snapshot: &'a Snapshot,
+    settings: &PlanSettings,
+    policies: &[&'a Policy],
+    wake: &mut Wake,
+) -> Nodes<'a> {
+    let mut pods: BTreeMap<&str, Vec<&SuspectPod>> = BTreeMap::new();
+    for pod in &snapshot.pods {
+        pods.entry(&pod.node).or_default().push(pod);
+    }
+    let mut remediations: BTreeMap<&str, Vec<&Remediation>> = BTreeMap::new();
+    for remediation in snapshot.remediations.values() {
+        remediations.entry(&remediation.node).or_default().push(remediation);
+    }
+    let kept = Kept::of(snapshot);
+    let live_nodes = remediations.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node, _)| *node);
+    let mut names: Vec<&str> =
+        snapshot.nodes.keys().chain(snapshot.reports.keys()).map(String::as_str).chain(live_nodes).collect();
+    #[expect(
+        clippy::stable_sort_primitive,
+        reason = "they are runs that are sorted already, which only a stable sort merges"
+    )]
+    names.sort();
+    names.dedup();
+    let (mut views, mut reports) = (Along::new(&snapshot.nodes), Along::new(&snapshot.reports));
+    let (mut reads, mut notices) = (Along::new(&snapshot.pods_read), Along::new(&snapshot.noticed));
+    let (mut flaps, mut commands) = (Along::new(&snapshot.flaps), Along::new(&snapshot.commands));
+    names
+        .into_iter()
+        .map(|name| {
+            let (view, report, flap) = (views.at(name), reports.at(name), flaps.at(name));
+            let mut pods = pods.remove(name).unwrap_or_default();
+            // The order of the list must not matter: the same pod must be judged the same.
+            pods.sort_by(|a, b| a.pod.cmp(&b.pod).then_with(|| a.read.cmp(&b.read)));
+            let mut here = remediations.remove(name).unwrap_or_default();
+            here.sort_by(|a, b| a.started_at.cmp(&b.started_at).then_with(|| a.name.cmp(&b.name)));
+            let (open, finished): (Vec<&Remediation>, Vec<&Remediation>) =
+                here.into_iter().partition(|remediation| remediation.is_open());
+            let uid = view.map(|view| view.uid.as_str());
+            let recent = recent(&finished, uid, snapshot.now, settings.failed_memory);
+            let probe = Probe::of(view, report);
+            let mut facts = Box::new(NodeContext {
+                name,
+                all_suspended: snapshot.suspended.as_deref(),
+                view,
+                report,
+                command: commands.at(name),
+                probe,
+                seen: Vec::new(),
+                pods,
+                pods_read: reads.at(name).copied(),
+                around: MatchContext {
+                    pods: Some(&snapshot.pods_seen),
+                    runtime: view.and_then(|view| view.runtime_version.as_deref()),
+                    kubelet: view.and_then(|view| view.kubelet_version.as_deref()),
+                },
+                noticed: notices.at(name).map(Vec::as_slice).unwrap_or_default(),
+                flap,
+                stable: stable(snapshot, view, flap),
+                policies: view.map_or_else(Vec::new, |view| {
+                    policies.iter().filter(|policy| policy.selector.matches(&view.labels)).copied().collect()
+                }),
+                open,
+                finished,
+                recent,
+                unreadable: kept.on(name),
+            });
+            facts.seen = seen(&facts, snapshot.now);
+            plan_wake(&facts, wake);
+            (name, facts)
+        })
+        .collect()
+}
+
+/// Whether a node does not flap. A node without a history has had no changes for as long as the controller watched it.
+fn stable(snapshot: &Snapshot, view: Option<&NodeView>, flap: Option<&FlapView>) -> TriState {
+    let is_read = view.is_some_and(|view| view.unreadable.is_none());
+    match flap {
+        Some(flap) if flap.flapping.is_some() => TriState::False,
+        _ if is_read && snapshot.watched >= QUIET => TriState::True,
+        _ => TriState::Unknown,
+    }
+}
+
+fn seen<'a>(facts: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
+    let mut all: Vec<ObservedFault<'a>> = Vec::new();
+    if facts.owns_report()
+        && let Some(report) = facts.report
+    {
+        let arrived = facts.arrived().unwrap_or_default();
+        // A probe cannot report what only the controller can know.
+        for reported in report.faults.iter().filter(|r| !r.fault.kind.is_cluster_fault()) {
+            let lasted = Duration::from_secs(reported.fault.duration_seconds).saturating_add(arrived);
+            all.push(ObservedFault { fault: believed(&reported.fault), looked: reported.looked, lasted });
+        }
+    }
+    // Where a report names a fault twice, the more doubtful entry counts, whatever the order.
+    all.sort_by(|a, b| {
+        (&a.fault.id, a.fault.state, Reverse(a.looked), a.lasted, a.fault.severity, &a.fault.message).cmp(&(
+            &b.fault.id,
+            b.fault.state,
+            Reverse(b.looked),
+            b.lasted,
+            b.fault.severity,
+            &b.fault.message,
+        ))
+    });
+    all.dedup_by(|later, first| later.fault.id == first.fault.id);
+    all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
+    all.truncate(MAX_FAULTS);
+    if facts.view.is_some() {
+        let own = cluster_faults(facts, &all, now);
+        all.extend(own);
+        all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
+    }
+    all
+}
+
+/// Returns the fault as it counts. A node that reports more than the worst severity of the kind gains no priority by that.
+fn believed(reported: &Fault) -> Cow<'_, Fault> {
+    let worst = reported.kind.spec().worst_severity;
+    if reported.severity <= worst {
+        return Cow::Borrowed(reported);
+    }
+    Cow::Owned(Fault { severity: worst, ..reported.clone() })
+}
+
+/// Plans a wake-up for the times at which something about the node may change by time alone.
+fn plan_wake(facts: &NodeContext<'_>, wake: &mut Wake) {
+    if let Some(heartbeat) = facts.own_report().and_then(|report| report.heartbeat.as_ref()) {
+        let (missed, silent) = bounds(heartbeat);
+        wake.when_past(missed, heartbeat.arrived);
+        wake.when_past(silent, heartbeat.arrived);
+    }
+    if let Some(process) = facts.own_report().map(|report| &report.kubelet)
+        && let Some(seen) = process.unfinished
+    {
+        wake.when_past(kubelet_start_blocked::AGE, process.age);
+        wake.when_past(kubelet_start_blocked::SEEN, seen);
+    }
+    // Time alone makes no pod more stuck, but what the controller has read of it gets stale.
+    for pod in facts.pods.iter().filter(|pod| stuck::pattern(pod).is_some()) {
+        wake.when_past(stuck::FRESH, pod.read);
+    }
+}
+
+/// Remediations of this very node (`uid`) in Enforce mode that ended within the memory of failures.
+fn recent<'a>(
+    finished: &[&'a Remediation],
+    uid: Option<&str>,
+    now: Timestamp,
+    memory: Duration,
+) -> Vec<&'a Remediation> {
+    let is_recent = |remediation: &&&Remediation| {
+        let is_real = remediation.mode == Mode::Enforce && Some(remediation.node_uid.as_str()) == uid;
+        is_real && remediation.finished_at.is_some_and(|at| since(now, at) < memory)
+    };
+    finished.iter().filter(is_recent).copied().collect()
+}

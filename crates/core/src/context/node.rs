@@ -1,0 +1,213 @@
+//! The context of one node: what is known of it now, and how much that counts.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::command::ActionCommand;
+use crate::external_condition::ObservedCondition;
+use crate::fault::Fault;
+use crate::flap::FlapView;
+use crate::kubelet;
+use crate::matching::MatchContext;
+use crate::moment::since;
+use crate::policy::{Mode, Policy, RuleMatch};
+use crate::remediation::Remediation;
+use crate::snapshot::{
+    CommandView, Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, SuspectPod, TriState, UnreadableRemediation,
+    missed_after,
+};
+
+/// The state of a node's probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Probe {
+    /// It has never reported.
+    Never,
+    /// Its report is about another node of the same name, or the node is gone.
+    WrongNode,
+    /// It reports as promised.
+    Reporting,
+    /// It has missed a heartbeat.
+    Missed,
+    /// It has missed three heartbeats.
+    Silent,
+}
+
+/// A fault with the ages that rules ask for.
+#[derive(Clone, Debug)]
+pub(crate) struct ObservedFault<'a> {
+    pub fault: Cow<'a, Fault>,
+    /// Time since the last check of it.
+    pub looked: Duration,
+    /// For how long it has been there.
+    pub lasted: Duration,
+}
+
+/// Everything known of one node.
+#[derive(Debug)]
+pub(crate) struct NodeContext<'a> {
+    pub name: &'a str,
+    /// Who has suspended all remediation, and why.
+    pub all_suspended: Option<&'a str>,
+    pub view: Option<&'a NodeView>,
+    pub report: Option<&'a ReportView>,
+    pub command: Option<&'a CommandView>,
+    pub probe: Probe,
+    /// All faults, most urgent first, including the faults that the controller finds.
+    pub seen: Vec<ObservedFault<'a>>,
+    /// Pods of every suspect DaemonSet on the node.
+    pub pods: Vec<&'a SuspectPod>,
+    /// Time since the controller read all DaemonSet pods of the node.
+    pub pods_read: Option<Duration>,
+    /// What rules may ask about the pods and the node.
+    pub around: MatchContext<'a>,
+    /// Conditions on the Node that some policy asks for.
+    pub noticed: &'a [ObservedCondition],
+    /// Its recent changes, if there were several.
+    pub flap: Option<&'a FlapView>,
+    /// Whether its history shows that it does not flap.
+    pub stable: TriState,
+    /// The policies that select the node. The policy that takes precedence comes first.
+    pub policies: Vec<&'a Policy>,
+    /// Open remediations, oldest first.
+    pub open: Vec<&'a Remediation>,
+    /// Finished remediations, oldest first.
+    pub finished: Vec<&'a Remediation>,
+    /// Finished remediations of this very node that ended within the memory of failures.
+    pub recent: Vec<&'a Remediation>,
+    /// A remediation that has the node and that the controller cannot read.
+    pub unreadable: Option<Unreadable<'a>>,
+}
+
+/// An unreadable remediation, with its name.
+pub(crate) type Unreadable<'a> = (&'a str, &'a UnreadableRemediation);
+
+/// The contexts of all nodes that are named anywhere, by node name. Each context stays in place while the map is built.
+pub(crate) type Nodes<'a> = BTreeMap<&'a str, Box<NodeContext<'a>>>;
+
+/// Returns the heartbeat ages after which one heartbeat is missed, and three are.
+pub(super) fn bounds(heartbeat: &Heartbeat) -> (Duration, Duration) {
+    (missed_after(heartbeat.interval), heartbeat.interval.min(LONGEST_INTERVAL) * 7 / 2)
+}
+
+impl Probe {
+    pub(super) fn of(view: Option<&NodeView>, report: Option<&ReportView>) -> Self {
+        let Some(report) = report else { return Self::Never };
+        let Some(heartbeat) = &report.heartbeat else { return Self::Never };
+        if view.is_none_or(|view| report.node_uid.as_deref() != Some(view.uid.as_str())) {
+            return Self::WrongNode;
+        }
+        let (missed, silent) = bounds(heartbeat);
+        if heartbeat.arrived <= missed {
+            Self::Reporting
+        } else if heartbeat.arrived <= silent {
+            Self::Missed
+        } else {
+            Self::Silent
+        }
+    }
+}
+
+impl<'a> NodeContext<'a> {
+    /// Returns the policy that remediates this fault: of the policies with a rule for it, the one that takes precedence. A policy
+    /// without a rule for the fault does not keep it from policies with one. A dry run does not keep it from policies that act. A
+    /// policy whose rule may or may not match keeps it like one whose rule matches.
+    pub fn policy_for(&self, fault: &Fault) -> Option<&'a Policy> {
+        let acts = self.with_rule(fault).find(|policy| policy.mode == Mode::Enforce);
+        acts.or_else(|| self.with_rule(fault).next()).or_else(|| self.policies.first().copied())
+    }
+
+    /// Returns the dry run that would remediate this fault instead of `heals`, if it acted.
+    pub fn trial_for(&self, fault: &Fault, heals: &Policy) -> Option<&'a Policy> {
+        self.with_rule(fault).next().filter(|first| heals.mode == Mode::Enforce && first.name != heals.name)
+    }
+
+    fn with_rule(&self, fault: &Fault) -> impl Iterator<Item = &'a Policy> {
+        self.policies.iter().copied().filter(move |policy| self.rule_of(policy, fault).is_some())
+    }
+
+    /// Returns the rule of a policy for a fault of this node.
+    pub fn rule_of<'p>(&self, policy: &'p Policy, fault: &Fault) -> RuleMatch<'p> {
+        policy.rule_for(fault, &self.around)
+    }
+
+    /// Returns another policy than `than`, if it surely remediates this fault instead. Neither a dry run nor a policy whose rule
+    /// may or may not match takes over what has begun.
+    pub fn other_for(&self, fault: &Fault, than: &Policy) -> Option<&'a Policy> {
+        let acts = |other: &&Policy| other.mode == Mode::Enforce && other.name != than.name;
+        let other = self.policy_for(fault).filter(acts)?;
+        matches!(self.rule_of(other, fault), RuleMatch::Rule(_)).then_some(other)
+    }
+}
+
+impl<'a> NodeContext<'a> {
+    /// Whether the report is about this very node, however old it is.
+    pub fn owns_report(&self) -> bool {
+        matches!(self.probe, Probe::Reporting | Probe::Missed | Probe::Silent)
+    }
+
+    /// Returns the report if it is about this very node, however old it is.
+    pub fn own_report(&self) -> Option<&'a ReportView> {
+        self.report.filter(|_| self.owns_report())
+    }
+
+    /// Returns the current command to any node of this name.
+    pub fn order(&self) -> Option<&'a ActionCommand> {
+        self.command?.order.as_ref()
+    }
+
+    /// Returns the current command if it is to this very node.
+    pub fn own_command(&self) -> Option<&'a ActionCommand> {
+        let uid = &self.view?.uid;
+        self.command.filter(|command| command.node_uid.as_ref() == Some(uid))?.order.as_ref()
+    }
+
+    /// Remediations in Enforce mode on nodes of this name, as far as they are kept.
+    fn real(&self) -> impl Iterator<Item = &Remediation> {
+        self.open.iter().chain(&self.finished).copied().filter(|remediation| remediation.mode == Mode::Enforce)
+    }
+
+    /// Remediations of that policy in Enforce mode on nodes of this name.
+    pub fn remediations_by(&self, policy: &Policy) -> impl Iterator<Item = &Remediation> {
+        self.real().filter(|remediation| remediation.policy == policy.name)
+    }
+
+    /// Returns when the last disturbing remediation of a node of this name ended, if that is less than `within` ago.
+    pub fn last_served(&self, now: Timestamp, within: Duration) -> Option<Timestamp> {
+        let disturbed = |remediation: &&Remediation| remediation.steps.iter().any(|step| step.action.disturbs());
+        let ended = self.real().filter(disturbed).filter_map(|remediation| remediation.finished_at);
+        ended.filter(|at| since(now, *at) < within).max()
+    }
+
+    /// Remediations of that policy in Enforce mode on this very node.
+    pub fn remediations_of(&self, policy: &Policy) -> impl Iterator<Item = &Remediation> {
+        let uid = self.view.map(|view| view.uid.as_str());
+        self.remediations_by(policy).filter(move |remediation| Some(remediation.node_uid.as_str()) == uid)
+    }
+
+    /// Remediations in Enforce mode on other Node objects of this name, as far as they are kept, and when each one ended.
+    pub fn on_others_of_its_name(&self) -> impl Iterator<Item = (&Remediation, Timestamp)> {
+        let uid = self.view.map(|view| view.uid.as_str());
+        let others = self.real().filter(move |remediation| Some(remediation.node_uid.as_str()) != uid);
+        others.map(|remediation| (remediation, remediation.finished_at.unwrap_or(remediation.started_at)))
+    }
+
+    /// Returns the fault with that id.
+    pub fn find(&self, id: &str) -> Option<&ObservedFault<'_>> {
+        self.seen.iter().find(|seen| seen.fault.id == id)
+    }
+
+    /// Whether the Node shows a running kubelet that has finished its start.
+    pub fn kubelet_works(&self) -> bool {
+        let (Some(view), Some(report)) = (self.view, self.report) else { return false };
+        let started = report.kubelet.began.is_some() && kubelet::unfinished(view, &report.kubelet).is_none();
+        started && view.ready == TriState::True
+    }
+
+    /// Time since the last report arrived.
+    pub fn arrived(&self) -> Option<Duration> {
+        self.report.and_then(|report| report.heartbeat.as_ref()).map(|heartbeat| heartbeat.arrived)
+    }
+}

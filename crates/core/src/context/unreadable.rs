@@ -1,0 +1,84 @@
+//! Objects that exist and that this version cannot read. Remediations: for example after a rollback from a newer version. Their
+//! steps may be in progress and their markers on the node. So each keeps its slot, its Job, its markers and its node, and all
+//! other work continues.
+//!
+//! Nodes: their current state is unknown. So everything on them waits as if there were no newer check: their remediations, with
+//! their slots, and the pending cleanup.
+//!
+//! `NodeCommand`s: whether a command is active is unknown, so nothing starts on that node.
+
+use super::{Block, NodeContext, Nodes, Wake};
+use crate::plan::Blocked;
+use std::collections::BTreeMap;
+
+use super::node::Unreadable;
+use crate::blocked::BlockReason;
+use crate::snapshot::{Snapshot, UnreadableRemediation};
+use crate::text::short_name;
+
+/// Maximum length of a label value. A label holds the name of the node, shortened where it is longer.
+const LABEL: usize = 63;
+
+/// Nodes that unreadable remediations reserve. A remediation without a slot and without the controller's finalizer has nothing
+/// left to do.
+pub(crate) struct Kept<'a>(BTreeMap<String, Unreadable<'a>>);
+
+impl<'a> Kept<'a> {
+    /// Builds the map from the slots, which have the full node names, and from the remediations.
+    pub fn of(snapshot: &'a Snapshot) -> Self {
+        let slot = |name: &String| snapshot.ledger.as_ref()?.slots.get(name).map(|slot| slot.node.clone());
+        let node = |name: &String, remediation: &UnreadableRemediation| {
+            slot(name).or_else(|| remediation.node.clone().filter(|_| remediation.is_open))
+        };
+        let each = snapshot.unreadable.iter();
+        let known = each.filter_map(|(name, e)| Some((short_name(&node(name, e)?, LABEL), (name.as_str(), e))));
+        Self(known.collect())
+    }
+
+    /// The unreadable remediation that reserves the node.
+    pub fn on(&self, node: &str) -> Option<Unreadable<'a>> {
+        if self.0.is_empty() { None } else { self.0.get(&short_name(node, LABEL)).copied() }
+    }
+}
+
+/// The message that the Node object, or the `NodeCommand` of the node, cannot be read.
+pub(crate) fn of_node(facts: &NodeContext<'_>) -> Option<String> {
+    let name = facts.name;
+    if let Some(why) = facts.command.and_then(|command| command.unreadable.as_ref()) {
+        return Some(format!(
+            "NodeCommand {name} cannot be read ({why}): nothing is begun on that node until a version runs that can read it, or a \
+             person has deleted it (kubectl delete nodecommand {name})"
+        ));
+    }
+    let why = facts.view?.unreadable.as_ref()?;
+    Some(format!(
+        "the Node object of {name} cannot be read ({why}): nothing is done on that node until it can be; see who writes that field \
+         (kubectl get node {name} -o yaml --show-managed-fields)"
+    ))
+}
+
+/// Whether all open work on the node waits because its Node object cannot be read.
+pub(crate) fn is_frozen(facts: &NodeContext<'_>) -> bool {
+    facts.view.is_some_and(|view| view.unreadable.is_some())
+}
+
+/// Whether anything may start on the node.
+pub(crate) fn may_begin(facts: &NodeContext<'_>) -> Result<(), Block> {
+    if let Some(why) = of_node(facts) {
+        return Err(Block::new(BlockReason::ActionsDisabled, &why));
+    }
+    let Some((name, remediation)) = facts.unreadable else { return Ok(()) };
+    let message = format!(
+        "remediation {name} has node {} and cannot be read by this version of the controller: nothing is begun there before a \
+         version runs that can read it, or a person has removed it ({})",
+        facts.name, remediation.why
+    );
+    Err(Block::new(BlockReason::ActionsDisabled, &message))
+}
+
+/// The blocks to report for the nodes, whether or not a node has a fault.
+pub(crate) fn told(nodes: &Nodes<'_>, wake: &mut Wake) -> Vec<Blocked> {
+    let mut block =
+        |facts: &NodeContext<'_>| Some(may_begin(facts).err()?.about(facts.name.to_owned(), None, None, wake));
+    nodes.values().filter_map(|facts| block(facts)).collect()
+}

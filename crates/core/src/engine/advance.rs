@@ -1,0 +1,572 @@
+//! One update of an open remediation: the controller advances its step, records resolved faults, adds new faults, and reserves
+//! the next step.
+
+use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, Probe, Wake, of_policy};
+use crate::plan::BlockReason;
+use jiff::Timestamp;
+
+use super::scope::{self, Scope};
+use super::select::{EvidenceRequirement, Recurrence};
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
+use super::{
+    Ctx, approval, attempt, cause, drain, ending, executors, hand_off, pending_reboot, readiness, reboot, refused,
+    select, stabilization, steps, taint,
+};
+use crate::budget::Slots;
+use crate::fault::{FaultState, FaultType};
+use crate::moment::since;
+use crate::policy::{Action, ActionType, Mode, Policy, Rule, RuleMatch, Step};
+use crate::remediation::{
+    Executor, MAX_REMEDIATION_FAULTS, MAX_STEPS, Remediation, RemediationFault, Resolution, StepState,
+};
+
+/// Runs one reconcile of an open remediation.
+pub(super) fn take(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    remediation: &Remediation,
+    slot: &SlotReservation,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> RemediationUpdate {
+    let mut turn = RemediationUpdate::new(remediation.clone());
+    hand_off::note_uncordon(ctx, facts, &mut turn.remediation);
+    let is_known = ending::record_removed_markers(ctx, facts, &mut turn.remediation);
+    if !remediation.phase.is_final() {
+        match (ending::must_end(ctx, facts, &turn.remediation), slot, of_policy::policy_of(ctx.cluster, remediation)) {
+            (Some(why), ..) => ending::cancel(ctx, &mut turn.remediation, &why),
+            (None, SlotReservation::Refused(why), _) => ending::cancel(ctx, &mut turn.remediation, why),
+            (None, _, Some(policy)) if is_known => go_on(ctx, facts, policy, &mut turn, (slot, slots), wake),
+            (None, _, _) => {}
+        }
+    }
+    if stabilization::is_awaited(ctx, facts, &mut turn, wake) {
+        return turn;
+    }
+    if turn.remediation.is_watched() {
+        // From here on the controller runs the pending cleanup. The record has to say so before the cleanup begins.
+        turn.remediation.set_phase();
+    }
+    if let Some(cleanup) = ending::put_back(ctx, facts, &mut turn.remediation, wake) {
+        turn.effect = Some(cleanup);
+        wake.at(ctx.settings.retry);
+    }
+    pending_reboot::note(ctx, facts, &mut turn, wake);
+    turn
+}
+
+fn go_on(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    (slot, slots): (&SlotReservation, &mut Slots),
+    wake: &mut Wake,
+) {
+    steps::move_on(ctx, facts, policy, turn, slot, wake);
+    if let Some(why) = scope::broken(policy) {
+        set_aside(turn, &why, ctx.snapshot.now);
+    }
+    mark_healed(ctx, facts, &mut turn.remediation);
+    if turn.remediation.phase.is_final() {
+        return;
+    }
+    if turn.remediation.current_step().is_none() {
+        if let Some(why) = ending::must_stop(ctx, facts, &turn.remediation) {
+            // A remediation without work comes to its own end, and takes in nothing new.
+            if turn.remediation.has_work() {
+                ending::cancel(ctx, &mut turn.remediation, &why);
+            }
+            return;
+        }
+        join(ctx, facts, policy, turn, slots, wake);
+        // The remediator of a finished step releases the node before the controller does anything else to it.
+        if let Some(back) = hand_off::take_back(ctx, &mut turn.remediation) {
+            turn.effect = Some(back);
+            hand_off::hold_back(ctx, turn, wake);
+            wake.at(ctx.settings.retry);
+        }
+        if turn.effect.is_none() {
+            match scope::broken(policy) {
+                Some(why) => hold_open(turn, &why, wake),
+                None => next_step(ctx, facts, policy, turn, slot, wake),
+            }
+        }
+    } else {
+        let blocked = turn.blocked.len();
+        wait_for_step(turn, wake);
+        join(ctx, facts, policy, turn, slots, wake);
+        yield_to_more_urgent(ctx, facts, policy, turn, blocked, slot, wake);
+    }
+    turn.remediation.set_phase();
+}
+
+/// Records faults that are gone by a clean check, whether a step resolved them or they resolved by themselves.
+fn mark_healed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
+    let current = remediation.current_step().map(|step| step.fault_id.clone());
+    let mut healed = Vec::new();
+    for fault in &remediation.faults {
+        if fault.state == Resolution::Resolved || current.as_deref() == Some(fault.id.as_str()) {
+            continue;
+        }
+        let after = remediation.steps.iter().filter(|s| s.fault_id == fault.id).filter_map(|s| s.executed_at).max();
+        if facts.clear_check(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
+            healed.push((fault.id.clone(), fault.kind, after.is_some()));
+        }
+    }
+    for (id, kind, was_acted_on) in healed {
+        if let Some(fault) = remediation.fault_mut(&id) {
+            fault.state = Resolution::Resolved;
+        }
+        let how = if was_acted_on { "is gone now" } else { "recovered by itself" };
+        remediation.say(&format!("{kind} {how}"));
+    }
+}
+
+/// Adds confirmed faults of the node that are not in the remediation yet, or have come back.
+fn join(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) {
+    let scope = ctx.scopes.get(policy.name.as_str());
+    let selects = facts.policies.iter().any(|selecting| selecting.name == policy.name);
+    for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
+        let id = seen.fault.id.as_str();
+        match turn.remediation.fault(id).map(|fault| fault.state) {
+            Some(Resolution::Open) => continue,
+            Some(Resolution::Exhausted) => {
+                let is_fresh = select::evidence(facts, seen, ctx).is_ok();
+                let how =
+                    if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
+                let message =
+                    format!("{} ({}): no step is left {how}; a person is needed", seen.fault.kind, seen.fault.subject);
+                turn.block(id, Block::new(BlockReason::StepsExhausted, &message), wake);
+                continue;
+            }
+            Some(Resolution::Resolved) | None => {}
+        }
+        if !selects {
+            // The policy does not select the node any more. The remediation finishes what has begun, and takes in nothing new.
+            let message = format!(
+                "{} ({}): policy {} does not select node {} any more; its remediation {} has the node until its end",
+                seen.fault.kind, seen.fault.subject, policy.name, facts.name, turn.remediation.name
+            );
+            turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
+            continue;
+        }
+        let other = facts.policy_for(&seen.fault).filter(|other| other.name != policy.name);
+        if let Some((other, RuleMatch::Perhaps(rule, lack))) =
+            other.map(|other| (other, facts.rule_of(other, &seen.fault)))
+        {
+            turn.block(id, readiness::doubtful(other, rule, &seen.fault, &lack), wake);
+            continue;
+        }
+        if let Some(other) = other {
+            let message = format!(
+                "{} ({}) is for policy {}; remediation {} of policy {} has the node until its end",
+                seen.fault.kind, seen.fault.subject, other.name, turn.remediation.name, policy.name
+            );
+            turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
+            continue;
+        }
+        match readiness::judge(ctx, facts, policy, seen).and_then(|rule| not_blocked(facts, scope, rule)) {
+            Err(block) => turn.block(id, block, wake),
+            // A booting node shows many faults that resolve by themselves.
+            Ok(_) if reboot::is_under_way(&turn.remediation) => under_way(turn, id, wake),
+            Ok(rule) => {
+                let kind = seen.fault.kind;
+                if let Some(scope) =
+                    scope.filter(|scope| scope.limits(kind) && !turn.remediation.kinds().contains(&kind))
+                    && let Some(block) = limited(ctx, facts, scope, turn, kind, slots)
+                {
+                    turn.block(id, block, wake);
+                    continue;
+                }
+                if let Some(fault) = turn.remediation.fault_mut(id) {
+                    (fault.state, fault.since) = (Resolution::Open, readiness::standing(ctx, seen, rule).since);
+                    fault.clear_since = None;
+                } else if turn.remediation.faults.len() < MAX_REMEDIATION_FAULTS {
+                    turn.remediation.faults.push(readiness::standing(ctx, seen, rule));
+                } else {
+                    let message = format!(
+                        "remediation {} has as many faults as it may have; the next one takes it",
+                        turn.remediation.name
+                    );
+                    turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
+                    continue;
+                }
+                if turn.remediation.current_step().is_some() {
+                    under_way(turn, id, wake);
+                }
+            }
+        }
+    }
+}
+
+/// Blocks a joining fault where no new remediation may begin: it is as new as one that would open a remediation.
+fn not_blocked<'p>(facts: &NodeContext<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
+    let blocked = scope.and_then(|scope| scope.blocked(Some(facts)));
+    blocked.map_or(Ok(rule), |(reason, message)| Err(Block::new(reason, &message)))
+}
+
+/// Returns why a fault of a kind with its own limit does not join the remediation now. Either enough others of that kind are
+/// remediated, or the stored slot does not note the kind yet. The next leader counts by the stored slot.
+fn limited(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    scope: &Scope<'_>,
+    turn: &RemediationUpdate,
+    kind: FaultType,
+    slots: &mut Slots,
+) -> Option<Block> {
+    if let Some((reason, message)) = scope.full(kind, facts.name, slots) {
+        return Some(Block::new(reason, &message));
+    }
+    if slots.is_noted(&turn.remediation.name, kind) {
+        return None;
+    }
+    slots.note(&turn.remediation.name, kind);
+    let message =
+        format!("{kind} has a limit of its own (limits.perFault): it is noted in the ledger before it is dealt with");
+    Some(Block::new(BlockReason::FaultLimit, &message).until(ctx.settings.retry))
+}
+
+/// Cancels a step that has not begun, awaits approval, or would need another check before each round. Such a check cannot pass
+/// for an unusable policy, and a step that was never tried must not count as tried. The engine may select the step again when the
+/// policy is valid.
+fn set_aside(turn: &mut RemediationUpdate, why: &str, now: Timestamp) {
+    let Some(step) = turn.remediation.current_step() else { return };
+    let is_waiting = match step.state {
+        StepState::AwaitingApproval => true,
+        StepState::Scheduled => step.started_at.is_none(),
+        StepState::Started => step.action == ActionType::Drain,
+        _ => false,
+    };
+    if is_waiting {
+        attempt::end(turn, StepState::Cancelled, why, now);
+        turn.effect = None;
+    }
+}
+
+/// Blocks all open faults with this reason.
+fn hold_open(turn: &mut RemediationUpdate, why: &str, wake: &mut Wake) {
+    for id in open_but(&turn.remediation, None) {
+        turn.block(&id, Block::new(BlockReason::Paused, why), wake);
+    }
+}
+
+fn wait_for_step(turn: &mut RemediationUpdate, wake: &mut Wake) {
+    let Some(current) = turn.remediation.current_step().map(|step| step.fault_id.clone()) else { return };
+    for id in open_but(&turn.remediation, Some(&current)) {
+        under_way(turn, &id, wake);
+    }
+}
+
+/// Returns the open faults except one.
+fn open_but(remediation: &Remediation, but: Option<&str>) -> Vec<String> {
+    let open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
+    open.map(|fault| fault.id.clone()).filter(|id| Some(id.as_str()) != but).collect()
+}
+
+fn under_way(turn: &mut RemediationUpdate, id: &str, wake: &mut Wake) {
+    let Some(step) = turn.remediation.current_step() else { return };
+    let how = if step.state == StepState::AwaitingApproval { "awaits approval" } else { "is under way" };
+    let message = format!("{} {how} on node {}; one step at a time", step.phrase(), turn.remediation.node);
+    turn.block(id, Block::new(BlockReason::InProgress, &message), wake);
+}
+
+/// Reserves the next step: that of the most urgent fault for which a step may be taken now.
+pub(super) fn next_step(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    slot: &SlotReservation,
+    wake: &mut Wake,
+) {
+    next_step_but(ctx, facts, policy, turn, None, slot, wake);
+}
+
+/// Does the same for all faults except one.
+fn next_step_but(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    but: Option<&str>,
+    slot: &SlotReservation,
+    wake: &mut Wake,
+) {
+    for id in by_urgency(&turn.remediation, facts).into_iter().filter(|id| Some(id.as_str()) != but) {
+        if let Some(step) = turn.remediation.current_step() {
+            let message = format!("{} for a more urgent fault of node {} goes first", step.phrase(), facts.name);
+            turn.block(&id, Block::new(BlockReason::LowerUrgency, &message), wake);
+            continue;
+        }
+        if let Err(block) = try_fault(ctx, facts, policy, turn, &id, slot, wake) {
+            turn.block(&id, block, wake);
+        }
+    }
+}
+
+/// Returns the open faults, most urgent first. Faults that the probe does not name now come last.
+fn by_urgency(remediation: &Remediation, facts: &NodeContext<'_>) -> Vec<String> {
+    let place = |fault: &RemediationFault| facts.seen.iter().position(|s| s.fault.id == fault.id).unwrap_or(usize::MAX);
+    let mut open: Vec<&RemediationFault> = remediation.faults.iter().filter(|f| f.state == Resolution::Open).collect();
+    open.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.id.cmp(&b.id)));
+    open.into_iter().map(|fault| fault.id.clone()).collect()
+}
+
+fn try_fault(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    id: &str,
+    slot: &SlotReservation,
+    wake: &mut Wake,
+) -> Result<(), Block> {
+    loop {
+        let Some(mut standing) = turn.remediation.fault(id).cloned() else { return Ok(()) };
+        let Some(rule) = policy.rule(&standing.rule) else { return Ok(()) };
+        refused::cooled_down(ctx, &turn.remediation, &standing, rule)?;
+        let seen = facts.find(id);
+        // Every wait has an end.
+        let is_waiting = since(ctx.snapshot.now, turn.remediation.last_activity()) < cause::LONGEST;
+        if turn.remediation.manual.is_none() && is_waiting {
+            cause::looked_for_again(ctx, facts, policy, &standing)?;
+        }
+        let mut notes = Vec::new();
+        let step = select::select_step(
+            Recurrence::of(ctx, Some(&turn.remediation)),
+            &mut standing,
+            rule,
+            Some(&turn.remediation),
+            facts,
+            seen.map(|seen| seen.fault.as_ref()),
+            &mut notes,
+        );
+        for note in notes {
+            turn.remediation.say(&note);
+        }
+        let is_full = turn.remediation.steps.len() >= MAX_STEPS;
+        let Some(step) = step.filter(|_| !is_full) else {
+            standing.state = Resolution::Exhausted;
+            let why = if is_full { "the remediation has as many steps as it may" } else { "no step is left" };
+            turn.remediation.say(&format!("{} ({}): {why}; a person is needed", standing.kind, standing.subject));
+            replace(&mut turn.remediation, standing);
+            return Ok(());
+        };
+        replace(&mut turn.remediation, standing.clone());
+        if step.mode == Mode::DryRun {
+            shadow(ctx, facts, policy, turn, standing, seen, rule, step);
+            continue;
+        }
+        // A new remediation begins nothing for a hand-off that is impossible. An open one waits for it.
+        let is_new = turn.remediation.identity.is_none();
+        if let Some(block) = hand_off::unavailable(ctx, &step.action).filter(|_| is_new) {
+            turn.remediation.say(block.message());
+            standing.step_index += 1;
+            replace(&mut turn.remediation, standing);
+            continue;
+        }
+        let out_of_place = drain::skip_reason(ctx, facts, &turn.remediation, step);
+        let out_of_place = out_of_place.or_else(|| taint::skip_reason(&turn.remediation, step));
+        if let Some(why) = out_of_place.or_else(|| reboot::skip_reason(&turn.remediation, step)) {
+            // The record says afterwards, too, that the node was not drained or not rebooted.
+            let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
+            record.finish(StepState::Refused, &why, ctx.snapshot.now);
+            turn.remediation.steps.push(record);
+            standing.step_index = drain::step_after_skip(step, rule, standing.step_index);
+            replace(&mut turn.remediation, standing);
+            continue;
+        }
+        select::cooled_down(ctx, facts, &turn.remediation, &standing, step)?;
+        slot.require()?;
+        let block = match judged(ctx, facts, policy, &turn.remediation, &standing, seen, rule, step) {
+            Ok((seen, executor))
+                if step.needs_approval()
+                    && turn.remediation.requested_by(&standing, step.action.kind(), policy).is_none() =>
+            {
+                approval::ask(ctx, turn, seen, &standing, step, executor, wake);
+                return Ok(());
+            }
+            Ok((seen, executor)) => {
+                reserve(ctx, facts, turn, seen, &standing, step, executor, wake);
+                return Ok(());
+            }
+            Err(block) => block,
+        };
+        if block.reason == BlockReason::Cooldown {
+            return Err(block);
+        }
+        let waits = block.waits_for_window();
+        // All faults of the node share one wait. The time that one has waited in vain counts for the others as well.
+        let activity = if waits { turn.remediation.last_touched() } else { turn.remediation.last_activity() };
+        let (patience, idle) = (ctx.block_timeout(step), since(ctx.snapshot.now, activity));
+        let tells = matches!(step.action, Action::Notify { .. }) && block.awaits_look();
+        if let Some(seen) = seen.filter(|_| tells && (idle >= patience || facts.probe == Probe::Silent)) {
+            // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
+            let executor = select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Any)?;
+            reserve(ctx, facts, turn, seen, &standing, step, executor, wake);
+            return Ok(());
+        }
+        let rest = patience.saturating_sub(idle);
+        if !rest.is_zero() && !block.outlasts(rest) {
+            wake.at(rest);
+            return Err(block);
+        }
+        pass_over(ctx, turn, standing, rule, step, &block);
+    }
+}
+
+/// Returns the fault as it shows now, and the executor that may take this step on it.
+#[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
+fn judged<'s, 'a>(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    remediation: &Remediation,
+    standing: &RemediationFault,
+    seen: Option<&'s ObservedFault<'a>>,
+    rule: &Rule,
+    step: &Step,
+) -> Result<(&'s ObservedFault<'a>, Executor), Block> {
+    let seen = present(facts, standing, seen)?;
+    let executor = select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
+    drain::require_cordon(facts, remediation, step)?;
+    drain::require_benefit(ctx, facts, policy, remediation, standing, seen, rule, step)?;
+    reboot::require_ready(facts, step)?;
+    Ok((seen, executor))
+}
+
+/// Returns the fault as it shows now. Without it the controller does nothing about the fault.
+fn present<'s, 'a>(
+    facts: &NodeContext<'_>,
+    standing: &RemediationFault,
+    seen: Option<&'s ObservedFault<'a>>,
+) -> Result<&'s ObservedFault<'a>, Block> {
+    let what = format!("{} ({}) on {}", standing.kind, standing.subject, facts.name);
+    match seen {
+        Some(seen) if seen.fault.state == FaultState::Confirmed => Ok(seen),
+        Some(_) => Err(Block::new(BlockReason::NotConfirmed, &format!("{what} is not confirmed any more"))),
+        None => {
+            Err(Block::new(BlockReason::NotConfirmed, &format!("{what} does not show now; its end is not sure yet")))
+        }
+    }
+}
+
+fn replace(remediation: &mut Remediation, standing: RemediationFault) {
+    if let Some(fault) = remediation.fault_mut(&standing.id)
+        && *fault != standing
+    {
+        *fault = standing;
+    }
+}
+
+/// Records a dry-run step, or that even the dry run would be blocked, and goes on to the next step.
+#[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
+fn shadow(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    mut standing: RemediationFault,
+    seen: Option<&ObservedFault<'_>>,
+    rule: &Rule,
+    step: &Step,
+) {
+    let judged = judged(ctx, facts, policy, &turn.remediation, &standing, seen, rule, step);
+    let executor = judged.as_ref().map_or(Executor::Controller, |(_, executor)| *executor);
+    let mut record = attempt::record(ctx, &turn.remediation, &standing, step, executor);
+    let message = match judged {
+        Ok((seen, _)) => {
+            record.target = seen.fault.target.clone();
+            "not executed: the step is a dry run".to_owned()
+        }
+        Err(block) => format!("not executed: the step is a dry run, and would be blocked: {}", block.message()),
+    };
+    record.finish(StepState::Simulated, &message, ctx.snapshot.now);
+    turn.remediation.steps.push(record);
+    standing.step_index += 1;
+    replace(&mut turn.remediation, standing);
+}
+
+#[expect(clippy::too_many_arguments, reason = "all of them make up the reservation")]
+fn reserve(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    turn: &mut RemediationUpdate,
+    seen: &ObservedFault<'_>,
+    standing: &RemediationFault,
+    step: &Step,
+    executor: Executor,
+    wake: &mut Wake,
+) {
+    let mut record = attempt::record(ctx, &turn.remediation, standing, step, executor);
+    executors::note(facts, &mut record);
+    record.target = seen.fault.target.clone();
+    let policy = of_policy::policy_of(ctx.cluster, &turn.remediation);
+    let agreed = policy.and_then(|policy| turn.remediation.requested_by(standing, record.action, policy));
+    record.approved_by = agreed.map(ToOwned::to_owned);
+    attempt::plan_cleanup(&mut turn.remediation, &record);
+    turn.remediation.say(&format!("{} for {} ({}) by {executor:?}", record.phrase(), standing.kind, standing.subject));
+    turn.effect = attempt::act(ctx, facts, &turn.remediation, &record, &seen.fault, step);
+    turn.remediation.steps.push(record);
+    wake.at(ctx.settings.retry);
+}
+
+/// Skips a step that stayed blocked for too long, or that will stay blocked for longer than the block timeout: every wait has an
+/// end. No harsher step replaces one that waits for its window or for the node's action limit, or whose rule is ambiguous. The
+/// controller notifies people instead, where the rule has such a step.
+fn pass_over(
+    ctx: Ctx<'_>,
+    turn: &mut RemediationUpdate,
+    mut standing: RemediationFault,
+    rule: &Rule,
+    step: &Step,
+    block: &Block,
+) {
+    let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
+    let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "blocked for too long" };
+    record.finish(StepState::Refused, &format!("{why}: {}", block.message()), ctx.snapshot.now);
+    turn.remediation.steps.push(record);
+    standing.step_index = drain::step_after_skip(step, rule, standing.step_index);
+    if block.waits_for_window() || block.is_ambiguous() {
+        standing.step_index = rule.next_notify_step(standing.step_index);
+    }
+    replace(&mut turn.remediation, standing);
+}
+
+/// Withdraws a step that awaits approval, where another fault of the node can be remediated without approval. The controller asks
+/// again after that. `blocked` is the number of blocks in the update before it reported what the other faults wait for.
+fn yield_to_more_urgent(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    blocked: usize,
+    slot: &SlotReservation,
+    wake: &mut Wake,
+) {
+    let may = turn.remediation.unanswered().is_some() && !policy.is_broken;
+    let waiting = turn.remediation.current_step().filter(|_| may);
+    let Some(fault) = waiting.map(|step| step.fault_id.clone()) else { return };
+    let mut other = RemediationUpdate::new(turn.remediation.clone());
+    attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, ctx.snapshot.now);
+    let mut later = *wake;
+    next_step_but(ctx, facts, policy, &mut other, Some(&fault), slot, &mut later);
+    let goes_first = other.remediation.current_step().is_some_and(|step| step.action != ActionType::Notify);
+    if other.effect.is_none() || !goes_first {
+        return;
+    }
+    *wake = later;
+    turn.blocked.truncate(blocked);
+    turn.blocked.append(&mut other.blocked);
+    (turn.remediation, turn.effect) = (other.remediation, other.effect);
+}

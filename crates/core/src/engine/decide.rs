@@ -1,0 +1,195 @@
+//! One pass: gather the context, advance the open remediations, open new ones, clean up, and report what is blocked.
+
+use crate::context::{ClusterContext, Nodes, Wake, gather, unreadable};
+use crate::plan::{Blocked, Effect, Plan, PlanSettings};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::scope::Scope;
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
+use super::{advance, ahead, ending, manual_requests, open, quarantine, retention, scope, slot, stale, taint, views};
+use crate::budget::Slots;
+use crate::policy::{Policy, Step};
+use crate::remediation::Remediation;
+use crate::snapshot::Snapshot;
+
+/// Longest block timeout of a step that marks a node for a reboot, whatever the timeout of the step.
+const REBOOT_MARKER_BLOCK_TIMEOUT: Duration = Duration::from_mins(15);
+
+/// The input of every part of a decision: the cluster, and what each policy covers of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ctx<'a> {
+    pub cluster: ClusterContext<'a>,
+    /// What each policy covers, by its name.
+    pub scopes: &'a BTreeMap<&'a str, Scope<'a>>,
+}
+
+impl<'a> Deref for Ctx<'a> {
+    type Target = ClusterContext<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.cluster
+    }
+}
+
+impl Ctx<'_> {
+    /// The block timeout: how long anything in an open remediation can stay blocked before the controller gives it up.
+    pub fn block_timeout(self, step: &Step) -> Duration {
+        // The timeout of the marker may be hours. If the marker cannot be created at all, people must be notified sooner.
+        let longest = if step.action.mark_for_reboot().is_some() { REBOOT_MARKER_BLOCK_TIMEOUT } else { Duration::MAX };
+        step.timeout.min(longest).max(self.settings.answer_within)
+    }
+}
+
+/// Decides what the controller does now, what is blocked and why, and when to decide again.
+///
+/// Total, pure and deterministic: equal input gives an equal plan, in whatever order the lists arrive.
+pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
+    // A change that `taken_as_now` makes is written like any other change.
+    let (known, until_now) = (snapshot, ahead::taken_as_now(snapshot));
+    let snapshot = until_now.as_ref().unwrap_or(known);
+    let mut policies: Vec<&Policy> = snapshot.policies.iter().collect();
+    policies.sort_by(|a, b| a.order(b));
+    let by_name: BTreeMap<&str, &Policy> = policies.iter().map(|policy| (policy.name.as_str(), *policy)).collect();
+    let mut wake = Wake::default();
+    let nodes = gather::gather(snapshot, settings, &policies, &mut wake);
+    let scopes = scope::scopes(&policies, &nodes, snapshot);
+    let ctx = Ctx { cluster: ClusterContext { snapshot, settings, policies: &by_name }, scopes: &scopes };
+    let mut slots = Slots::reconcile(
+        snapshot.ledger.as_ref(),
+        &snapshot.remediations,
+        &snapshot.unreadable,
+        snapshot.ceiling,
+        snapshot.now,
+        settings.cache_lag,
+    )
+    .in_doubt(snapshot.admission_doubt.clone());
+    if let Some(release) = slots.next_release(snapshot.now, settings.cache_lag) {
+        wake.at(release);
+    }
+
+    let payments = slot::settle(ctx, &nodes, &mut slots);
+    let mut turns: BTreeMap<&str, Vec<RemediationUpdate>> = BTreeMap::new();
+    for facts in nodes.values() {
+        // A frozen node counts as not checked since: its state is unknown, and so is what an action would find.
+        if unreadable::is_frozen(facts) {
+            let open = facts.open.iter().map(|remediation| RemediationUpdate::new(Remediation::clone(remediation)));
+            turns.entry(facts.name).or_default().extend(open);
+            continue;
+        }
+        for remediation in &facts.open {
+            let slot = payments.get(remediation.name.as_str()).unwrap_or(&SlotReservation::Awaited);
+            let turn = advance::take(ctx, facts, remediation, slot, &mut slots, &mut wake);
+            turns.entry(facts.name).or_default().push(turn);
+        }
+        for remediation in facts.finished.iter().filter(|remediation| remediation.is_quarantined()) {
+            turns.entry(facts.name).or_default().push(quarantine::watch(ctx, facts, remediation, &mut wake));
+        }
+    }
+    // The next pass sees the result of such an update.
+    let is_ending = |turn: &RemediationUpdate| !turn.remediation.is_quarantined() || turn.effect.is_some();
+    let mut busy: BTreeSet<&str> =
+        turns.iter().filter(|(_, turns)| turns.iter().any(is_ending)).map(|(node, _)| *node).collect();
+    let begun = manual_requests::begin(ctx, &nodes, &busy, &mut slots, &mut wake);
+    let taken = begun.turns.iter().map(|turn| &turn.remediation.node).chain(&begun.stopped);
+    busy.extend(taken.filter_map(|node| Some(*nodes.get_key_value(node.as_str())?.0)));
+    let opened = open::open(ctx, &nodes, &busy, &mut slots, &mut wake);
+    let mut blocked = opened.blocked;
+    blocked.extend(begun.blocked);
+    blocked.extend(unreadable::told(&nodes, &mut wake));
+    for turn in begun.turns.into_iter().chain(opened.turns) {
+        if let Some((name, _)) = nodes.get_key_value(turn.remediation.node.as_str()) {
+            turns.entry(name).or_default().push(turn);
+        }
+    }
+    blocked.extend(turns.values().flatten().flat_map(|turn| turn.blocked.iter().cloned()));
+    blocked.sort_by(|a, b| {
+        (&a.node, &a.fault_id, a.reason, &a.message).cmp(&(&b.node, &b.fault_id, b.reason, &b.message))
+    });
+    blocked.dedup();
+
+    let mut effects: Vec<Effect> =
+        slots.to_store(settings.rebuild_ledger).map(Effect::StoreLedger).into_iter().collect();
+    let gone = leftovers(ctx, &nodes, &turns, &slots);
+    for (node, mut extra) in gone {
+        let turns = turns.get(node).map(Vec::as_slice).unwrap_or_default();
+        effects.extend(turns.iter().filter_map(|turn| write(known, &turn.remediation)));
+        effects.append(&mut extra);
+        effects.extend(turns.iter().filter_map(|turn| turn.effect.clone()));
+    }
+    effects.extend(begun.told);
+    effects.extend(retention::sweep(ctx, &nodes, &mut wake));
+
+    Plan {
+        effects,
+        nodes: outlooks(ctx, &nodes, &turns, &blocked),
+        policies: scopes
+            .iter()
+            .map(|(name, scope)| {
+                let status_view = scope.status_view(&nodes, &slots, (snapshot.now, settings.answer_within));
+                ((*name).to_owned(), status_view)
+            })
+            .collect(),
+        blocked,
+        next: wake.get(),
+    }
+}
+
+/// Writes the remediation if this pass changed it.
+fn write(snapshot: &Snapshot, remediation: &Remediation) -> Option<Effect> {
+    let is_known = snapshot.remediations.get(&remediation.name).is_some_and(|known| known == remediation);
+    let begins = snapshot.manual_requests.contains_key(&remediation.name);
+    let effect = if begins { Effect::BeginManualRequest } else { Effect::WriteRemediation };
+    (!is_known).then(|| effect(Box::new(remediation.clone())))
+}
+
+/// For every node with something to do: what the controller removes there before the action.
+fn leftovers<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    turns: &'a BTreeMap<&'a str, Vec<RemediationUpdate>>,
+    slots: &Slots,
+) -> BTreeMap<&'a str, Vec<Effect>> {
+    let after = turns.values().flatten().map(|turn| (turn.remediation.name.as_str(), &turn.remediation)).collect();
+    let mut gone = stale::jobs(ctx, &after, slots);
+    // A remediation that cannot be read may still need its markers on the node.
+    let stands = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);
+    for facts in nodes.values() {
+        let mine = turns.get(facts.name);
+        let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|turn| &turn.remediation).collect();
+        let order = stale::order(ctx, facts, &remediations);
+        let is_known = !unreadable::is_frozen(facts);
+        let mark = ending::stray_mark(ctx, facts, stands).filter(|_| is_known);
+        let taint = taint::stale_marker(ctx, facts, stands).filter(|_| is_known);
+        if mine.is_some() || order.is_some() || mark.is_some() || taint.is_some() {
+            gone.entry(facts.name).or_default().extend(order.into_iter().chain(mark).chain(taint));
+        }
+    }
+    gone
+}
+
+fn outlooks(
+    ctx: Ctx<'_>,
+    nodes: &Nodes<'_>,
+    turns: &BTreeMap<&str, Vec<RemediationUpdate>>,
+    blocked: &[Blocked],
+) -> BTreeMap<String, Arc<crate::plan::NodeStatusView>> {
+    let mut resting = views::Resting::default();
+    let mut by_node: BTreeMap<&str, Vec<&Blocked>> = BTreeMap::new();
+    for one in blocked {
+        by_node.entry(&one.node).or_default().push(one);
+    }
+    nodes
+        .values()
+        .filter(|facts| facts.report.is_some())
+        .map(|facts| {
+            let blocked = by_node.get(facts.name).map(Vec::as_slice).unwrap_or_default();
+            let turns = turns.get(facts.name).map(Vec::as_slice).unwrap_or_default();
+            let turn = turns.iter().find(|turn| turn.remediation.is_open()).or_else(|| turns.first());
+            (facts.name.to_owned(), resting.node(ctx, facts, turn, blocked))
+        })
+        .collect()
+}

@@ -1,0 +1,380 @@
+//! Manual requests: whether a person's request can begin now, why not, and when the controller gives it up.
+//!
+//! A person who has looked at one node knows more about it than a rule does. So a manual request skips what the engine requires
+//! of itself: how long the fault has to last (`match.minDuration`), what earlier remediations say against another one, a storm
+//! that blocks the policy, the cheaper steps before it and, for its first attempt, the approval. A storm blocks automatic
+//! remediation because many nodes may share one cause, or a detector may be wrong. A person can test one node with a manual
+//! request. It skips no protection: budgets and limits, `maxUnhealthy`, exclusions and suspension, windows, fresh evidence of a
+//! confirmed fault, the safeguards of pods and restarts, one open remediation per node.
+
+use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake, exclusion, of_policy};
+use crate::plan::{BlockReason, Blocked, Effect};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::select::{self, EvidenceRequirement, Recurrence};
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
+use super::{Ctx, advance, hand_off, readiness};
+use crate::budget::{Bounds, Slots};
+use crate::fault::{FaultState, FaultType, MAX_LINE};
+use crate::faults::ShowsIn;
+use crate::manual::{MARK, MAX_NAME, MAX_WAITING, OpenManualRequest, steps};
+use crate::moment::since;
+use crate::policy::{ActionType, Mode, Policy, Rule, RuleMatch};
+use crate::remediation::{RemediationFault, STOPPED_BY_A_PERSON};
+use crate::snapshot::Slot;
+use crate::text::bounded;
+
+/// The result for all manual requests.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    /// Requests that begin, each with its first action.
+    pub turns: Vec<RemediationUpdate>,
+    /// What the controller writes about the other requests.
+    pub told: Vec<Effect>,
+    /// Requests that are blocked.
+    pub blocked: Vec<Blocked>,
+    /// Nodes on which a person has cancelled a request right now. Nothing begins there in this pass; after it the record says so.
+    pub stopped: Vec<String>,
+}
+
+/// Why a request does not begin.
+enum No {
+    /// It can never begin.
+    Never(String),
+    /// It cannot begin now.
+    Now(Block),
+}
+
+impl From<Block> for No {
+    fn from(block: Block) -> Self {
+        Self::Now(block)
+    }
+}
+
+fn never<T>(why: String) -> Result<T, No> {
+    Err(No::Never(why))
+}
+
+/// Begins the requests that can begin: the oldest first, one per node. `busy` names nodes whose remediation ends in this pass.
+pub(super) fn begin<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    busy: &BTreeSet<&str>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Begun {
+    let mut begun = Begun::default();
+    let mut waiting: Vec<&OpenManualRequest> = ctx.snapshot.manual_requests.values().collect();
+    waiting.sort_by(|a, b| (a.asked_at, &a.name).cmp(&(b.asked_at, &b.name)));
+    let mut first: BTreeMap<&str, &OpenManualRequest> = BTreeMap::new();
+    for manual in waiting {
+        let started = match first.get(manual.node.as_str()) {
+            Some(first) => never(format!(
+                "{} for node {} was written before and is not finished; one manual request at a time",
+                first.name, manual.node
+            )),
+            None if first.len() >= MAX_WAITING => never(format!(
+                "{MAX_WAITING} manual requests wait already: write it again when some of them are finished"
+            )),
+            None => start(ctx, nodes, manual, busy, slots, wake),
+        };
+        let no = match started {
+            Ok(turn) => {
+                first.insert(&manual.node, manual);
+                begun.turns.push(turn);
+                continue;
+            }
+            Err(no) => no,
+        };
+        match no {
+            No::Never(why) => {
+                // A person's cancellation stops the engine too, whether or not anything had begun.
+                begun.stopped.extend(manual.cancel.as_ref().map(|_| manual.node.clone()));
+                let said = manual
+                    .cancel
+                    .as_ref()
+                    .map(|cancel| format!("{STOPPED_BY_A_PERSON}its manual request was cancelled {}", cancel.told()));
+                let remediation =
+                    manual.refused(&said.unwrap_or_else(|| format!("not begun: {why}")), ctx.snapshot.now);
+                begun.told.push(Effect::WriteRemediation(Box::new(remediation)));
+            }
+            No::Now(block) => {
+                first.insert(&manual.node, manual);
+                // The controller does not write every changed number. In an incident many requests wait, and the API server is
+                // busy.
+                let why = format!("waits to begin ({:?}): ", block.reason);
+                let message = format!("{why}{}", block.message());
+                if !manual.message.starts_with(&why) {
+                    begun.told.push(Effect::UpdateManualRequest {
+                        name: manual.name.clone(),
+                        identity: manual.identity.clone(),
+                        node: manual.node.clone(),
+                        message: bounded(&message, MAX_LINE),
+                    });
+                }
+                let mut told = block.about(manual.node.clone(), None, Some(&manual.policy), wake);
+                let whole = format!("manual request {} ({}): {}", manual.name, manual.phrase(), told.message);
+                told.message = bounded(&whole, MAX_LINE);
+                begun.blocked.push(told);
+            }
+        }
+    }
+    begun
+}
+
+/// Ends a request after its timeout, even where nobody decided meanwhile. A request of the evening must not run in the morning.
+fn in_time(ctx: Ctx<'_>, manual: &OpenManualRequest, wake: &mut Wake) -> Result<(), No> {
+    let (age, timeout) = (since(ctx.snapshot.now, manual.asked_at), manual.manual.timeout);
+    if age < timeout {
+        wake.at(timeout.saturating_sub(age));
+        return Ok(());
+    }
+    let last = manual.message.split_once("): ").map_or("nobody decided on it meanwhile", |(_, last)| last);
+    never(format!("it could not within {} min: {last}", timeout.as_secs() / 60))
+}
+
+fn start<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    manual: &OpenManualRequest,
+    busy: &BTreeSet<&str>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Result<RemediationUpdate, No> {
+    let (facts, policy) = place(ctx, nodes, manual, wake)?;
+    if let Some(open) = facts.open.first() {
+        let message = format!("remediation {} has node {} until its end", open.name, facts.name);
+        return Err(Block::new(BlockReason::LowerUrgency, &message).into());
+    }
+    if busy.contains(facts.name) {
+        let message = format!("a remediation of node {} is being brought to its end", facts.name);
+        return Err(Block::new(BlockReason::LowerUrgency, &message).into());
+    }
+    exclusion::excluded(facts)?;
+    let seen = fault(ctx, facts, manual)?;
+    let (rule, standing) = step_index(ctx, facts, policy, manual, seen)?;
+    room(ctx, nodes, facts, (manual, seen.fault.kind), slots)?;
+
+    let mut turn = RemediationUpdate::new(manual.begun(ctx.snapshot.now));
+    turn.remediation.faults.push(standing.clone());
+    let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
+    advance::next_step(ctx, facts, policy, &mut turn, &slot, wake);
+    let step = turn.remediation.current_step();
+    if !step.is_some_and(|step| step.action == manual.manual.action && step.step_index == standing.step_index) {
+        // Report what blocks the requested step. A different step in its place was not requested, so its block is not reported.
+        let said =
+            turn.blocked.first().filter(|_| step.is_none()).map(|blocked| (blocked.reason, blocked.message.clone()));
+        let action = manual.manual.action.as_str();
+        let otherwise =
+            || (BlockReason::ActionsDisabled, format!("{action} of rule {} cannot be begun now", rule.name));
+        let (reason, message) = said.unwrap_or_else(otherwise);
+        return Err(Block::new(reason, &message).into());
+    }
+    let said = format!("started {}; {}", manual.manual.told(), turn.remediation.message);
+    turn.remediation.say(&said);
+    turn.remediation.set_phase();
+    let slot = Slot {
+        node: manual.node.clone(),
+        policy: policy.name.clone(),
+        taken_at: slots.held_since(&manual.name, ctx.snapshot.now, ctx.settings.cache_lag),
+        kinds: Some(turn.remediation.kinds()),
+    };
+    slots.take(&manual.name, slot, Mode::Enforce);
+    Ok(turn)
+}
+
+/// Finds the node and the policy of a request, or says why the request cannot begin.
+fn place<'n, 'a>(
+    ctx: Ctx<'a>,
+    nodes: &'n Nodes<'a>,
+    manual: &OpenManualRequest,
+    wake: &mut Wake,
+) -> Result<(&'n NodeContext<'a>, &'a Policy), No> {
+    if let Some(cancel) = &manual.cancel {
+        return never(format!("taken back {}", cancel.told()));
+    }
+    if manual.deleting {
+        return never("it was deleted".to_owned());
+    }
+    if !manual.has_usable_name() {
+        return never(format!(
+            "its name cannot stand in names of operations: expected at most {MAX_NAME} lower-case letters, \
+             digits and dashes, with {MARK} among them"
+        ));
+    }
+    if manual.mode != Mode::Enforce {
+        return never("spec.mode: a manual request is no dry run, expected Enforce".to_owned());
+    }
+    if manual.manual.action == ActionType::Drain {
+        return never(
+            "a node is drained under the cordon of its remediation: start the Cordon before it, and Drain follows"
+                .to_owned(),
+        );
+    }
+    if manual.manual.action == ActionType::Reboot {
+        return never(
+            "a node is rebooted under the cordon of its remediation: start the Cordon before it, and Reboot follows"
+                .to_owned(),
+        );
+    }
+    in_time(ctx, manual, wake)?;
+    named(ctx, nodes, manual).map_err(|why| soon(ctx, manual, BlockReason::NoPolicy, why))
+}
+
+/// Refuses a request only after the cache lag. Each watch lags by itself and may not show a recent write yet.
+fn soon(ctx: Ctx<'_>, manual: &OpenManualRequest, reason: BlockReason, why: String) -> No {
+    let (age, lag) = (since(ctx.snapshot.now, manual.asked_at), ctx.settings.cache_lag);
+    if age >= lag {
+        return No::Never(why);
+    }
+    let message = format!("{why}; refused if that is still so in a moment");
+    Block::new(reason, &message).until(lag.saturating_sub(age)).into()
+}
+
+/// Finds the node and the policy by their names, or says what does not match the request.
+fn named<'n, 'a>(
+    ctx: Ctx<'a>,
+    nodes: &'n Nodes<'a>,
+    manual: &OpenManualRequest,
+) -> Result<(&'n NodeContext<'a>, &'a Policy), String> {
+    let found = nodes.get(manual.node.as_str()).and_then(|facts| Some((facts, facts.view?)));
+    let Some((facts, view)) = found else { return Err(format!("there is no node {}", manual.node)) };
+    if view.uid != manual.node_uid {
+        return Err(format!("node {} was replaced by another one of the same name", manual.node));
+    }
+    let Some(policy) = ctx.policies.get(manual.policy.as_str()).copied() else {
+        return Err(format!("there is no policy {}, or it is not valid", manual.policy));
+    };
+    if let Some(why) = of_policy::stopped_reason(policy) {
+        return Err(why);
+    }
+    if !facts.policies.iter().any(|selecting| selecting.name == policy.name) {
+        return Err(format!("policy {} does not select node {}", policy.name, manual.node));
+    }
+    let kind = manual.manual.fault;
+    let is_for = |rule: &&Rule| match kind.spec().shows_in {
+        ShowsIn::Condition => !rule.conditions.is_empty(),
+        _ => rule.faults.contains(&kind),
+    };
+    let mut rules = policy.rules.iter().filter(is_for).peekable();
+    if rules.peek().is_none() {
+        return Err(format!("policy {} has no rule for {kind}", policy.name));
+    }
+    let action = manual.manual.action;
+    if rules.all(|rule| steps(rule, Some(action)).next().is_none()) {
+        let action = action.as_str();
+        return Err(format!("no rule of policy {} for {kind} has a step {action} that is not a dry run", policy.name));
+    }
+    Ok((facts, policy))
+}
+
+/// Finds the one fault that the request means.
+fn fault<'f, 'a>(
+    ctx: Ctx<'_>,
+    facts: &'f NodeContext<'a>,
+    manual: &OpenManualRequest,
+) -> Result<&'f ObservedFault<'a>, No> {
+    let (kind, id) = (manual.manual.fault, manual.manual.fault_id.as_deref());
+    let is_meant = |seen: &&ObservedFault<'_>| seen.fault.kind == kind && id.is_none_or(|id| seen.fault.id == id);
+    let confirmed = |seen: &&ObservedFault<'_>| seen.fault.state == FaultState::Confirmed;
+    let which = id.map_or_else(String::new, |id| format!(" with id {id}"));
+    // The person who made the request did not see a fault that is absent. A fault that appears later is a different one.
+    if !facts.seen.iter().any(|seen| is_meant(&seen)) {
+        let why = format!("no {kind}{which} is seen on node {}", facts.name);
+        return Err(soon(ctx, manual, BlockReason::NotConfirmed, why));
+    }
+    let mut all: Vec<&ObservedFault<'_>> = facts.seen.iter().filter(is_meant).filter(confirmed).collect();
+    // The order is fixed, so the same faults give the same message.
+    all.sort_by(|a, b| a.fault.id.cmp(&b.fault.id));
+    match all.as_slice() {
+        [one] => Ok(one),
+        [] => {
+            let message = format!("no {kind}{which} is confirmed on node {}; it begins when one is", facts.name);
+            Err(Block::new(BlockReason::NotConfirmed, &message).into())
+        }
+        several => {
+            let ids: Vec<&str> = several.iter().take(4).map(|seen| seen.fault.id.as_str()).collect();
+            let (count, name) = (several.len(), facts.name);
+            let message = format!(
+                "node {name} has {count} of {kind}, such as {}, and none is named in spec.manual.faultId: it begins when there is one",
+                ids.join(", ")
+            );
+            Err(Block::new(BlockReason::NotConfirmed, &message).into())
+        }
+    }
+}
+
+/// Finds the step to begin with: the first step of the requested action, if it can do something about the fault and may be taken
+/// now.
+fn step_index<'p>(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &'p Policy,
+    manual: &OpenManualRequest,
+    seen: &ObservedFault<'_>,
+) -> Result<(&'p Rule, RemediationFault), No> {
+    let (fault, action) = (seen.fault.as_ref(), manual.manual.action);
+    let what = format!("{} ({})", fault.kind, fault.subject);
+    let rule = match facts.rule_of(policy, fault) {
+        RuleMatch::Rule(rule) => rule,
+        RuleMatch::Perhaps(rule, lack) => return Err(readiness::doubtful(policy, rule, fault, &lack).into()),
+        RuleMatch::Nothing => {
+            let severity = fault.severity.as_str();
+            return never(format!("policy {} has no rule for {what} of severity {severity}", policy.name));
+        }
+    };
+    // Another policy would take over the fault during the remediation.
+    if let Some(other) = facts.policy_for(fault).filter(|other| other.name != policy.name) {
+        let (name, other) = (&policy.name, &other.name);
+        return never(format!("{what} is for policy {other}, which goes before {name}: start it by that one"));
+    }
+    let none = || format!("rule {} of policy {} has no step {} for it", rule.name, policy.name, action.as_str());
+    // Only the first such step. A later one may be harsher.
+    let Some((step_index, _)) = steps(rule, Some(action)).next() else { return never(none()) };
+    let mut standing = readiness::standing(ctx, seen, rule);
+    standing.step_index = u32::try_from(step_index).unwrap_or(u32::MAX);
+    let (wanted, mut notes) = (standing.step_index, Vec::new());
+    let step = select::select_step(Recurrence::Ignored, &mut standing, rule, None, facts, Some(fault), &mut notes);
+    let Some(step) = step.filter(|_| standing.step_index == wanted) else {
+        let why = notes.into_iter().next().unwrap_or_else(none);
+        return Err(Block::new(BlockReason::ActionsDisabled, &why).into());
+    };
+    if let Some(block) = hand_off::unavailable(ctx, &step.action) {
+        return Err(block.into());
+    }
+    select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
+    Ok((rule, standing))
+}
+
+/// Checks that the node has room for one more remediation. The checks are those of the engine, except for storms.
+fn room<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    facts: &NodeContext<'a>,
+    (manual, kind): (&OpenManualRequest, FaultType),
+    slots: &Slots,
+) -> Result<(), Block> {
+    let scope = ctx.scopes.get(manual.policy.as_str());
+    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(facts))) {
+        return Err(Block::new(reason, &message));
+    }
+    if let Some(unseen) = slots.unseen_remediation(facts.name, &manual.name) {
+        let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", facts.name);
+        return Err(Block::new(BlockReason::LowerUrgency, &message));
+    }
+    let own = slots.slot(&manual.name);
+    if let Some(slot) = own.filter(|slot| (&slot.node, &slot.policy) != (&manual.node, &manual.policy)) {
+        let message = format!("a slot for node {} is taken under the same name until it is released", slot.node);
+        return Err(Block::new(BlockReason::InProgress, &message).until(ctx.settings.cache_lag));
+    }
+    // The current fleet decides on the slot that the request may hold already, not the fleet of that time.
+    let others = own.is_some().then(|| slots.without(&manual.name));
+    let slots = others.as_ref().unwrap_or(slots);
+    let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: Mode::Enforce };
+    let refused = slots
+        .refuse(&manual.policy, bounds)
+        .or_else(|| scope?.crowded(facts, nodes, slots))
+        .or_else(|| scope?.full(kind, facts.name, slots));
+    refused.map_or(Ok(()), |(reason, message)| Err(Block::new(reason, &message)))
+}

@@ -1,0 +1,433 @@
+//! Opens new remediations while the budgets last: first the node that has waited longest, then the most severe fault.
+
+use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake};
+use crate::plan::{BlockReason, Blocked};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::scope::Scope;
+use super::slot::SlotReservation;
+use super::storm::StormPhase;
+use super::update::RemediationUpdate;
+use super::{Ctx, advance, readiness};
+use crate::budget::{Bounds, Kinds, Slots};
+use crate::fault::{FaultState, Severity};
+use crate::moment::since;
+use crate::policy::{Mode, Policy, Rule};
+use crate::remediation::{
+    Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, Resolution, StepState, remediation_name,
+};
+use crate::snapshot::Slot;
+
+/// Most remediations that one pass opens. The next pass decides on the rest, on newer evidence, as soon as these have begun.
+/// Without this bound, the end of a pass would act on checks that were fresh only at its beginning. What the pass has begun
+/// would wait meanwhile.
+const IN_ONE_PASS: usize = 64;
+/// How long the controller does not simulate a simulated fault again, whatever the node's clock says.
+const SIMULATED_ONCE: Duration = Duration::from_mins(10);
+
+/// A remediation that could begin: one node, one policy.
+struct Candidate<'c, 'a> {
+    facts: &'c NodeContext<'a>,
+    policy: &'a Policy,
+    ready: Vec<(&'c ObservedFault<'a>, &'a Rule)>,
+    worst: Severity,
+    /// When the node was last served, if that was recently.
+    served: Option<Timestamp>,
+    /// Whether it is a dry run beside a policy that acts. The controller records it and reports nothing else of it.
+    is_trial: bool,
+}
+
+impl<'c, 'a> Candidate<'c, 'a> {
+    fn new(
+        ctx: Ctx<'_>,
+        facts: &'c NodeContext<'a>,
+        policy: &'a Policy,
+        (seen, rule): (&'c ObservedFault<'a>, &'a Rule),
+        is_trial: bool,
+    ) -> Self {
+        let served = facts.last_served(ctx.snapshot.now, ctx.settings.failed_memory);
+        Self { facts, policy, ready: vec![(seen, rule)], worst: seen.fault.severity, served, is_trial }
+    }
+}
+
+/// The result of opening.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    /// New remediations with their first action.
+    pub turns: Vec<RemediationUpdate>,
+    /// Faults that are blocked.
+    pub blocked: Vec<Blocked>,
+}
+
+/// Opens remediations on nodes that have none. Skips the nodes in `ending`, whose remediation ends in this same pass.
+pub(super) fn open<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    ending: &BTreeSet<&str>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Opened {
+    let mut opened = Opened::default();
+    let mut candidates: Vec<Candidate<'_, 'a>> = Vec::new();
+    for facts in nodes.values().filter(|facts| facts.open.is_empty() && !ending.contains(facts.name)) {
+        candidates.extend(on_node(ctx, facts, &mut opened.blocked, wake));
+    }
+    let (mut taken, mut tried): (BTreeMap<&str, &'a Policy>, BTreeMap<&str, &'a Policy>) = Default::default();
+    for facts in nodes.values() {
+        tried.extend(remember_simulated(ctx, facts, slots, wake).map(|policy| (facts.name, policy)));
+    }
+    // The sort is stable: on one node the policy of the most urgent fault comes first. Trials come after everything that acts.
+    candidates.sort_by(|a, b| {
+        // A node that is faulty again and again, or says so, does not go before a node that was not served.
+        let by_turn = a.served.cmp(&b.served);
+        let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name));
+        a.is_trial.cmp(&b.is_trial).then(by_turn).then(by_urgency)
+    });
+    for candidate in candidates {
+        let node = candidate.facts.name;
+        // A policy that starts nothing keeps no other policy from the node. A dry run keeps only other dry runs from it, as it
+        // would if all of them acted.
+        let is_dry = candidate.policy.mode == Mode::DryRun;
+        let is_other = |first: &&&Policy| is_dry && first.name != candidate.policy.name;
+        let begun = match taken.get(node).or_else(|| tried.get(node).filter(is_other)) {
+            Some(first) if !candidate.is_trial => Err(priority_of_other(node, first)),
+            _ => begin(ctx, &candidate, nodes, slots, &opened.turns, wake),
+        };
+        match begun {
+            Ok(mut turn) if candidate.is_trial => {
+                turn.blocked.clear();
+                opened.turns.push(turn);
+            }
+            // Only the policy that acts reports on the node.
+            Err(_) if candidate.is_trial => {}
+            Ok(turn) => {
+                let by_node = if is_dry { &mut tried } else { &mut taken };
+                by_node.insert(node, candidate.policy);
+                opened.turns.push(turn);
+            }
+            Err(why) => {
+                for (seen, _) in &candidate.ready {
+                    let policy = Some(candidate.policy.name.as_str());
+                    opened.blocked.push(why.clone().about(node.to_owned(), Some(&seen.fault.id), policy, wake));
+                }
+            }
+        }
+    }
+    opened
+}
+
+fn priority_of_other(node: &str, first: &Policy) -> Block {
+    let message = format!(
+        "policy {} comes first on node {node}, with a more urgent fault, one remediation at a time",
+        first.name
+    );
+    Block::new(BlockReason::LowerUrgency, &message)
+}
+
+/// Returns what could begin on the node, by policy. The policy with the most urgent fault comes first.
+fn on_node<'c, 'a>(
+    ctx: Ctx<'a>,
+    facts: &'c NodeContext<'a>,
+    blocked: &mut Vec<Blocked>,
+    wake: &mut Wake,
+) -> Vec<Candidate<'c, 'a>> {
+    let mut candidates: Vec<Candidate<'c, 'a>> = Vec::new();
+    for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
+        let id = Some(seen.fault.id.as_str());
+        let Some(policy) = facts.policy_for(&seen.fault).filter(|_| facts.view.is_some()) else {
+            let message =
+                format!("no policy selects node {}, so nothing is done about {}", facts.name, seen.fault.kind);
+            blocked.push(Block::new(BlockReason::NoPolicy, &message).about(facts.name.to_owned(), id, None, wake));
+            continue;
+        };
+        match readiness::judge(ctx, facts, policy, seen) {
+            Err(why) => blocked.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
+            Ok(rule) => add(&mut candidates, Candidate::new(ctx, facts, policy, (seen, rule), false)),
+        }
+        let trial = facts.trial_for(&seen.fault, policy);
+        if let Some((policy, rule)) =
+            trial.and_then(|policy| Some((policy, readiness::judge(ctx, facts, policy, seen).ok()?)))
+        {
+            add(&mut candidates, Candidate::new(ctx, facts, policy, (seen, rule), true));
+        }
+    }
+    candidates
+}
+
+/// Adds a candidate to those of the same policy. A dry run that owns the fault and a trial stay separate.
+fn add<'c, 'a>(candidates: &mut Vec<Candidate<'c, 'a>>, one: Candidate<'c, 'a>) {
+    let is_same =
+        |other: &&mut Candidate<'_, '_>| (&other.policy.name, other.is_trial) == (&one.policy.name, one.is_trial);
+    match candidates.iter_mut().find(is_same) {
+        Some(same) => same.ready.extend(one.ready),
+        None => candidates.push(one),
+    }
+}
+
+/// Limits remediations after a storm: only a few at a time, and more once they have helped. Other faults of the node go on.
+fn limit_after_storm<'a>(
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
+    scope: Option<&Scope<'_>>,
+    slots: &Slots,
+) -> Result<(), Block> {
+    // Remediations of other kinds prove nothing about this kind, however long they wait.
+    let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(facts.name));
+    retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(facts.view)? {
+        StormPhase::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
+            let message = format!(
+                "many nodes of policy {} have {}: only a few are remediated at a time ({most} now), and twice as many once that has helped (limits.storm)",
+                policy.name, seen.fault.kind
+            );
+            Some(Block::new(BlockReason::Storm, &message))
+        }
+        _ => None,
+    })
+}
+
+/// Keeps the faults whose kinds still have room. Returns the reason where no fault is left.
+fn within_kinds<'a>(
+    facts: &NodeContext<'_>,
+    ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
+    scope: Option<&Scope<'_>>,
+    slots: &Slots,
+) -> Result<(), Block> {
+    retain(ready, |seen, _| {
+        let (reason, message) = scope?.full(seen.fault.kind, facts.name, slots)?;
+        Some(Block::new(reason, &message))
+    })
+}
+
+/// Keeps the faults without a block. Returns the first block where no fault is left.
+fn retain<'a>(
+    ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
+    against: impl Fn(&ObservedFault<'a>, &Rule) -> Option<Block>,
+) -> Result<(), Block> {
+    let mut first = None;
+    ready.retain(|(seen, rule)| match against(seen, rule) {
+        Some(why) => {
+            first.get_or_insert(why);
+            false
+        }
+        None => true,
+    });
+    first.filter(|_| ready.is_empty()).map_or(Ok(()), Err)
+}
+
+/// Gives a simulated remediation a virtual slot and its node, for as long as its step would take. Returns the policy that would
+/// then have the node.
+fn remember_simulated<'a>(
+    ctx: Ctx<'a>,
+    facts: &NodeContext<'_>,
+    slots: &mut Slots,
+    wake: &mut Wake,
+) -> Option<&'a Policy> {
+    let mut first = None;
+    for remediation in facts.finished.iter().filter(|remediation| remediation.phase == Phase::Simulated) {
+        let Some(policy) = ctx.policies.get(remediation.policy.as_str()) else { continue };
+        // Steps before the last one are dry runs of their own.
+        let step = remediation.steps.last();
+        let rule = step.and_then(|step| remediation.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
+        let timeout = step
+            .zip(rule)
+            .and_then(|(step, rule)| rule.steps.get(usize::try_from(step.step_index).ok()?))
+            .map_or(ctx.settings.answer_within, |step| step.timeout);
+        let age = since(ctx.snapshot.now, remediation.started_at);
+        let is_there = remediation.faults.iter().any(|fault| facts.find(&fault.id).is_some());
+        if age < timeout && is_there {
+            wake.at(timeout.saturating_sub(age));
+            slots.simulate(remediation);
+            first.get_or_insert(*policy);
+        }
+    }
+    first
+}
+
+/// Returns the remediation that has simulated this occurrence of the fault.
+fn simulated<'f>(
+    ctx: Ctx<'_>,
+    facts: &'f NodeContext<'_>,
+    policy: &Policy,
+    seen: &ObservedFault<'_>,
+) -> Option<&'f Remediation> {
+    let uid = facts.view.map(|view| view.uid.as_str());
+    facts.finished.iter().copied().rev().find(|remediation| {
+        let is_same = remediation.phase == Phase::Simulated
+            && remediation.policy == policy.name
+            && Some(remediation.node_uid.as_str()) == uid
+            && remediation.fault(&seen.fault.id).is_some();
+        // The node's clock may be ahead of the controller's clock.
+        let is_later = since(seen.fault.first_seen, remediation.started_at) > SIMULATED_ONCE;
+        is_same && (!is_later || since(ctx.snapshot.now, remediation.started_at) < SIMULATED_ONCE)
+    })
+}
+
+fn begin<'a>(
+    ctx: Ctx<'a>,
+    candidate: &Candidate<'_, 'a>,
+    nodes: &Nodes<'a>,
+    slots: &mut Slots,
+    opened: &[RemediationUpdate],
+    wake: &mut Wake,
+) -> Result<RemediationUpdate, Block> {
+    let (facts, policy) = (candidate.facts, candidate.policy);
+    let scope = ctx.scopes.get(policy.name.as_str());
+    let mut ready: Vec<_> = candidate.ready.clone();
+    limit_after_storm(facts, policy, &mut ready, scope, slots)?;
+    within_kinds(facts, &mut ready, scope, slots)?;
+    if policy.mode == Mode::DryRun {
+        ready.retain(|(seen, _)| simulated(ctx, facts, policy, seen).is_none());
+    }
+    let Some((first, _)) = ready.first() else {
+        let known = candidate.ready.first().and_then(|(seen, _)| simulated(ctx, facts, policy, seen));
+        return Err(dry_run(policy, known));
+    };
+    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(facts))) {
+        return Err(Block::new(reason, &message));
+    }
+    let uid = facts.view.map_or_else(String::new, |view| view.uid.clone());
+    let name = name(ctx, facts, &uid, first, opened);
+    if let Some(unseen) = slots.unseen_remediation(facts.name, &name) {
+        let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", facts.name);
+        return Err(Block::new(BlockReason::InProgress, &message));
+    }
+    let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: policy.mode };
+    // The current fleet decides on a slot that the remediation may hold already, not the fleet of that time.
+    let others = slots.has(&name).then(|| slots.without(&name));
+    let others = others.as_ref().unwrap_or(slots);
+    let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(facts, nodes, others));
+    if let Some((reason, message)) = refused {
+        return Err(Block::new(reason, &message));
+    }
+    if opened.len() >= IN_ONE_PASS {
+        let message =
+            format!("{IN_ONE_PASS} other nodes are begun first, the more urgent ones; its turn comes right after");
+        return Err(Block::new(BlockReason::Queued, &message).until(ctx.settings.retry));
+    }
+    ready.truncate(MAX_REMEDIATION_FAULTS);
+    let remediation = remediation(ctx, facts, policy, name, uid, &ready);
+    let mut turn = RemediationUpdate::new(remediation);
+    let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
+    advance::next_step(ctx, facts, policy, &mut turn, &slot, wake);
+    if turn.remediation.current_step().is_none() {
+        let message = format!("no step can be taken on node {} now", facts.name);
+        return Err(Block::new(BlockReason::ActionsDisabled, &message));
+    }
+    let slot = Slot {
+        node: facts.name.to_owned(),
+        policy: policy.name.clone(),
+        taken_at: slots.held_since(&turn.remediation.name, ctx.snapshot.now, ctx.settings.cache_lag),
+        kinds: Some(turn.remediation.kinds()),
+    };
+    slots.take(&turn.remediation.name, slot, policy.mode);
+    match policy.mode {
+        Mode::Enforce => turn.remediation.set_phase(),
+        Mode::DryRun => simulate(ctx, &mut turn, policy, &ready, wake),
+    }
+    Ok(turn)
+}
+
+fn dry_run(policy: &Policy, known: Option<&Remediation>) -> Block {
+    let records = known.map_or_else(
+        || ", which records and does nothing".to_owned(),
+        |remediation| format!("; it {} (remediation {})", remediation.message, remediation.name),
+    );
+    let message = format!("policy {} is a dry run{records}", policy.name);
+    Block::new(BlockReason::DryRun, &message)
+}
+
+fn remediation(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    name: String,
+    node_uid: String,
+    ready: &[(&ObservedFault<'_>, &Rule)],
+) -> Remediation {
+    Remediation {
+        name,
+        identity: None,
+        node: facts.name.to_owned(),
+        node_uid,
+        policy: policy.name.clone(),
+        mode: policy.mode,
+        deleting: false,
+        approval: None,
+        cancel: None,
+        manual: None,
+        phase: Phase::Pending,
+        message: String::new(),
+        started_at: ctx.snapshot.now,
+        finished_at: None,
+        faults: ready.iter().map(|(seen, rule)| readiness::standing(ctx, seen, rule)).collect(),
+        steps: Vec::new(),
+        cleanup: Cleanup::default(),
+    }
+}
+
+/// Returns the next free name for this occurrence. A name is never reused, since the node claims operations by it.
+fn name(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    uid: &str,
+    first: &ObservedFault<'_>,
+    opened: &[RemediationUpdate],
+) -> String {
+    let one = remediation_name(facts.name, uid, &first.fault, 1);
+    let stem = one.strip_suffix('1').unwrap_or(&one);
+    let last = facts
+        .finished
+        .iter()
+        .chain(&facts.open)
+        .filter_map(|remediation| remediation.name.strip_prefix(stem)?.parse::<u32>().ok())
+        .max()
+        .unwrap_or(0);
+    let mut ordinal = last.saturating_add(1);
+    let mut name = remediation_name(facts.name, uid, &first.fault, ordinal);
+    // The name of another node may be cut to the same beginning, and this pass may have opened one for another policy.
+    let is_taken = |name: &String| {
+        ctx.snapshot.remediations.contains_key(name)
+            || ctx.snapshot.manual_requests.contains_key(name)
+            || ctx.snapshot.unreadable.contains_key(name)
+            || opened.iter().any(|turn| turn.remediation.name == *name)
+    };
+    while is_taken(&name) && ordinal < 9_999 {
+        ordinal = ordinal.saturating_add(1);
+        name = remediation_name(facts.name, uid, &first.fault, ordinal);
+    }
+    name
+}
+
+/// Turns a begun remediation into the record of a dry run. The controller touches nothing, and no cleanup is pending.
+fn simulate(
+    ctx: Ctx<'_>,
+    turn: &mut RemediationUpdate,
+    policy: &Policy,
+    ready: &[(&ObservedFault<'_>, &Rule)],
+    wake: &mut Wake,
+) {
+    turn.effect = None;
+    let now = ctx.snapshot.now;
+    let remediation = &mut turn.remediation;
+    if let Some(step) = remediation.current_step_mut() {
+        step.finish(StepState::Simulated, "not done: the policy is a dry run", now);
+    }
+    remediation.cleanup = Cleanup::default();
+    for fault in &mut remediation.faults {
+        fault.state = Resolution::Open;
+    }
+    remediation.phase = Phase::Simulated;
+    remediation.finished_at = Some(now);
+    let message = format!("would start {}", remediation.message);
+    remediation.say(&message);
+    turn.blocked.clear();
+    let block = dry_run(policy, Some(&turn.remediation));
+    for (seen, _) in ready {
+        let node = turn.remediation.node.clone();
+        turn.blocked.push(block.clone().about(node, Some(&seen.fault.id), Some(&policy.name), wake));
+    }
+}

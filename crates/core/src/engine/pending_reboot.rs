@@ -1,0 +1,103 @@
+//! Nodes with a pending reboot: they may still go down for a commanded reboot that no step waits for any more, because the step
+//! timed out or its remediation was stopped. They stay cordoned until the result of the command is known, and never for longer
+//! than a machine can take to go down.
+
+use crate::context::{Block, NodeContext, Probe, Wake, of_policy};
+use crate::plan::BlockReason;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::update::RemediationUpdate;
+use super::{Ctx, mark};
+use crate::command::OutcomeReason;
+use crate::moment::{clock, since};
+use crate::policy::{ActionType, Step};
+use crate::remediation::{Remediation, StepRecord, StepState};
+use crate::snapshot::TriState;
+
+/// How long after the command a machine may still go down: systemd's `reboot.target` has its job ended by force after 30 min
+/// (systemd.special(7)), and the command may start some minutes later.
+const LONGEST: Duration = Duration::from_mins(40);
+
+/// The reboot attempt of a remediation whose result is unknown. An expired marker counts too: a tool that has already reacted to
+/// it may be draining the node.
+fn unsettled(remediation: &Remediation) -> Option<&StepRecord> {
+    let is_it = |step: &&StepRecord| {
+        let is_over = matches!(step.state, StepState::TimedOut | StepState::Cancelled);
+        let is_reboot = step.action == ActionType::Reboot || (mark::is_carried(step) && step.started_at.is_some());
+        is_reboot && is_over && step.executed_at.is_none() && step.boot_id.is_some()
+    };
+    remediation.steps.iter().rev().find(is_it)
+}
+
+/// The latest time at which the node may still go down; `None` = it will not, or has done so.
+pub(super) fn until(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<Timestamp> {
+    let step = unsettled(remediation)?;
+    let view = facts.view?;
+    // A person was asked and has not approved: no reboot was commanded.
+    let named =
+        of_policy::policy_of(ctx.cluster, remediation).and_then(|policy| of_policy::step_of(policy, remediation, step));
+    let was_asked = named.is_some_and(Step::needs_approval) && step.approved_by.is_none();
+    if was_asked && step.started_at.is_none() {
+        return None;
+    }
+    // The node has booted again, whoever caused it.
+    if view.boot_id.is_some() && view.boot_id != step.boot_id {
+        return None;
+    }
+    let now = ctx.snapshot.now;
+    let still = |until: Timestamp| (until > now).then_some(until);
+    let ttl = Duration::from_secs(ctx.settings.order_ttl_seconds.into());
+    // After this time no probe starts the command, whichever of its reports the controller has not seen yet.
+    let unheard = step.scheduled_at.checked_add(ttl.saturating_add(ctx.settings.cache_lag)).ok()?;
+    let report = facts.report.filter(|_| facts.probe == Probe::Reporting);
+    let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
+    // The answer of the node executor stays valid, even when its probe has ended with the machine that goes down.
+    let said = facts.own_report().and_then(|report| report.agent.as_ref());
+    let agent = said.filter(|agent| agent.operation_id == step.operation_id);
+    let is_told = step.reason.is_some_and(OutcomeReason::is_told) || agent.is_some_and(|agent| agent.reason.is_told());
+    // The node is in the same boot, by a check that is later than any possible start of the command.
+    let is_same = heartbeat.is_some_and(|heartbeat| {
+        let is_later = now.checked_sub(heartbeat.arrived).is_ok_and(|arrived| arrived > unheard);
+        is_later && Some(&heartbeat.boot_id) == step.boot_id.as_ref()
+    });
+    if is_same && view.boot_id == step.boot_id && view.ready == TriState::True && !is_told {
+        return None;
+    }
+    // Nothing shows that the reboot was commanded at all.
+    if step.started_at.is_none() && !is_told {
+        return still(unheard);
+    }
+    // A tool may have found the marker at the very end of its time.
+    let found = step.finished_at.filter(|_| step.action == ActionType::MarkForReboot).or(step.started_at);
+    still(found.unwrap_or(step.scheduled_at).checked_add(LONGEST).ok()?)
+}
+
+/// Until when the cordon stays for a pending reboot, if the remediation has nothing else left to do.
+pub(super) fn blocks_uncordon(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<Timestamp> {
+    // If somebody has uncordoned the node, that decision stands.
+    let is_closed = facts.view.is_some_and(|view| view.uid == remediation.node_uid && view.unschedulable);
+    let is_at_its_end = remediation.phase.is_final() || !remediation.has_work();
+    until(ctx, facts, remediation).filter(|_| is_closed && is_at_its_end && remediation.cleanup.owes_cordon())
+}
+
+/// The message that the cordon stays, in one sentence.
+pub(super) fn told(remediation: &Remediation, until: Timestamp) -> String {
+    let is_mark = unsettled(remediation).is_some_and(|step| step.action == ActionType::MarkForReboot);
+    let how = if is_mark { "marked for a reboot" } else { "commanded to reboot" };
+    format!(
+        "node {} was {how} and may still reboot: the cordon of remediation {} stays until its boot id changes, at the latest until {}",
+        remediation.node,
+        remediation.name,
+        clock(until)
+    )
+}
+
+/// Reports the pending reboot, if there is one.
+pub(super) fn note(ctx: Ctx<'_>, facts: &NodeContext<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) {
+    let Some(until) = blocks_uncordon(ctx, facts, &turn.remediation).filter(|_| turn.effect.is_none()) else { return };
+    wake.at(since(until, ctx.snapshot.now));
+    let message = told(&turn.remediation, until);
+    turn.block_node(Block::new(BlockReason::InProgress, &message), wake);
+}

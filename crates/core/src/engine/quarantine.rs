@@ -1,0 +1,183 @@
+//! Quarantine: nodes that stay cordoned after the last step for a fault. The quarantine lasts until the fault stays clear, or
+//! for as long as the policy says.
+//!
+//! Such a remediation has only its cleanup left. It holds no slot and blocks no other remediation of the node.
+//! `limits.maxUnhealthy` bounds the number of such nodes, because each of them is unhealthy.
+
+use crate::context::{ClearCheck, NodeContext, Wake, exclusion, of_policy};
+use jiff::Timestamp;
+
+use super::update::RemediationUpdate;
+use super::{Ctx, ending, hand_off, pending_reboot};
+use crate::moment::{clock, since};
+use crate::policy::{Action, Mode, Policy, Quarantine};
+use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, STOPPED_BY_A_PERSON};
+use crate::snapshot::TriState;
+
+/// For how long the policy keeps the node cordoned for this fault, whose steps are exhausted.
+fn keep(policy: &Policy, fault: &RemediationFault) -> Option<Quarantine> {
+    fault.kind.spec().remedy.fewer_pods.ok()?;
+    let reached = usize::try_from(fault.step_index).unwrap_or(usize::MAX);
+    let steps = policy.rule(&fault.rule)?.steps.iter().take(reached).filter(|step| step.mode == Mode::Enforce);
+    let kept = steps.filter_map(|step| if let Action::Cordon(keep) = step.action { keep } else { None });
+    kept.max_by_key(|keep| keep.quarantine_for)
+}
+
+/// Until when the node stays cordoned for faults that no step resolved. None = no longer than the remediation.
+pub(super) fn until(ctx: Ctx<'_>, remediation: &Remediation) -> Option<Timestamp> {
+    let policy = of_policy::policy_of(ctx.cluster, remediation).filter(|_| remediation.cleanup.owes_cordon())?;
+    let cordoned_at = remediation.cordoned_at()?;
+    let longest =
+        remediation.given_up().filter_map(|fault| keep(policy, fault)).map(|keep| keep.quarantine_for).max()?;
+    cordoned_at.checked_add(longest).ok()
+}
+
+/// Finishes a remediation that has only its uncordon left, and postpones the uncordon.
+pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timestamp, wake: &mut Wake) {
+    let now = ctx.snapshot.now;
+    wake.at(since(until, now));
+    let names: Vec<&str> = remediation.given_up().map(|fault| fault.kind.as_str()).collect();
+    let message = format!(
+        "no step is left, and not resolved: {}; a person is needed; the node stays cordoned until the faults are gone, at the latest until {} unless the steps are tried again (cordon.quarantineFor)",
+        names.join(", "),
+        clock(until)
+    );
+    (remediation.phase, remediation.finished_at) = (Phase::Quarantined, Some(now));
+    remediation.say(&message);
+}
+
+/// Checks a remediation whose node is quarantined: the quarantine continues, or it ends and the cleanup runs.
+pub(super) fn watch(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    remediation: &Remediation,
+    wake: &mut Wake,
+) -> RemediationUpdate {
+    let mut turn = RemediationUpdate::new(remediation.clone());
+    hand_off::note_uncordon(ctx, facts, &mut turn.remediation);
+    note_clean(ctx, facts, &mut turn.remediation, wake);
+    match over(ctx, facts, &turn.remediation, wake) {
+        None => return turn,
+        // Nothing is left to wait for. The remediation ends like any other resolved one, after the uncordon.
+        Some(Over::Resolved) => {}
+        Some(Over::Ends(phase, why)) => {
+            turn.remediation.phase = phase;
+            // The finish time stays that of the steps. A stop by a person counts from now on.
+            if why.starts_with(STOPPED_BY_A_PERSON) {
+                turn.remediation.finished_at = None;
+            }
+            turn.remediation.say(&why);
+        }
+    }
+    turn.effect = ending::cleanup(ctx, facts, &mut turn.remediation);
+    if turn.effect.is_some() {
+        wake.at(ctx.settings.retry);
+    }
+    pending_reboot::note(ctx, facts, &mut turn, wake);
+    turn
+}
+
+/// The quarantined remediation that keeps the node cordoned when another one releases it.
+pub(super) fn successor<'a>(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'a>,
+    giver: Option<&Remediation>,
+) -> Option<&'a Remediation> {
+    let is_giver = |kept: &Remediation| giver.is_some_and(|giver| giver.name == kept.name);
+    let healed = |kept: &Remediation| {
+        let is_resolved = |id: &str| giver?.fault(id).map(|fault| fault.state == Resolution::Resolved);
+        kept.given_up().all(|fault| is_resolved(&fault.id) == Some(true))
+    };
+    let mut kept = facts.finished.iter().copied().filter(|kept| kept.is_quarantined() && !is_giver(kept));
+    kept.find(|kept| !healed(kept) && over(ctx, facts, kept, &mut Wake::default()).is_none())
+}
+
+/// Marks faults as resolved once they have stayed clear for as long as the policy asks.
+fn note_clean(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation, wake: &mut Wake) {
+    let (now, fresh) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
+    let Some(policy) = of_policy::policy_of(ctx.cluster, remediation) else { return };
+    let ended = remediation.finished_at;
+    for fault in remediation.faults.iter_mut().filter(|fault| fault.state == Resolution::Exhausted) {
+        let delay = keep(policy, fault).map_or(std::time::Duration::ZERO, |keep| keep.healthy_delay);
+        match facts.clear_check(fault, ended, now, fresh) {
+            // While no check was possible, the fault may have been present.
+            ClearCheck::Present | ClearCheck::Unknown => fault.clear_since = None,
+            // The controller does not uncordon a flapping node: a fault that is clear now comes back.
+            ClearCheck::Clean if facts.stable == TriState::False => fault.clear_since = None,
+            ClearCheck::Clean => {
+                let away = since(now, *fault.clear_since.get_or_insert(now));
+                match delay.checked_sub(away).filter(|left| !left.is_zero()) {
+                    Some(left) => wake.at(left),
+                    None => fault.state = Resolution::Resolved,
+                }
+            }
+        }
+    }
+}
+
+/// What ends the quarantine of a node.
+enum Over {
+    /// All faults stayed clear.
+    Resolved,
+    /// Another cause: the final phase of the remediation, and the reason.
+    Ends(Phase, String),
+}
+
+/// Why the quarantine of the node ends. None = it continues, at least until then.
+fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation, wake: &mut Wake) -> Option<Over> {
+    let is_resolved = remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
+    let is_same = facts.view.is_some_and(|view| view.uid == remediation.node_uid);
+    // A missing policy does not uncordon a node that remediation must leave alone.
+    let is_left = exclusion::leave_alone(facts).is_some() && remediation.cleanup.owes_cordon() && !remediation.deleting;
+    if is_left
+        && is_same
+        && of_policy::policy_of(ctx.cluster, remediation).is_none()
+        && !ending::was_uncordoned(ctx, facts, remediation)
+    {
+        return None;
+    }
+    // If our cordon is missing, the controller may have removed it itself, and only the record of that is missing.
+    if !(is_resolved && is_same)
+        && let Some(why) = ending::must_end(ctx, facts, remediation)
+    {
+        return Some(Over::Ends(Phase::Cancelled, why));
+    }
+    // A node that remediation must leave alone is not opened to pods either. If a remediator has uncordoned it, there is no
+    // quarantine.
+    if is_left {
+        return None;
+    }
+    if is_resolved {
+        return Some(Over::Resolved);
+    }
+    if let Some(why) = of_policy::policy_stops(ctx.cluster, facts, remediation) {
+        return Some(Over::Ends(Phase::Cancelled, why));
+    }
+    if let Some(other) = taken_over(ctx, facts, remediation) {
+        return Some(Over::Ends(Phase::Failed, format!("not resolved; remediation {other} has taken over its cordon")));
+    }
+    match until(ctx, remediation) {
+        Some(until) if until > ctx.snapshot.now => {
+            wake.at(since(until, ctx.snapshot.now));
+            None
+        }
+        Some(until) => {
+            let why = format!(
+                "not resolved; the node stays cordoned until {} (cordon.quarantineFor); a person is needed",
+                clock(until)
+            );
+            Some(Over::Ends(Phase::Failed, why))
+        }
+        None => {
+            let why = "not resolved; the policy or a remediator ended the quarantine of its node".to_owned();
+            Some(Over::Ends(Phase::Failed, why))
+        }
+    }
+}
+
+/// The later remediation of the same faults that now keeps the node cordoned instead of this one.
+fn taken_over<'a>(ctx: Ctx<'a>, facts: &NodeContext<'a>, remediation: &Remediation) -> Option<&'a str> {
+    let mark = facts.view?.cordoned_by.as_deref().filter(|mark| *mark != remediation.name)?;
+    let other = ctx.snapshot.remediations.get(mark)?;
+    (other.is_quarantined() && other.succeeds(remediation)).then_some(mark)
+}

@@ -1,0 +1,225 @@
+//! Whether remediation of a fault may begin: every reason against it, in the order in which a person would ask.
+
+use super::select::{EvidenceRequirement, Recurrence};
+use super::storm::{self, StormPhase};
+use super::{Ctx, cause, drain, hand_off, scope, select};
+use crate::context::{Block, NodeContext, ObservedFault, conditions, exclusion, unreadable};
+use crate::fault::Fault;
+use crate::matching::MissingFact;
+use crate::moment::{clock, since};
+use crate::plan::BlockReason;
+use crate::policy::why_none;
+use crate::policy::{Action, Mode, Policy, Rule, RuleMatch};
+use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
+
+/// How often one fault may recur within the memory before a person has to look at it.
+const MAX_RECURRENCES: usize = 3;
+
+/// The state of a fault that enters a remediation now.
+pub(super) fn standing(ctx: Ctx<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> RemediationFault {
+    let fault = &seen.fault;
+    RemediationFault {
+        since: ctx.snapshot.now.checked_sub(seen.lasted).ok(),
+        id: fault.id.clone(),
+        kind: fault.kind,
+        subject: fault.subject.clone(),
+        rule: rule.name.clone(),
+        step_index: 0,
+        state: Resolution::Open,
+        clear_since: None,
+    }
+}
+
+/// The rule under which a confirmed fault may be remediated now, or why it may not (budgets aside).
+pub(super) fn judge<'p>(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &'p Policy,
+    seen: &ObservedFault<'_>,
+) -> Result<&'p Rule, Block> {
+    let fault = seen.fault.as_ref();
+    unreadable::may_begin(facts)?;
+    exclusion::excluded(facts)?;
+    if policy.suspend {
+        return Err(Block::new(BlockReason::Suspended, &format!("policy {} is suspended", policy.name)));
+    }
+    if let Some(why) = scope::broken(policy) {
+        return Err(Block::new(BlockReason::Paused, &why));
+    }
+    let rule = match facts.rule_of(policy, fault) {
+        RuleMatch::Rule(rule) => rule,
+        RuleMatch::Perhaps(rule, lack) => return Err(doubtful(policy, rule, fault, &lack)),
+        RuleMatch::Nothing => {
+            let message = format!(
+                "policy {} has no rule for {} of severity {} ({}){}",
+                policy.name,
+                fault.kind,
+                fault.severity.as_str(),
+                fault.subject,
+                why_none(policy, fault, &facts.around).map_or_else(String::new, |why| format!("; {why}"))
+            );
+            return Err(Block::new(BlockReason::NoRule, &message));
+        }
+    };
+    remembered(ctx, facts, fault)?;
+    let lasted = conditions::lasted(facts, seen, rule);
+    if lasted < rule.min_duration {
+        let message = format!(
+            "{} ({}): rule {} waits until it has been there for {}s",
+            fault.kind,
+            fault.subject,
+            rule.name,
+            rule.min_duration.as_secs()
+        );
+        return Err(
+            Block::new(BlockReason::MinDurationNotReached, &message).until(rule.min_duration.saturating_sub(lasted))
+        );
+    }
+    select::evidence(facts, seen, ctx)?;
+    first_step(ctx, facts, policy, seen, rule)?;
+    cause::looked_for(ctx, facts, policy, fault)?;
+    no_storm(ctx, facts, policy, fault, rule)?;
+    Ok(rule)
+}
+
+/// The block for a fault of which it is unknown whether a rule matches. Until that is known, no later rule and no other policy
+/// gets the fault.
+pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &MissingFact) -> Block {
+    let (reason, todo) = if lack.passes {
+        (
+            BlockReason::PodUnknown,
+            "it is read every few seconds; if this stays, the controller's log says why".to_owned(),
+        )
+    } else {
+        let todo = format!("resolve it manually, or put a rule without {} before this one", lack.field);
+        (BlockReason::RuleAmbiguous, todo)
+    };
+    let message = format!(
+        "{} ({}): it is not known whether rule {} of policy {} applies, by match.{}: {}; no other rule takes it meanwhile: {todo}",
+        fault.kind, fault.subject, rule.name, policy.name, lack.field, lack.what
+    );
+    Block::new(reason, &message)
+}
+
+/// Blocks a fault whose storm is rising.
+fn no_storm(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Block> {
+    let storm = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
+    if storm.and_then(|storm| storm.on(facts.view)) != Some(StormPhase::Rising) || !rule.acts() {
+        return Ok(());
+    }
+    let message = format!(
+        "many nodes of policy {} have the same new {}: nothing starts for it until no more come, since one cause is more likely than many faulty nodes (limits.storm; the policy's status has the number)",
+        policy.name, fault.kind
+    );
+    Err(Block::new(BlockReason::Storm, &message).until(storm::AGAIN))
+}
+
+/// Whether the first step that applies, and the first step that resolves the fault, may be taken. No node is cordoned or drained
+/// for a step that is blocked anyway.
+fn first_step(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    seen: &ObservedFault<'_>,
+    rule: &Rule,
+) -> Result<(), Block> {
+    let mut standing = standing(ctx, seen, rule);
+    let mut notes = Vec::new();
+    let mut keeps = false;
+    loop {
+        let Some(step) = select::select_step(
+            Recurrence::Counts(ctx),
+            &mut standing,
+            rule,
+            None,
+            facts,
+            Some(&seen.fault),
+            &mut notes,
+        ) else {
+            // No step follows the cordon, and the cordon is to stay: the policy asks for exactly that.
+            if keeps {
+                return Ok(());
+            }
+            let why = notes
+                .last()
+                .map_or_else(|| format!("rule {} has none that remediates or notifies", rule.name), Clone::clone);
+            return Err(Block::new(BlockReason::NoRule, &format!("no step can be taken: {why}")));
+        };
+        // A hand-off or a drain that the controller may not execute does not block the other steps of the node.
+        let lacking = hand_off::unavailable(ctx, &step.action).or_else(|| drain::unavailable(ctx, facts, &step.action));
+        notes.extend(lacking.iter().map(|block| block.message().to_owned()));
+        if step.mode == Mode::DryRun || lacking.is_some() {
+            standing.step_index = if step.mode == Mode::DryRun {
+                standing.step_index.saturating_add(1)
+            } else {
+                drain::step_after_skip(step, rule, standing.step_index)
+            };
+            continue;
+        }
+        select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
+        match step.action {
+            Action::Cordon(keep) => keeps |= keep.is_some(),
+            Action::Taint(_) | Action::Drain(_) => {}
+            _ => return Ok(()),
+        }
+        standing.step_index += 1;
+    }
+}
+
+/// The stop of remediation of this node by a person, while it counts. Its sources are the remediations of the node and the note
+/// of a deleted one.
+pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeContext<'_>) -> Option<Stopped> {
+    let uid = facts.view.map(|view| view.uid.as_str())?;
+    let noted = facts.report.filter(|report| report.node_uid.as_deref() == Some(uid));
+    let noted = noted.and_then(|report| report.stopped.clone());
+    let remediations =
+        facts.finished.iter().filter(|remediation| remediation.mode == Mode::Enforce && remediation.node_uid == uid);
+    let all = remediations.filter_map(|remediation| remediation.stopped()).chain(noted);
+    all.filter(|stopped| since(ctx.snapshot.now, stopped.at) < ctx.settings.failed_memory)
+        .max_by(|a, b| a.at.cmp(&b.at).then_with(|| a.cmp(b)))
+}
+
+/// Whether earlier remediations of the node block another one.
+fn remembered(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
+    let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
+    let recent = || facts.recent.iter().filter_map(|remediation| Some((*remediation, remediation.finished_at?)));
+    let block = |message: String, at: jiff::Timestamp| {
+        let until = at.checked_add(memory).unwrap_or(at);
+        let message = format!("{message}; not tried again before {}", clock(until));
+        Err(Block::new(BlockReason::RecentlyFailed, &message).until(memory.saturating_sub(since(now, at))))
+    };
+    let gave_up = |e: &Remediation| {
+        matches!(e.phase, Phase::Failed | Phase::Quarantined | Phase::Cancelled)
+            && e.fault(&fault.id).is_some_and(|f| f.state == Resolution::Exhausted)
+    };
+    if let Some((remediation, at)) = recent().filter(|(e, _)| gave_up(e)).max_by_key(|(_, at)| *at) {
+        let message =
+            format!("{} ({}) was not resolved by remediation {}", fault.kind, fault.subject, remediation.name);
+        return block(message, at);
+    }
+    if let Some(stopped) = stopped(ctx, facts) {
+        return block(
+            format!("remediation {} of {} was {}", stopped.remediation, facts.name, stopped.message),
+            stopped.at,
+        );
+    }
+    let healed = |e: &Remediation| {
+        e.fault(&fault.id).is_some_and(RemediationFault::is_cured)
+            && e.steps.iter().any(|s| s.fault_id == fault.id && s.executed_at.is_some())
+    };
+    let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| healed(e)).map(|(_, at)| at).collect();
+    times.sort_unstable();
+    match times.len().checked_sub(MAX_RECURRENCES).and_then(|i| times.get(i)) {
+        Some(at) => {
+            let message = format!(
+                "{} ({}) came back {} times within {} min after it was resolved",
+                fault.kind,
+                fault.subject,
+                times.len(),
+                memory.as_secs() / 60
+            );
+            block(message, *at)
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,67 @@
+//! Handling of calls that the API server rejects because of the controller's permissions, an admission policy or a schema.
+//!
+//! Such a call has changed nothing and says nothing about the use of the step, so it does not count as an attempt. The API server
+//! answers it within milliseconds, though. So the engine tries nothing further for the fault before the step's cool-down ends,
+//! and then tries the same step again. After some tries only notifications follow: no node gets a harsher step because of the
+//! controller's own mistake.
+
+use crate::context::{Block, NodeContext};
+use crate::plan::BlockReason;
+use std::time::Duration;
+
+use super::Ctx;
+use crate::moment::{clock, since};
+use crate::policy::{ActionType, Rule, Step};
+use crate::remediation::{Remediation, RemediationFault, StepRecord};
+use crate::text::bounded;
+
+/// How often the engine tries a step that the API server rejects.
+pub(super) const TRIES: usize = 3;
+/// Minimum wait after a rejection, whatever the cool-down of the step is.
+const LEAST_WAIT: Duration = Duration::from_secs(10);
+/// Maximum length of the API server's message that is repeated. The record has the rest.
+const MAX_SENTENCE: usize = 320;
+
+/// How long the engine tries nothing further for the fault.
+fn wait(rule: &Rule, record: &StepRecord) -> Duration {
+    let step = usize::try_from(record.step_index).ok().and_then(|step_index| rule.steps.get(step_index));
+    step.map_or(LEAST_WAIT, cool_down)
+}
+
+/// The cool-down of a rejected step.
+fn cool_down(step: &Step) -> Duration {
+    step.cooldown.max(LEAST_WAIT)
+}
+
+/// The message that the API server rejected the last step before this notification; `None` = it did not.
+pub(super) fn not_executed(facts: &NodeContext<'_>, notification: &StepRecord) -> Option<String> {
+    let steps = facts.open.iter().flat_map(|remediation| &remediation.steps);
+    let mut before = steps.filter(|step| step.fault_id == notification.fault_id && step.action != ActionType::Notify);
+    let refused = before.next_back().filter(|step| step.is_refused_call())?;
+    let said = bounded(&refused.message, MAX_SENTENCE);
+    Some(format!("{} was not executed, because the API server refused it: {said}", refused.phrase()))
+}
+
+/// Blocks every step for the fault while the last attempt was rejected too recently.
+pub(super) fn cooled_down(
+    ctx: Ctx<'_>,
+    remediation: &Remediation,
+    standing: &RemediationFault,
+    rule: &Rule,
+) -> Result<(), Block> {
+    let last = remediation.steps.iter().rev().find(|record| record.fault_id == standing.id && record.state.is_final());
+    let Some(record) = last.filter(|record| record.is_refused_call()) else { return Ok(()) };
+    let Some(finished) = record.finished_at else { return Ok(()) };
+    let (wait, age) = (wait(rule, record), since(ctx.snapshot.now, finished));
+    if age >= wait {
+        return Ok(());
+    }
+    let message = format!(
+        "{} for {}: {}; nothing was touched, nothing further is tried for it before {}",
+        record.phrase(),
+        standing.kind,
+        bounded(&record.message, MAX_SENTENCE),
+        clock(finished.checked_add(wait).unwrap_or(finished))
+    );
+    Err(Block::new(BlockReason::RequestRejected, &message).until(wait.saturating_sub(age)))
+}

@@ -1,0 +1,85 @@
+//! Whether an open remediation has a slot for its actions. No action starts in a remediation whose slot is not in the ledger.
+//!
+//! The controller takes the slot before it writes the remediation, so a remediation without a slot is rare. It occurs when the
+//! creation took so long that the slot was released meanwhile, perhaps to another node.
+
+use crate::context::{Block, Nodes};
+use crate::plan::BlockReason;
+use std::collections::BTreeMap;
+
+use super::Ctx;
+use crate::budget::{Bounds, Slots};
+use crate::policy::Mode;
+use crate::remediation::Remediation;
+use crate::snapshot::Slot;
+
+/// State of the slot of an open remediation in the ledger.
+#[derive(Clone, Debug)]
+pub(super) enum SlotReservation {
+    /// The slot is stored before any other action.
+    Made,
+    /// Nothing starts and nothing is repeated before the slot is stored.
+    Awaited,
+    /// Nothing starts and nothing is repeated while this doubt lasts.
+    InDoubt(String),
+    /// The remediation has executed nothing, and there is no room for it.
+    Refused(String),
+}
+
+impl SlotReservation {
+    /// Returns the block if the remediation may execute nothing.
+    pub fn require(&self) -> Result<(), Block> {
+        match self {
+            Self::Made => return Ok(()),
+            Self::InDoubt(doubt) => return Err(Block::new(BlockReason::AdmissionNotEnforced, doubt)),
+            Self::Awaited | Self::Refused(_) => {}
+        }
+        let message = "the ledger of in-flight slots is missing or unreadable, or has no slot for this remediation yet: no action is executed before its slot is stored";
+        Err(Block::new(BlockReason::LedgerUnavailable, message))
+    }
+}
+
+/// The slot state of each open remediation, by name. Remediations without a slot get one where there is room, the oldest first.
+pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, SlotReservation> {
+    let open = || nodes.values().flat_map(|facts| &facts.open).copied();
+    if let Some(doubt) = slots.doubt() {
+        return open()
+            .map(|remediation| (remediation.name.as_str(), SlotReservation::InDoubt(doubt.to_owned())))
+            .collect();
+    }
+    let mut payments = BTreeMap::new();
+    for remediation in open() {
+        // This very pass stores the slot of a remediation that has begun.
+        let is_made = slots.holds(&remediation.name) || (slots.is_known() && remediation.was_begun());
+        let slot = if is_made { SlotReservation::Made } else { SlotReservation::Awaited };
+        payments.insert(remediation.name.as_str(), slot);
+    }
+    for name in slots.unpaid() {
+        let Some((name, remediation)) = ctx.snapshot.remediations.get_key_value(&name) else { continue };
+        if remediation.phase.is_final() {
+            continue;
+        }
+        match room(ctx, nodes, slots, remediation) {
+            None => {
+                let (node, policy) = (remediation.node.clone(), remediation.policy.clone());
+                let kinds = Some(remediation.kinds());
+                slots.take(name, Slot { node, policy, taken_at: ctx.snapshot.now, kinds }, Mode::Enforce);
+            }
+            Some(why) => {
+                payments.insert(name, SlotReservation::Refused(why));
+            }
+        }
+    }
+    payments
+}
+
+/// The reason why there is no room for one more remediation of that policy on that node, else `None`.
+fn room<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &Slots, remediation: &Remediation) -> Option<String> {
+    // Without its node or its policy the remediation ends anyway.
+    let (facts, scope) = nodes.get(remediation.node.as_str()).zip(ctx.scopes.get(remediation.policy.as_str()))?;
+    let bounds = Bounds { in_flight: scope.max_in_flight, mode: Mode::Enforce };
+    let kinds = || remediation.kinds().into_iter().find_map(|kind| scope.full(kind, &remediation.node, slots));
+    let (_, why) =
+        slots.refuse(&remediation.policy, bounds).or_else(|| scope.crowded(facts, nodes, slots)).or_else(kinds)?;
+    Some(format!("it came so late that its slot was given back, and nothing was done in it; {why}"))
+}

@@ -1,0 +1,80 @@
+//! Stabilization of remediations whose faults are all gone while their node flaps. Such a fault may be back a minute later. So
+//! the node stays as it is, and the remediation stays open, until nothing has changed for a while.
+//!
+//! The wait has a limit, whatever the node does: the remediation holds a slot, and the node is to become available to pods again.
+
+use crate::context::{Block, NodeContext, Wake, of_policy};
+use crate::plan::BlockReason;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::update::RemediationUpdate;
+use super::{Ctx, ending};
+use crate::flap::{FlapView, QUIET};
+use crate::moment::{clock, since};
+use crate::policy::Action;
+use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution};
+
+/// Maximum wait, as a multiple of the requested stabilization time.
+const LONGEST: u32 = 3;
+/// Upper limit of the wait, unless the stabilization time itself is longer: the remediation holds a slot, and other faults of the
+/// node wait.
+const HOUR: Duration = Duration::from_hours(1);
+
+/// The requested stabilization time. A node that flaps changes more often than that. A policy may ask for more.
+fn quiet(ctx: Ctx<'_>, remediation: &Remediation) -> Duration {
+    let policy = of_policy::policy_of(ctx.cluster, remediation);
+    let rules = remediation.faults.iter().filter_map(|fault| policy?.rule(&fault.rule));
+    let delay = |action: &Action| if let Action::Cordon(Some(keep)) = action { Some(keep.healthy_delay) } else { None };
+    rules.flat_map(|rule| &rule.steps).filter_map(|step| delay(&step.action)).fold(QUIET, Duration::max)
+}
+
+/// The latest end of the wait. It counts from the last activity of the remediation, so a change of the node does not delay it.
+fn until(remediation: &Remediation, quiet: Duration) -> Option<Timestamp> {
+    remediation.last_activity().checked_add((quiet * LONGEST).min(quiet.max(HOUR))).ok()
+}
+
+/// Whether all faults of the remediation are resolved and only its cleanup is left.
+fn is_resolved(remediation: &Remediation) -> bool {
+    let is_gone =
+        !remediation.faults.is_empty() && remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
+    is_gone && remediation.current_step().is_none()
+}
+
+/// The flap history of the node, if the node flaps and has changed within the stabilization time.
+fn flapping<'a>(facts: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView> {
+    facts.flap.filter(|flap| flap.flapping.is_some() && flap.unchanged < quiet)
+}
+
+/// Whether the end of a resolved remediation waits because its node flaps. If so, the remediation reports it.
+pub(super) fn is_awaited(ctx: Ctx<'_>, facts: &NodeContext<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) -> bool {
+    let remediation = &turn.remediation;
+    let is_at_it = turn.effect.is_some() || remediation.cleanup.owed_hand_off().is_some();
+    if remediation.phase.is_final() || is_at_it || !is_resolved(remediation) {
+        return false;
+    }
+    // If something stops the remediation, or somebody makes the node schedulable, there is no wait.
+    let is_opened = remediation.cleanup.owes_cordon() && facts.view.is_none_or(|view| !view.unschedulable);
+    if is_opened || ending::must_stop(ctx, facts, remediation).is_some() {
+        return false;
+    }
+    let (quiet, now) = (quiet(ctx, remediation), ctx.snapshot.now);
+    let Some(flap) = flapping(facts, quiet) else { return false };
+    let gone = remediation.no_longer_found();
+    let Some(until) = until(remediation, quiet).filter(|until| *until > now) else {
+        turn.remediation.say(&format!("{gone}{FLAPS_STILL}"));
+        return false;
+    };
+    wake.at(quiet.saturating_sub(flap.unchanged).min(since(until, now)));
+    let message = format!(
+        "{gone}, but the node flaps (condition NodeStable): watched until nothing has changed for {} \
+         min, until {} at the latest",
+        quiet.as_secs().div_ceil(60),
+        clock(until)
+    );
+    turn.remediation.phase = Phase::Verifying;
+    turn.remediation.say(&message);
+    turn.block_node(Block::new(BlockReason::NodeFlapping, &message), wake);
+    true
+}

@@ -1,0 +1,65 @@
+//! Jobs and commands of attempts that are over. Every pass finds them again, so a crash leaves nothing behind.
+
+use crate::context::NodeContext;
+use crate::plan::Effect;
+use std::collections::BTreeMap;
+
+use super::{Ctx, reboot};
+use crate::budget::Slots;
+use crate::moment::since;
+use crate::remediation::{Executor, Remediation, StepRecord, StepState, remediation_of};
+
+/// The remediations as they are after this pass.
+pub(super) type After<'e> = BTreeMap<&'e str, &'e Remediation>;
+
+/// The Jobs to delete, by node.
+pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeMap<&'a str, Vec<Effect>> {
+    let mut gone: BTreeMap<&str, Vec<Effect>> = BTreeMap::new();
+    for (operation, job) in ctx.snapshot.jobs.iter().filter(|(_, job)| !job.finished) {
+        let name = remediation_of(operation);
+        let remediation = after.get(name).copied().or_else(|| ctx.snapshot.remediations.get(name));
+        let is_over = match remediation {
+            Some(remediation) => {
+                let step = remediation.attempt(operation);
+                // A remediation that is over gets no further step. A Job that it does not list belongs to another remediation,
+                // which had the same name and was removed by force. An open remediation may only not show the Job yet.
+                let is_of_another = remediation.phase.is_final();
+                step.map_or(is_of_another, |step| step.state.is_final() || step.executor != Executor::Job)
+            }
+            // A remediation that is absent may only not be visible yet, if it has a slot or if the slots are unknown. One that
+            // cannot be read may wait for its Job.
+            None => slots.is_known() && !slots.holds(name) && !ctx.snapshot.unreadable.contains_key(name),
+        };
+        if is_over {
+            let node = remediation.map_or("", |remediation| remediation.node.as_str());
+            gone.entry(node).or_default().push(Effect::DeleteJob { operation_id: job.operation_id.clone() });
+        }
+    }
+    gone
+}
+
+/// Whether the current command of the node is to be withdrawn.
+pub(super) fn order(ctx: Ctx<'_>, facts: &NodeContext<'_>, after: &[&Remediation]) -> Option<Effect> {
+    let order = facts.order()?;
+    let is_awaited = |remediation: &Remediation, step: &StepRecord| match step.state {
+        // While this command is awaited, the cache may show an older one. A withdrawal of the older one would remove this one.
+        StepState::Started => {
+            step.executor == Executor::Probe && !reboot::is_over(ctx, facts, remediation, step, order)
+        }
+        // As far as is known, this command is not given yet, and it is given again later. An older command is withdrawn first.
+        StepState::Scheduled => step.executor == Executor::Probe && step.operation_id == order.operation_id,
+        _ => false,
+    };
+    if after.iter().any(|remediation| remediation.current_step().is_some_and(|step| is_awaited(remediation, step))) {
+        return None;
+    }
+    let is_known = after
+        .iter()
+        .copied()
+        .chain(facts.finished.iter().copied())
+        .flat_map(|remediation| &remediation.steps)
+        .any(|step| step.operation_id == order.operation_id);
+    let ttl = std::time::Duration::from_secs(order.ttl_seconds.into());
+    let is_old = since(ctx.snapshot.now, order.issued_at) > ttl.saturating_add(ctx.settings.answer_within);
+    (is_known || is_old).then(|| Effect::WithdrawOrder { node: facts.name.to_owned() })
+}

@@ -1,0 +1,317 @@
+//! Advances the current step: reserved, then started, then verified.
+
+use crate::context::{ClearCheck, NodeContext, Wake, of_policy};
+use crate::plan::BlockReason;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
+use super::{Ctx, approval, attempt, drain, executors, hand_off, mark, reboot};
+use crate::command::{Outcome, OutcomeReason, OutcomeState};
+use crate::moment::since;
+use crate::policy::{ActionType, Policy, Step};
+use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState};
+use crate::snapshot::JobView;
+
+/// Advances the current step as far as the evidence allows.
+pub(super) fn move_on(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    slot: &SlotReservation,
+    wake: &mut Wake,
+) {
+    let Some(record) = turn.remediation.current_step().cloned() else { return };
+    if matches!(record.state, StepState::Scheduled | StepState::Started) {
+        take_answer(ctx, facts, &mut turn.remediation, &record.operation_id);
+        reboot::note(ctx, facts, &mut turn.remediation);
+    }
+    let Some(record) = turn.remediation.current_step().cloned() else { return };
+    match record.state {
+        StepState::AwaitingApproval => approval::wait(ctx, facts, policy, turn, &record, slot, wake),
+        StepState::Scheduled => repeat(ctx, facts, policy, turn, &record, slot, wake),
+        StepState::Started | StepState::Verifying if record.action == ActionType::HandOff => {
+            hand_off::wait(ctx, facts, policy, turn, &record, wake);
+        }
+        StepState::Started if record.action == ActionType::Drain => {
+            drain::go_on(ctx, facts, policy, turn, &record, slot, wake);
+        }
+        StepState::Started if record.action == ActionType::Reboot => {
+            reboot::wait(ctx, facts, policy, turn, &record, wake);
+        }
+        StepState::Started if record.action == ActionType::MarkForReboot => {
+            mark::wait(ctx, facts, policy, turn, &record, wake);
+        }
+        StepState::Started => wait(ctx, facts, policy, turn, &record, slot, wake),
+        StepState::Verifying => {
+            verify(ctx, facts, turn, &record, of_policy::step_of(policy, &turn.remediation, &record), wake);
+        }
+        _ => {}
+    }
+}
+
+/// Returns the node's result from either executor. The best result counts.
+fn answer<'a>(ctx: Ctx<'a>, facts: &NodeContext<'a>, operation: &str) -> Option<&'a Outcome> {
+    let job = ctx.snapshot.jobs.get(operation).and_then(|job| job.outcome.as_ref());
+    let agent = facts.own_report().and_then(|report| report.agent.as_ref());
+    let rank = |outcome: &Outcome| match (outcome.state, outcome.reason) {
+        (OutcomeState::Done, _) => 0,
+        (OutcomeState::Running, _) => 1,
+        (OutcomeState::Failed, _) => 2,
+        (OutcomeState::Refused, OutcomeReason::AlreadyExecuted | OutcomeReason::AlreadyRebooted) => 4,
+        (OutcomeState::Refused, _) => 3,
+    };
+    [job, agent].into_iter().flatten().filter(|outcome| outcome.operation_id == operation).min_by_key(|o| rank(o))
+}
+
+fn take_answer(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation, operation: &str) {
+    let now = ctx.snapshot.now;
+    let answer = answer(ctx, facts, operation).cloned();
+    let has_job = ctx.snapshot.jobs.contains_key(operation);
+    let Some(step) = remediation.current_step_mut() else { return };
+    let is_started = (has_job && step.executor == Executor::Job) || hand_off::was_made(ctx, step);
+    if step.state == StepState::Scheduled && (is_started || answer.is_some()) {
+        step.state = StepState::Started;
+        step.started_at = Some(now);
+    }
+    let Some(answer) = answer else { return };
+    if !reboot::is_news(step, answer.reason) {
+        return;
+    }
+    step.reason = Some(answer.reason);
+    match (answer.state, answer.reason) {
+        (OutcomeState::Running, _) => {}
+        // A command to reboot, or the reboot marker on the node, does not prove a reboot. Only the boot id proves it.
+        (OutcomeState::Done, _)
+        | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted | OutcomeReason::AlreadyRebooted)
+            if step.action.boots() =>
+        {
+            step.message = crate::text::bounded(&answer.message, crate::fault::MAX_LINE);
+        }
+        // An earlier start of the same operation has claimed it. The controller judges it by its effect.
+        (OutcomeState::Done, _) | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted) => {
+            step.state = StepState::Verifying;
+            step.executed_at = Some(now);
+            step.message = crate::text::bounded(&answer.message, crate::fault::MAX_LINE);
+        }
+        (OutcomeState::Refused, _) => step.finish(StepState::Refused, &answer.message, now),
+        (OutcomeState::Failed, _) => step.finish(StepState::Failed, &answer.message, now),
+    }
+}
+
+/// Repeats a reserved step. The action may or may not have been executed. The controller repeats the same checks first.
+fn repeat(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    record: &StepRecord,
+    slot: &SlotReservation,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    let gone = "the fault was gone before the action was known to be executed";
+    let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
+    let again = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step);
+    // A release of the hung process below goes first. Nobody has tried this step, so it costs no attempt.
+    if record.action == ActionType::DeletePod
+        && record.started_at.is_none()
+        && let Err(block) = &again
+        && block.reason == BlockReason::HungProcessFirst
+    {
+        return attempt::end(turn, StepState::Cancelled, block.message(), now);
+    }
+    let (age, unpaid) = (since(now, record.scheduled_at), slot.require().err());
+    if age >= ctx.settings.answer_within {
+        let against = again.err().filter(|_| record.started_at.is_none());
+        // Nobody tries a step while its slot is not stored, while its window is closed, or while it is unknown which rule the
+        // fault belongs to. Such a step costs no attempt, and no harsher step follows it.
+        let (state, why) = match (unpaid, against) {
+            (Some(_), _) => (StepState::Cancelled, "its slot could not be stored in time"),
+            (None, Some(block)) if block.is_ambiguous() => {
+                (StepState::Cancelled, "nobody knew in time whether its rule applies to the fault")
+            }
+            (None, Some(block)) if block.waits_for_window() => {
+                (StepState::Cancelled, "its window closed, or its node reached limits.perNode, before it started")
+            }
+            (None, _) => (StepState::TimedOut, "the action could not be started in time"),
+        };
+        return attempt::end(turn, state, why, now);
+    }
+    wake.at(ctx.settings.answer_within.saturating_sub(age));
+    if let Some(block) = unpaid {
+        return turn.block(&record.fault_id, block, wake);
+    }
+    if step.needs_approval() && turn.remediation.approved(&record.operation_id).is_none() {
+        let why = "its approval was taken back, or the policy asks for one now";
+        return attempt::end(turn, StepState::Cancelled, why, now);
+    }
+    match again {
+        Ok((fault, _)) => {
+            // The marker of an earlier remediation of this name may have been removed meanwhile, and this record may say so.
+            attempt::plan_cleanup(&mut turn.remediation, record);
+            turn.effect = attempt::act(ctx, facts, &turn.remediation, record, fault, step);
+            wake.at(ctx.settings.retry);
+        }
+        Err(block) => turn.block(&record.fault_id, block, wake),
+    }
+}
+
+/// Waits for the result of a started step. The other executor takes over once, where the first one has not begun in time or
+/// cannot begin.
+fn wait(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    record: &StepRecord,
+    slot: &SlotReservation,
+    wake: &mut Wake,
+) {
+    let (now, settings) = (ctx.snapshot.now, ctx.settings);
+    // The age counts per executor: the other executor gets time of its own.
+    let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
+    let is_running = answer(ctx, facts, &record.operation_id).is_some();
+    if record.executor == Executor::Job || executors::is_of_either(record.action) {
+        wake.when_past(if record.executor == Executor::Job { settings.job_start } else { settings.agent_start }, age);
+    }
+    match other_executor(ctx, facts, record, is_running, age) {
+        Some((to, why)) => {
+            let record = switch_executor(turn, record, to, &why, now);
+            return repeat(ctx, facts, policy, turn, &record, slot, wake);
+        }
+        None if record.executor == Executor::Job && age >= settings.job_start => {
+            if let Some(job) = ctx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
+                let why = refused(job).unwrap_or_else(|| "the Job ended without a result".to_owned());
+                return attempt::end(turn, StepState::Failed, &why, now);
+            }
+        }
+        None => {}
+    }
+    let limit = match of_policy::step_of(policy, &turn.remediation, record) {
+        Some(step) if is_running => settings.answer_within.max(step.timeout),
+        _ => settings.answer_within,
+    };
+    if age >= limit {
+        return attempt::end(turn, StepState::TimedOut, "no answer from the node in time", now);
+    }
+    wake.at(limit.saturating_sub(age));
+}
+
+/// Returns the other executor and the reason to switch to it. Returns `None` where the first executor has begun, or where the
+/// attempt has already switched.
+fn other_executor(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    record: &StepRecord,
+    is_running: bool,
+    age: Duration,
+) -> Option<(Executor, String)> {
+    let settings = ctx.settings;
+    let actions_enabled = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.actions_enabled);
+    if !actions_enabled || record.executor_changed_at.is_some() {
+        return None;
+    }
+    // The attempt counts from its beginning. Towards its end the controller does not begin it again.
+    let spent = since(ctx.snapshot.now, record.scheduled_at);
+    let late = |limit: Duration, begins_within: Duration| {
+        let has_time = spent.saturating_add(begins_within) <= settings.answer_within;
+        (has_time && age >= limit).then_some(limit.as_secs())
+    };
+    match record.executor {
+        Executor::Job => {
+            let job = ctx.snapshot.jobs.get(&record.operation_id);
+            // Kubernetes makes no other pod for such a Job, so there is nothing to wait for.
+            let refused = job.and_then(refused);
+            let is_waiting = !job.is_some_and(|job| job.finished || job.started);
+            let unbegun = || {
+                let late = late(settings.job_start, settings.retry).filter(|_| is_waiting)?;
+                Some(format!("no Job started within {late}s"))
+            };
+            refused.or_else(unbegun).map(|why| (Executor::Probe, why))
+        }
+        // The kubelet may have recovered meanwhile, and the probe's watch for commands may not have.
+        Executor::Probe if executors::is_of_either(record.action) => {
+            let is_possible = !is_running && executors::choose(facts).0 == Executor::Job;
+            let late = late(settings.agent_start, settings.job_start).filter(|_| is_possible)?;
+            Some((Executor::Job, format!("the probe has not answered the command within {late}s")))
+        }
+        Executor::Probe | Executor::Controller => None,
+    }
+}
+
+/// Returns a message where the kubelet has refused the Job's pod.
+fn refused(job: &JobView) -> Option<String> {
+    job.rejected.as_ref().map(|why| format!("the kubelet refused the Job's pod ({why})"))
+}
+
+/// Hands the same operation to the other executor, after the same checks. The node claims an operation once, so only the first
+/// executor to arrive executes it. The controller removes what the first executor left in the same pass, before the action.
+fn switch_executor(
+    turn: &mut RemediationUpdate,
+    record: &StepRecord,
+    to: Executor,
+    why: &str,
+    now: Timestamp,
+) -> StepRecord {
+    if let Some(current) = turn.remediation.current_step_mut() {
+        executors::note_switch(current, to, why, now);
+        // The record still says that the operation has begun once: the first executor may still be on its way.
+        current.state = StepState::Scheduled;
+        let instead = if to == Executor::Job { "a Job is made instead" } else { "the probe is asked instead" };
+        current.message = format!("{why}, {instead}");
+    }
+    StepRecord { executor: to, executor_changed_at: Some(now), ..record.clone() }
+}
+
+/// Verifies an executed step. The probe's clean check decides, for as long as the step requires.
+pub(super) fn verify(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    turn: &mut RemediationUpdate,
+    record: &StepRecord,
+    step: Option<&Step>,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    let (timeout, stable_for) = reboot::times(ctx, record, step);
+    let executed_at = record.executed_at.unwrap_or(record.scheduled_at);
+    let cure = match turn.remediation.fault(&record.fault_id) {
+        Some(_) if !reboot::is_looked_anew(facts, record) => ClearCheck::Unknown,
+        Some(fault) => facts.clear_check(fault, Some(executed_at), now, ctx.settings.evidence_max_age),
+        None => ClearCheck::Clean,
+    };
+    turn.look |= cure != ClearCheck::Clean && facts.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
+    let clear_since = (cure == ClearCheck::Clean).then(|| record.clear_since.unwrap_or(now));
+    if let Some(current) = turn.remediation.current_step_mut() {
+        current.clear_since = clear_since;
+    }
+    let age = since(now, reboot::began(record, executed_at));
+    match clear_since.map(|at| since(now, at)) {
+        Some(clean) if clean >= stable_for => {
+            attempt::end(turn, StepState::Succeeded, &done_message(record, "the fault is gone"), now);
+            if let Some(fault) = turn.remediation.fault_mut(&record.fault_id) {
+                fault.state = Resolution::Resolved;
+                let message = format!("{} resolved by {}", fault.kind, record.phrase());
+                turn.remediation.say(&message);
+            }
+        }
+        Some(clean) => wake.at(stable_for.saturating_sub(clean)),
+        None if age >= timeout => {
+            let why =
+                if cure == ClearCheck::Present { "the fault is still there" } else { "nobody could check the fault" };
+            if record.action == ActionType::HandOff {
+                return hand_off::time_out(ctx, turn, record, timeout, &done_message(record, why), wake);
+            }
+            attempt::end(turn, StepState::Failed, &done_message(record, why), now);
+        }
+        None => wake.at(timeout.saturating_sub(age)),
+    }
+}
+
+fn done_message(record: &StepRecord, what: &str) -> String {
+    if record.message.is_empty() { what.to_owned() } else { format!("{}; {what}", record.message) }
+}

@@ -1,0 +1,262 @@
+//! The status view of a node. No text here contains an age: an object that changes with every check would be written with every
+//! check.
+
+use crate::context::{NodeContext, ObservedFault, Probe, exclusion};
+use crate::plan::{BlockReason, Blocked, Health, NodeStatusView, Remedy, SelfHealing};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::update::RemediationUpdate;
+use super::{Ctx, pending_reboot, readiness};
+use crate::fault::{Fault, FaultState, Severity};
+use crate::faults::ShowsIn;
+use crate::moment::{clock, since};
+use crate::policy::{Mode, RuleMatch};
+use crate::remediation::{Phase, Remediation, StepRecord, StepState};
+use crate::snapshot::TriState;
+use crate::text::bounded;
+
+/// Longest phrase of a summary.
+const PHRASE: usize = 256;
+
+/// The status views of nodes on which nothing happens. Most nodes of a fleet are such, and nodes in the same state share one
+/// view. Each state is put into words once.
+#[derive(Debug, Default)]
+pub(super) struct Resting<'a>(BTreeMap<Stands<'a>, Arc<NodeStatusView>>);
+
+/// The state of a node at rest: its first policy, the kubelet's version, and whether the node does not flap.
+type Stands<'a> = (Option<&'a str>, Option<&'a str>, TriState);
+
+impl<'a> Resting<'a> {
+    /// The status view of one node.
+    pub fn node(
+        &mut self,
+        ctx: Ctx<'_>,
+        facts: &NodeContext<'a>,
+        turn: Option<&RemediationUpdate>,
+        blocked: &[&Blocked],
+    ) -> Arc<NodeStatusView> {
+        let Some(stands) = at_rest(facts).filter(|_| turn.is_none() && blocked.is_empty()) else {
+            return Arc::new(node(ctx, facts, turn, blocked));
+        };
+        let said = self.0.entry(stands).or_insert_with(|| Arc::new(node(ctx, facts, None, &[])));
+        debug_assert_eq!(**said, node(ctx, facts, None, &[]), "of node {}", facts.name);
+        Arc::clone(said)
+    }
+}
+
+/// The state of the node, if the node is known to be healthy: no fault, no remembered remediation, no stuck pod, no recent
+/// change, and a probe that reports on time.
+fn at_rest<'a>(facts: &NodeContext<'a>) -> Option<Stands<'a>> {
+    let view = facts.view.filter(|view| view.ready != TriState::Unknown)?;
+    let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
+    let is_noted = facts.flap.is_some() || facts.report.is_none_or(|report| report.stopped.is_some());
+    let is_left_alone = exclusion::is_suspended(facts) || exclusion::is_excluded(facts);
+    (facts.probe == Probe::Reporting && remembered == 0 && !is_noted && !is_left_alone).then(|| {
+        let first = facts.policies.first().map(|policy| policy.name.as_str());
+        (first, view.kubelet_version.as_deref(), facts.stable)
+    })
+}
+
+fn node(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    turn: Option<&RemediationUpdate>,
+    blocked: &[&Blocked],
+) -> NodeStatusView {
+    let remediation = turn.map(|turn| &turn.remediation).filter(|remediation| remediation.is_open());
+    let is_reporting = facts.probe == Probe::Reporting;
+    NodeStatusView {
+        health: health(facts),
+        top_fault_type: top_fault(facts).map(|seen| seen.fault.kind),
+        top_fault: top_fault(facts).map(phrase).unwrap_or_default(),
+        activity: bounded(&activity(ctx, facts, remediation, blocked), PHRASE),
+        policy: policy(facts, remediation),
+        remedies: facts.seen.iter().filter_map(|seen| remedy(facts, seen)).collect(),
+        remediation: remediation.map(|remediation| remediation.name.clone()),
+        stopped: readiness::stopped(ctx, facts),
+        kubelet_version: facts.view.and_then(|view| view.kubelet_version.clone()),
+        cluster_faults: facts.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
+        probe_reporting: match facts.probe {
+            Probe::Reporting => TriState::True,
+            Probe::Silent => TriState::False,
+            _ => TriState::Unknown,
+        },
+        restart_safe_known: is_reporting
+            && facts.view.is_some_and(|view| view.ready != TriState::Unknown)
+            && facts.seen.iter().all(|seen| seen.fault.kind.spec().shows_in != ShowsIn::KubeletStart),
+        self_healing: self_healing(facts, blocked),
+        pods_progressing: pods_progressing(facts),
+        stable: facts.stable,
+        flap: facts.flap.map(|flap| flap.record.clone()),
+        check_sequence: turn.is_some_and(|turn| turn.look)
+            || blocked.iter().any(|blocked| blocked.reason == BlockReason::StaleEvidence),
+    }
+}
+
+/// The policy of the open remediation, else the one for the worst fault, else the first one.
+fn policy(facts: &NodeContext<'_>, remediation: Option<&Remediation>) -> Option<String> {
+    let of_worst = || top_fault(facts).and_then(|seen| facts.policy_for(&seen.fault));
+    let idle = || of_worst().or_else(|| facts.policies.first().copied()).map(|policy| policy.name.clone());
+    remediation.map(|remediation| remediation.policy.clone()).or_else(idle)
+}
+
+/// The remedy that is available for a fault.
+fn remedy(facts: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Option<(String, Remedy)> {
+    let policy = facts.policy_for(&seen.fault)?;
+    let rule = match facts.rule_of(policy, &seen.fault) {
+        RuleMatch::Rule(rule) => Some(rule.name.clone()),
+        RuleMatch::Perhaps(..) | RuleMatch::Nothing => None,
+    };
+    Some((seen.fault.id.clone(), Remedy { policy: policy.name.clone(), rule }))
+}
+
+fn health(facts: &NodeContext<'_>) -> Health {
+    if facts.probe != Probe::Reporting {
+        return Health::Unknown;
+    }
+    let harms =
+        |seen: &ObservedFault<'_>| seen.fault.state == FaultState::Confirmed && seen.fault.severity >= Severity::Medium;
+    if facts.seen.iter().any(harms) {
+        Health::Unhealthy
+    } else if facts.seen.is_empty() {
+        Health::Healthy
+    } else {
+        Health::Degraded
+    }
+}
+
+/// Confirmed faults go before suspected ones. A silent probe goes before its last report.
+fn top_fault<'s, 'a>(facts: &'s NodeContext<'a>) -> Option<&'s ObservedFault<'a>> {
+    let silent = facts.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::Heartbeats);
+    silent
+        .or_else(|| facts.seen.iter().find(|seen| seen.fault.state == FaultState::Confirmed))
+        .or_else(|| facts.seen.first())
+}
+
+fn phrase(seen: &ObservedFault<'_>) -> String {
+    let sure = match seen.fault.state {
+        FaultState::Suspected => " (suspected)",
+        FaultState::Clearing => " (clearing)",
+        FaultState::Confirmed => "",
+    };
+    bounded(&format!("{}: {}{sure}", seen.fault.kind, seen.fault.subject), PHRASE)
+}
+
+/// The fault without the values that change with every check.
+fn timeless(seen: &ObservedFault<'_>) -> Fault {
+    Fault { duration_seconds: 0, check_age_seconds: 0, ..seen.fault.as_ref().clone() }
+}
+
+fn activity(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: Option<&Remediation>, blocked: &[&Blocked]) -> String {
+    if let Some(remediation) = remediation {
+        if let Some(step) = remediation.current_step() {
+            return under_way(ctx, remediation, step);
+        }
+        // The cleanup has not begun yet.
+        if remediation.phase == Phase::Verifying {
+            return remediation.message.clone();
+        }
+        // In this order: the controller uncordons the node only after no remediator works on it any more.
+        if let Some(handed) = remediation.cleanup.owed_hand_off().filter(|_| !remediation.has_work()) {
+            return format!("deleting {handed} of remediation {}", remediation.name);
+        }
+        if remediation.cleanup.owes_taint() && !remediation.has_work() {
+            return format!("taking the taint of remediation {} off", remediation.name);
+        }
+        if let Some(until) = pending_reboot::blocks_uncordon(ctx, facts, remediation) {
+            return pending_reboot::told(remediation, until);
+        }
+        if remediation.cleanup.is_owed() && !remediation.has_work() {
+            return format!("putting back the cordon of remediation {}", remediation.name);
+        }
+    }
+    if let Some(kept) = facts.finished.iter().find(|remediation| remediation.is_quarantined()) {
+        return format!("kept cordoned, remediation {}: {}", kept.name, kept.message);
+    }
+    let place = |blocked: &Blocked| {
+        let place = facts.seen.iter().position(|seen| Some(&seen.fault.id) == blocked.fault_id.as_ref());
+        place.unwrap_or(usize::MAX)
+    };
+    if let Some(first) = blocked.iter().min_by_key(|blocked| place(blocked)) {
+        return format!("blocked: {}", first.message);
+    }
+    last_done(ctx, facts)
+}
+
+fn under_way(ctx: Ctx<'_>, remediation: &Remediation, step: &StepRecord) -> String {
+    let steps = remediation
+        .fault(&step.fault_id)
+        .and_then(|fault| ctx.policies.get(remediation.policy.as_str())?.rule(&fault.rule))
+        .map_or(0, |rule| rule.steps.len());
+    let how = match step.state {
+        StepState::Verifying => {
+            format!("executed {}, its effect is being verified", clock(step.executed_at.unwrap_or(step.scheduled_at)))
+        }
+        StepState::AwaitingApproval => format!("awaits approval since {}", clock(step.scheduled_at)),
+        StepState::Started => format!("started {}", clock(step.started_at.unwrap_or(step.scheduled_at))),
+        _ => format!("reserved {}", clock(step.scheduled_at)),
+    };
+    format!("step {}/{steps} {} by {:?}, {how}", step.step_index.saturating_add(1), step.phrase(), step.executor)
+}
+
+fn last_done(ctx: Ctx<'_>, facts: &NodeContext<'_>) -> String {
+    let recent = facts
+        .finished
+        .iter()
+        .filter(|e| e.mode == Mode::Enforce)
+        .filter_map(|e| Some((*e, e.finished_at?)))
+        .filter(|(_, at)| since(ctx.snapshot.now, *at) < ctx.settings.failed_memory)
+        .max_by(|a, b| a.1.cmp(&b.1).then_with(|| a.0.name.cmp(&b.0.name)));
+    let Some((remediation, at)) = recent else { return String::new() };
+    let at = clock(at);
+    match remediation.phase {
+        Phase::Succeeded => {
+            let step =
+                remediation.steps.iter().rev().find(|step| step.state == StepState::Succeeded && step.action.heals());
+            step.map_or_else(|| format!("recovered {at}"), |step| format!("resolved {at} by {}", step.phrase()))
+        }
+        Phase::Failed => format!("not resolved, no step left since {at}"),
+        Phase::Cancelled => format!("cancelled {at}: {}", remediation.message),
+        _ => String::new(),
+    }
+}
+
+fn self_healing(facts: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
+    let has = |reasons: &[BlockReason]| blocked.iter().any(|blocked| reasons.contains(&blocked.reason));
+    let needs_a_person = [
+        BlockReason::StepsExhausted,
+        BlockReason::RecentlyFailed,
+        BlockReason::NoPolicy,
+        BlockReason::NoRule,
+        BlockReason::RuleAmbiguous,
+        BlockReason::RequestRejected,
+        BlockReason::NodeLimit,
+        BlockReason::AwaitingApproval,
+    ];
+    if has(&needs_a_person) {
+        SelfHealing::ManualActionRequired
+    } else if has(&[BlockReason::Suspended]) || exclusion::is_suspended(facts) {
+        SelfHealing::Suspended
+    } else if exclusion::is_excluded(facts) {
+        SelfHealing::Excluded
+    } else if has(&[BlockReason::DryRun]) {
+        SelfHealing::DryRun
+    } else if facts.probe != Probe::Reporting || has(&[BlockReason::PodUnknown]) {
+        SelfHealing::Unknown
+    } else {
+        SelfHealing::Allowed
+    }
+}
+
+fn pods_progressing(facts: &NodeContext<'_>) -> TriState {
+    let held_up = || facts.seen.iter().map(|seen| &seen.fault).filter(|fault| fault.kind.spec().holds_up_pods);
+    if held_up().any(|fault| fault.state == FaultState::Confirmed) {
+        return TriState::False;
+    }
+    if held_up().next().is_some() || facts.view.is_none() || facts.pods.iter().any(|pod| !pod.ready) {
+        TriState::Unknown
+    } else {
+        TriState::True
+    }
+}
