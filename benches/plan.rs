@@ -10,6 +10,7 @@ mod record;
 #[expect(dead_code, clippy::unwrap_used, reason = "the tests of the decision use the rest of it")]
 mod samples;
 
+use nrh::core::action::CleanupOrphans;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,7 @@ fn leaked_shim(node: &str) -> ReportedFault {
 /// The one with the least priority is for the faults that there are: all others are asked first.
 fn policy(number: usize) -> Policy {
     let kind = if number == 0 { FaultType::LeakedShim } else { FaultType::UnresponsiveShim };
-    let rule = samples::rule("leftovers", &[kind], &[samples::step(Action::CleanupOrphans)]);
+    let rule = samples::rule("leftovers", &[kind], &[samples::step(Action::CleanupOrphans(CleanupOrphans))]);
     Policy {
         limits: Limits {
             max_unhealthy: Amount::Percent(30),

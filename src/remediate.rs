@@ -57,7 +57,7 @@ impl<'r> Listed<'r> {
             policy: &choice.policy.name,
             rule: &choice.rule.name,
             step_index: choice.step_index,
-            action: manual::phrase(&choice.step.action),
+            action: choice.step.action.phrase(),
         };
         Self { fault: ready.fault, steps: ready.choices.iter().map(step).collect() }
     }
@@ -181,7 +181,7 @@ fn line(node: &str, fault: &Fault, choice: &Choice<'_>) -> String {
     let action = choice.step.action.kind().as_str();
     let text = format!(
         "{}, step {} of rule {} of policy {}: nrh remediate {node} --fault {} --action {action} --policy {}",
-        manual::phrase(&choice.step.action),
+        choice.step.action.phrase(),
         choice.step_index + 1,
         choice.rule.name,
         choice.policy.name,
@@ -210,10 +210,10 @@ fn told(node: &str, ready: &[Ready<'_>]) -> String {
 
 /// The request that was written, and what follows.
 fn asked(by: &str, node: &str, fault: &Fault, choice: &Choice<'_>, name: &str) -> String {
-    let action = manual::phrase(&choice.step.action);
+    let action = choice.step.action.phrase();
     let what = bounded(&format!("{action} for {} ({}) on node {node}", fault.kind, fault.subject), MAX_LINE);
     let rest: Vec<String> =
-        choice.rule.steps.iter().skip(choice.step_index + 1).map(|step| manual::phrase(&step.action)).collect();
+        choice.rule.steps.iter().skip(choice.step_index + 1).map(|step| step.action.phrase()).collect();
     let then = if rest.is_empty() { "nothing else".to_owned() } else { rest.join(", ") };
     format!(
         "asked for by {by}: {what}\n  as policy {} has it, within its limits and windows; if it does not help: {then}\n  \

@@ -277,7 +277,7 @@ async fn a_ledger_that_cannot_be_written_uses_up_no_step() {
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     let steps = world.api.list("noderemediations")[0]["status"]["attempts"].clone();
     let did: Vec<(&Value, &Value)> =
-        steps.as_array().unwrap().iter().map(|step| (&step["signal"], &step["state"])).collect();
+        steps.as_array().unwrap().iter().map(|step| (&step["releaseHungProcess"]["signal"], &step["state"])).collect();
     assert!(did.iter().all(|(signal, _)| *signal == "SIGCONT"), "nothing harsher: {did:?}");
     second.crash().await;
 }

@@ -5,38 +5,30 @@ mod drain;
 mod matching;
 mod reboot;
 mod signals;
+mod step;
 mod taint;
 mod unreadable;
 
 use std::collections::BTreeSet;
 
 use super::policy::{
-    Cordon, FaultSelector, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep,
-    PolicyWindow, RemediationPolicy, SelectorOperator,
+    FaultSelector, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
+    RemediationPolicy, SelectorOperator,
 };
 use super::remediation::{ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus};
-use crate::core::command::is_service;
 use crate::core::external_condition::{self, ConditionMatcher};
 use crate::core::fault::{FaultType, Severity};
 use crate::core::manual::OpenManualRequest;
 use crate::core::node_condition::NodeCondition;
 use crate::core::policy::{
-    Action, ActionType, Amount, ApprovalMode, Daemon, FaultLimit, History, Limits, Mode, Namespaces, NodeLimit, Policy,
-    Quarantine, Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
+    Amount, FaultLimit, History, Limits, Mode, Namespaces, NodeLimit, Policy, Requirement, Rule, Selector, StormLimit,
+    TopologyLimit,
 };
 use crate::core::remediation::{ManualRequest, Remediation};
 use crate::core::window::Window;
 use std::time::Duration;
 
-/// For how long an approval is waited for, unless the policy says.
-const APPROVED_WITHIN: Duration = Duration::from_hours(1);
-
-/// For how long a fault that no step has healed must stay away before its node is uncordoned, unless the policy says.
-const HEALTHY_DELAY: Duration = Duration::from_mins(5);
-
-pub use drain::drain;
-pub use reboot::{mark_for_reboot, reboot};
-pub use taint::taint;
+pub use step::action;
 pub use unreadable::unreadable_remediation;
 
 /// Everything wrong with a policy, one sentence each.
@@ -182,16 +174,14 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
         .steps
         .iter()
         .enumerate()
-        .filter_map(|(i, step)| read_step(step, &format!("{at}.steps[{i}]"), errors))
+        .filter_map(|(i, step)| step::read(step, &format!("{at}.steps[{i}]"), errors))
         .collect();
     if !rule.steps.is_empty() && rule.steps.iter().all(|step| step.mode == Mode::DryRun) {
         errors.push(format!(
             "{at}.steps: expected at least one step of mode Enforce; for a dry run of a whole policy use spec.mode"
         ));
     }
-    let is_bare = |step: &PolicyStep| {
-        matches!(step.action, ActionType::Cordon | ActionType::Taint | ActionType::Drain) && step.cordon.is_none()
-    };
+    let is_bare = |step: &PolicyStep| step.action.contains() && step.cordon.is_none();
     if !rule.steps.is_empty() && rule.steps.iter().all(is_bare) {
         errors.push(format!(
             "{at}.steps: expected a step that remediates, or Notify, beside Cordon, which without cordon.quarantineFor has no effect alone, nor have Taint and Drain"
@@ -201,7 +191,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
     reboot::check_place(&rule.steps, &at, errors);
     taint::check_beside(&rule.steps, &at, errors);
     let before_last = rule.steps.iter().rev().skip(1);
-    if before_last.filter(|step| step.action == ActionType::Notify).count() > 0 {
+    if before_last.filter(|step| step.action.notifies()).count() > 0 {
         errors.push(format!("{at}.steps: expected Notify last and once"));
     }
     Rule {
@@ -283,111 +273,6 @@ fn is_namespace(pattern: &str) -> bool {
     let name = pattern.strip_suffix('*').unwrap_or(pattern);
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !name.is_empty() && !name.starts_with('-') && name.chars().all(is_plain)
-}
-
-fn read_step(step: &PolicyStep, at: &str, errors: &mut Vec<String>) -> Option<Step> {
-    if step.max_attempts == 0 || step.max_attempts > 5 {
-        errors.push(format!("{at}.maxAttempts: expected 1 to 5, found {}", step.max_attempts));
-    }
-    if step.verify.stable_for >= step.timeout {
-        errors.push(format!(
-            "{at}.verify.stableFor: expected less than the timeout of {}, found {}: the step could never succeed",
-            step.timeout, step.verify.stable_for
-        ));
-    }
-    if step.approval == Some(ApprovalMode::Manual) && step.action == ActionType::Notify {
-        errors.push(format!("{at}.approval: Notify needs no approval, expected Automatic, found Manual"));
-    }
-    if step.approval_timeout.is_some() && step.approval != Some(ApprovalMode::Manual) {
-        errors.push(format!("{at}.approvalTimeout: goes with approval Manual, without which nobody is asked"));
-    }
-    if step.notify.is_some() && step.action != ActionType::Notify {
-        errors.push(format!("{at}.notify: goes with action Notify, found {}", step.action.as_str()));
-    }
-    if step.cordon.is_some() && step.action != ActionType::Cordon {
-        errors.push(format!("{at}.cordon: goes with action Cordon, found {}", step.action.as_str()));
-    }
-    if step.restart.is_some() && step.action.restarts().is_none() {
-        errors.push(format!(
-            "{at}.restart: goes with actions RestartKubelet and RestartRuntime, found {}",
-            step.action.as_str()
-        ));
-    }
-    if let Some(unit) = step.restart.as_ref().and_then(|with| with.unit.as_ref()).filter(|unit| !is_service(unit)) {
-        errors
-            .push(format!("{at}.restart.unit: expected the name of a service such as kubelet.service, found {unit:?}"));
-    }
-    check_hand_off(step, at, errors);
-    drain::check(step, at, errors);
-    reboot::check(step, at, errors);
-    taint::check(step, at, errors);
-    let restart = |daemon| Action::Restart { daemon, with: step.restart.clone().unwrap_or_default() };
-    let action = match (step.action, &step.release_hung_process) {
-        (ActionType::ReleaseHungProcess, Some(with)) => {
-            Action::ReleaseHungProcess { signal: with.signal, allow_running_pods: with.allow_running_pods }
-        }
-        (ActionType::ReleaseHungProcess, None) => {
-            errors.push(format!(
-                "{at}.releaseHungProcess: needed with action ReleaseHungProcess, with the signal to send"
-            ));
-            return None;
-        }
-        (other, Some(_)) => {
-            errors.push(format!(
-                "{at}.releaseHungProcess: goes with action ReleaseHungProcess, found {}",
-                other.as_str()
-            ));
-            return None;
-        }
-        (ActionType::Cordon, None) => Action::Cordon(step.cordon.as_ref().map(keep)),
-        (ActionType::Taint, None) => Action::Taint(taint(step).unwrap_or_default()),
-        (ActionType::Drain, None) => Action::Drain(drain(step).unwrap_or_default()),
-        (ActionType::DeletePod, None) => Action::DeletePod,
-        (ActionType::CleanupOrphans, None) => Action::CleanupOrphans,
-        (ActionType::RestartKubelet, None) => restart(Daemon::Kubelet),
-        (ActionType::RestartRuntime, None) => restart(Daemon::Runtime),
-        (ActionType::Reboot, None) => Action::Reboot(reboot(step).unwrap_or_default()),
-        (ActionType::MarkForReboot, None) => Action::MarkForReboot(mark_for_reboot(step).unwrap_or_default()),
-        (ActionType::HandOff, None) => Action::HandOff(step.hand_off.clone()?),
-        (ActionType::Notify, None) => Action::Notify { message: step.notify.as_ref().and_then(|n| n.message.clone()) },
-    };
-    Some(Step {
-        action,
-        timeout: step.timeout.get(),
-        max_attempts: step.max_attempts,
-        cooldown: step.cooldown.get(),
-        stable_for: step.verify.stable_for.get(),
-        on_failure: step.on_failure,
-        approval: step.approval.unwrap_or_default(),
-        approval_timeout: step.approval_timeout.map_or(APPROVED_WITHIN, super::HumanDuration::get),
-        mode: step.mode,
-    })
-}
-
-fn keep(cordon: &Cordon) -> Quarantine {
-    let healthy_delay = cordon.healthy_delay.map_or(HEALTHY_DELAY, super::HumanDuration::get);
-    Quarantine { quarantine_for: cordon.quarantine_for.get(), healthy_delay }
-}
-
-fn check_hand_off(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
-    let is_one = step.action == ActionType::HandOff;
-    match &step.hand_off {
-        Some(with) if is_one => {
-            let problems = with.remediation_template.problems();
-            errors.extend(problems.iter().map(|problem| format!("{at}.handOff.remediationTemplate.{problem}")));
-        }
-        None if is_one => {
-            errors.push(format!("{at}.handOff: needed with action HandOff, with the template of the remediator"));
-        }
-        Some(_) => errors.push(format!("{at}.handOff: goes with action HandOff, found {}", step.action.as_str())),
-        None => {}
-    }
-    if is_one && step.max_attempts != 1 {
-        errors.push(format!(
-            "{at}.maxAttempts: HandOff is tried once, since its remediator tries by itself; found {}",
-            step.max_attempts
-        ));
-    }
 }
 
 fn read_selector(selector: &NodeSelector, at: &str, errors: &mut Vec<String>) -> Selector {

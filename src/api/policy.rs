@@ -30,11 +30,11 @@ pub use taint::Taint;
 pub use window::PolicyWindow;
 
 use super::duration::HumanDuration;
-use crate::core::command::{Restart, Signal};
+use crate::core::action::HandOff;
+use crate::core::action::{MarkForReboot, Reboot};
+use crate::core::action::{Restart, Signal};
 use crate::core::fault::Severity;
-use crate::core::hand_off::HandOff;
 use crate::core::policy::{ActionType, ApprovalMode, Mode, OnFailure};
-use crate::core::reboot::{MarkForReboot, Reboot};
 use crate::core::snapshot::TriState;
 
 /// The key of a label: a name of at most 63 characters, with a domain and a slash before it or without. A dot stands in brackets,

@@ -510,7 +510,7 @@ fn templates(policy: &Policy) -> impl Iterator<Item = TemplateRef> {
 
 /// Whether a policy drains nodes.
 fn drains(policy: &Policy) -> bool {
-    policy.rules.iter().flat_map(|rule| &rule.steps).any(|step| step.action.drain().is_some())
+    policy.rules.iter().flat_map(|rule| &rule.steps).any(|step| step.action.traits().evicts_pods)
 }
 
 /// The state, shared by the tasks that fill it and the one that decides.

@@ -224,7 +224,7 @@ mod tests {
             "status": {"phase": "Running", "startedAt": "2026-01-01T00:00:00Z",
                 "faults": [{"id": "f", "type": "HungContainer", "subject": {"kind": "Container", "name": "c"}, "rule": "r",
                     "stepIndex": 0, "state": "Open"}],
-                "attempts": [{"operationId": "op", "faultId": "f", "action": "ReleaseHungProcess", "signal": "SIGCONT",
+                "attempts": [{"operationId": "op", "faultId": "f", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"},
                     "stepIndex": 0, "executor": "Job", "state": "Started", "scheduledAt": "2026-01-01T00:00:00Z"}]}});
         let remediation = convert::remediation(&serde_json::from_value(object).unwrap());
         let (events, mut sent) = channel();

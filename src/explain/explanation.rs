@@ -9,7 +9,6 @@ use crate::core::blocked::BlockReason;
 use crate::core::command::CommandAction;
 use crate::core::fault::{Fault, FaultState};
 use crate::core::flap::FlapView;
-use crate::core::manual;
 use crate::core::plan::{Effect, Health, Operation, Plan};
 use crate::core::policy::{Policy, Rule};
 use crate::core::remediation::{Phase, Remediation, StepRecord};
@@ -230,8 +229,7 @@ fn explained<'a>(node: &str, fault: &'a Fault, snapshot: &'a Snapshot, decided: 
         fault,
         policy: found.map(|(policy, _)| policy.name.as_str()),
         rule: found.map(|(_, rule)| rule.name.as_str()),
-        steps: found
-            .map_or_else(Vec::new, |(_, rule)| rule.steps.iter().map(|step| manual::phrase(&step.action)).collect()),
+        steps: found.map_or_else(Vec::new, |(_, rule)| rule.steps.iter().map(|step| step.action.phrase()).collect()),
         blocked: its.map(|block| Block { reason: block.reason, message: &block.message }).collect(),
     }
 }

@@ -123,7 +123,7 @@ async fn a_budget_is_asked_again_and_again_and_named() {
     let done = step(&world, 1);
     assert_eq!(done["state"], "TimedOut");
     let message = done["message"].as_str().unwrap();
-    assert!(message.starts_with("not drained within 300s: 1 pod(s) left; not evicted: shop/web-"), "{message}");
+    assert!(message.starts_with("not done within 300s: 1 pod(s) left; not evicted: shop/web-"), "{message}");
     assert_eq!(world.api.list("pods").len(), 1, "never past a budget");
     replica.crash().await;
 }

@@ -192,7 +192,7 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
     world.until("healed", || world.phases() == ["Succeeded"]).await;
     let steps = world.api.list("noderemediations")[0]["status"]["attempts"].clone();
     assert_eq!(
-        (steps.as_array().map(Vec::len), &steps[0]["executor"], &steps[0]["signal"]),
+        (steps.as_array().map(Vec::len), &steps[0]["executor"], &steps[0]["releaseHungProcess"]["signal"]),
         (Some(1), &json!("Probe"), &json!("SIGCONT"))
     );
     let why = steps[0]["executorReason"].as_str().unwrap();

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nrh::core::action::ActionType;
 use nrh::core::fault::FaultType;
 use syn::visit::Visit;
 use syn::{ReturnType, Type};
@@ -93,17 +94,27 @@ fn the_core_decides_from_its_arguments_alone() {
     );
 }
 
-/// What is so of a kind of fault is a property in its file below `faults/`.
+/// What is true of a fault stands in its file below `faults/`; what an action is and how it proceeds, below `action/` and `procedure/`.
 #[test]
-fn the_engine_names_no_fault() {
-    let kinds: Vec<String> = FaultType::ALL.into_iter().map(|kind| format!("::{kind}")).collect();
-    for path in rust_files("crates/core/src/engine").into_iter().filter(|path| !is_test(path)) {
+fn the_engine_names_no_fault_and_no_action() {
+    let faults = FaultType::ALL.into_iter().map(|kind| kind.as_str());
+    let actions = ActionType::ALL.into_iter().map(ActionType::as_str);
+    let names: Vec<String> = faults.chain(actions).map(|name| format!("::{name}")).collect();
+    let types = ["FaultType", "Action", "ActionType"];
+    let files = rust_files("crates/core/src/engine").into_iter().filter(|path| !is_test(path));
+    let mut seen = 0;
+    for path in files {
+        seen += 1;
         let text = fs::read_to_string(&path).unwrap();
-        for (number, line) in code(&text).filter(|(_, line)| line.contains("FaultType::") || line.contains("F::")) {
-            let named = kinds.iter().find(|kind| has_word(line, kind));
-            assert_eq!(named, None, "{}:{number}: ask a property of the fault's spec()", path.display());
+        for (number, line) in code(&text) {
+            let named = names.iter().find(|name| types.iter().any(|of| has_word(line, &format!("{of}{name}"))));
+            assert_eq!(named, None, "{}:{number}: ask its spec() or its traits()", path.display());
+            let glob =
+                ["use crate::fault::FaultType as", "use crate::action::ActionType as", "ActionType::{", "Action::{"];
+            assert!(!glob.iter().any(|word| line.contains(word)), "{}:{number}: {line}", path.display());
         }
     }
+    assert!(seen > 20, "expected the files of the engine, found {seen}");
 }
 
 /// Functions of a file whose name asks a question, with what they return.

@@ -245,7 +245,7 @@ fn a_drain_that_slips_past_the_server_is_refused() {
     use nrh::core::policy::{ActionType, Mode};
     let text = fs::read_to_string(root().join("config/samples/drain.yaml")).unwrap();
     let read = convert::policy(&policy(&text)).unwrap();
-    let with = read.rules[0].steps[2].action.drain().unwrap();
+    let with = read.rules[0].steps[2].action.params().drain.unwrap();
     assert_eq!(with.excluded_namespaces, ["monitoring"]);
     assert!(!with.force && !with.delete_empty_dir_data && with.grace_period_seconds.is_none());
     let cases: [(Change, &str); 6] = [
@@ -304,10 +304,10 @@ fn a_reboot_that_slips_past_the_server_is_refused() {
     // Its faults keep a node from ending pods: they are not waited for, and what a budget keeps there keeps the machine up.
     let read = convert::policy(&policy(&text)).unwrap();
     let (drain, reboot) = (&read.rules[0].steps[3].action, &read.rules[0].steps[4].action);
-    assert!(drain.drain().unwrap().ignore_runtime_hang && reboot.reboot().unwrap().require_drain);
+    assert!(drain.params().drain.unwrap().ignore_runtime_hang && reboot.params().reboot.unwrap().require_drain);
     let mut without = policy(&text);
     without.spec.rules[0].steps.remove(3);
-    without.spec.rules[0].steps[3].reboot = Some(nrh::core::reboot::Reboot { require_drain: false });
+    without.spec.rules[0].steps[3].reboot = Some(nrh::core::action::Reboot { require_drain: false });
     convert::policy(&without).unwrap();
     let cases: [(Change, &str); 8] = [
         (|rule| drop(rule.steps.remove(2)), "steps[3]: expected a Cordon step before Reboot"),
@@ -319,7 +319,7 @@ fn a_reboot_that_slips_past_the_server_is_refused() {
         (|rule| rule.steps[4].timeout = nrh::api::HumanDuration::from_secs(299), "expected at least 5m with Reboot"),
         (
             |rule| {
-                rule.steps[4].reboot = Some(nrh::core::reboot::Reboot::default());
+                rule.steps[4].reboot = Some(nrh::core::action::Reboot::default());
                 rule.steps[4].action = ActionType::DeletePod;
             },
             "steps[4].reboot: goes with action Reboot",
@@ -330,11 +330,11 @@ fn a_reboot_that_slips_past_the_server_is_refused() {
 
 #[test]
 fn a_mark_that_slips_past_the_server_is_refused() {
+    use nrh::core::action::MarkForReboot;
     use nrh::core::policy::ActionType;
-    use nrh::core::reboot::MarkForReboot;
     let text = fs::read_to_string(root().join("config/samples/mark-for-reboot.yaml")).unwrap();
     let read = convert::policy(&policy(&text)).unwrap();
-    assert_eq!(read.rules[0].steps[1].action.mark_for_reboot(), Some(&MarkForReboot::default()));
+    assert_eq!(read.rules[0].steps[1].action.params().mark_for_reboot, Some(MarkForReboot::default()));
     // As if it named no file.
     let mut usual = policy(&text);
     usual.spec.rules[0].steps[1].mark_for_reboot = None;
@@ -522,7 +522,7 @@ fn a_step_that_no_signal_of_another_tool_ever_leads_to_is_refused() {
     for action in ActionType::ALL {
         let alone = read("{nodeConditions: [{type: A, status: 'True'}]}", action);
         let is_refused = alone.contains(&sentence(action));
-        assert_eq!(is_refused, !action.is_for_node_conditions(), "{action:?}: {alone}");
+        assert_eq!(is_refused, !action.traits().for_node_conditions, "{action:?}: {alone}");
         assert_eq!(is_refused, !rule.contains(&format!("'{}'", action.as_str())), "{action:?}: the API server: {rule}");
         let beside = read("{faults: [KubeletDown], nodeConditions: [{type: A, status: 'True'}]}", action);
         assert!(!beside.contains(&sentence(action)), "it may be for the fault: {beside}");

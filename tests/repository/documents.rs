@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use nrh::core::action::Notify;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -158,7 +159,7 @@ fn decided(policies: &[Policy], kind: FaultType) -> Option<(Vec<String>, Vec<Ste
     let rule = rules.into_iter().find(|rule| rule.faults.contains(&kind))?;
     let without_text = |step: &Step| {
         let action = match &step.action {
-            Action::Notify { .. } => Action::Notify { message: None },
+            Action::Notify(_) => Action::Notify(Notify::default()),
             action => action.clone(),
         };
         Step { action, ..step.clone() }

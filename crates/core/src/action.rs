@@ -1,25 +1,113 @@
-//! What a step may do, by name and with its parameters.
+//! The list of actions. What an action is stands in its file below `action/`; how it proceeds, in its file below `procedure/`.
 
-use std::time::Duration;
+mod cleanup_orphans;
+mod cordon;
+mod delete_pod;
+mod drain;
+mod hand_off;
+mod mark_for_reboot;
+mod notify;
+mod params;
+mod reboot;
+mod release_hung_process;
+mod restart;
+mod taint;
+mod traits;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::command::{Restart, Signal};
-use super::drain::Drain;
-use super::fault::Daemon;
-use super::hand_off::HandOff;
-use super::reboot::{MarkForReboot, Reboot};
-use super::taint::TaintEffect;
+pub use cleanup_orphans::CleanupOrphans;
+pub use cordon::{Cordon, Quarantine};
+pub use delete_pod::DeletePod;
+pub use drain::Drain;
+pub use hand_off::HandOff;
+pub use mark_for_reboot::MarkForReboot;
+pub use notify::Notify;
+pub use params::ActionParams;
+pub use reboot::Reboot;
+pub use release_hung_process::{ReleaseHungProcess, Signal};
+pub use restart::{Restart, RestartKubelet, RestartRuntime, is_service};
+pub use taint::Taint;
+pub use traits::{Role, RunsOn, Traits};
 
-/// The kinds of step, as they stand in policies and records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum ActionType {
-    /// Marks the node unschedulable; undone when the remediation ends, or by its own rule where no step has healed.
+use params::Properties;
+
+macro_rules! actions {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// The kinds of step, as they stand in policies and records.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        pub enum ActionType {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl ActionType {
+            /// All of them.
+            pub const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
+
+            /// The name as it stands in objects and metrics.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)+
+                }
+            }
+
+            /// What is true of the action, whatever its parameters are.
+            pub const fn traits(self) -> &'static Traits {
+                match self {
+                    $(Self::$name => &$name::TRAITS,)+
+                }
+            }
+
+            /// The action with these parameters. `None` if it has no default, and its parameters are missing.
+            pub fn with(self, params: &ActionParams) -> Option<Action> {
+                match self {
+                    $(Self::$name => $name::read(params).map(Action::$name),)+
+                }
+            }
+        }
+
+        /// A step's action with its parameters.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[serde(try_from = "params::Union", into = "params::Union")]
+        #[schemars(with = "params::Union")]
+        pub enum Action {
+            $($(#[doc = $doc])+ $name($name),)+
+        }
+
+        impl Action {
+            /// Its kind.
+            pub const fn kind(&self) -> ActionType {
+                match self {
+                    $(Self::$name(_) => ActionType::$name,)+
+                }
+            }
+
+            /// Its parameters, each in its field.
+            pub fn params(&self) -> ActionParams {
+                let mut params = ActionParams::default();
+                match self {
+                    $(Self::$name(with) => with.write(&mut params),)+
+                }
+                params
+            }
+
+            /// What its parameters say about what is done, in words.
+            fn words(&self) -> Vec<String> {
+                match self {
+                    $(Self::$name(with) => with.words(),)+
+                }
+            }
+        }
+    };
+}
+
+actions! {
+    /// Marks the node unschedulable. The controller undoes it when the remediation ends, or later where the policy quarantines the node.
     Cordon,
-    /// Puts a taint of ours on the node; undone when the remediation ends.
+    /// Puts the controller's taint on the node. The controller undoes it when the remediation ends.
     Taint,
-    /// Evicts the pods of the node that we have cordoned, as their disruption budgets allow.
+    /// Evicts the pods of the node that the remediation has cordoned, as their disruption budgets allow.
     Drain,
     /// Deletes the stuck DaemonSet pod.
     DeletePod,
@@ -31,143 +119,26 @@ pub enum ActionType {
     RestartKubelet,
     /// Has systemd restart the unit of the container runtime.
     RestartRuntime,
-    /// Has the node's agent boot the machine anew, once it is cordoned.
+    /// Has the node's agent reboot the machine, once the node is cordoned.
     Reboot,
-    /// Has the node's agent ask another tool of the node for a reboot, by the file that kured looks for.
+    /// Has the node's agent ask another tool of the node for a reboot, by the file that kured watches.
     MarkForReboot,
     /// Hands the node to a tool that reboots or replaces it.
     HandOff,
-    /// Tells people; ends the ladder.
+    /// Notifies people. It is the last step.
     Notify,
 }
 
-impl ActionType {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::Cordon,
-        Self::Taint,
-        Self::Drain,
-        Self::DeletePod,
-        Self::CleanupOrphans,
-        Self::ReleaseHungProcess,
-        Self::RestartKubelet,
-        Self::RestartRuntime,
-        Self::Reboot,
-        Self::MarkForReboot,
-        Self::HandOff,
-        Self::Notify,
-    ];
-
-    /// The daemon that such a step has restarted, if it is one.
-    pub const fn restarts(self) -> Option<Daemon> {
+impl Action {
+    /// How long the node stays cordoned after a remediation that has not resolved its faults, if the action cordons it and says so.
+    pub const fn quarantine(&self) -> Option<&Quarantine> {
         match self {
-            Self::RestartKubelet => Some(Daemon::Kubelet),
-            Self::RestartRuntime => Some(Daemon::Runtime),
+            Self::Cordon(with) => with.quarantine.as_ref(),
             _ => None,
         }
     }
 
-    /// Whether the node boots anew by it, so that it is about one boot and done when the Node shows another.
-    pub const fn boots(self) -> bool {
-        matches!(self, Self::Reboot | Self::MarkForReboot)
-    }
-
-    /// Whether it may heal: it does more than tell people or keep pods away.
-    pub const fn heals(self) -> bool {
-        !matches!(self, Self::Cordon | Self::Taint | Self::Drain | Self::Notify)
-    }
-
-    /// Whether it disturbs what runs on the node: so often this may be done to one node.
-    pub const fn disturbs(self) -> bool {
-        !matches!(self, Self::Cordon | Self::Taint | Self::Notify)
-    }
-
-    /// Whether the node itself carries it out and answers, and not the controller by its own calls.
-    pub const fn is_done_on_node(self) -> bool {
-        matches!(
-            self,
-            Self::CleanupOrphans
-                | Self::ReleaseHungProcess
-                | Self::RestartKubelet
-                | Self::RestartRuntime
-                | Self::Reboot
-                | Self::MarkForReboot
-        )
-    }
-
-    /// Whether it is ever done for what another tool says of a node (`NodeCondition`). The others have the node look once more at what
-    /// they are for, right before the act, and nobody there can look at that.
-    pub const fn is_for_node_conditions(self) -> bool {
-        matches!(self, Self::Cordon | Self::Taint | Self::Drain | Self::HandOff | Self::Notify)
-    }
-
-    /// Whether it marks the node for as long as the remediation lasts: it is done once, and that it cannot be done stops nothing.
-    pub const fn marks(self) -> bool {
-        matches!(self, Self::Cordon | Self::Taint)
-    }
-
-    /// The name as it stands in objects and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cordon => "Cordon",
-            Self::Taint => "Taint",
-            Self::Drain => "Drain",
-            Self::DeletePod => "DeletePod",
-            Self::CleanupOrphans => "CleanupOrphans",
-            Self::ReleaseHungProcess => "ReleaseHungProcess",
-            Self::RestartKubelet => "RestartKubelet",
-            Self::RestartRuntime => "RestartRuntime",
-            Self::Reboot => "Reboot",
-            Self::MarkForReboot => "MarkForReboot",
-            Self::HandOff => "HandOff",
-            Self::Notify => "Notify",
-        }
-    }
-}
-
-/// A step's action with its parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// See [`ActionType::Cordon`]. It contains, it does not heal: the next step follows at once. With a rule for how long
-    /// it lasts after the end of the ladder; none = it ends with it.
-    Cordon(Option<Quarantine>),
-    /// See [`ActionType::Taint`]. It contains, as a cordon does, and never outlasts the remediation.
-    Taint(TaintEffect),
-    /// See [`ActionType::Drain`]. It contains, as a cordon does: when it is done, or has failed, the next step follows at once.
-    Drain(Drain),
-    /// See [`ActionType::DeletePod`].
-    DeletePod,
-    /// See [`ActionType::CleanupOrphans`].
-    CleanupOrphans,
-    /// See [`ActionType::ReleaseHungProcess`].
-    ReleaseHungProcess {
-        /// The signal.
-        signal: Signal,
-        /// Whether a shim may be killed under a pod that is not being deleted.
-        allow_running_pods: bool,
-    },
-    /// See [`ActionType::RestartKubelet`] and [`ActionType::RestartRuntime`].
-    Restart {
-        /// Which of the two.
-        daemon: Daemon,
-        /// Of which unit, and whether also where it may do harm.
-        with: Restart,
-    },
-    /// See [`ActionType::Reboot`].
-    Reboot(Reboot),
-    /// See [`ActionType::MarkForReboot`].
-    MarkForReboot(MarkForReboot),
-    /// See [`ActionType::HandOff`].
-    HandOff(HandOff),
-    /// See [`ActionType::Notify`].
-    Notify {
-        /// What to tell, beside the facts.
-        message: Option<String>,
-    },
-}
-
-impl Action {
-    /// To whom it hands the node, if it does.
+    /// The external remediator that it hands the node to, if it does.
     pub const fn hand_off(&self) -> Option<&HandOff> {
         match self {
             Self::HandOff(with) => Some(with),
@@ -175,62 +146,32 @@ impl Action {
         }
     }
 
-    /// The effect of the taint that it puts on the node, if it does.
-    pub const fn taint(&self) -> Option<TaintEffect> {
-        match self {
-            Self::Taint(effect) => Some(*effect),
-            _ => None,
-        }
+    /// What is true of the action.
+    pub const fn traits(&self) -> &'static Traits {
+        self.kind().traits()
     }
 
-    /// With how much care it reboots the node, if it does.
-    pub const fn reboot(&self) -> Option<&Reboot> {
-        match self {
-            Self::Reboot(with) => Some(with),
-            _ => None,
-        }
+    /// The action as an attempt records it: without the parameters that other decisions read from the policy.
+    #[must_use]
+    pub fn recorded(&self) -> Self {
+        let params = ActionParams { cordon: None, notify: None, ..self.params() };
+        self.kind().with(&params).unwrap_or_else(|| self.clone())
     }
 
-    /// By which file it asks for a reboot of the node, if it does.
-    pub const fn mark_for_reboot(&self) -> Option<&MarkForReboot> {
-        match self {
-            Self::MarkForReboot(with) => Some(with),
-            _ => None,
-        }
+    /// Whether an attempt that recorded `record` was made for this action.
+    pub fn is_recorded_as(&self, record: &Self) -> bool {
+        self == record || self.kind() == record.kind() && self.recorded() == *record
     }
 
-    /// How it drains the node, if it does.
-    pub const fn drain(&self) -> Option<&Drain> {
-        match self {
-            Self::Drain(with) => Some(with),
-            _ => None,
-        }
-    }
-
-    /// Its kind.
-    pub const fn kind(&self) -> ActionType {
-        match self {
-            Self::Cordon(_) => ActionType::Cordon,
-            Self::Taint(_) => ActionType::Taint,
-            Self::Drain(_) => ActionType::Drain,
-            Self::DeletePod => ActionType::DeletePod,
-            Self::CleanupOrphans => ActionType::CleanupOrphans,
-            Self::ReleaseHungProcess { .. } => ActionType::ReleaseHungProcess,
-            Self::Restart { daemon: Daemon::Kubelet, .. } => ActionType::RestartKubelet,
-            Self::Restart { daemon: Daemon::Runtime, .. } => ActionType::RestartRuntime,
-            Self::Reboot(_) => ActionType::Reboot,
-            Self::MarkForReboot(_) => ActionType::MarkForReboot,
-            Self::HandOff(_) => ActionType::HandOff,
-            Self::Notify { .. } => ActionType::Notify,
-        }
+    /// The action and what its parameters say about it: `ReleaseHungProcess(SIGCONT)`, `HandOff(SelfNodeRemediation)`, `Drain(force)`.
+    pub fn phrase(&self) -> String {
+        let (name, words) = (self.kind().as_str(), self.words());
+        if words.is_empty() { name.to_owned() } else { format!("{name}({})", words.join(", ")) }
     }
 }
 
-/// How long a node stays cordoned whose fault no step of the ladder has healed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quarantine {
-    /// At most for this time after the cordon.
-    pub quarantine_for: Duration,
-    /// No longer than until the fault has stayed away for this time, by clean looks.
-    pub healthy_delay: Duration,
+impl PartialEq<ActionType> for Action {
+    fn eq(&self, kind: &ActionType) -> bool {
+        self.kind() == *kind
+    }
 }

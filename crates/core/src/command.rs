@@ -7,29 +7,9 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::action::Restart;
 use super::fault::{FaultType, Target};
 use super::reboot::MarkOrder;
-
-/// The signal that ends a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Signal {
-    /// SIGCONT: resumes a stopped process. Harmless on any other.
-    #[serde(rename = "SIGCONT")]
-    Cont,
-    /// SIGKILL. Of a shim it ends every container of its pod.
-    #[serde(rename = "SIGKILL")]
-    Kill,
-}
-
-impl Signal {
-    /// The name as it stands in objects.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cont => "SIGCONT",
-            Self::Kill => "SIGKILL",
-        }
-    }
-}
 
 /// An action that is executed on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -48,32 +28,6 @@ pub enum CommandAction {
     Reboot,
     /// Creates the file that asks another tool of the node for a reboot, for as long as the command is issued.
     MarkForReboot,
-}
-
-/// How a daemon is restarted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Restart {
-    /// Name of its unit. Absent = kubelet.service; of the runtime containerd.service or crio.service, if its socket is
-    /// at the usual place of one of these. Any other must be named, because more may depend on it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 9, max = 128), regex(pattern = r"^[A-Za-z0-9:_.\\@-]+\.service$"))]
-    pub unit: Option<String>,
-    /// Restart also if that would do harm or the harm is unknown: while a container hangs, a shim is unresponsive, or a
-    /// start or stop is running. Default false.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub skip_safety_check: bool,
-    /// Start also a unit that somebody has stopped (systemd calls it inactive, not failed). Default false.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub start_if_stopped: bool,
-}
-
-/// Whether it is the name of a service's unit as systemd takes it: no path, no pattern, no other kind of unit.
-pub fn is_service(unit: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":_.\\@-".contains(c);
-    unit.strip_suffix(".service").is_some_and(|name| !name.is_empty())
-        && unit.len() <= 128
-        && unit.chars().all(is_plain)
 }
 
 /// One action on one object, bound to one operation.

@@ -7,9 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
+use super::action::Drain;
 use super::fault::{Fault, FaultState, PodRef};
 use super::faults::Holds;
 use super::text;
@@ -32,29 +30,6 @@ const MAX_NAMED: usize = 4;
 const QUIET: &str = "no pod is left that was to go";
 /// Longest pod name and longest reason in a sentence, in bytes.
 const MAX_PART: usize = 120;
-
-/// How a node is drained.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Drain {
-    /// Seconds that each pod gets to end by itself, in place of its own time. 1 to 86,400.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 86_400))]
-    pub grace_period_seconds: Option<u32>,
-    /// Evict also pods that use an `emptyDir`, which deletes their data.
-    #[serde(default)]
-    pub delete_empty_dir_data: bool,
-    /// Whether pods are evicted that no controller makes again.
-    #[serde(default)]
-    pub force: bool,
-    /// Whether pods are evicted as well where the node cannot end them, by what is known of its runtime and its kubelet.
-    #[serde(default)]
-    pub ignore_runtime_hang: bool,
-    /// Pods in these namespaces stay; each may end with `*`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(length(max = 63)))]
-    pub excluded_namespaces: Vec<String>,
-}
 
 /// Who recreates a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

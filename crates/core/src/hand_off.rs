@@ -93,15 +93,6 @@ impl std::fmt::Display for TemplateRef {
     }
 }
 
-/// Parameters of the step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct HandOff {
-    /// The template of the tool that takes the node: an object of the same kind without `Template`, with the node's name, is
-    /// made of it in its namespace.
-    pub remediation_template: TemplateRef,
-}
-
 /// An object that we made, or were about to make, for a remediator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

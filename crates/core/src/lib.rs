@@ -38,6 +38,7 @@ pub mod node_condition;
 pub mod observation;
 pub mod plan;
 pub mod policy;
+mod procedure;
 pub mod reason;
 pub mod reboot;
 pub mod remediation;

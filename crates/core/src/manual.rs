@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use super::fault::Fault;
 use super::matching::MatchContext;
-use super::policy::{Action, ActionType, Mode, Policy, Rule, RuleMatch, Step};
+use super::policy::{ActionType, Mode, Policy, Rule, RuleMatch, Step};
 use super::remediation::{Cancel, Cleanup, ManualRequest, Phase, Remediation};
 use super::text::bounded;
 
@@ -146,17 +146,4 @@ pub fn choices<'p>(
 pub fn steps(rule: &Rule, action: Option<ActionType>) -> impl Iterator<Item = (usize, &Step)> {
     let is_meant = move |step: &Step| step.mode == Mode::Enforce && action.is_none_or(|of| step.action.kind() == of);
     rule.steps.iter().enumerate().filter(move |(_, step)| is_meant(step))
-}
-
-/// What a step does, in one word, as [`StepRecord::phrase`](super::remediation::StepRecord::phrase) reports it for an attempt.
-pub fn phrase(action: &Action) -> String {
-    match action {
-        Action::ReleaseHungProcess { signal, .. } => format!("ReleaseHungProcess({})", signal.as_str()),
-        Action::HandOff(with) => format!("HandOff({})", with.remediation_template.object_kind()),
-        Action::Taint(effect) => format!("Taint({})", effect.as_str()),
-        Action::Restart { with, .. } if with.skip_safety_check => {
-            format!("{} (skipSafetyCheck)", action.kind().as_str())
-        }
-        other => other.kind().as_str().to_owned(),
-    }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::action::{Drain, HandOff};
 use super::command::ActionCommand;
-use super::drain::Drain;
 use super::fault::PodRef;
-use super::hand_off::{HandOff, HandedOff};
+use super::hand_off::HandedOff;
 use super::policy::History;
 use super::remediation::Remediation;
 use super::snapshot::Ledger;

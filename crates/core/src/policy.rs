@@ -81,17 +81,17 @@ impl Step {
 
     /// Whether it does more than notify people.
     pub fn acts(&self) -> bool {
-        self.mode == Mode::Enforce && self.action.kind() != ActionType::Notify
+        self.mode == Mode::Enforce && !self.action.notifies()
     }
 
     /// Whether it may resolve a fault: it does more than notify people or keep pods away.
     pub fn heals(&self) -> bool {
-        self.acts() && self.action.kind().heals()
+        self.acts() && self.action.heals()
     }
 
     /// Whether it disturbs what runs on the node.
     pub fn disturbs(&self) -> bool {
-        self.acts() && self.action.kind().disturbs()
+        self.acts() && self.action.disturbs()
     }
 }
 
@@ -124,14 +124,22 @@ impl Rule {
 
     /// Whether the cordon stays after the remediation, for its own sake.
     pub fn keeps_cordon(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.action, Action::Cordon(Some(_))))
+        self.steps.iter().any(|step| step.action.quarantine().is_some())
     }
 
     /// Index of the first step from this one on that only notifies people, or the end of the steps where there is none.
     pub fn next_notify_step(&self, from: u32) -> u32 {
-        let tells = |step: &Step| step.mode == Mode::Enforce && matches!(step.action, Action::Notify { .. });
+        let tells = |step: &Step| step.mode == Mode::Enforce && step.action.notifies();
         let end = self.steps.len();
         u32::try_from(self.steps.iter().position(tells).unwrap_or(end)).unwrap_or(u32::MAX).max(from)
+    }
+
+    /// Index of the next step after a step that is not done. After evictions with `onFailure: Stop` nothing harsher follows, whatever
+    /// kept the controller from them.
+    pub fn step_after_skip(&self, step: &Step, step_index: u32) -> u32 {
+        let next = step_index.saturating_add(1);
+        let stops = step.action.traits().evicts_pods && step.on_failure == OnFailure::Stop;
+        if stops { self.next_notify_step(next) } else { next }
     }
 
     /// Whether the rule applies to this fault, as far as its pod and its node are known.

@@ -11,30 +11,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fault::FaultType;
-
 /// Longest accepted boot id. The kernel's has 36 characters.
 pub const MAX_BOOT_ID: usize = 64;
-
-/// Parameters of the step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Reboot {
-    /// Reboot only a node that a Drain of this remediation has emptied. `false` reboots it with its pods: every pod ends with the
-    /// machine, whatever its disruption budget says. Default true; then the rule needs a Drain before the Reboot.
-    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
-    pub require_drain: bool,
-}
-
-const fn yes() -> bool {
-    true
-}
-
-impl Default for Reboot {
-    fn default() -> Self {
-        Self { require_drain: yes() }
-    }
-}
 
 /// The file that kured watches by default. `/var/run` is the same folder.
 pub const SENTINEL: &str = "/run/reboot-required";
@@ -42,34 +20,13 @@ pub const SENTINEL: &str = "/run/reboot-required";
 /// Pattern of the path of such a file. It is only below `/run`: that folder is in memory, so the reboot removes the file, and the
 /// machine does not come back with a request for another reboot. The name must say what the file is for: other names in that
 /// folder (`nologin`, `utmp`) have other meanings.
-const SENTINEL_PATTERN: &str = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$";
+pub(crate) const SENTINEL_PATTERN: &str = r"^/run/[A-Za-z0-9._-]*reboot[A-Za-z0-9._-]*$";
 
 /// Longest time that a reboot request stays, in seconds: the longest that a step may take.
 pub const MARK_STANDS: u32 = 86_400;
 
 /// Longest such path.
-const MAX_SENTINEL: usize = 69;
-
-/// Parameters of the step `MarkForReboot`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct MarkForReboot {
-    /// Path on the node of the file that requests the reboot (kured: `--reboot-sentinel`): directly in /run, and its name contains
-    /// `reboot`. Default /run/reboot-required, which kured calls /var/run/reboot-required.
-    #[serde(default = "default_sentinel")]
-    #[schemars(length(max = MAX_SENTINEL), regex(pattern = SENTINEL_PATTERN))]
-    pub path: String,
-}
-
-fn default_sentinel() -> String {
-    SENTINEL.to_owned()
-}
-
-impl Default for MarkForReboot {
-    fn default() -> Self {
-        Self { path: default_sentinel() }
-    }
-}
+pub(crate) const MAX_SENTINEL: usize = 69;
 
 /// What an agent is told of a mark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -95,19 +52,10 @@ pub fn is_boot_id(id: &str) -> bool {
     (1..=MAX_BOOT_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// Whether a reboot by another tool, which drains the node first, can resolve such a fault, or why not.
-pub const fn marking_helps(kind: FaultType) -> Result<(), &'static str> {
-    match kind {
-        FaultType::KubeletDown => {
-            Err("who reboots a marked node drains it first, and no pod of it ends while its kubelet is down")
-        }
-        other => other.spec().remedy.new_boot,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::FaultType;
 
     #[test]
     fn only_a_file_of_run_that_says_what_it_is_for_is_taken() {
@@ -137,13 +85,6 @@ mod tests {
             &format!("/run/reboot{}", "x".repeat(60)),
         ] {
             assert_eq!(sentinel_name(path), None, "{path:?}");
-        }
-    }
-
-    #[test]
-    fn nobody_is_marked_for_what_merits_no_reboot() {
-        for kind in FaultType::ALL {
-            assert!(marking_helps(kind).is_err() || kind.spec().remedy.new_boot.is_ok(), "{kind}");
         }
     }
 

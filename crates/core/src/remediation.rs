@@ -291,7 +291,7 @@ impl Remediation {
     /// What the taint does that it has put on its node last, if it has.
     pub fn taint(&self) -> Option<TaintEffect> {
         let done = |step: &&StepRecord| step.action == ActionType::Taint && step.state == StepState::Succeeded;
-        Some(self.steps.iter().rev().find(done)?.taint.unwrap_or_default())
+        Some(self.steps.iter().rev().find(done)?.action.params().taint.unwrap_or_default().effect)
     }
 
     /// Whether a mark with its name on the Node with that uid may be its own: it has one, or is about to put it there.
@@ -355,6 +355,12 @@ impl Remediation {
     /// One of its faults.
     pub fn fault(&self, id: &str) -> Option<&RemediationFault> {
         self.faults.iter().find(|fault| fault.id == id)
+    }
+
+    /// The attempts at the present step of one of its faults, in order.
+    pub fn attempts_for(&self, fault: &RemediationFault) -> impl DoubleEndedIterator<Item = &StepRecord> {
+        let (id, step_index) = (fault.id.clone(), fault.step_index);
+        self.steps.iter().filter(move |record| record.fault_id == id && record.step_index == step_index)
     }
 
     /// The attempt of this operation.

@@ -176,7 +176,7 @@ impl Account {
                     let why = if step.executor == Executor::Probe { &step.executor_reason } else { "" };
                     let why = why.split_once(": ").map_or_else(String::new, |(_, why)| format!(": {why}"));
                     let sentence = format!("{}, by {:?}{about}{why}", step.phrase(), step.executor);
-                    fresh.push((&remediation.node, &remediation.policy, taken(step.action), sentence));
+                    fresh.push((&remediation.node, &remediation.policy, taken(step.action.kind()), sentence));
                 }
                 if before != Some(&step.state) {
                     steps.push((step.operation_id.clone(), step.state));

@@ -10,12 +10,11 @@ use jiff::Timestamp;
 use super::timeline::{
     ClearedBy, ConditionEvent, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline, own_labels,
 };
-use nrh_core::command::Signal;
+use nrh_core::action::{Action, Signal};
 use nrh_core::external_condition::ObservedCondition;
 use nrh_core::fault::{Fault, FaultState, FaultType, Severity, Subject};
 use nrh_core::matching::{NO_OWNER, PodSeen};
 use nrh_core::moment::since;
-use nrh_core::policy::ActionType;
 use nrh_core::remediation::{Remediation, RemediationFault, Resolution, StepState};
 use nrh_core::snapshot::{NodeView, Snapshot, TriState, missed_after};
 use nrh_core::text::bounded;
@@ -115,18 +114,18 @@ fn cleared_by(remediation: &Remediation, fault: &RemediationFault) -> Option<Vec
     let mut tried = remediation.steps.iter().filter(|step| step.fault_id == fault.id);
     let healed = tried.find(|step| step.state == StepState::Succeeded && step.action.heals());
     match (fault.state, healed) {
-        (Resolution::Resolved, Some(step)) => match (step.action, step.signal) {
+        (Resolution::Resolved, Some(step)) => Some(match &step.action {
             // A kill would have resolved the fault just as well.
-            (ActionType::ReleaseHungProcess, Some(Signal::Cont)) => Some(vec![ClearedBy::Cont, ClearedBy::Kill]),
-            (ActionType::ReleaseHungProcess, _) => Some(vec![ClearedBy::Kill]),
-            (ActionType::CleanupOrphans, _) => Some(vec![ClearedBy::CleanupOrphans]),
-            (ActionType::DeletePod, _) => Some(vec![ClearedBy::DeletePod]),
-            (ActionType::RestartKubelet, _) => Some(vec![ClearedBy::RestartKubelet]),
-            (ActionType::RestartRuntime, _) => Some(vec![ClearedBy::RestartRuntime]),
-            (ActionType::Reboot | ActionType::MarkForReboot, _) => Some(vec![ClearedBy::Reboot]),
-            (ActionType::HandOff, _) => Some(vec![ClearedBy::HandOff]),
-            (ActionType::Cordon | ActionType::Taint | ActionType::Drain | ActionType::Notify, _) => Some(Vec::new()),
-        },
+            Action::ReleaseHungProcess(with) if with.signal == Signal::Cont => vec![ClearedBy::Cont, ClearedBy::Kill],
+            Action::ReleaseHungProcess(_) => vec![ClearedBy::Kill],
+            Action::CleanupOrphans(_) => vec![ClearedBy::CleanupOrphans],
+            Action::DeletePod(_) => vec![ClearedBy::DeletePod],
+            Action::RestartKubelet(_) => vec![ClearedBy::RestartKubelet],
+            Action::RestartRuntime(_) => vec![ClearedBy::RestartRuntime],
+            Action::Reboot(_) | Action::MarkForReboot(_) => vec![ClearedBy::Reboot],
+            Action::HandOff(_) => vec![ClearedBy::HandOff],
+            Action::Cordon(_) | Action::Taint(_) | Action::Drain(_) | Action::Notify(_) => Vec::new(),
+        }),
         (Resolution::Resolved, None) | (Resolution::Exhausted, _) => Some(Vec::new()),
         (Resolution::Open, _) => None,
     }

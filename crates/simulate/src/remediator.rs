@@ -6,8 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use nrh_core::action::HandOff;
 use nrh_core::command::OutcomeReason;
-use nrh_core::hand_off::{HandOff, HandOffView, HandedOff};
+use nrh_core::hand_off::{HandOffView, HandedOff};
 use nrh_core::moment::since;
 use nrh_core::remediation::ActionResult;
 use nrh_core::snapshot::TriState;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use nrh_core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};
+use nrh_core::action::Drain;
+use nrh_core::drain::{Answer, CannotEnd, NodePod, Owner, PodState, Round, cannot_end, hung};
 use nrh_core::fault::{Fault, PodRef};
 use nrh_core::moment::since;
 use nrh_core::remediation::ActionResult;

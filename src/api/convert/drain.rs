@@ -1,34 +1,23 @@
 //! The step Drain, read and checked.
 
-use super::super::policy::PolicyStep;
 use super::is_namespace;
-use crate::core::drain::Drain;
-use crate::core::policy::{ActionType, Mode};
+use crate::api::policy::{self, PolicyStep};
+use crate::core::action::{ActionType, Drain};
+use crate::core::policy::Mode;
 
-/// How a step drains the node, if it does: with its own parameters, or as if there were none.
-pub fn drain(step: &PolicyStep) -> Option<Drain> {
-    if step.action != ActionType::Drain {
-        return None;
-    }
-    let with = step.drain.clone().unwrap_or_default();
-    Some(Drain {
+pub(super) fn read(with: &policy::Drain) -> Drain {
+    Drain {
         grace_period_seconds: with.grace_period.and_then(|period| u32::try_from(period.get().as_secs()).ok()),
         delete_empty_dir_data: with.delete_empty_dir_data.unwrap_or(false),
         force: with.force.unwrap_or(false),
         ignore_runtime_hang: with.ignore_runtime_hang.unwrap_or(false),
-        excluded_namespaces: with.excluded_namespaces,
-    })
+        excluded_namespaces: with.excluded_namespaces.clone(),
+    }
 }
 
 /// What is wrong with the parameters of one step.
 pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     let Some(with) = &step.drain else { return };
-    if step.action != ActionType::Drain {
-        errors.push(format!(
-            "{at}.drain: goes with action Drain, found {}: take `drain` out, or make the action Drain",
-            step.action.as_str()
-        ));
-    }
     for name in with.excluded_namespaces.iter().filter(|name| !is_namespace(name)) {
         errors.push(format!(
             "{at}.drain.excludedNamespaces: expected the name of a namespace, with `*` at its end at most, found {name:?}: name \

@@ -2,7 +2,7 @@
 
 use super::super::policy::PolicyStep;
 use crate::core::policy::{ActionType, Mode};
-use crate::core::reboot::{MarkForReboot, Reboot, sentinel_name};
+use crate::core::reboot::sentinel_name;
 use std::time::Duration;
 
 /// Shortest time that a machine is given to boot anew.
@@ -10,22 +10,9 @@ const LEAST: Duration = Duration::from_mins(5);
 /// Shortest time that another tool is given to have it boot.
 const LEAST_MARK: Duration = Duration::from_mins(15);
 
-/// With how much care a step reboots the node, if it does: with its own parameters, or as if there were none.
-pub fn reboot(step: &PolicyStep) -> Option<Reboot> {
-    (step.action == ActionType::Reboot).then(|| step.reboot.clone().unwrap_or_default())
-}
-
-/// By which file a step asks another tool for a reboot, if it does: with its own parameters, or as if there were none.
-pub fn mark_for_reboot(step: &PolicyStep) -> Option<MarkForReboot> {
-    (step.action == ActionType::MarkForReboot).then(|| step.mark_for_reboot.clone().unwrap_or_default())
-}
-
 /// What is wrong with a mark by itself. No cordon and no drain of ours is asked for: who reboots a marked node sees to both.
 fn check_mark(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     if step.action != ActionType::MarkForReboot {
-        if step.mark_for_reboot.is_some() {
-            errors.push(format!("{at}.markForReboot: goes with action MarkForReboot, found {}", step.action.as_str()));
-        }
         return;
     }
     if let Some(with) = step.mark_for_reboot.as_ref().filter(|with| sentinel_name(&with.path).is_none()) {
@@ -55,9 +42,6 @@ fn check_mark(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
 pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     check_mark(step, at, errors);
     if step.action != ActionType::Reboot {
-        if step.reboot.is_some() {
-            errors.push(format!("{at}.reboot: goes with action Reboot, found {}", step.action.as_str()));
-        }
         return;
     }
     if step.approval.is_none() {

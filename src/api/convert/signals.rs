@@ -8,7 +8,7 @@ pub(super) fn check(rule: &PolicyRule, at: &str, errors: &mut Vec<String>) {
     if rule.matches.node_conditions.is_empty() || !rule.matches.faults.is_empty() {
         return;
     }
-    let looks_on_node = |step: &&PolicyStep| !step.action.is_for_node_conditions();
+    let looks_on_node = |step: &&PolicyStep| !step.action.traits().for_node_conditions;
     let names: Vec<&str> = rule.steps.iter().filter(looks_on_node).map(|step| step.action.as_str()).collect();
     if !names.is_empty() {
         errors.push(format!(

@@ -1,26 +1,14 @@
-//! The step Taint, read and checked.
+//! The step Taint beside the other steps of its rule.
 
-use super::super::policy::PolicyStep;
-use crate::core::policy::ActionType;
+use super::step;
+use crate::api::policy::PolicyStep;
+use crate::core::action::{Action, ActionType};
 use crate::core::taint::TaintEffect;
-
-/// What the taint of a step does, if it is one: as it says, or by default.
-pub fn taint(step: &PolicyStep) -> Option<TaintEffect> {
-    let effect = step.taint.as_ref().and_then(|with| with.effect);
-    (step.action == ActionType::Taint).then(|| effect.unwrap_or_default())
-}
-
-/// What is wrong with one step by itself.
-pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
-    if step.taint.is_some() && step.action != ActionType::Taint {
-        errors.push(format!("{at}.taint: goes with action Taint, found {}", step.action.as_str()));
-    }
-}
 
 /// Whether each taint of a ladder goes with its other steps.
 pub(super) fn check_beside(steps: &[PolicyStep], at: &str, errors: &mut Vec<String>) {
     let effects: Vec<(usize, TaintEffect)> =
-        steps.iter().enumerate().filter_map(|(i, step)| Some((i, taint(step)?))).collect();
+        steps.iter().enumerate().filter_map(|(i, step)| Some((i, effect(step)?))).collect();
     let deletes = steps.iter().position(|step| step.action == ActionType::DeletePod);
     if let (Some(delete), Some((i, _))) = (deletes, effects.iter().find(|(_, effect)| effect.repels_daemon_sets())) {
         errors.push(format!(
@@ -35,5 +23,12 @@ pub(super) fn check_beside(steps: &[PolicyStep], at: &str, errors: &mut Vec<Stri
              take one of the two steps out",
             other.as_str()
         ));
+    }
+}
+
+fn effect(step: &PolicyStep) -> Option<TaintEffect> {
+    match step::action(step)? {
+        Action::Taint(with) => Some(with.effect),
+        _ => None,
     }
 }

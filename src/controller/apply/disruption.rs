@@ -17,7 +17,8 @@ use super::preflight::PreflightRequest;
 use super::{Applier, ApplyError};
 use crate::controller::cache::pods;
 use crate::controller::calls::{DEADLINE, bounded, bounded_opt};
-use crate::core::command::{ActionCommand, CommandAction, OutcomeReason, Signal};
+use crate::core::action::Signal;
+use crate::core::command::{ActionCommand, CommandAction, OutcomeReason};
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role};
 use crate::core::remediation::{ActionResult, Remediation, StepState};
 use crate::core::text::bounded as cut;
@@ -178,7 +179,7 @@ impl Applier {
             step.operation_id != operation
                 && is_of_shim
                 && kind == Some(FaultType::HungContainer)
-                && step.signal == Some(Signal::Kill)
+                && step.action.params().release_hung_process.is_some_and(|with| with.signal == Signal::Kill)
                 && pod.is_some_and(|pod| pod.namespace == namespace)
                 && (step.state == StepState::Started || step.executed_at.is_some_and(is_recent))
         })?;

@@ -17,9 +17,10 @@ use crate::api::{
 use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
 use crate::controller::hand_offs::rights::version;
 use crate::controller::hand_offs::{Kind, machine, not_served, operation_of};
+use crate::core::action::HandOff;
 use crate::core::command::OutcomeReason;
 use crate::core::fault::MAX_LINE;
-use crate::core::hand_off::{HandOff, HandedOff, TemplateRef};
+use crate::core::hand_off::{HandedOff, TemplateRef};
 use crate::core::remediation::{self, ActionResult, Remediation};
 use crate::core::text::{bounded as cut, short_name};
 use kube::Resource;

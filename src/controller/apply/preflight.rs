@@ -128,7 +128,7 @@ impl Applier {
         let step = remediation.attempt(operation)?;
         let fault = remediation.fault(&step.fault_id)?;
         let pod = fault.subject.pod.as_ref().or(step.target.pod.as_ref())?;
-        (asks_of_pods(&state.snapshot.policies) || own::asks_pod(fault, step.action)).then(|| pod.clone())
+        (asks_of_pods(&state.snapshot.policies) || own::asks_pod(fault, step.action.kind())).then(|| pod.clone())
     }
 
     /// The current Node, if it exists. A Node that cannot be read is a refusal, and the next decision is based on that.
@@ -278,15 +278,8 @@ fn judge(
     let fault = remediation.fault(&step.fault_id);
     let rule = fault.and_then(|fault| policy.spec.rules.iter().find(|rule| rule.name == fault.rule));
     let now = rule.and_then(|rule| rule.steps.get(usize::try_from(step.step_index).ok()?));
-    let signal = |now: &PolicyStep| now.release_hung_process.as_ref().map(|with| with.signal);
-    let restart = |now: &PolicyStep| now.action.restarts().map(|_| now.restart.clone().unwrap_or_default());
-    let now = now
-        .filter(|now| (now.action, signal(now), restart(now)) == (step.action, step.signal, step.restart.clone()))
-        .filter(|now| now.hand_off == step.hand_off)
-        .filter(|now| convert::drain(now) == step.drain)
-        .filter(|now| convert::taint(now) == step.taint)
-        .filter(|now| convert::reboot(now) == step.reboot)
-        .filter(|now| convert::mark_for_reboot(now) == step.mark_for_reboot);
+    let is_its = |now: &&PolicyStep| convert::action(now).is_some_and(|action| action.is_recorded_as(&step.action));
+    let now = now.filter(is_its);
     let now =
         now.ok_or_else(|| format!("RemediationPolicy {policy_name} does not name {} there any more", step.phrase()))?;
     if now.mode != Mode::Enforce {
@@ -341,7 +334,7 @@ fn still_selected(policy: &Policy, view: &NodeView, node: &str) -> Result<(), St
 /// Whether the policy allows such a step to begin at this time of day. A step that has begun continues, for example a drain in
 /// its rounds.
 fn still_in_window(policy: &Policy, step: &StepRecord, at: Timestamp) -> Result<(), String> {
-    let shut = window::shut(&policy.windows, step.action, at).filter(|_| step.state != StepState::Started);
+    let shut = window::shut(&policy.windows, step.action.kind(), at).filter(|_| step.state != StepState::Started);
     shut.map_or(Ok(()), |shut| Err(format!("RemediationPolicy {}: {}", policy.name, shut.message)))
 }
 
@@ -357,10 +350,10 @@ fn still_replaced(step: &StepRecord, view: &NodeView) -> Result<(), String> {
 
 /// Whether the daemon can be restarted safely, by the probe's newest report.
 fn still_safe(step: &StepRecord, report: &NodeRuntimeHealth) -> Result<(), String> {
-    let Some(daemon) = step.action.restarts() else { return Ok(()) };
+    let Some(daemon) = step.action.traits().restarts else { return Ok(()) };
     let view = report::view(report).restart;
     let safe = view.of(daemon);
-    if safe == TriState::True || step.restart.as_ref().is_some_and(|with| with.skip_safety_check) {
+    if safe == TriState::True || step.action.params().restart.is_some_and(|with| with.skip_safety_check) {
         return Ok(());
     }
     Err(format!("{}: RestartSafe is {} for it by now: {}", step.phrase(), safe.as_str(), view.message))

@@ -18,10 +18,10 @@ pub(super) fn still_to_do(
     node: &NodeView,
     report: &NodeRuntimeHealth,
 ) -> Result<(), String> {
-    if !step.action.boots() {
+    if !step.action.ends_boot() {
         return Ok(());
     }
-    let (name, action) = (&remediation.node, step.action.as_str());
+    let (name, action) = (&remediation.node, step.action.kind().as_str());
     let meant = step
         .boot_id
         .as_deref()
@@ -57,6 +57,7 @@ pub(super) fn still_to_do(
 mod tests {
     use super::*;
     use crate::api::{NodeRemediation, convert};
+    use crate::core::action::{Action, MarkForReboot, Notify};
     use serde_json::json;
 
     fn verdict(change: impl FnOnce(&mut NodeView, &mut NodeRuntimeHealth, &mut Remediation)) -> Result<(), String> {
@@ -102,14 +103,17 @@ mod tests {
             let found = verdict(change).unwrap_err();
             assert!(found.contains(said), "{said}: {found}");
         }
-        assert_eq!(verdict(|n, _, e| (n.boot_id, e.steps[0].action) = (None, ActionType::Notify)), Ok(()));
+        assert_eq!(
+            verdict(|n, _, e| (n.boot_id, e.steps[0].action) = (None, Action::Notify(Notify::default()))),
+            Ok(())
+        );
     }
 
     #[test]
     fn a_node_that_another_tool_is_asked_for_needs_no_cordon_of_ours_and_is_known_to_be_there() {
         let marked = |change: fn(&mut NodeView)| {
             verdict(|n, _, e| {
-                e.steps[0].action = ActionType::MarkForReboot;
+                e.steps[0].action = Action::MarkForReboot(MarkForReboot::default());
                 (n.ready, n.unschedulable, n.cordoned_by) = (TriState::False, false, None);
                 change(n);
             })

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 
 use super::claims::Moment;
 use super::verdict::Refusal;
-use crate::core::command::{ActionCommand, CommandAction, OutcomeReason, Restart, Signal, is_service};
+use crate::core::action::{MarkForReboot, Restart, Signal, is_service};
+use crate::core::command::{ActionCommand, CommandAction, OutcomeReason};
 use crate::core::fault::{FaultType, ProcessRef, Role};
 use crate::core::policy::Daemon;
 use crate::core::reboot::{self, MarkOrder};
@@ -125,7 +126,7 @@ fn boot(order: &ActionCommand, helps: Result<(), &str>) -> Result<(String, Optio
 
 /// Returns the task of placing a reboot marker for another tool: the path must be valid and the time bounded.
 fn mark(order: &ActionCommand) -> Result<Task, Refusal> {
-    let (boot_id, process) = boot(order, reboot::marking_helps(order.fault_type))?;
+    let (boot_id, process) = boot(order, MarkForReboot::addresses(order.fault_type))?;
     let Some(mark) = order.reboot_marker.clone() else {
         return Err(malformed("MarkForReboot must name the file (rebootMarker)"));
     };

@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::verdict::Refusal;
-use crate::core::command::{OutcomeReason, Signal};
+use crate::core::action::Signal;
+use crate::core::command::OutcomeReason;
 use crate::core::fault::{ProcessRef, Target};
 use crate::core::faults::runtime_client_hung::ENDING;
 use crate::node::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};

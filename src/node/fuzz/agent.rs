@@ -1,11 +1,12 @@
 //! Orders, what the node remembers of them, the probe's own files, and what the probe reads of its object.
 
+use crate::core::action::is_service;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::api::duration::HumanDuration;
-use crate::core::command::{ActionCommand, CommandAction, is_service};
+use crate::core::command::{ActionCommand, CommandAction};
 use crate::core::fault::MAX_FAULTS;
 use crate::core::faults;
 use crate::core::finding::Findings;

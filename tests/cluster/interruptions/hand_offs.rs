@@ -322,7 +322,7 @@ async fn answers(play: &Play<'_>) -> Result<()> {
     }
     for node in ["failed", "late"] {
         let status = play.remediation(node).await?.and_then(|one| one.status).unwrap_or_default();
-        let last = status.attempts.last().map(|step| step.action.as_str());
+        let last = status.attempts.last().map(|step| step.action.kind().as_str());
         ensure!(
             status.phase == Phase::Failed && last == Some("Notify"),
             "{node}: expected the ladder to go on: {status:#?}"
@@ -387,7 +387,7 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     })
     .await?;
     let actions: BTreeSet<&str> =
-        denied.status.iter().flat_map(|status| &status.attempts).map(|step| step.action.as_str()).collect();
+        denied.status.iter().flat_map(|status| &status.attempts).map(|step| step.action.kind().as_str()).collect();
     ensure!(actions == BTreeSet::from(["HandOff"]), "the refusal was answered by another step: {denied:#?}");
     play.stage.fleet.well("denied");
     for node in ["at-work", "denied"] {

@@ -13,8 +13,8 @@ use crate::flap::FlapView;
 use crate::kubelet;
 use crate::matching::MatchContext;
 use crate::moment::since;
-use crate::policy::{Mode, Policy, RuleMatch};
-use crate::remediation::Remediation;
+use crate::policy::{Mode, Policy, Rule, RuleMatch};
+use crate::remediation::{Remediation, RemediationFault, Resolution};
 use crate::snapshot::{
     CommandView, Heartbeat, LONGEST_INTERVAL, NodeView, ReportView, SuspectPod, TriState, UnreadableRemediation,
     missed_after,
@@ -43,6 +43,23 @@ pub(crate) struct ObservedFault<'a> {
     pub looked: Duration,
     /// For how long it has been there.
     pub lasted: Duration,
+}
+
+impl ObservedFault<'_> {
+    /// The state of the fault when it enters a remediation under this rule.
+    pub fn opened(&self, now: Timestamp, rule: &Rule) -> RemediationFault {
+        let fault = &self.fault;
+        RemediationFault {
+            since: now.checked_sub(self.lasted).ok(),
+            id: fault.id.clone(),
+            kind: fault.kind,
+            subject: fault.subject.clone(),
+            rule: rule.name.clone(),
+            step_index: 0,
+            state: Resolution::Open,
+            clear_since: None,
+        }
+    }
 }
 
 /// Everything known of one node.

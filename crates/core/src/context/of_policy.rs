@@ -1,8 +1,10 @@
 //! What the policy of a remediation says about it now.
 
-use super::{ClusterContext, NodeContext};
-use crate::command::{Restart, Signal};
-use crate::policy::{Action, Applicability, Mode, Policy, Step};
+use super::{Block, ClusterContext, NodeContext};
+use crate::blocked::BlockReason;
+use crate::fault::Fault;
+use crate::matching::MissingFact;
+use crate::policy::{Applicability, Mode, Policy, Rule, Step};
 use crate::remediation::{Remediation, Resolution, StepRecord};
 
 /// The policy of the remediation, if it still exists.
@@ -16,15 +18,7 @@ pub(crate) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record:
     let step = rule.steps.get(usize::try_from(record.step_index).ok()?)?;
     // A policy that has changed meanwhile must not turn one action into another. A step that is a dry run now does not count as
     // the step.
-    let is_same = step.action.kind() == record.action
-        && signal(&step.action) == record.signal
-        && restart_with(&step.action) == record.restart
-        && step.action.hand_off() == record.hand_off.as_ref()
-        && step.action.taint() == record.taint
-        && step.action.drain() == record.drain.as_ref()
-        && step.action.reboot() == record.reboot.as_ref()
-        && step.action.mark_for_reboot() == record.mark_for_reboot.as_ref();
-    (is_same && step.mode == Mode::Enforce).then_some(step)
+    (step.action.is_recorded_as(&record.action) && step.mode == Mode::Enforce).then_some(step)
 }
 
 /// Why the remediation takes no further step, by its policy alone.
@@ -79,18 +73,21 @@ pub(crate) fn stopped_reason(policy: &Policy) -> Option<String> {
     (policy.mode != Mode::Enforce).then(|| format!("policy {} is a dry run now", policy.name))
 }
 
-/// Returns how an action restarts its daemon.
-pub(crate) fn restart_with(action: &Action) -> Option<Restart> {
-    match action {
-        Action::Restart { with, .. } => Some(with.clone()),
-        _ => None,
-    }
-}
-
-/// Returns the signal that an action sends.
-pub(crate) const fn signal(action: &Action) -> Option<Signal> {
-    match action {
-        Action::ReleaseHungProcess { signal, .. } => Some(*signal),
-        _ => None,
-    }
+/// The block for a fault of which it is unknown whether a rule matches. Until that is known, no later rule and no other policy
+/// gets the fault.
+pub(crate) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &MissingFact) -> Block {
+    let (reason, todo) = if lack.passes {
+        (
+            BlockReason::PodUnknown,
+            "it is read every few seconds; if this stays, the controller's log says why".to_owned(),
+        )
+    } else {
+        let todo = format!("resolve it manually, or put a rule without {} before this one", lack.field);
+        (BlockReason::RuleAmbiguous, todo)
+    };
+    let message = format!(
+        "{} ({}): it is not known whether rule {} of policy {} applies, by match.{}: {}; no other rule takes it meanwhile: {todo}",
+        fault.kind, fault.subject, rule.name, policy.name, lack.field, lack.what
+    );
+    Block::new(reason, &message)
 }

@@ -1,22 +1,20 @@
 //! One update of an open remediation: the controller advances its step, records resolved faults, adds new faults, and reserves
 //! the next step.
 
-use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, Probe, Wake, of_policy};
+use super::{Ctx, approval, attempt, cause, checks, cleanup, ending, refused, select, stabilization, steps};
+use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, Probe, Wake, evidence, of_policy};
 use crate::plan::BlockReason;
+use crate::procedure::{self, boot, executors, hand_off};
 use jiff::Timestamp;
 
 use super::scope::{self, Scope};
 use super::select::{EvidenceRequirement, Recurrence};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{
-    Ctx, approval, attempt, cause, drain, ending, executors, hand_off, pending_reboot, readiness, reboot, refused,
-    select, stabilization, steps, taint,
-};
 use crate::budget::Slots;
 use crate::fault::{FaultState, FaultType};
 use crate::moment::since;
-use crate::policy::{Action, ActionType, Mode, Policy, Rule, RuleMatch, Step};
+use crate::policy::{Mode, Policy, Rule, RuleMatch, Step};
 use crate::remediation::{
     Executor, MAX_REMEDIATION_FAULTS, MAX_STEPS, Remediation, RemediationFault, Resolution, StepState,
 };
@@ -31,8 +29,8 @@ pub(super) fn take(
     wake: &mut Wake,
 ) -> RemediationUpdate {
     let mut turn = RemediationUpdate::new(remediation.clone());
-    hand_off::note_uncordon(ctx, facts, &mut turn.remediation);
-    let is_known = ending::record_removed_markers(ctx, facts, &mut turn.remediation);
+    hand_off::note_uncordon(ctx.cluster, facts, &mut turn.remediation);
+    let is_known = cleanup::record_removed_markers(ctx, facts, &mut turn.remediation);
     if !remediation.phase.is_final() {
         match (ending::must_end(ctx, facts, &turn.remediation), slot, of_policy::policy_of(ctx.cluster, remediation)) {
             (Some(why), ..) => ending::cancel(ctx, &mut turn.remediation, &why),
@@ -48,11 +46,11 @@ pub(super) fn take(
         // From here on the controller runs the pending cleanup. The record has to say so before the cleanup begins.
         turn.remediation.set_phase();
     }
-    if let Some(cleanup) = ending::put_back(ctx, facts, &mut turn.remediation, wake) {
+    if let Some(cleanup) = cleanup::put_back(ctx, facts, &mut turn.remediation, wake) {
         turn.effect = Some(cleanup);
         wake.at(ctx.settings.retry);
     }
-    pending_reboot::note(ctx, facts, &mut turn, wake);
+    cleanup::note_pending_reboot(ctx, facts, &mut turn, wake);
     turn
 }
 
@@ -82,9 +80,9 @@ fn go_on(
         }
         join(ctx, facts, policy, turn, slots, wake);
         // The remediator of a finished step releases the node before the controller does anything else to it.
-        if let Some(back) = hand_off::take_back(ctx, &mut turn.remediation) {
+        if let Some(back) = hand_off::take_back(ctx.cluster, &mut turn.remediation) {
             turn.effect = Some(back);
-            hand_off::hold_back(ctx, turn, wake);
+            hold_back(ctx, turn, wake);
             wake.at(ctx.settings.retry);
         }
         if turn.effect.is_none() {
@@ -100,6 +98,19 @@ fn go_on(
         yield_to_more_urgent(ctx, facts, policy, turn, blocked, slot, wake);
     }
     turn.remediation.set_phase();
+}
+
+/// Blocks all open faults while the object of a remediator is to be deleted.
+fn hold_back(ctx: Ctx<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) {
+    match hand_off::deletion_block(ctx.cluster, &turn.remediation) {
+        Err(rest) => wake.at(rest),
+        Ok(None) => {}
+        Ok(Some(block)) => {
+            for id in open_but(&turn.remediation, None) {
+                turn.block(&id, block.clone(), wake);
+            }
+        }
+    }
 }
 
 /// Records faults that are gone by a clean check, whether a step resolved them or they resolved by themselves.
@@ -140,7 +151,7 @@ fn join(
         match turn.remediation.fault(id).map(|fault| fault.state) {
             Some(Resolution::Open) => continue,
             Some(Resolution::Exhausted) => {
-                let is_fresh = select::evidence(facts, seen, ctx).is_ok();
+                let is_fresh = evidence::require_fresh(facts, seen, ctx.cluster).is_ok();
                 let how =
                     if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
                 let message =
@@ -163,7 +174,7 @@ fn join(
         if let Some((other, RuleMatch::Perhaps(rule, lack))) =
             other.map(|other| (other, facts.rule_of(other, &seen.fault)))
         {
-            turn.block(id, readiness::doubtful(other, rule, &seen.fault, &lack), wake);
+            turn.block(id, of_policy::doubtful(other, rule, &seen.fault, &lack), wake);
             continue;
         }
         if let Some(other) = other {
@@ -174,10 +185,10 @@ fn join(
             turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
             continue;
         }
-        match readiness::judge(ctx, facts, policy, seen).and_then(|rule| not_blocked(facts, scope, rule)) {
+        match cause::judge(ctx, facts, policy, seen).and_then(|rule| not_blocked(facts, scope, rule)) {
             Err(block) => turn.block(id, block, wake),
             // A booting node shows many faults that resolve by themselves.
-            Ok(_) if reboot::is_under_way(&turn.remediation) => under_way(turn, id, wake),
+            Ok(_) if boot::is_under_way(&turn.remediation) => under_way(turn, id, wake),
             Ok(rule) => {
                 let kind = seen.fault.kind;
                 if let Some(scope) =
@@ -188,10 +199,10 @@ fn join(
                     continue;
                 }
                 if let Some(fault) = turn.remediation.fault_mut(id) {
-                    (fault.state, fault.since) = (Resolution::Open, readiness::standing(ctx, seen, rule).since);
+                    (fault.state, fault.since) = (Resolution::Open, seen.opened(ctx.snapshot.now, rule).since);
                     fault.clear_since = None;
                 } else if turn.remediation.faults.len() < MAX_REMEDIATION_FAULTS {
-                    turn.remediation.faults.push(readiness::standing(ctx, seen, rule));
+                    turn.remediation.faults.push(seen.opened(ctx.snapshot.now, rule));
                 } else {
                     let message = format!(
                         "remediation {} has as many faults as it may have; the next one takes it",
@@ -244,7 +255,7 @@ fn set_aside(turn: &mut RemediationUpdate, why: &str, now: Timestamp) {
     let is_waiting = match step.state {
         StepState::AwaitingApproval => true,
         StepState::Scheduled => step.started_at.is_none(),
-        StepState::Started => step.action == ActionType::Drain,
+        StepState::Started => step.action.traits().evicts_pods,
         _ => false,
     };
     if is_waiting {
@@ -367,26 +378,25 @@ fn try_fault(
             shadow(ctx, facts, policy, turn, standing, seen, rule, step);
             continue;
         }
-        // A new remediation begins nothing for a hand-off that is impossible. An open one waits for it.
-        let is_new = turn.remediation.identity.is_none();
-        if let Some(block) = hand_off::unavailable(ctx, &step.action).filter(|_| is_new) {
+        // A new remediation begins nothing for a step that is impossible. An open one waits for it.
+        let is_new = turn.remediation.identity.is_none() && !step.action.contains();
+        let procedure = procedure::of(&step.action);
+        if let Some(block) = procedure.require_available(ctx.cluster, facts).err().filter(|_| is_new) {
             turn.remediation.say(block.message());
             standing.step_index += 1;
             replace(&mut turn.remediation, standing);
             continue;
         }
-        let out_of_place = drain::skip_reason(ctx, facts, &turn.remediation, step);
-        let out_of_place = out_of_place.or_else(|| taint::skip_reason(&turn.remediation, step));
-        if let Some(why) = out_of_place.or_else(|| reboot::skip_reason(&turn.remediation, step)) {
-            // The record says afterwards, too, that the node was not drained or not rebooted.
+        if let Some(why) = procedure.skip_reason(ctx.cluster, facts, &turn.remediation) {
+            // The record says afterwards, too, that this was not done.
             let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
             record.finish(StepState::Refused, &why, ctx.snapshot.now);
             turn.remediation.steps.push(record);
-            standing.step_index = drain::step_after_skip(step, rule, standing.step_index);
+            standing.step_index = rule.step_after_skip(step, standing.step_index);
             replace(&mut turn.remediation, standing);
             continue;
         }
-        select::cooled_down(ctx, facts, &turn.remediation, &standing, step)?;
+        checks::cooled_down(ctx, facts, &turn.remediation, &standing, step)?;
         slot.require()?;
         let block = match judged(ctx, facts, policy, &turn.remediation, &standing, seen, rule, step) {
             Ok((seen, executor))
@@ -397,7 +407,7 @@ fn try_fault(
                 return Ok(());
             }
             Ok((seen, executor)) => {
-                reserve(ctx, facts, turn, seen, &standing, step, executor, wake);
+                reserve(ctx, facts, policy, turn, seen, &standing, step, executor, wake);
                 return Ok(());
             }
             Err(block) => block,
@@ -409,11 +419,11 @@ fn try_fault(
         // All faults of the node share one wait. The time that one has waited in vain counts for the others as well.
         let activity = if waits { turn.remediation.last_touched() } else { turn.remediation.last_activity() };
         let (patience, idle) = (ctx.block_timeout(step), since(ctx.snapshot.now, activity));
-        let tells = matches!(step.action, Action::Notify { .. }) && block.awaits_look();
+        let tells = step.action.notifies() && block.awaits_look();
         if let Some(seen) = seen.filter(|_| tells && (idle >= patience || facts.probe == Probe::Silent)) {
             // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
             let executor = select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Any)?;
-            reserve(ctx, facts, turn, seen, &standing, step, executor, wake);
+            reserve(ctx, facts, policy, turn, seen, &standing, step, executor, wake);
             return Ok(());
         }
         let rest = patience.saturating_sub(idle);
@@ -439,9 +449,7 @@ fn judged<'s, 'a>(
 ) -> Result<(&'s ObservedFault<'a>, Executor), Block> {
     let seen = present(facts, standing, seen)?;
     let executor = select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
-    drain::require_cordon(facts, remediation, step)?;
-    drain::require_benefit(ctx, facts, policy, remediation, standing, seen, rule, step)?;
-    reboot::require_ready(facts, step)?;
+    select::require_prepared(ctx, facts, policy, remediation, standing, seen, rule, step)?;
     Ok((seen, executor))
 }
 
@@ -501,6 +509,7 @@ fn shadow(
 fn reserve(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
+    policy: &Policy,
     turn: &mut RemediationUpdate,
     seen: &ObservedFault<'_>,
     standing: &RemediationFault,
@@ -511,12 +520,10 @@ fn reserve(
     let mut record = attempt::record(ctx, &turn.remediation, standing, step, executor);
     executors::note(facts, &mut record);
     record.target = seen.fault.target.clone();
-    let policy = of_policy::policy_of(ctx.cluster, &turn.remediation);
-    let agreed = policy.and_then(|policy| turn.remediation.requested_by(standing, record.action, policy));
+    let agreed = turn.remediation.requested_by(standing, step.action.kind(), policy);
     record.approved_by = agreed.map(ToOwned::to_owned);
-    attempt::plan_cleanup(&mut turn.remediation, &record);
     turn.remediation.say(&format!("{} for {} ({}) by {executor:?}", record.phrase(), standing.kind, standing.subject));
-    turn.effect = attempt::act(ctx, facts, &turn.remediation, &record, &seen.fault, step);
+    turn.effect = attempt::act(ctx, facts, policy, &mut turn.remediation, &record, &seen.fault, step);
     turn.remediation.steps.push(record);
     wake.at(ctx.settings.retry);
 }
@@ -536,7 +543,7 @@ fn pass_over(
     let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "blocked for too long" };
     record.finish(StepState::Refused, &format!("{why}: {}", block.message()), ctx.snapshot.now);
     turn.remediation.steps.push(record);
-    standing.step_index = drain::step_after_skip(step, rule, standing.step_index);
+    standing.step_index = rule.step_after_skip(step, standing.step_index);
     if block.waits_for_window() || block.is_ambiguous() {
         standing.step_index = rule.next_notify_step(standing.step_index);
     }
@@ -561,7 +568,7 @@ fn yield_to_more_urgent(
     attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, ctx.snapshot.now);
     let mut later = *wake;
     next_step_but(ctx, facts, policy, &mut other, Some(&fault), slot, &mut later);
-    let goes_first = other.remediation.current_step().is_some_and(|step| step.action != ActionType::Notify);
+    let goes_first = other.remediation.current_step().is_some_and(|step| !step.action.notifies());
     if other.effect.is_none() || !goes_first {
         return;
     }

@@ -8,13 +8,14 @@
 //!         └ nobody approves in time ─► TimedOut: people are notified, no harsher step follows
 //! ```
 
+use super::{Ctx, attempt};
 use crate::context::{Block, NodeContext, ObservedFault, Wake};
 use crate::plan::BlockReason;
+use crate::procedure::executors;
 use jiff::Timestamp;
 
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, attempt, executors};
 use crate::moment::{clock, since};
 use crate::policy::{Policy, Step};
 use crate::remediation::{Executor, RemediationFault, StepRecord, StepState};
@@ -68,8 +69,8 @@ pub(super) fn wait(
         );
     }
     // While the template is not read yet, as right after a change of leaders, the step is blocked anyway.
-    let version = attempt::template_version(ctx, step);
-    if version.is_some() && version != record.template_version.as_deref() {
+    let version = attempt::record(ctx, &turn.remediation, &standing, step, record.executor).template_version;
+    if version.is_some() && version != record.template_version {
         let why = "the template has changed since its approval was asked for";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }
@@ -107,14 +108,13 @@ pub(super) fn wait(
         Ok((fault, executor)) => {
             let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
             turn.remediation.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
-            attempt::plan_cleanup(&mut turn.remediation, record);
             let Some(current) = turn.remediation.current_step_mut() else { return };
             (current.state, current.scheduled_at, current.approved_by) = (StepState::Scheduled, now, by);
             // The executor that could start pods at the time of the request may not be able to now.
             current.executor = executor;
             executors::note(facts, current);
             let record = current.clone();
-            turn.effect = attempt::act(ctx, facts, &turn.remediation, &record, fault, step);
+            turn.effect = attempt::act(ctx, facts, policy, &mut turn.remediation, &record, fault, step);
             wake.at(ctx.settings.retry);
         }
     }

@@ -2,11 +2,12 @@
 
 use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
-use super::{Ctx, drain, ending, hand_off, reboot, select};
+use super::{Ctx, ending, select};
 use crate::context::{Block, ClearCheck, NodeContext, of_policy};
 use crate::fault::{Fault, FaultState};
 use crate::plan::{BlockReason, Effect};
-use crate::policy::{Action, ActionType, Policy, Step};
+use crate::policy::{Policy, Step};
+use crate::procedure::{self, AttemptContext};
 use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState, operation_id};
 
 /// A new attempt, with the next free operation id.
@@ -17,18 +18,11 @@ pub(super) fn record(
     step: &Step,
     executor: Executor,
 ) -> StepRecord {
-    StepRecord {
+    let mut record = StepRecord {
         operation_id: operation_id(&remediation.name, remediation.started_at, remediation.steps.len() + 1),
         fault_id: standing.id.clone(),
-        action: step.action.kind(),
-        signal: of_policy::signal(&step.action),
-        restart: of_policy::restart_with(&step.action),
-        hand_off: step.action.hand_off().cloned(),
-        taint: step.action.taint(),
-        drain: step.action.drain().cloned(),
-        reboot: step.action.reboot().cloned(),
-        mark_for_reboot: step.action.mark_for_reboot().cloned(),
-        boot_id: reboot::boot(ctx, remediation, &step.action),
+        action: step.action.recorded(),
+        boot_id: None,
         step_index: standing.step_index,
         executor,
         executor_reason: String::new(),
@@ -38,7 +32,7 @@ pub(super) fn record(
         message: String::new(),
         scheduled_at: ctx.snapshot.now,
         approved_by: None,
-        template_version: template_version(ctx, step).map(ToOwned::to_owned),
+        template_version: None,
         started_at: None,
         executor_changed_at: None,
         continued_at: None,
@@ -46,24 +40,9 @@ pub(super) fn record(
         executed_at: None,
         clear_since: None,
         finished_at: None,
-    }
-}
-
-/// Uid and generation of the template of a hand-off, as last read.
-pub(super) fn template_version<'a>(ctx: Ctx<'a>, step: &Step) -> Option<&'a str> {
-    let template = &step.action.hand_off()?.remediation_template;
-    ctx.snapshot.template_versions.get(template).map(String::as_str)
-}
-
-/// Records the cleanup that the action needs. It is recorded before the action, so a crash in between leaves nothing behind.
-pub(super) fn plan_cleanup(remediation: &mut Remediation, record: &StepRecord) {
-    if record.action == ActionType::Cordon {
-        (remediation.cleanup.cordoned, remediation.cleanup.uncordoned_at) = (true, None);
-    }
-    if record.action == ActionType::Taint {
-        (remediation.cleanup.tainted, remediation.cleanup.untainted_at) = (true, None);
-    }
-    hand_off::plan_cleanup(remediation, record);
+    };
+    procedure::of(&step.action).note_attempt(ctx.cluster, remediation, &mut record);
+    record
 }
 
 /// The purpose of an attempt that is not known to have begun: its fault, and the step of the policy. `None` if the attempt ends
@@ -87,7 +66,7 @@ pub(super) fn purpose<'p>(
         end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
         return None;
     };
-    if !reboot::is_same_boot(facts, record) {
+    if !procedure::of(&record.action).is_due(facts, record) {
         end(turn, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
         return None;
     }
@@ -115,28 +94,39 @@ pub(super) fn again<'f>(
     let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
     let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
     // A decided notification is sent whether or not the probe still reports.
-    let look = if matches!(step.action, Action::Notify { .. }) {
-        EvidenceRequirement::Any
-    } else {
-        EvidenceRequirement::Fresh
-    };
+    let look = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };
     let executor = select::may_take(ctx, facts, policy, seen, rule, step, look)?;
-    drain::require_cordon(facts, remediation, step)?;
-    drain::require_benefit(ctx, facts, policy, remediation, standing, seen, rule, step)?;
-    reboot::require_ready(facts, step)?;
+    select::require_prepared(ctx, facts, policy, remediation, standing, seen, rule, step)?;
     Ok((&seen.fault, executor))
 }
 
-/// The action of a reserved step.
+/// The context of an attempt that has started, with its step as its action finds it in the policy.
+pub(super) fn context<'x>(
+    ctx: Ctx<'x>,
+    node: &'x NodeContext<'x>,
+    policy: &'x Policy,
+    remediation: &'x Remediation,
+    record: &'x StepRecord,
+) -> AttemptContext<'x> {
+    let step = procedure::of(&record.action).named_step(policy, remediation, record);
+    AttemptContext { cluster: ctx.cluster, node, policy, remediation, record, step }
+}
+
+/// What starts a reserved step. The cleanup that the action needs is recorded with it: the marker of an earlier remediation of this
+/// name may have been removed meanwhile, and this record may say so.
 pub(super) fn act(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
-    remediation: &Remediation,
+    policy: &Policy,
+    remediation: &mut Remediation,
     record: &StepRecord,
     fault: &Fault,
     step: &Step,
 ) -> Option<Effect> {
-    let operation = select::operation(ctx, facts, record, fault, step)?;
+    let procedure = procedure::of(&step.action);
+    procedure.plan_cleanup(remediation, record);
+    let cx = AttemptContext { cluster: ctx.cluster, node: facts, policy, remediation, record, step: Some(step) };
+    let operation = procedure.operation(&cx, fault)?;
     Some(Effect::Act {
         remediation: remediation.name.clone(),
         operation_id: record.operation_id.clone(),

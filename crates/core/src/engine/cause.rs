@@ -3,16 +3,15 @@
 //! A pod that is not created, or does not terminate, usually waits for something below it: a hung shim, `runc create` or network
 //! plugin. A cause that is found a moment later would start a second remediation beside one that has failed.
 
-use crate::context::{Block, NodeContext, ObservedFault};
+use super::{Ctx, readiness};
+use crate::context::{Block, NodeContext, ObservedFault, cause as of_context, pods};
 use crate::plan::BlockReason;
 use std::time::Duration;
 
-use super::{Ctx, readiness, safeguards};
 use crate::fault::{Fault, FaultState, Subject};
-use crate::faults::{ShowsIn, stuck_daemon_set_pod};
-use crate::policy::{ActionType, Policy};
+use crate::faults::ShowsIn;
+use crate::policy::{Policy, Rule};
 use crate::remediation::{Remediation, RemediationFault, Resolution};
-use crate::stuck::{self, Pattern};
 
 /// Maximum wait for a probe that cannot check everything, and for a cause that is neither confirmed nor resolved.
 pub(super) const LONGEST: Duration = Duration::from_mins(10);
@@ -21,11 +20,11 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Whether the probe has checked for the cause since the pod became stuck, and has found none that goes first.
 pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
-    let Some(stuck_for) = waits_for(facts, fault) else { return Ok(()) };
+    let Some(stuck_for) = of_context::waits_for(facts, fault) else { return Ok(()) };
     if let Some(block) = elsewhere(ctx, facts, policy, fault) {
         return Err(block);
     }
-    match suspected(facts, fault).or_else(|| unlooked(facts, fault, stuck_for)) {
+    match suspected(facts, fault).or_else(|| of_context::unchecked(facts, fault, stuck_for)) {
         Some(block) if stuck_for < LONGEST => Err(block.until(LONGEST.saturating_sub(stuck_for).min(AGAIN))),
         _ => Ok(()),
     }
@@ -41,11 +40,6 @@ pub(super) fn looked_for_again(
     shown(facts, standing).map_or(Ok(()), |fault| looked_for(ctx, facts, policy, fault))
 }
 
-/// Whether the cause of a stuck pod was not checked. A person must know this before taking over.
-pub(super) fn not_looked_for(facts: &NodeContext<'_>, fault: &Fault) -> bool {
-    waits_for(facts, fault).is_some_and(|stuck_for| unlooked(facts, fault, stuck_for).is_some())
-}
-
 /// The reason why an open remediation gives way, else `None`: each of its faults has a cause that another policy remediates. The
 /// remediation cannot take in that cause, and without it the remediation could only fail. A remediation continues if it has begun
 /// a drain, or if it keeps its node cordoned for a fault that it could not resolve.
@@ -56,7 +50,7 @@ pub(super) fn gives_way(
     remediation: &Remediation,
 ) -> Option<String> {
     let is_exhausted = remediation.faults.iter().any(|fault| fault.state == Resolution::Exhausted);
-    let has_drained = remediation.steps.iter().any(|step| step.action == ActionType::Drain);
+    let has_drained = remediation.steps.iter().any(|step| step.action.traits().evicts_pods);
     let mut open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open).peekable();
     open.peek().filter(|_| !is_exhausted && !has_drained)?;
     let causes: Option<Vec<Block>> =
@@ -76,25 +70,13 @@ fn shown<'f>(facts: &'f NodeContext<'_>, standing: &RemediationFault) -> Option<
     facts.find(&standing.id).or_else(successor).map(|seen| seen.fault.as_ref())
 }
 
-/// How long the pod has been stuck, if it may wait for something on its node.
-fn waits_for(facts: &NodeContext<'_>, fault: &Fault) -> Option<Duration> {
-    let pod = safeguards::suspect(facts, fault).filter(|_| fault.kind.spec().shows_in == ShowsIn::Pod)?;
-    let (pattern, at_read) = stuck::pattern(pod)?;
-    let bound = match pattern {
-        Pattern::Terminating => stuck_daemon_set_pod::TERMINATING,
-        Pattern::Creating => stuck_daemon_set_pod::CREATING,
-        Pattern::BackOff => return None,
-    };
-    Some(at_read.saturating_add(pod.read).saturating_sub(bound))
-}
-
 /// Possible causes of the stuck pod, except those that have lasted too long to wait for.
 fn causes<'f>(
     facts: &'f NodeContext<'_>,
     fault: &Fault,
     state: FaultState,
 ) -> impl Iterator<Item = &'f ObservedFault<'f>> {
-    safeguards::hung_processes(facts, fault).filter(move |seen| seen.fault.state == state && seen.lasted < LONGEST)
+    pods::hung_processes(facts, fault).filter(move |seen| seen.fault.state == state && seen.lasted < LONGEST)
 }
 
 fn suspected(facts: &NodeContext<'_>, fault: &Fault) -> Option<Block> {
@@ -108,10 +90,12 @@ fn suspected(facts: &NodeContext<'_>, fault: &Fault) -> Option<Block> {
 
 /// Blocks if another policy remediates the cause now, without approval by a person.
 fn elsewhere(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
-    waits_for(facts, fault)?;
+    of_context::waits_for(facts, fault)?;
     let (cause, other) = causes(facts, fault, FaultState::Confirmed).find_map(|cause| {
         let other = facts.other_for(&cause.fault, policy)?;
-        let rule = readiness::judge(ctx, facts, other, cause).ok()?;
+        // A process that hangs waits for no cause of its own.
+        let rule = readiness::of_fault(ctx, facts, other, cause).ok()?;
+        readiness::no_storm(ctx, facts, other, &cause.fault, rule).ok()?;
         let is_open = ctx.scopes.get(other.name.as_str()).is_some_and(|scope| scope.blocked(Some(facts)).is_none());
         let acts = rule.steps.iter().find(|step| step.heals()).is_some_and(|step| !step.needs_approval());
         (is_open && acts).then_some((cause, other))
@@ -123,17 +107,15 @@ fn elsewhere(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fau
     Some(Block::new(BlockReason::LowerUrgency, &message).until(LONGEST.saturating_sub(cause.lasted)))
 }
 
-/// Blocks if the probe has not checked everything since the pod became stuck.
-fn unlooked(facts: &NodeContext<'_>, fault: &Fault, stuck_for: Duration) -> Option<Block> {
-    let has_reported = facts.arrived().is_some_and(|arrived| arrived < stuck_for);
-    let has_looked =
-        facts.report.is_some_and(|report| report.unlooked.iter().all(|kind| kind.spec().remedy.hung_process.is_err()));
-    if has_reported && has_looked {
-        return None;
-    }
-    let message = format!(
-        "{} ({}): the probe of {} has not checked its cause yet; a new check was requested",
-        fault.kind, fault.subject, facts.name
-    );
-    Some(Block::new(BlockReason::StaleEvidence, &message))
+/// The rule under which a confirmed fault may be remediated now, or why it may not (budgets aside).
+pub(super) fn judge<'p>(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &'p Policy,
+    seen: &ObservedFault<'_>,
+) -> Result<&'p Rule, Block> {
+    let rule = readiness::of_fault(ctx, facts, policy, seen)?;
+    looked_for(ctx, facts, policy, &seen.fault)?;
+    readiness::no_storm(ctx, facts, policy, &seen.fault, rule)?;
+    Ok(rule)
 }

@@ -1,7 +1,9 @@
 //! One pass: gather the context, advance the open remediations, open new ones, clean up, and report what is blocked.
 
-use crate::context::{ClusterContext, Nodes, Wake, gather, unreadable};
+use super::{advance, ahead, cause, cleanup, manual_requests, open, retention, scope, slot, stale, views};
+use crate::context::{Block, ClusterContext, NodeContext, Nodes, ObservedFault, Wake, gather, unreadable};
 use crate::plan::{Blocked, Effect, Plan, PlanSettings};
+use crate::procedure::taint;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,19 +12,20 @@ use std::time::Duration;
 use super::scope::Scope;
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{advance, ahead, ending, manual_requests, open, quarantine, retention, scope, slot, stale, taint, views};
 use crate::budget::Slots;
 use crate::policy::{Policy, Step};
 use crate::remediation::Remediation;
 use crate::snapshot::Snapshot;
 
-/// Longest block timeout of a step that marks a node for a reboot, whatever the timeout of the step.
-const REBOOT_MARKER_BLOCK_TIMEOUT: Duration = Duration::from_mins(15);
+/// See [`Ctx::judge`].
+pub(super) type Judge = fn(Ctx<'_>, &NodeContext<'_>, &Policy, &ObservedFault<'_>) -> Result<(), Block>;
 
 /// The input of every part of a decision: the cluster, and what each policy covers of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ctx<'a> {
     pub cluster: ClusterContext<'a>,
+    /// Whether a fault may be remediated. It is a value since the judgement of one fault may need that of another.
+    pub judge: Judge,
     /// What each policy covers, by its name.
     pub scopes: &'a BTreeMap<&'a str, Scope<'a>>,
 }
@@ -38,8 +41,7 @@ impl<'a> Deref for Ctx<'a> {
 impl Ctx<'_> {
     /// The block timeout: how long anything in an open remediation can stay blocked before the controller gives it up.
     pub fn block_timeout(self, step: &Step) -> Duration {
-        // The timeout of the marker may be hours. If the marker cannot be created at all, people must be notified sooner.
-        let longest = if step.action.mark_for_reboot().is_some() { REBOOT_MARKER_BLOCK_TIMEOUT } else { Duration::MAX };
+        let longest = step.action.traits().block_timeout.unwrap_or(Duration::MAX);
         step.timeout.min(longest).max(self.settings.answer_within)
     }
 }
@@ -57,7 +59,11 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let mut wake = Wake::default();
     let nodes = gather::gather(snapshot, settings, &policies, &mut wake);
     let scopes = scope::scopes(&policies, &nodes, snapshot);
-    let ctx = Ctx { cluster: ClusterContext { snapshot, settings, policies: &by_name }, scopes: &scopes };
+    let ctx = Ctx {
+        cluster: ClusterContext { snapshot, settings, policies: &by_name },
+        judge: |ctx, facts, policy, seen| cause::judge(ctx, facts, policy, seen).map(drop),
+        scopes: &scopes,
+    };
     let mut slots = Slots::reconcile(
         snapshot.ledger.as_ref(),
         &snapshot.remediations,
@@ -86,7 +92,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
             turns.entry(facts.name).or_default().push(turn);
         }
         for remediation in facts.finished.iter().filter(|remediation| remediation.is_quarantined()) {
-            turns.entry(facts.name).or_default().push(quarantine::watch(ctx, facts, remediation, &mut wake));
+            turns.entry(facts.name).or_default().push(cleanup::watch_quarantine(ctx, facts, remediation, &mut wake));
         }
     }
     // The next pass sees the result of such an update.
@@ -162,8 +168,8 @@ fn leftovers<'a>(
         let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|turn| &turn.remediation).collect();
         let order = stale::order(ctx, facts, &remediations);
         let is_known = !unreadable::is_frozen(facts);
-        let mark = ending::stray_mark(ctx, facts, stands).filter(|_| is_known);
-        let taint = taint::stale_marker(ctx, facts, stands).filter(|_| is_known);
+        let mark = cleanup::stray_mark(ctx, facts, stands).filter(|_| is_known);
+        let taint = taint::stale_marker(ctx.cluster, facts, stands).filter(|_| is_known);
         if mine.is_some() || order.is_some() || mark.is_some() || taint.is_some() {
             gone.entry(facts.name).or_default().extend(order.into_iter().chain(mark).chain(taint));
         }

@@ -7,20 +7,21 @@
 //! request. It skips no protection: budgets and limits, `maxUnhealthy`, exclusions and suspension, windows, fresh evidence of a
 //! confirmed fault, the safeguards of pods and restarts, one open remediation per node.
 
+use super::{Ctx, advance};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake, exclusion, of_policy};
 use crate::plan::{BlockReason, Blocked, Effect};
+use crate::procedure;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::select::{self, EvidenceRequirement, Recurrence};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, advance, hand_off, readiness};
 use crate::budget::{Bounds, Slots};
 use crate::fault::{FaultState, FaultType, MAX_LINE};
 use crate::faults::ShowsIn;
 use crate::manual::{MARK, MAX_NAME, MAX_WAITING, OpenManualRequest, steps};
 use crate::moment::since;
-use crate::policy::{ActionType, Mode, Policy, Rule, RuleMatch};
+use crate::policy::{Mode, Policy, Rule, RuleMatch};
 use crate::remediation::{RemediationFault, STOPPED_BY_A_PERSON};
 use crate::snapshot::Slot;
 use crate::text::bounded;
@@ -206,17 +207,11 @@ fn place<'n, 'a>(
     if manual.mode != Mode::Enforce {
         return never("spec.mode: a manual request is no dry run, expected Enforce".to_owned());
     }
-    if manual.manual.action == ActionType::Drain {
-        return never(
-            "a node is drained under the cordon of its remediation: start the Cordon before it, and Drain follows"
-                .to_owned(),
-        );
-    }
-    if manual.manual.action == ActionType::Reboot {
-        return never(
-            "a node is rebooted under the cordon of its remediation: start the Cordon before it, and Reboot follows"
-                .to_owned(),
-        );
+    if manual.manual.action.traits().under_cordon {
+        let action = manual.manual.action.as_str();
+        return never(format!(
+            "{action} is done under the cordon of its remediation: start the Cordon before it, and {action} follows"
+        ));
     }
     in_time(ctx, manual, wake)?;
     named(ctx, nodes, manual).map_err(|why| soon(ctx, manual, BlockReason::NoPolicy, why))
@@ -318,7 +313,7 @@ fn step_index<'p>(
     let what = format!("{} ({})", fault.kind, fault.subject);
     let rule = match facts.rule_of(policy, fault) {
         RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(readiness::doubtful(policy, rule, fault, &lack).into()),
+        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(policy, rule, fault, &lack).into()),
         RuleMatch::Nothing => {
             let severity = fault.severity.as_str();
             return never(format!("policy {} has no rule for {what} of severity {severity}", policy.name));
@@ -332,7 +327,7 @@ fn step_index<'p>(
     let none = || format!("rule {} of policy {} has no step {} for it", rule.name, policy.name, action.as_str());
     // Only the first such step. A later one may be harsher.
     let Some((step_index, _)) = steps(rule, Some(action)).next() else { return never(none()) };
-    let mut standing = readiness::standing(ctx, seen, rule);
+    let mut standing = seen.opened(ctx.snapshot.now, rule);
     standing.step_index = u32::try_from(step_index).unwrap_or(u32::MAX);
     let (wanted, mut notes) = (standing.step_index, Vec::new());
     let step = select::select_step(Recurrence::Ignored, &mut standing, rule, None, facts, Some(fault), &mut notes);
@@ -340,9 +335,7 @@ fn step_index<'p>(
         let why = notes.into_iter().next().unwrap_or_else(none);
         return Err(Block::new(BlockReason::ActionsDisabled, &why).into());
     };
-    if let Some(block) = hand_off::unavailable(ctx, &step.action) {
-        return Err(block.into());
-    }
+    procedure::of(&step.action).require_available(ctx.cluster, facts)?;
     select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
     Ok((rule, standing))
 }

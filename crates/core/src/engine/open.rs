@@ -1,5 +1,6 @@
 //! Opens new remediations while the budgets last: first the node that has waited longest, then the most severe fault.
 
+use super::{Ctx, advance, cause};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake};
 use crate::plan::{BlockReason, Blocked};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,6 @@ use super::scope::Scope;
 use super::slot::SlotReservation;
 use super::storm::StormPhase;
 use super::update::RemediationUpdate;
-use super::{Ctx, advance, readiness};
 use crate::budget::{Bounds, Kinds, Slots};
 use crate::fault::{FaultState, Severity};
 use crate::moment::since;
@@ -143,13 +143,13 @@ fn on_node<'c, 'a>(
             blocked.push(Block::new(BlockReason::NoPolicy, &message).about(facts.name.to_owned(), id, None, wake));
             continue;
         };
-        match readiness::judge(ctx, facts, policy, seen) {
+        match cause::judge(ctx, facts, policy, seen) {
             Err(why) => blocked.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
             Ok(rule) => add(&mut candidates, Candidate::new(ctx, facts, policy, (seen, rule), false)),
         }
         let trial = facts.trial_for(&seen.fault, policy);
         if let Some((policy, rule)) =
-            trial.and_then(|policy| Some((policy, readiness::judge(ctx, facts, policy, seen).ok()?)))
+            trial.and_then(|policy| Some((policy, cause::judge(ctx, facts, policy, seen).ok()?)))
         {
             add(&mut candidates, Candidate::new(ctx, facts, policy, (seen, rule), true));
         }
@@ -363,7 +363,7 @@ fn remediation(
         message: String::new(),
         started_at: ctx.snapshot.now,
         finished_at: None,
-        faults: ready.iter().map(|(seen, rule)| readiness::standing(ctx, seen, rule)).collect(),
+        faults: ready.iter().map(|(seen, rule)| seen.opened(ctx.snapshot.now, rule)).collect(),
         steps: Vec::new(),
         cleanup: Cleanup::default(),
     }

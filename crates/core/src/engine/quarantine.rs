@@ -4,14 +4,15 @@
 //! Such a remediation has only its cleanup left. It holds no slot and blocks no other remediation of the node.
 //! `limits.maxUnhealthy` bounds the number of such nodes, because each of them is unhealthy.
 
+use super::{Ctx, ending};
+use crate::action::Quarantine;
 use crate::context::{ClearCheck, NodeContext, Wake, exclusion, of_policy};
+use crate::procedure::cordon;
 use jiff::Timestamp;
 
-use super::update::RemediationUpdate;
-use super::{Ctx, ending, hand_off, pending_reboot};
 use crate::moment::{clock, since};
-use crate::policy::{Action, Mode, Policy, Quarantine};
-use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, STOPPED_BY_A_PERSON};
+use crate::policy::{Mode, Policy};
+use crate::remediation::{Phase, Remediation, RemediationFault, Resolution};
 use crate::snapshot::TriState;
 
 /// For how long the policy keeps the node cordoned for this fault, whose steps are exhausted.
@@ -19,7 +20,7 @@ fn keep(policy: &Policy, fault: &RemediationFault) -> Option<Quarantine> {
     fault.kind.spec().remedy.fewer_pods.ok()?;
     let reached = usize::try_from(fault.step_index).unwrap_or(usize::MAX);
     let steps = policy.rule(&fault.rule)?.steps.iter().take(reached).filter(|step| step.mode == Mode::Enforce);
-    let kept = steps.filter_map(|step| if let Action::Cordon(keep) = step.action { keep } else { None });
+    let kept = steps.filter_map(|step| step.action.quarantine().copied());
     kept.max_by_key(|keep| keep.quarantine_for)
 }
 
@@ -46,37 +47,6 @@ pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timest
     remediation.say(&message);
 }
 
-/// Checks a remediation whose node is quarantined: the quarantine continues, or it ends and the cleanup runs.
-pub(super) fn watch(
-    ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
-    remediation: &Remediation,
-    wake: &mut Wake,
-) -> RemediationUpdate {
-    let mut turn = RemediationUpdate::new(remediation.clone());
-    hand_off::note_uncordon(ctx, facts, &mut turn.remediation);
-    note_clean(ctx, facts, &mut turn.remediation, wake);
-    match over(ctx, facts, &turn.remediation, wake) {
-        None => return turn,
-        // Nothing is left to wait for. The remediation ends like any other resolved one, after the uncordon.
-        Some(Over::Resolved) => {}
-        Some(Over::Ends(phase, why)) => {
-            turn.remediation.phase = phase;
-            // The finish time stays that of the steps. A stop by a person counts from now on.
-            if why.starts_with(STOPPED_BY_A_PERSON) {
-                turn.remediation.finished_at = None;
-            }
-            turn.remediation.say(&why);
-        }
-    }
-    turn.effect = ending::cleanup(ctx, facts, &mut turn.remediation);
-    if turn.effect.is_some() {
-        wake.at(ctx.settings.retry);
-    }
-    pending_reboot::note(ctx, facts, &mut turn, wake);
-    turn
-}
-
 /// The quarantined remediation that keeps the node cordoned when another one releases it.
 pub(super) fn successor<'a>(
     ctx: Ctx<'_>,
@@ -93,7 +63,7 @@ pub(super) fn successor<'a>(
 }
 
 /// Marks faults as resolved once they have stayed clear for as long as the policy asks.
-fn note_clean(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation, wake: &mut Wake) {
+pub(super) fn note_clean(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation, wake: &mut Wake) {
     let (now, fresh) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
     let Some(policy) = of_policy::policy_of(ctx.cluster, remediation) else { return };
     let ended = remediation.finished_at;
@@ -116,7 +86,7 @@ fn note_clean(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediati
 }
 
 /// What ends the quarantine of a node.
-enum Over {
+pub(super) enum Over {
     /// All faults stayed clear.
     Resolved,
     /// Another cause: the final phase of the remediation, and the reason.
@@ -124,7 +94,7 @@ enum Over {
 }
 
 /// Why the quarantine of the node ends. None = it continues, at least until then.
-fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation, wake: &mut Wake) -> Option<Over> {
+pub(super) fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation, wake: &mut Wake) -> Option<Over> {
     let is_resolved = remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
     let is_same = facts.view.is_some_and(|view| view.uid == remediation.node_uid);
     // A missing policy does not uncordon a node that remediation must leave alone.
@@ -132,7 +102,7 @@ fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation, wake: 
     if is_left
         && is_same
         && of_policy::policy_of(ctx.cluster, remediation).is_none()
-        && !ending::was_uncordoned(ctx, facts, remediation)
+        && !cordon::was_removed(ctx.cluster, facts, remediation)
     {
         return None;
     }

@@ -2,36 +2,21 @@
 
 use super::select::{EvidenceRequirement, Recurrence};
 use super::storm::{self, StormPhase};
-use super::{Ctx, cause, drain, hand_off, scope, select};
-use crate::context::{Block, NodeContext, ObservedFault, conditions, exclusion, unreadable};
+use super::{Ctx, scope, select};
+use crate::context::{Block, NodeContext, ObservedFault, conditions, evidence, exclusion, of_policy, unreadable};
 use crate::fault::Fault;
-use crate::matching::MissingFact;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::why_none;
-use crate::policy::{Action, Mode, Policy, Rule, RuleMatch};
+use crate::policy::{Mode, Policy, Rule, RuleMatch};
+use crate::procedure;
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
 
 /// How often one fault may recur within the memory before a person has to look at it.
 const MAX_RECURRENCES: usize = 3;
 
-/// The state of a fault that enters a remediation now.
-pub(super) fn standing(ctx: Ctx<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> RemediationFault {
-    let fault = &seen.fault;
-    RemediationFault {
-        since: ctx.snapshot.now.checked_sub(seen.lasted).ok(),
-        id: fault.id.clone(),
-        kind: fault.kind,
-        subject: fault.subject.clone(),
-        rule: rule.name.clone(),
-        step_index: 0,
-        state: Resolution::Open,
-        clear_since: None,
-    }
-}
-
-/// The rule under which a confirmed fault may be remediated now, or why it may not (budgets aside).
-pub(super) fn judge<'p>(
+/// The rule under which a confirmed fault may be remediated now, or why it may not, its cause and storms and budgets aside.
+pub(super) fn of_fault<'p>(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
     policy: &'p Policy,
@@ -48,7 +33,7 @@ pub(super) fn judge<'p>(
     }
     let rule = match facts.rule_of(policy, fault) {
         RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(doubtful(policy, rule, fault, &lack)),
+        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(policy, rule, fault, &lack)),
         RuleMatch::Nothing => {
             let message = format!(
                 "policy {} has no rule for {} of severity {} ({}){}",
@@ -75,34 +60,19 @@ pub(super) fn judge<'p>(
             Block::new(BlockReason::MinDurationNotReached, &message).until(rule.min_duration.saturating_sub(lasted))
         );
     }
-    select::evidence(facts, seen, ctx)?;
+    evidence::require_fresh(facts, seen, ctx.cluster)?;
     first_step(ctx, facts, policy, seen, rule)?;
-    cause::looked_for(ctx, facts, policy, fault)?;
-    no_storm(ctx, facts, policy, fault, rule)?;
     Ok(rule)
 }
 
-/// The block for a fault of which it is unknown whether a rule matches. Until that is known, no later rule and no other policy
-/// gets the fault.
-pub(super) fn doubtful(policy: &Policy, rule: &Rule, fault: &Fault, lack: &MissingFact) -> Block {
-    let (reason, todo) = if lack.passes {
-        (
-            BlockReason::PodUnknown,
-            "it is read every few seconds; if this stays, the controller's log says why".to_owned(),
-        )
-    } else {
-        let todo = format!("resolve it manually, or put a rule without {} before this one", lack.field);
-        (BlockReason::RuleAmbiguous, todo)
-    };
-    let message = format!(
-        "{} ({}): it is not known whether rule {} of policy {} applies, by match.{}: {}; no other rule takes it meanwhile: {todo}",
-        fault.kind, fault.subject, rule.name, policy.name, lack.field, lack.what
-    );
-    Block::new(reason, &message)
-}
-
 /// Blocks a fault whose storm is rising.
-fn no_storm(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault, rule: &Rule) -> Result<(), Block> {
+pub(super) fn no_storm(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    fault: &Fault,
+    rule: &Rule,
+) -> Result<(), Block> {
     let storm = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
     if storm.and_then(|storm| storm.on(facts.view)) != Some(StormPhase::Rising) || !rule.acts() {
         return Ok(());
@@ -123,7 +93,7 @@ fn first_step(
     seen: &ObservedFault<'_>,
     rule: &Rule,
 ) -> Result<(), Block> {
-    let mut standing = standing(ctx, seen, rule);
+    let mut standing = seen.opened(ctx.snapshot.now, rule);
     let mut notes = Vec::new();
     let mut keeps = false;
     loop {
@@ -146,22 +116,21 @@ fn first_step(
             return Err(Block::new(BlockReason::NoRule, &format!("no step can be taken: {why}")));
         };
         // A hand-off or a drain that the controller may not execute does not block the other steps of the node.
-        let lacking = hand_off::unavailable(ctx, &step.action).or_else(|| drain::unavailable(ctx, facts, &step.action));
+        let lacking = procedure::of(&step.action).require_available(ctx.cluster, facts).err();
         notes.extend(lacking.iter().map(|block| block.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
             standing.step_index = if step.mode == Mode::DryRun {
                 standing.step_index.saturating_add(1)
             } else {
-                drain::step_after_skip(step, rule, standing.step_index)
+                rule.step_after_skip(step, standing.step_index)
             };
             continue;
         }
         select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
-        match step.action {
-            Action::Cordon(keep) => keeps |= keep.is_some(),
-            Action::Taint(_) | Action::Drain(_) => {}
-            _ => return Ok(()),
+        if !step.action.contains() {
+            return Ok(());
         }
+        keeps |= step.action.quarantine().is_some();
         standing.step_index += 1;
     }
 }

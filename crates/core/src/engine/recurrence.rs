@@ -7,7 +7,6 @@
 //! remediation.
 
 use crate::context::{NodeContext, of_policy};
-
 use crate::policy::{OnFailure, Policy, Step};
 use crate::remediation::{Remediation, RemediationFault, StepRecord};
 

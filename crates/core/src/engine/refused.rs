@@ -5,13 +5,13 @@
 //! and then tries the same step again. After some tries only notifications follow: no node gets a harsher step because of the
 //! controller's own mistake.
 
-use crate::context::{Block, NodeContext};
+use super::Ctx;
+use crate::context::Block;
 use crate::plan::BlockReason;
 use std::time::Duration;
 
-use super::Ctx;
 use crate::moment::{clock, since};
-use crate::policy::{ActionType, Rule, Step};
+use crate::policy::{Rule, Step};
 use crate::remediation::{Remediation, RemediationFault, StepRecord};
 use crate::text::bounded;
 
@@ -31,15 +31,6 @@ fn wait(rule: &Rule, record: &StepRecord) -> Duration {
 /// The cool-down of a rejected step.
 fn cool_down(step: &Step) -> Duration {
     step.cooldown.max(LEAST_WAIT)
-}
-
-/// The message that the API server rejected the last step before this notification; `None` = it did not.
-pub(super) fn not_executed(facts: &NodeContext<'_>, notification: &StepRecord) -> Option<String> {
-    let steps = facts.open.iter().flat_map(|remediation| &remediation.steps);
-    let mut before = steps.filter(|step| step.fault_id == notification.fault_id && step.action != ActionType::Notify);
-    let refused = before.next_back().filter(|step| step.is_refused_call())?;
-    let said = bounded(&refused.message, MAX_SENTENCE);
-    Some(format!("{} was not executed, because the API server refused it: {said}", refused.phrase()))
 }
 
 /// Blocks every step for the fault while the last attempt was rejected too recently.

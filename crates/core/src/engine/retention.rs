@@ -1,14 +1,14 @@
 //! Which finished remediations are removed.
 
+use super::Ctx;
 use crate::context::{Nodes, Wake};
 use crate::plan::Effect;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::Ctx;
-use super::reboot::{self, RETRY_AFTER_FAILED_REBOOT};
 use crate::moment::since;
 use crate::policy::{Mode, Policy};
+use crate::procedure::boot::{self, RETRY_AFTER_FAILED_REBOOT};
 use crate::remediation::Remediation;
 
 /// Maximum number of records of manual requests that never began, for each policy.
@@ -59,7 +59,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec
                 continue;
             }
             // The controller keeps the record of a reboot longer than any other record.
-            let longest = if reboot::is_remembered(remediation) { RETRY_AFTER_FAILED_REBOOT } else { Duration::ZERO };
+            let longest = if boot::is_remembered(remediation) { RETRY_AFTER_FAILED_REBOOT } else { Duration::ZERO };
             let memory = memory.max(longest);
             if remediation.mode == Mode::Enforce && !never_began && age < memory {
                 wake.at(memory.saturating_sub(age));

@@ -3,6 +3,8 @@
 //!
 //! The wait has a limit, whatever the node does: the remediation holds a slot, and the node is to become available to pods again.
 
+use super::{Ctx, ending};
+use crate::action::Action;
 use crate::context::{Block, NodeContext, Wake, of_policy};
 use crate::plan::BlockReason;
 use std::time::Duration;
@@ -10,10 +12,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::update::RemediationUpdate;
-use super::{Ctx, ending};
 use crate::flap::{FlapView, QUIET};
 use crate::moment::{clock, since};
-use crate::policy::Action;
 use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution};
 
 /// Maximum wait, as a multiple of the requested stabilization time.
@@ -26,7 +26,7 @@ const HOUR: Duration = Duration::from_hours(1);
 fn quiet(ctx: Ctx<'_>, remediation: &Remediation) -> Duration {
     let policy = of_policy::policy_of(ctx.cluster, remediation);
     let rules = remediation.faults.iter().filter_map(|fault| policy?.rule(&fault.rule));
-    let delay = |action: &Action| if let Action::Cordon(Some(keep)) = action { Some(keep.healthy_delay) } else { None };
+    let delay = |action: &Action| action.quarantine().map(|quarantine| quarantine.healthy_delay);
     rules.flat_map(|rule| &rule.steps).filter_map(|step| delay(&step.action)).fold(QUIET, Duration::max)
 }
 

@@ -1,12 +1,15 @@
 //! Jobs and commands of attempts that are over. Every pass finds them again, so a crash leaves nothing behind.
 
-use crate::context::NodeContext;
+use super::{Ctx, ending};
+use crate::context::{NodeContext, of_policy};
 use crate::plan::Effect;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::{Ctx, reboot};
 use crate::budget::Slots;
+use crate::command::ActionCommand;
 use crate::moment::since;
+use crate::procedure;
 use crate::remediation::{Executor, Remediation, StepRecord, StepState, remediation_of};
 
 /// The remediations as they are after this pass.
@@ -43,9 +46,7 @@ pub(super) fn order(ctx: Ctx<'_>, facts: &NodeContext<'_>, after: &[&Remediation
     let order = facts.order()?;
     let is_awaited = |remediation: &Remediation, step: &StepRecord| match step.state {
         // While this command is awaited, the cache may show an older one. A withdrawal of the older one would remove this one.
-        StepState::Started => {
-            step.executor == Executor::Probe && !reboot::is_over(ctx, facts, remediation, step, order)
-        }
+        StepState::Started => step.executor == Executor::Probe && !is_withdrawn(ctx, facts, remediation, step, order),
         // As far as is known, this command is not given yet, and it is given again later. An older command is withdrawn first.
         StepState::Scheduled => step.executor == Executor::Probe && step.operation_id == order.operation_id,
         _ => false,
@@ -59,7 +60,27 @@ pub(super) fn order(ctx: Ctx<'_>, facts: &NodeContext<'_>, after: &[&Remediation
         .chain(facts.finished.iter().copied())
         .flat_map(|remediation| &remediation.steps)
         .any(|step| step.operation_id == order.operation_id);
-    let ttl = std::time::Duration::from_secs(order.ttl_seconds.into());
+    let ttl = Duration::from_secs(order.ttl_seconds.into());
     let is_old = since(ctx.snapshot.now, order.issued_at) > ttl.saturating_add(ctx.settings.answer_within);
     (is_known || is_old).then(|| Effect::WithdrawOrder { node: facts.name.to_owned() })
+}
+
+/// Whether the controller withdraws a command although the end of its attempt is still awaited.
+fn is_withdrawn(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    remediation: &Remediation,
+    step: &StepRecord,
+    order: &ActionCommand,
+) -> bool {
+    if step.operation_id != order.operation_id {
+        return false;
+    }
+    let is_late = since(ctx.snapshot.now, step.scheduled_at) > Duration::from_secs(order.ttl_seconds.into());
+    let policy = of_policy::policy_of(ctx.cluster, remediation);
+    let named = policy.and_then(|policy| of_policy::step_of(policy, remediation, step));
+    let is_agreed =
+        named.is_some_and(|named| !named.needs_approval() || remediation.approved(&step.operation_id).is_some());
+    let is_wanted = is_agreed && ending::must_stop(ctx, facts, remediation).is_none();
+    procedure::of(&step.action).withdraws_command(step, is_late, is_wanted)
 }

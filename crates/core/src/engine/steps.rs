@@ -1,17 +1,18 @@
 //! Advances the current step: reserved, then started, then verified.
 
+use super::{Ctx, approval, attempt, ending, rounds};
 use crate::context::{ClearCheck, NodeContext, Wake, of_policy};
 use crate::plan::BlockReason;
+use crate::procedure::{self, Expiry, Poll, Verification, executors};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, approval, attempt, drain, executors, hand_off, mark, reboot};
 use crate::command::{Outcome, OutcomeReason, OutcomeState};
 use crate::moment::since;
-use crate::policy::{ActionType, Policy, Step};
+use crate::policy::Policy;
 use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState};
 use crate::snapshot::JobView;
 
@@ -27,29 +28,56 @@ pub(super) fn move_on(
     let Some(record) = turn.remediation.current_step().cloned() else { return };
     if matches!(record.state, StepState::Scheduled | StepState::Started) {
         take_answer(ctx, facts, &mut turn.remediation, &record.operation_id);
-        reboot::note(ctx, facts, &mut turn.remediation);
+        if let Some(step) = turn.remediation.current_step_mut() {
+            procedure::of(&record.action).observe(ctx.cluster, facts, step);
+        }
     }
     let Some(record) = turn.remediation.current_step().cloned() else { return };
     match record.state {
         StepState::AwaitingApproval => approval::wait(ctx, facts, policy, turn, &record, slot, wake),
         StepState::Scheduled => repeat(ctx, facts, policy, turn, &record, slot, wake),
-        StepState::Started | StepState::Verifying if record.action == ActionType::HandOff => {
-            hand_off::wait(ctx, facts, policy, turn, &record, wake);
+        StepState::Started if record.action.traits().evicts_pods => {
+            rounds::go_on(ctx, facts, policy, turn, &record, slot, wake);
         }
-        StepState::Started if record.action == ActionType::Drain => {
-            drain::go_on(ctx, facts, policy, turn, &record, slot, wake);
-        }
-        StepState::Started if record.action == ActionType::Reboot => {
-            reboot::wait(ctx, facts, policy, turn, &record, wake);
-        }
-        StepState::Started if record.action == ActionType::MarkForReboot => {
-            mark::wait(ctx, facts, policy, turn, &record, wake);
-        }
-        StepState::Started => wait(ctx, facts, policy, turn, &record, slot, wake),
-        StepState::Verifying => {
-            verify(ctx, facts, turn, &record, of_policy::step_of(policy, &turn.remediation, &record), wake);
-        }
+        StepState::Started | StepState::Verifying => poll(ctx, facts, policy, turn, &record, slot, wake),
         _ => {}
+    }
+}
+
+/// Advances a started step as its action asks for.
+fn poll(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    record: &StepRecord,
+    slot: &SlotReservation,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    match procedure::of(&record.action).poll(&attempt::context(ctx, facts, policy, &turn.remediation, record), wake) {
+        Poll::ByAnswer if record.state == StepState::Started => wait(ctx, facts, policy, turn, record, slot, wake),
+        Poll::ByAnswer => verify(ctx, facts, policy, turn, wake),
+        Poll::Wait(rest) => wake.at(rest),
+        Poll::Working(rest) => {
+            if let Some(current) = turn.remediation.current_step_mut() {
+                current.clear_since = None;
+            }
+            wake.at(rest);
+        }
+        Poll::Verify(executed_at, message) => {
+            if let Some(current) = turn.remediation.current_step_mut().filter(|step| step.state == StepState::Started) {
+                current.state = StepState::Verifying;
+                current.executed_at = Some(executed_at);
+                if let Some(message) = message {
+                    current.message = crate::text::bounded(&message, crate::fault::MAX_LINE);
+                }
+            }
+            verify(ctx, facts, policy, turn, wake);
+        }
+        Poll::End(state, why) => attempt::end(turn, state, &why, now),
+        Poll::Expire(timeout, why) => expire(ctx, facts, policy, turn, record, timeout, &why, wake),
+        Poll::Stop(why) => ending::cancel(ctx, &mut turn.remediation, &why),
     }
 }
 
@@ -72,13 +100,13 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediat
     let answer = answer(ctx, facts, operation).cloned();
     let has_job = ctx.snapshot.jobs.contains_key(operation);
     let Some(step) = remediation.current_step_mut() else { return };
-    let is_started = (has_job && step.executor == Executor::Job) || hand_off::was_made(ctx, step);
+    let is_started = has_job && step.executor == Executor::Job;
     if step.state == StepState::Scheduled && (is_started || answer.is_some()) {
         step.state = StepState::Started;
         step.started_at = Some(now);
     }
     let Some(answer) = answer else { return };
-    if !reboot::is_news(step, answer.reason) {
+    if !step.learns_from(answer.reason) {
         return;
     }
     step.reason = Some(answer.reason);
@@ -87,7 +115,7 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediat
         // A command to reboot, or the reboot marker on the node, does not prove a reboot. Only the boot id proves it.
         (OutcomeState::Done, _)
         | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted | OutcomeReason::AlreadyRebooted)
-            if step.action.boots() =>
+            if step.action.ends_boot() =>
         {
             step.message = crate::text::bounded(&answer.message, crate::fault::MAX_LINE);
         }
@@ -116,9 +144,8 @@ fn repeat(
     let gone = "the fault was gone before the action was known to be executed";
     let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
     let again = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step);
-    // A release of the hung process below goes first. Nobody has tried this step, so it costs no attempt.
-    if record.action == ActionType::DeletePod
-        && record.started_at.is_none()
+    // A release of a hung process goes first. Nobody has tried this step, so it costs no attempt.
+    if record.started_at.is_none()
         && let Err(block) = &again
         && block.reason == BlockReason::HungProcessFirst
     {
@@ -151,9 +178,7 @@ fn repeat(
     }
     match again {
         Ok((fault, _)) => {
-            // The marker of an earlier remediation of this name may have been removed meanwhile, and this record may say so.
-            attempt::plan_cleanup(&mut turn.remediation, record);
-            turn.effect = attempt::act(ctx, facts, &turn.remediation, record, fault, step);
+            turn.effect = attempt::act(ctx, facts, policy, &mut turn.remediation, record, fault, step);
             wake.at(ctx.settings.retry);
         }
         Err(block) => turn.block(&record.fault_id, block, wake),
@@ -175,7 +200,7 @@ fn wait(
     // The age counts per executor: the other executor gets time of its own.
     let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
     let is_running = answer(ctx, facts, &record.operation_id).is_some();
-    if record.executor == Executor::Job || executors::is_of_either(record.action) {
+    if record.executor == Executor::Job || executors::is_of_either(&record.action) {
         wake.when_past(if record.executor == Executor::Job { settings.job_start } else { settings.agent_start }, age);
     }
     match other_executor(ctx, facts, record, is_running, age) {
@@ -234,7 +259,7 @@ fn other_executor(
             refused.or_else(unbegun).map(|why| (Executor::Probe, why))
         }
         // The kubelet may have recovered meanwhile, and the probe's watch for commands may not have.
-        Executor::Probe if executors::is_of_either(record.action) => {
+        Executor::Probe if executors::is_of_either(&record.action) => {
             let is_possible = !is_running && executors::choose(facts).0 == Executor::Job;
             let late = late(settings.agent_start, settings.job_start).filter(|_| is_possible)?;
             Some((Executor::Job, format!("the probe has not answered the command within {late}s")))
@@ -268,19 +293,14 @@ fn switch_executor(
 }
 
 /// Verifies an executed step. The probe's clean check decides, for as long as the step requires.
-pub(super) fn verify(
-    ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
-    turn: &mut RemediationUpdate,
-    record: &StepRecord,
-    step: Option<&Step>,
-    wake: &mut Wake,
-) {
+fn verify(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, turn: &mut RemediationUpdate, wake: &mut Wake) {
+    let Some(record) = turn.remediation.current_step().cloned() else { return };
     let now = ctx.snapshot.now;
-    let (timeout, stable_for) = reboot::times(ctx, record, step);
+    let cx = attempt::context(ctx, facts, policy, &turn.remediation, &record);
+    let Verification { from, timeout, stable_for, is_checkable } = procedure::of(&record.action).verification(&cx);
     let executed_at = record.executed_at.unwrap_or(record.scheduled_at);
     let cure = match turn.remediation.fault(&record.fault_id) {
-        Some(_) if !reboot::is_looked_anew(facts, record) => ClearCheck::Unknown,
+        Some(_) if !is_checkable => ClearCheck::Unknown,
         Some(fault) => facts.clear_check(fault, Some(executed_at), now, ctx.settings.evidence_max_age),
         None => ClearCheck::Clean,
     };
@@ -289,10 +309,10 @@ pub(super) fn verify(
     if let Some(current) = turn.remediation.current_step_mut() {
         current.clear_since = clear_since;
     }
-    let age = since(now, reboot::began(record, executed_at));
+    let age = since(now, from);
     match clear_since.map(|at| since(now, at)) {
         Some(clean) if clean >= stable_for => {
-            attempt::end(turn, StepState::Succeeded, &done_message(record, "the fault is gone"), now);
+            attempt::end(turn, StepState::Succeeded, &done_message(&record, "the fault is gone"), now);
             if let Some(fault) = turn.remediation.fault_mut(&record.fault_id) {
                 fault.state = Resolution::Resolved;
                 let message = format!("{} resolved by {}", fault.kind, record.phrase());
@@ -303,12 +323,33 @@ pub(super) fn verify(
         None if age >= timeout => {
             let why =
                 if cure == ClearCheck::Present { "the fault is still there" } else { "nobody could check the fault" };
-            if record.action == ActionType::HandOff {
-                return hand_off::time_out(ctx, turn, record, timeout, &done_message(record, why), wake);
-            }
-            attempt::end(turn, StepState::Failed, &done_message(record, why), now);
+            expire(ctx, facts, policy, turn, &record, timeout, &done_message(&record, why), wake);
         }
         None => wake.at(timeout.saturating_sub(age)),
+    }
+}
+
+/// Ends an attempt whose time is over, or does first what its action asks for then.
+#[expect(clippy::too_many_arguments, reason = "an attempt with the time that is over")]
+fn expire(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    record: &StepRecord,
+    timeout: Duration,
+    why: &str,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    let cx = attempt::context(ctx, facts, policy, &turn.remediation, record);
+    match procedure::of(&record.action).expire(&cx, timeout, why) {
+        Expiry::Fails => attempt::end(turn, StepState::Failed, why, now),
+        Expiry::TimesOut(why) => attempt::end(turn, StepState::TimedOut, &why, now),
+        Expiry::First(effect) => {
+            turn.effect = Some(effect);
+            wake.at(ctx.settings.retry);
+        }
     }
 }
 

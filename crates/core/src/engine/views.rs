@@ -1,13 +1,14 @@
 //! The status view of a node. No text here contains an age: an object that changes with every check would be written with every
 //! check.
 
+use super::{Ctx, readiness};
 use crate::context::{NodeContext, ObservedFault, Probe, exclusion};
 use crate::plan::{BlockReason, Blocked, Health, NodeStatusView, Remedy, SelfHealing};
+use crate::procedure::pending_reboot;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::update::RemediationUpdate;
-use super::{Ctx, pending_reboot, readiness};
 use crate::fault::{Fault, FaultState, Severity};
 use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
@@ -164,7 +165,7 @@ fn activity(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: Option<&Remediat
         if remediation.cleanup.owes_taint() && !remediation.has_work() {
             return format!("taking the taint of remediation {} off", remediation.name);
         }
-        if let Some(until) = pending_reboot::blocks_uncordon(ctx, facts, remediation) {
+        if let Some(until) = pending_reboot::blocks_uncordon(ctx.cluster, facts, remediation) {
             return pending_reboot::told(remediation, until);
         }
         if remediation.cleanup.is_owed() && !remediation.has_work() {

@@ -61,13 +61,13 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
     let mut next = remediation.clone();
     let is_due = |step: &&mut StepRecord| match step.state {
         StepState::Scheduled => true,
-        StepState::Started => step.action == ActionType::Drain,
+        StepState::Started => step.action.traits().evicts_pods,
         _ => false,
     };
     let Some(step) = next.steps.iter_mut().filter(is_due).find(|step| step.operation_id == operation_id) else {
         return next;
     };
-    let (action, fault_id) = (step.action, step.fault_id.clone());
+    let (action, fault_id) = (step.action.kind(), step.fault_id.clone());
     match result {
         ActionResult::Started => {
             step.state = StepState::Started;
@@ -98,17 +98,14 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
         }
         ActionResult::Done { message } => {
             step.executed_at = Some(now);
-            match action {
-                // None of these resolves the fault, so there is no resolution to wait for.
-                ActionType::Cordon | ActionType::Taint | ActionType::Drain | ActionType::Notify => {
-                    step.finish(StepState::Succeeded, &message, now);
-                }
-                _ => {
-                    step.state = StepState::Verifying;
-                    step.message = message;
-                }
+            if action.heals() {
+                step.state = StepState::Verifying;
+                step.message = message;
+            } else {
+                // There is no resolution to wait for.
+                step.finish(StepState::Succeeded, &message, now);
             }
-            if action == ActionType::Notify
+            if action.notifies()
                 && let Some(fault) = next.fault_mut(&fault_id)
             {
                 fault.state = Resolution::Exhausted;

@@ -4,13 +4,9 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::command::{OutcomeReason, Restart, Signal};
-use crate::drain::Drain;
+use crate::action::Action;
+use crate::command::OutcomeReason;
 use crate::fault::{MAX_LINE, Target};
-use crate::hand_off::HandOff;
-use crate::policy::ActionType;
-use crate::reboot::{MarkForReboot, Reboot};
-use crate::taint::TaintEffect;
 use crate::text;
 
 /// Who executes a step.
@@ -66,29 +62,9 @@ pub struct StepRecord {
     /// Id of the fault that it is meant to resolve.
     #[schemars(length(max = 80))]
     pub fault_id: String,
-    /// Kind of the action.
-    pub action: ActionType,
-    /// Signal, for `ReleaseHungProcess`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signal: Option<Signal>,
-    /// Which unit, and which checks are skipped, for `RestartKubelet` and `RestartRuntime`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restart: Option<Restart>,
-    /// The external remediator that `HandOff` gives the node to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hand_off: Option<HandOff>,
-    /// The effect of the taint, for `Taint`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub taint: Option<TaintEffect>,
-    /// How the node is drained, for `Drain`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drain: Option<Drain>,
-    /// The parameters of `Reboot`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reboot: Option<Reboot>,
-    /// The file that requests the reboot, for `MarkForReboot`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark_for_reboot: Option<MarkForReboot>,
+    /// What it does, with its parameters.
+    #[serde(flatten)]
+    pub action: Action,
     /// The boot that is to end, for `Reboot` and `MarkForReboot`: the Node's boot id when the attempt was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -153,26 +129,15 @@ const fn is_zero(count: &u32) -> bool {
 }
 
 impl StepRecord {
-    /// What is done, in one word: `ReleaseHungProcess(SIGCONT)`, `RestartRuntime(k3s.service, skipSafetyCheck)`,
-    /// `HandOff(SelfNodeRemediation)`, `Drain(force)`.
+    /// What is done, in one word: see [`Action::phrase`].
     pub fn phrase(&self) -> String {
-        let signal = self.signal.map(|signal| signal.as_str().to_owned());
-        let unit = self.restart.as_ref().and_then(|with| with.unit.clone());
-        let careless =
-            self.restart.as_ref().filter(|with| with.skip_safety_check).map(|_| "skipSafetyCheck".to_owned());
-        let stopped = self.restart.as_ref().filter(|with| with.start_if_stopped).map(|_| "startIfStopped".to_owned());
-        let kind = self.hand_off.as_ref().map(|with| with.remediation_template.object_kind().to_owned());
-        let effect = self.taint.map(|effect| effect.as_str().to_owned());
-        let forced = self.drain.as_ref().filter(|with| with.force).map(|_| "force".to_owned());
-        let all_the_same = self.drain.as_ref().filter(|with| with.ignore_runtime_hang);
-        let all_the_same = all_the_same.map(|_| "ignoreRuntimeHang".to_owned());
-        let full = self.reboot.as_ref().filter(|with| !with.require_drain).map(|_| "requireDrain: false".to_owned());
-        let path = self.mark_for_reboot.as_ref().map(|with| with.path.clone());
-        let care = careless.into_iter().chain(stopped).chain(forced).chain(all_the_same).chain(full);
-        let more: Vec<String> =
-            signal.into_iter().chain(effect).chain(kind).chain(unit).chain(path).chain(care).collect();
-        let action = self.action.as_str();
-        if more.is_empty() { action.to_owned() } else { format!("{action}({})", more.join(", ")) }
+        self.action.phrase()
+    }
+
+    /// Whether an answer of the node adds to what is known. A reboot that was commanded stays commanded: a node that has lost its
+    /// memory, and refuses the same command, does not revoke that.
+    pub fn learns_from(&self, answer: OutcomeReason) -> bool {
+        !self.action.ends_boot() || answer.is_told() || !self.reason.is_some_and(OutcomeReason::is_told)
     }
 
     /// Ends the attempt.

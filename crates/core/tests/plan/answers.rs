@@ -1,5 +1,6 @@
 //! What nodes answer, and what is believed of it.
 
+use nrh_core::action::Cordon;
 use std::time::Duration;
 
 use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
@@ -91,7 +92,7 @@ fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
 /// What comes back from an act, and how the record stands after it.
 #[test]
 fn the_result_of_an_act_is_written_into_its_step_alone() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     let (remediation, now) = (world.only_remediation().clone(), world.now);
     let id = remediation.steps[0].operation_id.clone();
@@ -352,7 +353,7 @@ fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
 
 #[test]
 fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
     world.node("n1").job_starts = false;
     world.pass();
     world.pass();

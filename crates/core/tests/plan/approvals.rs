@@ -1,5 +1,6 @@
 //! Steps that a person has to approve.
 
+use nrh_core::action::Cordon;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, ApprovalMode, Mode, Step};
@@ -22,7 +23,8 @@ fn approve(world: &mut World, by: &str) {
 
 #[test]
 fn nothing_is_done_before_a_person_says_yes_and_then_once() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), asked(cont()), notify()]);
+    let mut world =
+        World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), asked(cont()), notify()]);
     world.pass();
     world.pass();
     for _ in 0..60 {

@@ -1,11 +1,11 @@
 //! What a person starts and cancels by hand.
 
-use nrh_core::command::Restart;
+use nrh_core::action::{Cordon, Restart, RestartRuntime};
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::manual::MAX_WAITING;
 use nrh_core::plan::{BlockReason, Effect, Plan};
-use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Quarantine, Step};
+use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Mode, Quarantine, Step};
 use nrh_core::remediation::{Approval, Cancel, ManualRequest, Phase, Remediation, StepState};
 use nrh_core::snapshot::TriState;
 use nrh_core::window::WindowType;
@@ -53,7 +53,7 @@ fn ended<'w>(world: &'w World, name: &str) -> &'w Remediation {
 
 #[test]
 fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont(), kill(true)]);
     world.pass();
     world.pass();
     let name = world.cancel("n1", &no(Some("I look at it myself"))).unwrap();
@@ -89,7 +89,8 @@ fn a_no_written_right_before_the_act_prevents_it() {
 #[test]
 fn a_person_ends_the_keeping_of_a_cordon() {
     let keep = Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) };
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Some(keep))), cont(), notify()]);
+    let mut world =
+        World::sick(hung("log"), None, &[step(Action::Cordon(Cordon { quarantine: Some(keep) })), cont(), notify()]);
     world.run(secs(600));
     assert_eq!(world.only_remediation().phase, Phase::Quarantined);
     let name = world.cancel("n1", &no(None)).unwrap();
@@ -100,7 +101,8 @@ fn a_person_ends_the_keeping_of_a_cordon() {
 
 #[test]
 fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
-    let steps = [step(Action::Cordon(None)), asked(Step { max_attempts: 2, ..cont() }), kill(true), notify()];
+    let steps =
+        [step(Action::Cordon(Cordon::default())), asked(Step { max_attempts: 2, ..cont() }), kill(true), notify()];
     let mut world = left_alone(None, &steps);
     assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
@@ -123,7 +125,8 @@ fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
 
 #[test]
 fn a_start_by_hand_goes_on_by_the_ladder_and_heals() {
-    let mut world = left_alone(ClearedBy::Kill, &[step(Action::Cordon(None)), cont(), kill(true), notify()]);
+    let mut world =
+        left_alone(ClearedBy::Kill, &[step(Action::Cordon(Cordon::default())), cont(), kill(true), notify()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.run(secs(900));
     assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"], "the first such step, then what follows it");
@@ -327,7 +330,7 @@ fn what_was_wanted_an_evening_ago_is_not_done_in_the_morning() {
 #[test]
 fn no_later_and_harsher_step_begins_in_the_place_of_the_first() {
     let restart = |skip_safety_check| {
-        step(Action::Restart { daemon: Daemon::Runtime, with: Restart { skip_safety_check, ..Restart::default() } })
+        step(Action::RestartRuntime(RestartRuntime(Restart { skip_safety_check, ..Restart::default() })))
     };
     let down = fault(FaultType::RuntimeUnreachable, "it");
     let mut world = World::sick(down, None, &[restart(false), asked(restart(true)), notify()]);

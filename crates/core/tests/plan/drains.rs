@@ -1,6 +1,8 @@
 //! Drains: on a node of our own cordon only, round after round, never past a budget, and always at an end.
 
-use nrh_core::drain::{Drain, Owner};
+use nrh_core::action::Cordon;
+use nrh_core::action::Drain;
+use nrh_core::drain::Owner;
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Operation};
@@ -12,7 +14,7 @@ use crate::samples::{cont, drain, fault, hand_off, hung, kill, notify, plugin, s
 use crate::world::{Chaos, ClearedBy, World, acts, reasons};
 
 fn cordon() -> Step {
-    step(Action::Cordon(None))
+    step(Action::Cordon(Cordon::default()))
 }
 
 /// A node with these pods, whose fault nothing heals unless said.
@@ -25,7 +27,7 @@ fn sick(ladder: &[Step], pods: usize) -> World {
 /// The step of the drain, as it is recorded.
 fn drained(world: &World) -> nrh_core::remediation::StepRecord {
     let steps = &world.only_remediation().steps;
-    steps.iter().find(|step| step.drain.is_some()).unwrap_or_else(|| panic!("no drain: {steps:#?}")).clone()
+    steps.iter().find(|step| step.action == ActionType::Drain).unwrap_or_else(|| panic!("no drain: {steps:#?}")).clone()
 }
 
 #[test]
@@ -72,7 +74,7 @@ fn what_blocks_is_named_and_the_next_step_follows_when_the_time_is_over() {
     world.run(secs(600));
     let done = drained(&world);
     assert_eq!(done.state, StepState::TimedOut);
-    let expected = "not drained within 120s: 3 pod(s) left; not evicted: kube-system/web-0 (PodDisruptionBudget web lets none go), \
+    let expected = "not done within 120s: 3 pod(s) left; not evicted: kube-system/web-0 (PodDisruptionBudget web lets none go), \
                     kube-system/web-1 (it has data in an emptyDir (drain.deleteEmptyDirData)), kube-system/web-2 (no controller makes \
                     it again (drain.force))";
     assert_eq!(done.message, expected);
@@ -139,7 +141,7 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
     world.may_evict = TriState::False;
     world.run(secs(300));
     assert_eq!(world.did(), ["cordon", "job ReleaseKill", "uncordon"]);
-    let mut alone = sick(&[step(Action::Cordon(None)), drain()], 1);
+    let mut alone = sick(&[step(Action::Cordon(Cordon::default())), drain()], 1);
     alone.may_evict = TriState::False;
     let blocked = alone.pass();
     assert!(acts(&blocked).is_empty() && blocked.blocked[0].message.contains("nrh:drain"), "{:?}", blocked.blocked);
@@ -187,7 +189,7 @@ fn no_further_pod_goes_when_the_fault_has_gone() {
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "drain", "uncordon"]);
     assert_eq!((drained(&world).state, world.only_remediation().phase), (StepState::Cancelled, Phase::Succeeded));
-    assert!(drained(&world).message.starts_with("no further pod is evicted, since the fault is gone; 40 pod(s) left"));
+    assert!(drained(&world).message.starts_with("ended, since the fault is gone; 40 pod(s) left"));
 }
 
 #[test]
@@ -223,7 +225,9 @@ fn what_no_step_can_heal_is_neither_cordoned_nor_drained_for() {
     world.run(secs(60));
     assert_eq!(world.did(), ["notify"]);
     // Who keeps the cordon wants it for itself, and so the drain.
-    let kept = step(Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
+    let kept = step(Action::Cordon(Cordon {
+        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
+    }));
     let mut world = World::sick(fault(FaultType::DiskFull, "k"), None, &[kept, drain(), kill(true), notify()]);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(60));

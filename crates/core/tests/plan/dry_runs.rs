@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use nrh_core::command::{Restart, Signal};
 use nrh_core::fault::Target;
 use nrh_core::plan::{BlockReason, Effect, Plan};
-use nrh_core::policy::{ActionType, Mode};
+use nrh_core::policy::{Action, Mode};
 use nrh_core::remediation::{Remediation, StepRecord};
 use proptest::prelude::*;
 
@@ -17,9 +16,7 @@ use crate::world::{World, secs};
 #[derive(Debug, PartialEq)]
 struct Decided {
     fault: String,
-    action: ActionType,
-    signal: Option<Signal>,
-    restart: Option<Restart>,
+    action: Action,
     step_index: u32,
     target: Target,
 }
@@ -36,9 +33,7 @@ enum First {
 fn steps(remediation: &Remediation) -> Vec<Decided> {
     let decided = |step: &StepRecord| Decided {
         fault: step.fault_id.clone(),
-        action: step.action,
-        signal: step.signal,
-        restart: step.restart.clone(),
+        action: step.action.clone(),
         step_index: step.step_index,
         target: step.target.clone(),
     };

@@ -1,5 +1,6 @@
 //! How remediations end early, and how the node is put back.
 
+use nrh_core::action::Cordon;
 use nrh_core::engine::plan;
 use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, ApprovalMode, Mode, Requirement, Selector, Step};
@@ -12,7 +13,7 @@ use crate::world::{ClearedBy, World, acts, reasons, secs};
 /// Told in NVIDIA/NVSentinel #1424 and kubereboot/kured #63.
 #[test]
 fn someone_elses_cordon_is_not_adopted() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
     world.node("n1").view.unschedulable = true;
     world.run(secs(300));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
@@ -22,7 +23,7 @@ fn someone_elses_cordon_is_not_adopted() {
 
 #[test]
 fn a_persons_uncordon_cancels() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont(), kill(true)]);
     world.pass();
     world.pass();
     assert!(world.nodes["n1"].view.unschedulable);
@@ -38,7 +39,7 @@ fn a_persons_uncordon_cancels() {
 
 #[test]
 fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
     world.pass();
     let mut snapshot = world.snapshot();
     let view = snapshot.nodes.get_mut("n1").unwrap();
@@ -72,7 +73,7 @@ fn remediations_are_cancelled_and_put_back() {
         ),
     ];
     for (name, end, is_put_back) in ends {
-        let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
+        let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
         world.pass();
         end(&mut world);
         for _ in 0..5 {
@@ -94,7 +95,7 @@ fn remediations_are_cancelled_and_put_back() {
 
 #[test]
 fn a_node_that_is_gone_ends_its_remediation() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
     world.pass();
     world.nodes.clear();
     world.pass();
@@ -106,7 +107,7 @@ fn a_node_that_is_gone_ends_its_remediation() {
 /// Told in openshift/enhancements #834.
 #[test]
 fn somebody_elses_mark_is_left_alone() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
     world.pass();
     world.node("n1").view.cordoned_by = Some("another-remediation".into());
     let mut snapshot = world.snapshot();
@@ -126,7 +127,7 @@ fn somebody_elses_mark_is_left_alone() {
 #[test]
 fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
     for is_over in [false, true] {
-        let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
+        let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
         world.pass();
         let name = world.only_remediation().name.clone();
         let node = world.node("n1");
@@ -157,7 +158,7 @@ fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
 
 #[test]
 fn a_mark_left_by_a_removed_remediation_is_taken_off() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
     world.pass();
     world.remediations.clear();
     world.node("n1").sick.clear();
@@ -191,7 +192,7 @@ fn the_job_of_a_removed_remediation_whose_name_another_has_is_not_left() {
 
 #[test]
 fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
     world.pass();
     world.pass();
     let first = world.only_remediation().clone();
@@ -218,7 +219,7 @@ fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_ho
 
 #[test]
 fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
     while world.remediations.values().next().is_none_or(Remediation::has_work) {
         world.pass();
         world.tick(secs(5));
@@ -259,7 +260,7 @@ fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothin
 /// A slip of an editor ends nothing: what runs is seen through, what is open waits, and nothing is begun.
 #[test]
 fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont(), kill(true)]);
     let mut lower = world.policies[0].clone();
     (lower.name, lower.priority) = ("lower".into(), -1);
     world.policies.push(lower);
@@ -295,7 +296,7 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
 /// A new leader that cannot use the policy does not know what it says, nor that somebody has stopped it: what it has begun is put back.
 #[test]
 fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont(), kill(true)]);
     world.pass();
     world.pass();
     let mut snapshot = world.snapshot();

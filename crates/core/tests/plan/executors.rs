@@ -1,9 +1,10 @@
 //! An attempt that goes on by the other executor.
 
-use nrh_core::command::{Outcome, OutcomeReason, OutcomeState, Restart};
+use nrh_core::action::{Restart, RestartRuntime};
+use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{Effect, Operation, Plan};
-use nrh_core::policy::{Action, Daemon, Step};
+use nrh_core::policy::{Action, Step};
 use nrh_core::remediation::{Executor, Phase, StepState};
 use nrh_core::snapshot::TriState;
 
@@ -109,7 +110,7 @@ fn no_job_is_made_where_none_could_start_or_the_order_is_taken_or_only_the_probe
     assert_eq!(did(late, 140), ["command ReleaseCont"], "so late it is not begun anew");
 
     let careless = Restart { skip_safety_check: true, ..Restart::default() };
-    let restart = step(Action::Restart { daemon: Daemon::Runtime, with: careless });
+    let restart = step(Action::RestartRuntime(RestartRuntime(careless)));
     let restart = ordered(fault(FaultType::RuntimeListHung, "it"), restart);
     assert_eq!(did(restart, 100), ["command RestartRuntime"], "a Job might end with what it restarts");
 }

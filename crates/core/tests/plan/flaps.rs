@@ -1,5 +1,6 @@
 //! Nodes that flap: one fault and one remediation, whatever the number of changes, and a cordon that goes after a quiet time.
 
+use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Taint};
 use std::time::Duration;
 
 use nrh_core::fault::FaultType;
@@ -17,7 +18,9 @@ use crate::samples::{cont, hung, notify, policy, rule, step};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn keeps(healthy_delay: Duration) -> Step {
-    step(Action::Cordon(Some(Quarantine { quarantine_for: Duration::from_hours(12), healthy_delay })))
+    step(Action::Cordon(Cordon {
+        quarantine: Some(Quarantine { quarantine_for: Duration::from_hours(12), healthy_delay }),
+    }))
 }
 
 fn asks(steps: &[Step]) -> Policy {
@@ -120,7 +123,7 @@ fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
 
 /// A node that flaps, with a remediation that has just healed its only fault under a cordon.
 fn healed_while_it_flaps() -> World {
-    healed_while_it_flaps_under(step(Action::Cordon(None)))
+    healed_while_it_flaps_under(step(Action::Cordon(Cordon::default())))
 }
 
 /// The same under what this step does.
@@ -242,7 +245,8 @@ fn what_a_person_takes_off_while_it_is_watched_is_that_persons_no() {
 #[test]
 fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_remediation_before_anything_else_is_done() {
     for is_mark_left in [true, false] {
-        let mut world = healed_while_it_flaps_under(step(Action::Taint(TaintEffect::PreferNoSchedule)));
+        let mut world =
+            healed_while_it_flaps_under(step(Action::Taint(Taint { effect: TaintEffect::PreferNoSchedule })));
         wait(&mut world, 120);
         assert_eq!((world.only_remediation().phase, world.did()), (Phase::Verifying, vec!["taint", "job ReleaseCont"]));
         let view = &mut world.node("n1").view;
@@ -261,7 +265,7 @@ fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_remediation_befo
 
 #[test]
 fn steps_that_do_nothing_about_it_are_left_out() {
-    for action in [Action::DeletePod, Action::CleanupOrphans] {
+    for action in [Action::DeletePod(DeletePod), Action::CleanupOrphans(CleanupOrphans)] {
         let mut world = World::new(&[asks(&[step(action), notify()])], &["n1"]);
         flap(&mut world, 10, 30);
         wait(&mut world, 60);
@@ -271,7 +275,7 @@ fn steps_that_do_nothing_about_it_are_left_out() {
 
 #[test]
 fn without_a_probe_that_reports_the_node_is_not_touched() {
-    let mut world = World::new(&[asks(&[step(Action::Cordon(None)), notify()])], &["n1"]);
+    let mut world = World::new(&[asks(&[step(Action::Cordon(Cordon::default())), notify()])], &["n1"]);
     world.pass();
     world.node("n1").probe_runs = false;
     world.tick(secs(120));

@@ -1,5 +1,6 @@
 //! Hand-offs to a remediator: one at a time, answered or timed out, and always taken back.
 
+use nrh_core::action::Cordon;
 use std::collections::BTreeSet;
 
 use nrh_core::command::OutcomeReason;
@@ -237,7 +238,7 @@ fn another_fault_is_not_handed_to_the_same_remediator_again() {
 
 #[test]
 fn a_remediator_that_uncordons_the_node_is_no_person() {
-    let mut world = handed(&[step(Action::Cordon(None)), hand_off("Fix"), notify()], Remediator::Silent);
+    let mut world = handed(&[step(Action::Cordon(Cordon::default())), hand_off("Fix"), notify()], Remediator::Silent);
     world.tick(secs(5));
     world.pass();
     assert!(world.nodes["n1"].view.unschedulable);
@@ -334,8 +335,10 @@ fn a_person_who_suspends_is_not_kept_waiting_and_what_was_tried_is_not_tried_aga
 
 #[test]
 fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
-    let kept = Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }));
-    let steps = [step(Action::Cordon(None)), hand_off("Fix"), step(kept), notify()];
+    let kept = Action::Cordon(Cordon {
+        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
+    });
+    let steps = [step(Action::Cordon(Cordon::default())), hand_off("Fix"), step(kept), notify()];
     let mut world = World::sick(hung("log"), None, &steps);
     world.run(secs(2_400));
     let node = &world.nodes["n1"];

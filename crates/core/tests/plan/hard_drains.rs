@@ -1,11 +1,11 @@
 //! Drains that would empty nothing, or for nothing: on a node that cannot end pods, before a release that cannot wait, for a cure that
 //! is held, and what is taken for empty too early.
 
-use nrh_core::command::Restart;
-use nrh_core::drain::Drain;
+use nrh_core::action::{Cordon, Restart};
+use nrh_core::action::{Drain, RestartRuntime};
 use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, Daemon, Mode, OnFailure, Quarantine, Step};
+use nrh_core::policy::{Action, ActionType, Mode, OnFailure, Quarantine, Step};
 use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
@@ -13,17 +13,19 @@ use crate::samples::{cont, drain, fault, hung, kill, notify, policy, rule, secs,
 use crate::world::{ClearedBy, World, acts, reasons};
 
 fn cordon() -> Step {
-    step(Action::Cordon(None))
+    step(Action::Cordon(Cordon::default()))
 }
 
 /// A cordon that is wanted for its own sake.
 fn kept() -> Step {
-    step(Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) })))
+    step(Action::Cordon(Cordon {
+        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
+    }))
 }
 
 fn restart(skip_safety_check: bool) -> Step {
     let with = Restart { skip_safety_check, ..Restart::default() };
-    step(Action::Restart { daemon: Daemon::Runtime, with })
+    step(Action::RestartRuntime(RestartRuntime(with)))
 }
 
 fn all_the_same() -> Step {
@@ -45,7 +47,7 @@ fn drains(world: &World) -> Vec<StepRecord> {
         .remediations
         .values()
         .flat_map(|remediation| &remediation.steps)
-        .filter(|step| step.drain.is_some())
+        .filter(|step| step.action == ActionType::Drain)
         .cloned()
         .collect()
 }

@@ -281,9 +281,9 @@ fn check_manual(snapshot: &Snapshot, plan: &Plan, remediation: &Remediation) {
     assert!(!policy.suspend && policy.mode == Mode::Enforce && policy.pause_requests.is_empty() && !policy.is_broken);
     let step = remediation.current_step().unwrap();
     let agreed = (manual.manual.policy_generation == Some(policy.generation)).then_some("ann");
-    assert_eq!((step.action, step.approved_by.as_deref()), (manual.manual.action, agreed));
+    assert_eq!((step.action.kind(), step.approved_by.as_deref()), (manual.manual.action, agreed));
     let rule = policy.rule(&remediation.faults[0].rule).unwrap();
-    let first = rule.steps.iter().position(|one| one.mode == Mode::Enforce && one.action.kind() == step.action);
+    let first = rule.steps.iter().position(|one| one.mode == Mode::Enforce && one.action.kind() == step.action.kind());
     assert_eq!(first, Some(step.step_index as usize), "a later step in the place of the first");
     assert!(since(snapshot.now, manual.asked_at) < manual.manual.timeout, "what was wanted long ago");
     let reported = snapshot.reports[&remediation.node].faults.iter().find(|seen| seen.fault.id == step.fault_id);
@@ -306,8 +306,7 @@ fn executed(snapshot: &Snapshot, policy: &Policy, node: &str) -> usize {
     let is_its = |e: &Remediation| e.mode == Mode::Enforce && e.policy == policy.name;
     let of_node = |e: &&Remediation| is_its(e) && e.node == node;
     let steps = snapshot.remediations.values().filter(of_node).flat_map(|remediation| &remediation.steps);
-    let healing =
-        steps.filter(|step| !matches!(step.action, ActionType::Cordon | ActionType::Taint | ActionType::Notify));
+    let healing = steps.filter(|step| step.action.disturbs());
     let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
     touched
         .filter_map(|step| step.executed_at.or(step.started_at))
@@ -354,7 +353,7 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
         let others = snapshot.remediations.values().filter(|e| e.node == node && e.node_uid != uid);
         let steps = others.filter(|e| e.mode == Mode::Enforce).filter(lately).flat_map(|e| &e.steps);
         let mut begun = steps.filter(|step| step.started_at.is_some() && step.state != StepState::Refused);
-        assert!(begun.all(|step| step.hand_off.as_ref() != Some(with)), "handed off again as another Node object");
+        assert!(begun.all(|step| step.action.hand_off() != Some(with)), "handed off again as another Node object");
     }
     // Whatever is begun is begun on a fresh look at a fault that is confirmed, or that shows in the API.
     if let Some(step) = record.current_step().filter(|_| !is_told && !goes_on) {
@@ -419,7 +418,7 @@ fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
     assert!(order.boot_id.is_some() && order.boot_id == view.boot_id, "for another boot");
     assert_eq!(view.boot_id.as_ref(), report.heartbeat.as_ref().map(|heartbeat| &heartbeat.boot_id));
     let is_begun = |step: &&StepRecord| {
-        step.action.boots() && step.started_at.is_some() && step.operation_id != order.operation_id
+        step.action.ends_boot() && step.started_at.is_some() && step.operation_id != order.operation_id
     };
     // One that begins just now has none of before.
     let begun =

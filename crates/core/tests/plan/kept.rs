@@ -1,20 +1,23 @@
 //! Nodes that stay cordoned after the ladder is at its end: for how long, and what ends it sooner.
 
+use nrh_core::action::Cordon;
 use std::time::Duration;
 
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{Action, ActionType, Policy, Quarantine, Step};
+use nrh_core::policy::{Action, Policy, Quarantine, Step};
 use nrh_core::remediation::{Phase, Remediation, Resolution};
 
-use crate::samples::{cont, hung, notify, plugin, step};
+use crate::samples::{cont, hand_off, hung, notify, plugin, step};
 use crate::world::{ClearedBy, InjectedFault, World, reasons, secs};
 
 const HOURS_4: Duration = Duration::from_hours(4);
 
 fn kept(quarantine_for: Duration) -> Step {
-    step(Action::Cordon(Some(Quarantine { quarantine_for, healthy_delay: Duration::from_mins(5) })))
+    step(Action::Cordon(Cordon {
+        quarantine: Some(Quarantine { quarantine_for, healthy_delay: Duration::from_mins(5) }),
+    }))
 }
 
 /// One node with a hung container that nothing heals, until its ladder is at its end.
@@ -154,7 +157,8 @@ fn of<'w>(world: &'w World, policy: &str) -> &'w Remediation {
 
 #[test]
 fn another_policys_faults_are_healed_meanwhile_and_the_cordon_is_given_back() {
-    let mut world = with_another(HOURS_4, &[step(Action::Cordon(None)), crate::samples::kill(false)], ClearedBy::Kill);
+    let mut world =
+        with_another(HOURS_4, &[step(Action::Cordon(Cordon::default())), crate::samples::kill(false)], ClearedBy::Kill);
     let first = of(&world, "p").name.clone();
     world.pass();
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(of(&world, "other").name.as_str()));
@@ -172,7 +176,7 @@ fn another_policys_faults_are_healed_meanwhile_and_the_cordon_is_given_back() {
 fn what_ends_first_takes_no_cordon_from_what_still_wants_it() {
     let long = Step { timeout: secs(3_000), ..crate::samples::kill(false) };
     // While the other's ladder is still under way, and when that keeps its node cordoned as well.
-    for steps in [vec![step(Action::Cordon(None)), long], vec![kept(HOURS_4), notify()]] {
+    for steps in [vec![step(Action::Cordon(Cordon::default())), long], vec![kept(HOURS_4), notify()]] {
         let mut world = with_another(Duration::from_mins(20), &steps, None);
         pass_time(&mut world, secs(1_500));
         assert_eq!(of(&world, "p").phase, Phase::Failed, "its 20 minutes are over: {}", of(&world, "p").message);
@@ -206,8 +210,9 @@ fn what_a_remediator_has_opened_is_kept_no_longer_also_where_the_node_is_to_be_l
     let mut other = world.only_remediation().clone();
     (other.name, other.cleanup) = ("other-1".into(), nrh_core::remediation::Cleanup::default());
     (other.phase, other.policy) = (Phase::Succeeded, "other".into());
+    let Step { action, .. } = hand_off("Fix");
     for step in &mut other.steps {
-        (step.action, step.started_at, step.finished_at) = (ActionType::HandOff, Some(world.now), Some(world.now));
+        (step.action, step.started_at, step.finished_at) = (action.clone(), Some(world.now), Some(world.now));
     }
     world.remediations.insert(other.name.clone(), other);
     let node = world.node("n1");
@@ -255,7 +260,12 @@ fn it_ends_with_the_policy_the_node_or_a_persons_word() {
         ("uncordoned", |w| w.node("n1").view.unschedulable = false, true, Phase::Cancelled),
         ("policy gone", |w| w.policies.clear(), true, Phase::Cancelled),
         ("policy suspended", |w| w.policies[0].suspend = true, true, Phase::Cancelled),
-        ("quarantineFor gone", |w| w.policies[0].rules[0].steps[0] = step(Action::Cordon(None)), true, Phase::Failed),
+        (
+            "quarantineFor gone",
+            |w| w.policies[0].rules[0].steps[0] = step(Action::Cordon(Cordon::default())),
+            true,
+            Phase::Failed,
+        ),
         ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false, Phase::Cancelled),
         ("node gone", |w| w.nodes.clear(), false, Phase::Cancelled),
     ];

@@ -1,6 +1,7 @@
 //! A kubelet whose start is blocked: named, waited for, and no Job is sent to it.
 
 use jiff::Timestamp;
+use nrh_core::action::Notify;
 use nrh_core::fault::FaultType;
 use nrh_core::kubelet::Complaint;
 use nrh_core::plan::Health;
@@ -26,7 +27,7 @@ pub fn block(world: &mut World, age: u64) {
 }
 
 fn world() -> World {
-    let notify = step(Action::Notify { message: None });
+    let notify = step(Action::Notify(Notify::default()));
     let rules = [
         rule("blocked", &[FaultType::KubeletStartBlocked, FaultType::PlegStalled], std::slice::from_ref(&notify)),
         rule("hung", &[FaultType::HungContainer], &[cont(), notify]),

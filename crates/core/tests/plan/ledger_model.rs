@@ -16,9 +16,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use nrh_core::action;
 use nrh_core::budget::{Bounds, Slots};
 use nrh_core::fault::Target;
-use nrh_core::policy::{ActionType, Mode};
+use nrh_core::policy::Mode;
 use nrh_core::remediation::{Cleanup, Executor, Phase, Remediation, StepRecord, StepState};
 use nrh_core::snapshot::{Ledger, Slot};
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -235,14 +236,7 @@ fn remediation(node: usize, standing: Standing) -> Option<(String, Remediation)>
     let step = StepRecord {
         operation_id: "op".into(),
         fault_id: "f".into(),
-        action: ActionType::CleanupOrphans,
-        signal: None,
-        restart: None,
-        hand_off: None,
-        taint: None,
-        drain: None,
-        reboot: None,
-        mark_for_reboot: None,
+        action: action::Action::CleanupOrphans(action::CleanupOrphans),
         boot_id: None,
         step_index: 0,
         executor: Executor::Job,

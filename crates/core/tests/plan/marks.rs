@@ -1,10 +1,11 @@
 //! Marks for a reboot by another tool: without a cordon of ours, for one boot, and taken back as long as nobody has begun.
 
+use nrh_core::action::Cordon;
+use nrh_core::action::MarkForReboot;
 use nrh_core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, ApprovalMode, Step};
-use nrh_core::reboot::MarkForReboot;
 use nrh_core::remediation::{Approval, Phase, Resolution, StepRecord, StepState};
 use nrh_core::snapshot::{SHUTTING_DOWN, TriState};
 use nrh_core::window::{Window, WindowType};
@@ -231,14 +232,14 @@ fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
         let mut world = World::sick(fault(kind, "it"), None, &[mark_for_reboot()]);
         world.run(secs(60));
         let marked = world.did().contains(&"command MarkForReboot");
-        assert!(!marked || nrh_core::reboot::marking_helps(kind).is_ok(), "{kind}");
+        assert!(!marked || MarkForReboot::addresses(kind).is_ok(), "{kind}");
     }
 }
 
 #[test]
 fn one_reboot_in_a_remediation_by_whatever_hand() {
     for (first, second) in [(mark_for_reboot(), reboot()), (reboot(), mark_for_reboot())] {
-        let ladder = [step(Action::Cordon(None)), first, second, notify()];
+        let ladder = [step(Action::Cordon(Cordon::default())), first, second, notify()];
         let mut world = World::sick(silent(), None, &ladder);
         world.run(secs(7200));
         let asked = world.did().iter().filter(|what| what.starts_with("command ")).count();
@@ -263,7 +264,7 @@ fn the_hour_until_the_next_one_runs_from_the_boot_on() {
 
 #[test]
 fn a_mark_that_cannot_be_made_is_not_waited_for_as_long_as_one_may_stand() {
-    let cordon = step(Action::Cordon(None));
+    let cordon = step(Action::Cordon(Cordon::default()));
     let mut world = sick(&[cordon, mark_for_reboot(), notify()]);
     world.pass();
     world.node("n1").view.ready = TriState::Unknown;
@@ -282,12 +283,12 @@ fn a_boot_that_does_not_help_is_known_within_minutes_however_long_it_was_awaited
 
 #[test]
 fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_remediation() {
-    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    let mut world = sick(&[step(Action::Cordon(Cordon::default())), mark_for_reboot(), notify()]);
     world.run(secs(900));
     assert_eq!(world.did(), ["cordon", "command MarkForReboot", "uncordon"]);
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     // Where it opens the node all the same, that is somebody's word, and the mark goes with the remediation.
-    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    let mut world = sick(&[step(Action::Cordon(Cordon::default())), mark_for_reboot(), notify()]);
     world.node("n1").boots.kured = Kured::Waits;
     for _ in 0..4 {
         world.pass();
@@ -367,7 +368,7 @@ fn the_mark_of_a_remediation_that_is_deleted_goes() {
 
 /// The same as `marked` with a cordon of ours before it.
 fn cordoned_and_marked() -> World {
-    let mut world = sick(&[step(Action::Cordon(None)), mark_for_reboot(), notify()]);
+    let mut world = sick(&[step(Action::Cordon(Cordon::default())), mark_for_reboot(), notify()]);
     world.node("n1").boots.kured = Kured::Waits;
     for _ in 0..4 {
         world.pass();

@@ -1,5 +1,6 @@
 //! Rules that ask for pods and nodes of some kind: what is not known is held, whatever the order of rules and policies.
 
+use nrh_core::action::CleanupOrphans;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nrh_core::fault::{FaultType, PodRef};
@@ -91,7 +92,10 @@ fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
 
 #[test]
 fn a_fault_about_no_pod_is_for_the_rule_that_asks_for_none() {
-    let rules = [narrowed("pods", is_not("db"), &[notify()]), all_rules("others", &[step(Action::CleanupOrphans)])];
+    let rules = [
+        narrowed("pods", is_not("db"), &[notify()]),
+        all_rules("others", &[step(Action::CleanupOrphans(CleanupOrphans))]),
+    ];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.infect("n1", fault(FaultType::LeakedShim, "s"), ClearedBy::CleanupOrphans);
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);

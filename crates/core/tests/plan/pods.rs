@@ -1,5 +1,6 @@
 //! DaemonSet pods that make no progress.
 
+use nrh_core::action::DeletePod;
 use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Health, SelfHealing};
@@ -15,7 +16,8 @@ use crate::world::{Chaos, ClearedBy, World, acts, notification, reasons, secs};
 
 #[test]
 fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    let mut world =
+        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     let plan = world.pass();
     assert_eq!(acts(&plan), [("n1".to_owned(), "delete agent-1".to_owned())]);
@@ -36,7 +38,8 @@ fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
 
 #[test]
 fn a_pod_that_nobody_looked_at_is_not_well() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    let mut world =
+        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     world.pass();
     world.tick(secs(30));
@@ -113,7 +116,7 @@ fn only_daemon_set_pods_that_are_stuck_count() {
 
 #[test]
 fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
-    let ladder = [step(Action::DeletePod)];
+    let ladder = [step(Action::DeletePod(DeletePod))];
     let mut own = hung("agent-1");
     own.state = FaultState::Suspected;
     let mut suspected_plugin = plugin();
@@ -139,8 +142,10 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
         let message = &plan.nodes["n1"].cluster_faults[0].message;
         assert_eq!(message.contains("cause on the node: "), is_first, "{name}: {message}");
     }
-    let mut world =
-        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), step(Action::DeletePod)])])], &["n1"]);
+    let mut world = World::new(
+        &[policy("p", &[rule("r", &FaultType::ALL, &[cont(), step(Action::DeletePod(DeletePod))])])],
+        &["n1"],
+    );
     world.node("n1").pods.push(overdue("n1", "agent-1"));
     world.infect("n1", hung("agent-1"), ClearedBy::Cont);
     let plan = world.plan();
@@ -149,8 +154,10 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
 
 #[test]
 fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
-    let mut world =
-        World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod)])])], &["n1"]);
+    let mut world = World::new(
+        &[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod))])])],
+        &["n1"],
+    );
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     let mut snapshot = world.snapshot();
     snapshot.pods[0].read = FRESH;
@@ -169,7 +176,8 @@ fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
 /// It may be gone since: a read shows whether it is still there, the time that has passed does not.
 #[test]
 fn a_pod_is_not_stuck_by_the_time_that_has_passed_since_its_read() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    let mut world =
+        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
     let mut pod = overdue("n1", "agent-1");
     pod.overdue = Some(secs(20));
     world.node("n1").pods.push(pod);
@@ -184,7 +192,8 @@ fn a_pod_is_not_stuck_by_the_time_that_has_passed_since_its_read() {
 /// Neither there nor gone: what was done is not called in vain.
 #[test]
 fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    let mut world =
+        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     world.pass();
     assert_eq!(world.did(), ["delete agent-1"]);
@@ -201,7 +210,7 @@ fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
 fn with_overdue_pod() -> World {
     let rules = [
         rule("hung", &[FaultType::HungContainer], &[cont(), notify()]),
-        rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod), notify()]),
+        rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod)), notify()]),
     ];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.node("n1").pods.push(overdue("n1", "agent-1"));
@@ -268,14 +277,14 @@ fn a_delete_that_waits_above_a_process_that_begins_to_hang_makes_room_and_costs_
     world.infect("n1", hung("agent-1"), ClearedBy::Cont);
     world.node("n1").send();
     world.run(secs(20));
-    let states: Vec<_> = world.only_remediation().steps.iter().map(|step| (step.action, step.state)).collect();
+    let states: Vec<_> = world.only_remediation().steps.iter().map(|step| (step.action.kind(), step.state)).collect();
     assert_eq!(states[0], (ActionType::DeletePod, StepState::Cancelled), "{states:?}");
     assert_eq!(world.did(), ["job ReleaseCont"], "{states:?}");
 }
 
 /// The same under two policies: one for the pod, one for what hangs below it.
 fn with_overdue_pod_under_two_policies() -> World {
-    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod), notify()]);
+    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod)), notify()]);
     let hung = rule("hung", &[FaultType::HungContainer], &[cont(), notify()]);
     let mut world = World::new(&[policy("pods", &[pod]), policy("shims", &[hung])], &["n1"]);
     world.node("n1").pods.push(overdue("n1", "agent-1"));
@@ -296,7 +305,7 @@ fn the_cause_of_a_stuck_pod_under_another_policy_goes_first() {
 
 #[test]
 fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
-    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod), notify()]);
+    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod)), notify()]);
     let net = rule("net", &[FaultType::NetworkPluginHung], &[kill(false)]);
     let mut world = World::new(&[policy("pods", &[pod]), policy("plugins", &[net])], &["n1"]);
     world.node("n1").pods.push(creating("n1", "agent-1"));
@@ -320,7 +329,7 @@ fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
 
 #[test]
 fn a_network_plugin_that_hangs_is_no_cause_for_a_pod_with_the_network_of_its_node() {
-    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod), notify()]);
+    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod)), notify()]);
     for (host_network, expected) in [(false, vec![]), (true, vec!["delete agent-1"])] {
         let mut world = World::new(&[policy("pods", std::slice::from_ref(&pod))], &["n1"]);
         world.node("n1").pods.push(SuspectPod { host_network, ..creating("n1", "agent-1") });
@@ -357,7 +366,7 @@ fn people_hear_that_the_cause_of_a_stuck_pod_was_not_looked_for() {
 fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
     let rules = [
         rule("net", &[FaultType::NetworkPluginHung], &[kill(false)]),
-        rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod)]),
+        rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod))]),
     ];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.infect("n1", plugin(), ClearedBy::Kill);
@@ -374,7 +383,8 @@ fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
 
 #[test]
 fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
-    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod)])])], &["n1"]);
+    let mut world =
+        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
     for turn in 0..12 {
         let node = world.node("n1");
         node.pods = vec![backing_off("n1", &format!("agent-{turn}"))];
@@ -388,7 +398,7 @@ fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
 
 #[test]
 fn a_deleted_pod_without_a_successor_is_no_cure_yet() {
-    let rules = [rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod)])];
+    let rules = [rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod))])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     world.pass();

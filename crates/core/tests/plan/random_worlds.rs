@@ -1,23 +1,23 @@
 //! Random worlds, and random rounds in them.
 
+use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Restart, Taint};
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nrh_core::command::Restart;
+use nrh_core::action::Reboot;
 use nrh_core::external_condition::ConditionMatcher;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{
     Action, Amount, ApprovalMode, Daemon, FaultLimit, Limits, Mode, NodeLimit, OnFailure, Policy, Quarantine,
     Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
 };
-use nrh_core::reboot::Reboot;
 use nrh_core::snapshot::TriState;
 use nrh_core::taint::TaintEffect;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 
 use crate::events::{CONDITION, Event, LABEL, NODES, NOT_DB, POLICIES, POOL, ZONE, come};
-use crate::samples::{cont, drain, hand_off, kill, mark_for_reboot, notify, policy, reboot, rule, step};
+use crate::samples::{cont, drain, hand_off, kill, mark_for_reboot, notify, policy, reboot, restart, rule, step};
 use crate::world::{Chaos, World, secs};
 
 /// Only of a node that is drained.
@@ -30,37 +30,49 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
     (twice.max_attempts, twice.timeout, twice.cooldown) = (2, secs(30), secs(20));
     let shadow = |step: Step| Step { mode: Mode::DryRun, ..step };
     let short = |kind| Step { timeout: secs(60), ..hand_off(kind) };
-    let restart = |daemon| Action::Restart { daemon, with: Restart::default() };
+    let restart = |daemon| restart(daemon, Restart::default());
     prop::sample::select(vec![
         vec![
-            shadow(step(Action::Cordon(None))),
+            shadow(step(Action::Cordon(Cordon::default()))),
             cont(),
             shadow(kill(true)),
-            step(Action::CleanupOrphans),
+            step(Action::CleanupOrphans(CleanupOrphans)),
             shadow(notify()),
         ],
         vec![cont()],
-        vec![step(Action::Taint(TaintEffect::NoSchedule)), cont(), kill(true), notify()],
+        vec![step(Action::Taint(Taint { effect: TaintEffect::NoSchedule })), cont(), kill(true), notify()],
         vec![
-            step(Action::Taint(TaintEffect::PreferNoSchedule)),
+            step(Action::Taint(Taint { effect: TaintEffect::PreferNoSchedule })),
             cont(),
-            step(Action::Cordon(Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }))),
+            step(Action::Cordon(Cordon {
+                quarantine: Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }),
+            })),
             short("Fix"),
         ],
         vec![
-            step(Action::Cordon(Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }))),
+            step(Action::Cordon(Cordon {
+                quarantine: Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }),
+            })),
             cont(),
             notify(),
         ],
-        vec![cont(), kill(false), step(Action::CleanupOrphans), step(Action::DeletePod)],
-        vec![step(Action::Cordon(None)), cont(), kill(true), step(Action::CleanupOrphans), notify()],
-        vec![step(Action::Cordon(None)), twice.clone(), step(Action::DeletePod), notify()],
+        vec![cont(), kill(false), step(Action::CleanupOrphans(CleanupOrphans)), step(Action::DeletePod(DeletePod))],
+        vec![
+            step(Action::Cordon(Cordon::default())),
+            cont(),
+            kill(true),
+            step(Action::CleanupOrphans(CleanupOrphans)),
+            notify(),
+        ],
+        vec![step(Action::Cordon(Cordon::default())), twice.clone(), step(Action::DeletePod(DeletePod)), notify()],
         vec![step(restart(Daemon::Kubelet)), cont(), step(restart(Daemon::Runtime)), notify()],
-        vec![cont(), step(Action::Cordon(None)), short("Fix"), notify()],
-        vec![step(Action::Cordon(None)), drain(), cont(), kill(true), notify()],
+        vec![cont(), step(Action::Cordon(Cordon::default())), short("Fix"), notify()],
+        vec![step(Action::Cordon(Cordon::default())), drain(), cont(), kill(true), notify()],
         vec![
             cont(),
-            step(Action::Cordon(Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }))),
+            step(Action::Cordon(Cordon {
+                quarantine: Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }),
+            })),
             Step { on_failure: OnFailure::Stop, ..drain() },
             short("Fix"),
             notify(),
@@ -70,10 +82,16 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
             short("Other"),
             Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..short("Third") },
         ],
-        vec![step(Action::Cordon(None)), Step { timeout: secs(300), ..reboot() }, notify()],
-        vec![cont(), Step { timeout: secs(900), ..mark_for_reboot() }, step(Action::Cordon(None)), reboot(), notify()],
+        vec![step(Action::Cordon(Cordon::default())), Step { timeout: secs(300), ..reboot() }, notify()],
         vec![
-            step(Action::Cordon(None)),
+            cont(),
+            Step { timeout: secs(900), ..mark_for_reboot() },
+            step(Action::Cordon(Cordon::default())),
+            reboot(),
+            notify(),
+        ],
+        vec![
+            step(Action::Cordon(Cordon::default())),
             Step {
                 timeout: secs(900),
                 approval: ApprovalMode::Manual,
@@ -82,16 +100,24 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
             },
             short("Fix"),
         ],
-        vec![cont(), reboot(), step(Action::Cordon(None)), drain(), reboot_drained(), reboot(), notify()],
+        vec![cont(), reboot(), step(Action::Cordon(Cordon::default())), drain(), reboot_drained(), reboot(), notify()],
         vec![
-            step(Action::Cordon(None)),
+            step(Action::Cordon(Cordon::default())),
             Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..reboot() },
             reboot(),
             notify(),
         ],
-        vec![step(Action::DeletePod), step(Action::CleanupOrphans), twice, step(Action::Cordon(None)), kill(false)],
         vec![
-            step(Action::Cordon(Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }))),
+            step(Action::DeletePod(DeletePod)),
+            step(Action::CleanupOrphans(CleanupOrphans)),
+            twice,
+            step(Action::Cordon(Cordon::default())),
+            kill(false),
+        ],
+        vec![
+            step(Action::Cordon(Cordon {
+                quarantine: Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }),
+            })),
             short("Fix"),
             notify(),
         ],

@@ -1,11 +1,11 @@
 //! Reboots: under our own cordon only, once for one boot, by the node's own agent, and judged by the boot id alone.
 
+use nrh_core::action::Cordon;
+use nrh_core::action::{Drain, Reboot};
 use nrh_core::command::{CommandAction, Outcome, OutcomeReason, OutcomeState};
-use nrh_core::drain::Drain;
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, History, Mode, Step, TopologyLimit};
-use nrh_core::reboot::Reboot;
 use nrh_core::remediation::{ActionResult, Approval, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
@@ -13,7 +13,7 @@ use crate::samples::{drain, fault, hand_off, hung, notify, plugin, reboot, secs,
 use crate::world::{Chaos, ClearedBy, World, acts, reasons};
 
 fn cordon() -> Step {
-    step(Action::Cordon(None))
+    step(Action::Cordon(Cordon::default()))
 }
 
 fn drained_first() -> Step {

@@ -1,5 +1,6 @@
 //! What holds the engine back.
 
+use nrh_core::action::{CleanupOrphans, Cordon, DeletePod};
 use std::time::Duration;
 
 use nrh_core::engine::plan;
@@ -57,10 +58,11 @@ fn every_doubt_holds() {
         ("none in flight", BlockReason::MaxInFlightReached, |s| s.policies[0].limits.max_in_flight = Amount::Count(0)),
         ("no slot in the cluster", BlockReason::ClusterLimit, |s| s.ceiling = 0),
         ("nothing that applies", BlockReason::NoRule, |s| {
-            s.policies[0].rules[0].steps = vec![step(Action::DeletePod), step(Action::CleanupOrphans)];
+            s.policies[0].rules[0].steps =
+                vec![step(Action::DeletePod(DeletePod)), step(Action::CleanupOrphans(CleanupOrphans))];
         }),
         ("nothing but a cordon", BlockReason::NoRule, |s| {
-            s.policies[0].rules[0].steps = vec![step(Action::Cordon(None))];
+            s.policies[0].rules[0].steps = vec![step(Action::Cordon(Cordon::default()))];
         }),
     ];
     let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
@@ -111,7 +113,7 @@ fn suspected_and_clearing_faults_are_not_acted_on() {
 fn a_probe_has_no_say_in_what_only_the_controller_knows() {
     let mut forged = fault(FaultType::StuckDaemonSetPod, "victim");
     forged.target.pod = Some(pod("victim"));
-    let plan = World::sick(forged, ClearedBy::DeletePod, &[step(Action::DeletePod), notify()]).plan();
+    let plan = World::sick(forged, ClearedBy::DeletePod, &[step(Action::DeletePod(DeletePod)), notify()]).plan();
     assert!(plan.effects.is_empty(), "{:?}", plan.effects);
     assert!(plan.nodes["n1"].cluster_faults.is_empty());
 }
@@ -132,7 +134,7 @@ fn a_silent_probe_is_told_of_and_nothing_else_is_done() {
     let mut world = World::sick(
         hung("log"),
         ClearedBy::Cont,
-        &[step(Action::Cordon(None)), cont(), step(Action::DeletePod), notify()],
+        &[step(Action::Cordon(Cordon::default())), cont(), step(Action::DeletePod(DeletePod)), notify()],
     );
     world.node("n1").probe_runs = false;
     world.tick(secs(60));
@@ -182,14 +184,17 @@ fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
     // About a container, so that deleting a pod is no answer to it.
     let ladder = |steps: &[_]| World::sick(hung("log"), None, steps).plan();
     let did = |plan: &_| acts(plan).into_iter().map(|(_, act)| act).collect::<Vec<_>>();
-    assert_eq!(did(&ladder(&[step(Action::Cordon(None)), step(Action::DeletePod), notify()])), ["notify"]);
-    assert_eq!(did(&ladder(&[step(Action::Cordon(None)), cont(), notify()])), ["cordon"]);
-    assert_eq!(did(&ladder(&[step(Action::Cordon(None)), notify()])), ["cordon"], "wanted for itself");
+    assert_eq!(
+        did(&ladder(&[step(Action::Cordon(Cordon::default())), step(Action::DeletePod(DeletePod)), notify()])),
+        ["notify"]
+    );
+    assert_eq!(did(&ladder(&[step(Action::Cordon(Cordon::default())), cont(), notify()])), ["cordon"]);
+    assert_eq!(did(&ladder(&[step(Action::Cordon(Cordon::default())), notify()])), ["cordon"], "wanted for itself");
 }
 
 #[test]
 fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
-    let steps = [step(Action::Cordon(None)), notify()];
+    let steps = [step(Action::Cordon(Cordon::default())), notify()];
     for kind in FaultType::ALL.into_iter().filter(|kind| kind.spec().lasting && !kind.is_cluster_fault()) {
         let plan = World::sick(fault(kind, "key"), None, &steps).plan();
         let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
@@ -210,7 +215,8 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
 #[test]
 fn where_the_probe_may_not_act_nobody_does() {
     for kubelet in [TriState::True, TriState::False] {
-        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(None)), cont(), notify()]);
+        let mut world =
+            World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont(), notify()]);
         let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
         (heartbeat.kubelet_works, heartbeat.actions_enabled) = (kubelet, false);
         let plan = world.plan();

@@ -1,5 +1,6 @@
 //! Faults that come back after they were healed.
 
+use nrh_core::action;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{Action, ActionType, ApprovalMode, OnFailure, Step};
 use nrh_core::remediation::Phase;
@@ -12,7 +13,7 @@ use crate::world::{ClearedBy, World};
 fn steps(world: &World) -> Vec<ActionType> {
     let mut remediations: Vec<_> = world.remediations.values().collect();
     remediations.sort_by_key(|remediation| remediation.started_at);
-    remediations.into_iter().flat_map(|remediation| &remediation.steps).map(|step| step.action).collect()
+    remediations.into_iter().flat_map(|remediation| &remediation.steps).map(|step| step.action.kind()).collect()
 }
 
 /// Signals of what was released.
@@ -20,7 +21,7 @@ fn signals(world: &World) -> Vec<String> {
     let mut remediations: Vec<_> = world.remediations.values().collect();
     remediations.sort_by_key(|remediation| remediation.started_at);
     let steps = remediations.into_iter().flat_map(|remediation| &remediation.steps);
-    steps.filter_map(|step| Some(step.signal?.as_str().to_owned())).collect()
+    steps.filter_map(|step| Some(step.action.params().release_hung_process?.signal.as_str().to_owned())).collect()
 }
 
 /// The same fault once more, five minutes later, which each of the two signals ends for a while.
@@ -74,7 +75,7 @@ fn an_hour_later_it_is_a_new_fault() {
 #[test]
 fn the_node_is_cordoned_anew() {
     use ActionType::{Cordon, ReleaseHungProcess as Release};
-    let mut world = sick(&[step(Action::Cordon(None)), cont(), kill(true)]);
+    let mut world = sick(&[step(Action::Cordon(action::Cordon::default())), cont(), kill(true)]);
     again(&mut world);
     assert_eq!(steps(&world), [Cordon, Release, Cordon, Release]);
     assert_eq!(signals(&world), ["SIGCONT", "SIGKILL"]);

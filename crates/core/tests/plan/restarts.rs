@@ -1,18 +1,19 @@
 //! Restarts of the kubelet and the runtime: only where the probe says that they do no harm, by the probe alone, the runtime before
 //! the kubelet that waits for it.
 
-use nrh_core::command::{ActionCommand, CommandAction, Restart};
+use nrh_core::action::Restart;
+use nrh_core::command::{ActionCommand, CommandAction};
 use nrh_core::fault::{Fault, FaultType, Severity, SubjectKind};
 use nrh_core::plan::{BlockReason, Effect, Operation};
-use nrh_core::policy::{Action, Daemon, Step};
+use nrh_core::policy::{Daemon, Step};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{fault, notify, step};
+use crate::samples::{self, fault, notify, step};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 fn restart(daemon: Daemon, with: Restart) -> Step {
-    step(Action::Restart { daemon, with })
+    step(samples::restart(daemon, with))
 }
 
 fn kubelet() -> Step {
@@ -186,6 +187,9 @@ fn another_unit_in_the_policy_is_another_step() {
     world.policies[0].rules[0].steps = vec![restart(Daemon::Kubelet, with.clone())];
     world.run(secs(120));
     let steps = &world.only_remediation().steps;
-    assert_eq!((steps[0].state, steps[0].restart.clone()), (StepState::Cancelled, Some(Restart::default())));
-    assert_eq!((steps[1].restart.clone(), steps[1].phrase()), (Some(with), "RestartKubelet(k3s.service)".to_owned()));
+    assert_eq!((steps[0].state, steps[0].action.params().restart), (StepState::Cancelled, Some(Restart::default())));
+    assert_eq!(
+        (steps[1].action.params().restart, steps[1].phrase()),
+        (Some(with), "RestartKubelet(k3s.service)".to_owned())
+    );
 }

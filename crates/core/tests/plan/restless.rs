@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use nrh_core::fault::FaultType;
 use nrh_core::moment::since;
 use nrh_core::plan::{Effect, Operation, Plan};
-use nrh_core::policy::{ActionType, Mode, Policy};
+use nrh_core::policy::{Mode, Policy};
 use nrh_core::remediation::{Remediation, StepRecord, StepState};
 use nrh_core::snapshot::TriState;
 use proptest::prelude::*;
@@ -175,10 +175,8 @@ fn longest(world: &World, policy: &Policy) -> Duration {
 
 /// Whether it keeps its node cordoned after a reboot of which nobody knows what came.
 fn may_go_down(remediation: &Remediation) -> bool {
-    let is_reboot = |step: &StepRecord| {
-        matches!(step.action, ActionType::Reboot | ActionType::MarkForReboot)
-            && matches!(step.state, StepState::TimedOut | StepState::Cancelled)
-    };
+    let is_reboot =
+        |step: &StepRecord| step.action.ends_boot() && matches!(step.state, StepState::TimedOut | StepState::Cancelled);
     remediation.cleanup.owes_cordon() && remediation.current_step().is_none() && remediation.steps.iter().any(is_reboot)
 }
 

@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nrh_core::command::Signal;
-use nrh_core::drain::Drain;
-use nrh_core::fault::{Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target};
-use nrh_core::hand_off::{HandOff, TemplateRef};
+use nrh_core::action::{
+    Drain, HandOff, MarkForReboot, Notify, Reboot, ReleaseHungProcess, Restart, RestartKubelet, RestartRuntime, Signal,
+};
+use nrh_core::fault::{
+    Daemon, Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
+};
+use nrh_core::hand_off::TemplateRef;
 use nrh_core::matching::Matching;
 use nrh_core::policy::{
     Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Rule, Selector,
     Step, StormLimit,
 };
-use nrh_core::reboot::{MarkForReboot, Reboot};
 use nrh_core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh_core::window::{Window, WindowType};
 use nrh_simulate::workload::Workload;
@@ -145,6 +147,14 @@ pub fn overdue(node: &str, name: &str) -> SuspectPod {
     pod
 }
 
+/// A restart of this daemon.
+pub fn restart(daemon: Daemon, with: Restart) -> Action {
+    match daemon {
+        Daemon::Kubelet => Action::RestartKubelet(RestartKubelet(with)),
+        Daemon::Runtime => Action::RestartRuntime(RestartRuntime(with)),
+    }
+}
+
 pub fn step(action: Action) -> Step {
     Step {
         action,
@@ -160,11 +170,11 @@ pub fn step(action: Action) -> Step {
 }
 
 pub fn cont() -> Step {
-    step(Action::ReleaseHungProcess { signal: Signal::Cont, allow_running_pods: false })
+    step(Action::ReleaseHungProcess(ReleaseHungProcess { signal: Signal::Cont, allow_running_pods: false }))
 }
 
 pub fn kill(allow_running_pods: bool) -> Step {
-    step(Action::ReleaseHungProcess { signal: Signal::Kill, allow_running_pods })
+    step(Action::ReleaseHungProcess(ReleaseHungProcess { signal: Signal::Kill, allow_running_pods }))
 }
 
 /// Evictions for two minutes.
@@ -199,7 +209,7 @@ pub fn mark_for_reboot() -> Step {
 }
 
 pub fn notify() -> Step {
-    step(Action::Notify { message: Some("see the runbook".into()) })
+    step(Action::Notify(Notify { message: Some("see the runbook".into()) }))
 }
 
 pub fn rule(name: &str, faults: &[FaultType], steps: &[Step]) -> Rule {

@@ -1,5 +1,6 @@
 //! Taints of ours on a node: put there, taken off, and never anybody else's.
 
+use nrh_core::action::{Cordon, DeletePod, Taint};
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};
@@ -15,11 +16,11 @@ const HARD: TaintEffect = TaintEffect::NoSchedule;
 const SOFT: TaintEffect = TaintEffect::PreferNoSchedule;
 
 fn taint() -> Step {
-    step(Action::Taint(HARD))
+    step(Action::Taint(Taint { effect: HARD }))
 }
 
 fn soft() -> Step {
-    step(Action::Taint(SOFT))
+    step(Action::Taint(Taint { effect: SOFT }))
 }
 
 fn view(world: &World) -> &NodeView {
@@ -49,7 +50,7 @@ fn it_lasts_as_long_as_the_remediation() {
 /// The mark of a lost remediation of the same name is taken off while this one has scheduled its own.
 #[test]
 fn a_repeated_step_owes_its_cleanup_again() {
-    for marks in [taint(), step(Action::Cordon(None))] {
+    for marks in [taint(), step(Action::Cordon(Cordon::default()))] {
         let mut world = World::sick(hung("log"), ClearedBy::Kill, &[marks, cont()]);
         world.pass();
         let now = world.now;
@@ -242,7 +243,7 @@ fn a_mark_without_an_effect_takes_nobodys_taint_off() {
 /// All is healed, the taint is taken off, and the write that records it fails; then the next fault shows.
 #[test]
 fn what_we_have_taken_off_ourselves_is_no_persons_no() {
-    for (first, undone) in [(taint(), "untaint"), (step(Action::Cordon(None)), "uncordon")] {
+    for (first, undone) in [(taint(), "untaint"), (step(Action::Cordon(Cordon::default())), "uncordon")] {
         for early in [false, true] {
             let mut world = World::sick(hung("log"), ClearedBy::Cont, &[first.clone(), cont(), kill(true), notify()]);
             if early {
@@ -349,7 +350,9 @@ fn what_a_person_took_off_before_it_was_recorded_is_not_put_back() {
 
 #[test]
 fn a_late_write_does_not_outlast_a_remediation_that_keeps_its_cordon() {
-    let kept = step(Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
+    let kept = step(Action::Cordon(Cordon {
+        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
+    }));
     let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
     let remediation = world.only_remediation();
@@ -366,7 +369,7 @@ fn a_late_write_does_not_outlast_a_remediation_that_keeps_its_cordon() {
 /// Hardly any DaemonSet tolerates our key: the pod that is deleted has no successor, and its absence is no cure.
 #[test]
 fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
-    let delete = [step(Action::DeletePod), notify()];
+    let delete = [step(Action::DeletePod(DeletePod)), notify()];
     for theirs in [KeyedTaint::plain(HARD), somebodys()] {
         let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &delete)])], &["n1"]);
         world.node("n1").pods.push(backing_off("n1", "agent-1"));
@@ -393,7 +396,7 @@ fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
 #[test]
 fn it_is_left_out_for_the_pod_of_a_daemon_set_unless_it_lets_a_successor_come() {
     for (first, expected) in [(taint(), "delete agent-1"), (soft(), "taint")] {
-        let steps = [first, step(Action::DeletePod), notify()];
+        let steps = [first, step(Action::DeletePod(DeletePod)), notify()];
         let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
         world.node("n1").pods.push(backing_off("n1", "agent-1"));
         assert_eq!(acts(&world.pass()), [("n1".to_owned(), expected.to_owned())]);
@@ -418,7 +421,9 @@ fn what_a_lost_remediation_has_left_is_taken_off() {
 
 #[test]
 fn it_goes_where_a_cordon_stays() {
-    let kept = step(Action::Cordon(Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) })));
+    let kept = step(Action::Cordon(Cordon {
+        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
+    }));
     let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
     let remediation = world.only_remediation();
@@ -443,7 +448,7 @@ fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
     let indices: Vec<_> = tried.iter().map(|step| step.step_index).collect();
     assert_eq!(indices, [0, 0, 0, 1, 1, 1], "a taint that is refused keeps nobody from healing");
     assert!(tried.iter().all(|step| step.state == StepState::Failed), "{:#?}", remediation.steps);
-    assert_eq!((told.action, told.state), (ActionType::Notify, StepState::Succeeded));
+    assert_eq!((told.action.kind(), told.state), (ActionType::Notify, StepState::Succeeded));
     assert!(
         !remediation.is_live() && !remediation.cleanup.owes_taint(),
         "a call that failed may have reached the API server"

@@ -1,5 +1,6 @@
 //! Remediations and commands that are there and that this version cannot read, and Nodes that no version can.
 
+use nrh_core::action::Cordon;
 use nrh_core::engine::plan;
 use nrh_core::plan::{BlockReason, Effect, Plan};
 use nrh_core::policy::Action;
@@ -127,7 +128,7 @@ fn on_a_node_that_cannot_be_read_nothing_is_begun_and_others_are_healed() {
 
 #[test]
 fn on_a_node_that_cannot_be_read_what_is_open_waits_whatever_its_last_view_says() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(None)), cont()]);
+    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
     for _ in 0..3 {
         world.pass();
     }

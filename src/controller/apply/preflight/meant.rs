@@ -235,7 +235,7 @@ mod tests {
         let tells = |v: &mut Value| {
             v["policy"]["spec"]["rules"][1]["steps"][0] = json!({"action": "Notify"});
             let step = &mut v["remediation"]["status"]["attempts"][0];
-            (step["action"], step["signal"]) = (json!("Notify"), Value::Null);
+            (step["action"], step["releaseHungProcess"]) = (json!("Notify"), Value::Null);
         };
         assert_eq!(verdict(all(&rules, &Value::Null, tells)), Ok(()));
     }

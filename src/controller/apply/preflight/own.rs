@@ -19,7 +19,7 @@ use crate::core::snapshot::NodeView;
 
 /// Whether the preflight of such a step reads the pod of a fault. The deletion of the pod reads it anyway.
 pub(super) fn asks_pod(fault: &RemediationFault, action: ActionType) -> bool {
-    fault.kind == FaultType::StuckDaemonSetPod && !matches!(action, ActionType::DeletePod | ActionType::Notify)
+    fault.kind == FaultType::StuckDaemonSetPod && action != ActionType::DeletePod && !action.notifies()
 }
 
 /// Checks that the fault still shows; if not, says what was found. For a flapping node, and for a silent probe, one reading
@@ -31,10 +31,10 @@ pub(super) fn still_shows(
     pod: Option<&LivePod>,
     now: Timestamp,
 ) -> Result<(), String> {
-    let found = match (fault.kind, step.action) {
+    let found = match (fault.kind, step.action.kind()) {
         (FaultType::NodeCondition, _) => gone(fault, rule, view),
         // People are notified of what was decided.
-        (_, ActionType::Notify) => None,
+        (_, action) if action.notifies() => None,
         (FaultType::PlegStalled, _) => (!kubelet::says_pleg_stalled(view))
             .then(|| format!("Ready is {} by now, and not for its PLEG", view.ready.as_str())),
         (FaultType::KubeletStartBlocked, _) => kubelet::unfinished(view, &report::view(report).kubelet)

@@ -19,7 +19,7 @@ pub(super) fn read(change: impl Fn(&mut Value)) -> Read {
             "spec": {"nodeName": "w1", "nodeUid": "n1", "policy": "p", "mode": "Enforce"},
             "status": {"phase": "Running", "message": "", "startedAt": "2025-01-01T00:00:00Z",
                 "faults": [{"id": "f1", "type": "HungContainer", "subject": {"kind": "Container"}, "rule": "r", "stepIndex": 0, "state": "Open"}],
-                "attempts": [{"operationId": "op", "faultId": "f1", "action": "ReleaseHungProcess", "signal": "SIGKILL", "stepIndex": 0, "executor": "Job",
+                "attempts": [{"operationId": "op", "faultId": "f1", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGKILL"}, "stepIndex": 0, "executor": "Job",
                     "state": "Scheduled", "scheduledAt": "2025-01-01T00:00:00Z"}]}}
     });
     change(&mut all);
@@ -72,7 +72,8 @@ fn a_window_keeps_what_has_not_begun_from_beginning() {
             let step_index = ["Cordon", "Drain", "Notify"].iter().position(|one| *one == action).unwrap();
             let drain = if action == "Drain" { json!({}) } else { Value::Null };
             let step = &mut v["remediation"]["status"]["attempts"][0];
-            (step["action"], step["signal"], step["stepIndex"]) = (json!(action), Value::Null, json!(step_index));
+            (step["action"], step["releaseHungProcess"], step["stepIndex"]) =
+                (json!(action), Value::Null, json!(step_index));
             (step["state"], step["drain"]) = (json!(state), drain);
         })
     };
@@ -109,7 +110,8 @@ fn a_hand_off_to_another_remediator_is_another_step() {
     let with = |name: &'static str| {
         verdict(move |v| {
             let step = &mut v["remediation"]["status"]["attempts"][0];
-            (step["action"], step["signal"], step["handOff"]) = (json!("HandOff"), Value::Null, to("gentle"));
+            (step["action"], step["releaseHungProcess"], step["handOff"]) =
+                (json!("HandOff"), Value::Null, to("gentle"));
             v["policy"]["spec"]["rules"][0]["steps"][0] = json!({"action": "HandOff", "handOff": to(name)});
         })
     };
@@ -122,7 +124,8 @@ fn a_taint_with_another_effect_is_another_step() {
     let with = |now: Value| {
         verdict(move |v| {
             let step = &mut v["remediation"]["status"]["attempts"][0];
-            (step["action"], step["signal"], step["taint"]) = (json!("Taint"), Value::Null, json!("NoSchedule"));
+            (step["action"], step["releaseHungProcess"], step["taint"]) =
+                (json!("Taint"), Value::Null, json!({"effect": "NoSchedule"}));
             v["policy"]["spec"]["rules"][0]["steps"] =
                 json!([{"action": "Taint", "taint": now.clone()}, {"action": "Notify"}]);
         })
@@ -139,7 +142,8 @@ fn no_pod_is_deleted_that_would_have_no_successor() {
         verdict(move |v| {
             v["node"]["spec"] = json!({"taints": [taint.clone()]});
             let status = &mut v["remediation"]["status"];
-            (status["attempts"][0]["action"], status["attempts"][0]["signal"]) = (json!("DeletePod"), Value::Null);
+            (status["attempts"][0]["action"], status["attempts"][0]["releaseHungProcess"]) =
+                (json!("DeletePod"), Value::Null);
             status["faults"][0]["type"] = json!("StuckDaemonSetPod");
             v["policy"]["spec"]["rules"][0] = json!({"name": "r", "match": {"faults": ["StuckDaemonSetPod"]},
                 "steps": [{"action": "DeletePod"}]});
@@ -194,7 +198,7 @@ fn that_nobody_can_look_keeps_nobody_from_being_told() {
     let tells = |v: &mut Value| {
         v["policy"]["spec"]["rules"][0]["steps"][0] = json!({"action": "Notify"});
         let step = &mut v["remediation"]["status"]["attempts"][0];
-        (step["action"], step["signal"]) = (json!("Notify"), Value::Null);
+        (step["action"], step["releaseHungProcess"]) = (json!("Notify"), Value::Null);
     };
     let live = |change: &dyn Fn(&mut Value)| judged(change).unwrap();
     assert_eq!(fresh(&live(&tells), "op", &ReportArrivals::default(), Instant::now()), Ok(()));
@@ -243,7 +247,8 @@ fn a_condition_that_the_node_does_not_show_any_more_is_not_acted_on() {
             status["faults"][0]["type"] = json!("NodeCondition");
             status["faults"][0]["subject"] = json!({"kind": "Condition", "name": "KernelDeadlock",
                 "condition": {"status": "True", "reason": "DockerHung"}});
-            (status["attempts"][0]["action"], status["attempts"][0]["signal"]) = (json!("Cordon"), Value::Null);
+            (status["attempts"][0]["action"], status["attempts"][0]["releaseHungProcess"]) =
+                (json!("Cordon"), Value::Null);
         })
     };
     assert_eq!(with("KernelDeadlock", "True", "DockerHung"), Ok(()));
@@ -272,7 +277,7 @@ fn own(kind: &'static str, action: &'static str, change: impl Fn(&mut Value)) ->
         v["report"]["status"]["faults"] = json!([]);
         let status = &mut v["remediation"]["status"];
         (status["faults"][0]["type"], status["faults"][0]["subject"]) = (json!(kind), subject);
-        (status["attempts"][0]["action"], status["attempts"][0]["signal"]) = (json!(action), Value::Null);
+        (status["attempts"][0]["action"], status["attempts"][0]["releaseHungProcess"]) = (json!(action), Value::Null);
         status["attempts"][0]["stepIndex"] = json!(actions.iter().position(|one| *one == action));
         change(v);
     })

@@ -2,7 +2,8 @@
 //! is removed.
 
 use super::{Looker, asked, recovered, same_object};
-use crate::core::command::{OutcomeReason, Signal};
+use crate::core::action::Signal;
+use crate::core::command::OutcomeReason;
 use crate::core::fault::Target;
 use crate::core::observation::{ContainerSeen, ContainerState, RuntimeKind, TaskAnswer};
 use crate::core::text::bounded;

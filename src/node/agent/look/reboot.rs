@@ -5,7 +5,8 @@ use jiff::Timestamp;
 
 use super::unit::Unit;
 use super::{Allowed, Looker, recovered};
-use crate::core::command::{ActionCommand, OutcomeReason, Signal};
+use crate::core::action::Signal;
+use crate::core::command::{ActionCommand, OutcomeReason};
 use crate::core::fault::{FaultType, ProcessRef};
 use crate::core::policy::Daemon;
 use crate::core::reboot::{MarkOrder, sentinel_name};

@@ -3,7 +3,8 @@
 
 use super::unit::{Process, Unit, expected, is_silence};
 use super::{Looker, asked, recovered};
-use crate::core::command::{OutcomeReason, Restart};
+use crate::core::action::Restart;
+use crate::core::command::OutcomeReason;
 use crate::core::fault::FaultType;
 use crate::core::faults::exhaustion::SICK;
 use crate::core::faults::runtime_client_hung::ENDING;

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use super::Looker;
-use crate::core::command::{OutcomeReason, Restart};
+use crate::core::action::Restart;
+use crate::core::command::OutcomeReason;
 use crate::core::policy::Daemon;
 use crate::node::agent::verdict::Refusal;
 use crate::node::bus;

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use super::restart::Daemons;
 use super::*;
-use crate::core::reboot::{MarkOrder, SENTINEL, marking_helps};
+use crate::core::action::MarkForReboot;
+use crate::core::reboot::{MarkOrder, SENTINEL};
 use crate::node::bus::fake::{Login, unit};
 use crate::node::sentinel::{Folder, Mark};
 
@@ -136,7 +137,7 @@ async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
 async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
     let node = Marked::new();
     for kind in FaultType::ALL {
-        if marking_helps(kind).is_err() {
+        if MarkForReboot::addresses(kind).is_err() {
             node.left_alone(&node.execute(&mark_for(kind)).await, OutcomeReason::CheckFailed, "no second check");
         }
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::core::command::Restart;
+use crate::core::action::Restart;
 use crate::node::bus::fake::{Restarts, Systemd, unit};
 use crate::node::bus::units::UnitSeen;
 

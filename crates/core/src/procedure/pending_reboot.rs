@@ -2,17 +2,16 @@
 //! timed out or its remediation was stopped. They stay cordoned until the result of the command is known, and never for longer
 //! than a machine can take to go down.
 
-use crate::context::{Block, NodeContext, Probe, Wake, of_policy};
-use crate::plan::BlockReason;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::update::RemediationUpdate;
-use super::{Ctx, mark};
+use super::boot::is_carried;
+use crate::action::ActionType;
 use crate::command::OutcomeReason;
-use crate::moment::{clock, since};
-use crate::policy::{ActionType, Step};
+use crate::context::{ClusterContext, NodeContext, Probe, of_policy};
+use crate::moment::clock;
+use crate::policy::Step;
 use crate::remediation::{Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 
@@ -25,19 +24,18 @@ const LONGEST: Duration = Duration::from_mins(40);
 fn unsettled(remediation: &Remediation) -> Option<&StepRecord> {
     let is_it = |step: &&StepRecord| {
         let is_over = matches!(step.state, StepState::TimedOut | StepState::Cancelled);
-        let is_reboot = step.action == ActionType::Reboot || (mark::is_carried(step) && step.started_at.is_some());
+        let is_reboot = step.action == ActionType::Reboot || (is_carried(step) && step.started_at.is_some());
         is_reboot && is_over && step.executed_at.is_none() && step.boot_id.is_some()
     };
     remediation.steps.iter().rev().find(is_it)
 }
 
 /// The latest time at which the node may still go down; `None` = it will not, or has done so.
-pub(super) fn until(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<Timestamp> {
+pub(crate) fn until(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<Timestamp> {
     let step = unsettled(remediation)?;
     let view = facts.view?;
     // A person was asked and has not approved: no reboot was commanded.
-    let named =
-        of_policy::policy_of(ctx.cluster, remediation).and_then(|policy| of_policy::step_of(policy, remediation, step));
+    let named = of_policy::policy_of(ctx, remediation).and_then(|policy| of_policy::step_of(policy, remediation, step));
     let was_asked = named.is_some_and(Step::needs_approval) && step.approved_by.is_none();
     if was_asked && step.started_at.is_none() {
         return None;
@@ -75,7 +73,11 @@ pub(super) fn until(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remedia
 }
 
 /// Until when the cordon stays for a pending reboot, if the remediation has nothing else left to do.
-pub(super) fn blocks_uncordon(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<Timestamp> {
+pub(crate) fn blocks_uncordon(
+    ctx: ClusterContext<'_>,
+    facts: &NodeContext<'_>,
+    remediation: &Remediation,
+) -> Option<Timestamp> {
     // If somebody has uncordoned the node, that decision stands.
     let is_closed = facts.view.is_some_and(|view| view.uid == remediation.node_uid && view.unschedulable);
     let is_at_its_end = remediation.phase.is_final() || !remediation.has_work();
@@ -83,7 +85,7 @@ pub(super) fn blocks_uncordon(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation
 }
 
 /// The message that the cordon stays, in one sentence.
-pub(super) fn told(remediation: &Remediation, until: Timestamp) -> String {
+pub(crate) fn told(remediation: &Remediation, until: Timestamp) -> String {
     let is_mark = unsettled(remediation).is_some_and(|step| step.action == ActionType::MarkForReboot);
     let how = if is_mark { "marked for a reboot" } else { "commanded to reboot" };
     format!(
@@ -92,12 +94,4 @@ pub(super) fn told(remediation: &Remediation, until: Timestamp) -> String {
         remediation.name,
         clock(until)
     )
-}
-
-/// Reports the pending reboot, if there is one.
-pub(super) fn note(ctx: Ctx<'_>, facts: &NodeContext<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) {
-    let Some(until) = blocks_uncordon(ctx, facts, &turn.remediation).filter(|_| turn.effect.is_none()) else { return };
-    wake.at(since(until, ctx.snapshot.now));
-    let message = told(&turn.remediation, until);
-    turn.block_node(Block::new(BlockReason::InProgress, &message), wake);
 }

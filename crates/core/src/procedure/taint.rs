@@ -1,19 +1,70 @@
-//! Taints: when the controller removes the taint of a remediation, and what a missing taint means.
+//! `Taint`: when the controller puts its taint on a node, when it removes the taint, and what a missing taint means.
 //!
 //! A taint lasts as long as its remediation, and no longer. A cordon with `quarantineFor` keeps pods away from a node after the
 //! last step of the rule. Only one remediation at a time puts a taint on a node, and only one taint. So a taint is never handed
 //! over or changed.
 
-use super::Ctx;
-use crate::context::NodeContext;
+use super::{AttemptContext, Procedure, StepContext};
+use crate::action::{ActionType, Taint};
+use crate::context::{Block, ClusterContext, NodeContext};
+use crate::fault::Fault;
 use crate::moment::since;
-use crate::plan::Effect;
-use crate::policy::Step;
-use crate::remediation::Remediation;
+use crate::plan::{Effect, Operation};
+use crate::remediation::{Executor, Remediation, StepRecord};
 use crate::snapshot::NodeView;
 
+impl Procedure for Taint {
+    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+        let remedy = &fault.kind.spec().remedy;
+        if remedy.new_pod.is_ok() && self.effect.repels_daemon_sets() {
+            return Err(
+                "with NoSchedule no successor of a DaemonSet's pod would come to the node, as one comes with PreferNoSchedule",
+            );
+        }
+        remedy.fewer_pods
+    }
+
+    fn is_done(&self, remediation: &Remediation) -> bool {
+        // The record has to say that a stricter taint was wanted.
+        remediation.marked_at(ActionType::Taint).is_some() && self.softer(remediation).is_none()
+    }
+
+    /// The node has a softer taint of the same remediation, which puts on one taint.
+    fn skip_reason(&self, _: ClusterContext<'_>, _: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
+        self.softer(remediation)
+    }
+
+    fn admit(&self, _: &StepContext<'_>) -> Result<Executor, Block> {
+        Ok(Executor::Controller)
+    }
+
+    fn plan_cleanup(&self, remediation: &mut Remediation, _: &StepRecord) {
+        (remediation.cleanup.tainted, remediation.cleanup.untainted_at) = (true, None);
+    }
+
+    fn operation(&self, _: &AttemptContext<'_>, _: &Fault) -> Option<Operation> {
+        Some(Operation::Taint(self.effect))
+    }
+}
+
+impl Taint {
+    fn softer(self, remediation: &Remediation) -> Option<String> {
+        let wanted = self.effect;
+        let on = remediation.taint().filter(|on| remediation.cleanup.owes_taint() && wanted.is_stricter_than(*on))?;
+        Some(format!(
+            "the node has the taint of this remediation with {} already, and a remediation puts on one: {} is not put in its place",
+            on.as_str(),
+            wanted.as_str()
+        ))
+    }
+}
+
 /// Removes the taint, if its cleanup is pending. `None` where the node has no taint of this remediation.
-pub(super) fn take_back(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
+pub(crate) fn take_back(
+    ctx: ClusterContext<'_>,
+    facts: &NodeContext<'_>,
+    remediation: &mut Remediation,
+) -> Option<Effect> {
     if !remediation.cleanup.owes_taint() {
         return None;
     }
@@ -39,7 +90,7 @@ fn is_on(view: &NodeView, remediation: &Remediation) -> bool {
 
 /// Whether somebody else removed the taint from the node. The owner annotation without the taint is proof. A node without both
 /// counts only after the time by which the cache may lag.
-pub(super) fn was_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> bool {
+pub(crate) fn was_removed(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> bool {
     let Some(view) = facts.view else { return false };
     // With nothing left to do, the taint was to be removed anyway. Perhaps the controller removed it, and only the record of it
     // is missing.
@@ -56,7 +107,7 @@ pub(super) fn was_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &R
 /// Records that the taint is gone from the node when its remediation has nothing left to do: the controller removed it, and only
 /// the record of it is missing. Else a fault that joins the remediation later would find a pending cleanup without a taint, and
 /// that would count as a removal by a person. Returns false while the view of the node may be older than the taint.
-pub(super) fn record_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
+pub(crate) fn record_removed(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
     let Some(view) = facts.view.filter(|view| view.uid == remediation.node_uid) else { return true };
     let is_marked = view.tainted_by.as_ref().is_some_and(|mark| mark.remediation == remediation.name);
     if !remediation.cleanup.owes_taint() || remediation.wants_its_marks() || is_marked || is_on(view, remediation) {
@@ -72,7 +123,11 @@ pub(super) fn record_removed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation:
 
 /// Removes the taint whose owner annotation belongs to no open remediation. The annotation may also come from another tool that
 /// has saved it and put it on a new machine with the same name.
-pub(super) fn stale_marker(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
+pub(crate) fn stale_marker(
+    ctx: ClusterContext<'_>,
+    facts: &NodeContext<'_>,
+    is_slot: impl Fn(&str) -> bool,
+) -> Option<Effect> {
     let view = facts.view?;
     let mark = view.tainted_by.as_ref()?;
     // Somebody has overwritten the owner annotation of an active remediation with another name. The taint still belongs to the
@@ -93,15 +148,4 @@ pub(super) fn stale_marker(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl 
         None => ctx.snapshot.ledger.is_some() && !is_slot(&mark.remediation),
     };
     is_stray.then(|| Effect::Untaint { remediation: mark.remediation.clone(), node: facts.name.to_owned() })
-}
-
-/// The reason why a node gets no second taint if it has a softer one of the same remediation: a remediation puts on one taint.
-pub(super) fn skip_reason(remediation: &Remediation, step: &Step) -> Option<String> {
-    let wanted = step.action.taint()?;
-    let on = remediation.taint().filter(|on| remediation.cleanup.owes_taint() && wanted.is_stricter_than(*on))?;
-    Some(format!(
-        "the node has the taint of this remediation with {} already, and a remediation puts on one: {} is not put in its place",
-        on.as_str(),
-        wanted.as_str()
-    ))
 }

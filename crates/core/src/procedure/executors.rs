@@ -1,11 +1,11 @@
 //! Which executor runs a step on the node, and why: a Job where the kubelet can start one, else the probe.
 
+use crate::action::{Action, RunsOn};
 use crate::context::NodeContext;
 use jiff::Timestamp;
 
 use crate::fault::Daemon;
 use crate::kubelet;
-use crate::policy::ActionType;
 use crate::remediation::{Executor, StepRecord};
 use crate::snapshot::TriState;
 use crate::text::bounded;
@@ -16,7 +16,7 @@ const LONGEST: usize = 256;
 /// The executor of an action that a Job could run, and the reason. A kubelet whose start is blocked starts no Job, although the
 /// node may be Ready. So no Job is used when the kubelet has written nothing since its start began, however short that time is.
 /// No Job is used either when the container runtime does not answer.
-pub(super) fn choose(facts: &NodeContext<'_>) -> (Executor, &'static str) {
+pub(crate) fn choose(facts: &NodeContext<'_>) -> (Executor, &'static str) {
     let Some((view, report)) = facts.view.zip(facts.report) else {
         return (Executor::Probe, "the kubelet is not known");
     };
@@ -34,22 +34,22 @@ pub(super) fn choose(facts: &NodeContext<'_>) -> (Executor, &'static str) {
     }
 }
 
-/// Whether both executors support the action. A Job never runs a restart or a reboot: the Job might end with it.
-pub(super) const fn is_of_either(action: ActionType) -> bool {
-    matches!(action, ActionType::CleanupOrphans | ActionType::ReleaseHungProcess)
+/// Whether both executors support the action.
+pub(crate) fn is_of_either(action: &Action) -> bool {
+    action.traits().runs_on == RunsOn::JobOrProbe
 }
 
 /// Records why the executor of an attempt was chosen, where there was a choice.
-pub(super) fn note(facts: &NodeContext<'_>, record: &mut StepRecord) {
+pub(crate) fn note(facts: &NodeContext<'_>, record: &mut StepRecord) {
     record.executor_reason = match record.executor {
-        Executor::Probe if !is_of_either(record.action) => String::new(),
+        Executor::Probe if !is_of_either(&record.action) => String::new(),
         Executor::Probe | Executor::Job => format!("{:?}: {}", record.executor, choose(facts).1),
         Executor::Controller => String::new(),
     };
 }
 
 /// Records that the attempt continues with the other executor, and why.
-pub(super) fn note_switch(record: &mut StepRecord, to: Executor, why: &str, now: Timestamp) {
+pub(crate) fn note_switch(record: &mut StepRecord, to: Executor, why: &str, now: Timestamp) {
     record.executor = to;
     record.executor_reason = bounded(&format!("{}; then {to:?}: {why}", record.executor_reason), LONGEST);
     record.executor_changed_at = Some(now);

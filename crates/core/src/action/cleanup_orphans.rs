@@ -1,0 +1,16 @@
+//! Removes the confirmed leftover: an orphan container or a leaked shim.
+
+use super::params::{ActionParams, Properties};
+use super::traits::{RunsOn, Traits};
+
+/// The action has no parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CleanupOrphans;
+
+impl Properties for CleanupOrphans {
+    const TRAITS: Traits = Traits::heals(RunsOn::JobOrProbe);
+
+    fn read(_: &ActionParams) -> Option<Self> {
+        Some(Self)
+    }
+}

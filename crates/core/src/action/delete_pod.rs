@@ -1,0 +1,16 @@
+//! Deletes the stuck DaemonSet pod.
+
+use super::params::{ActionParams, Properties};
+use super::traits::{RunsOn, Traits};
+
+/// The action has no parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeletePod;
+
+impl Properties for DeletePod {
+    const TRAITS: Traits = Traits::heals(RunsOn::Controller);
+
+    fn read(_: &ActionParams) -> Option<Self> {
+        Some(Self)
+    }
+}

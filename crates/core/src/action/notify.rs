@@ -1,0 +1,24 @@
+//! Notifies people.
+
+use super::params::{ActionParams, Properties};
+use super::traits::{Role, RunsOn, Traits};
+
+/// The parameters of the step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notify {
+    /// What people are told beside the facts.
+    pub message: Option<String>,
+}
+
+impl Properties for Notify {
+    const TRAITS: Traits =
+        Traits { role: Role::Notify, for_node_conditions: true, ..Traits::heals(RunsOn::Controller) };
+
+    fn read(params: &ActionParams) -> Option<Self> {
+        Some(params.notify.clone().unwrap_or_default())
+    }
+
+    fn write(&self, params: &mut ActionParams) {
+        params.notify = Some(self.clone());
+    }
+}

@@ -1,0 +1,59 @@
+//! Whether the evidence of a fault is good enough to act on.
+
+use std::time::Duration;
+
+use super::{Block, ClusterContext, NodeContext, ObservedFault, Probe};
+use crate::blocked::BlockReason;
+use crate::fault::Fault;
+use crate::faults::ShowsIn;
+
+/// Checks that the evidence is good enough to act on: the probe reports, about this node, and has checked recently.
+pub(crate) fn require_fresh(
+    facts: &NodeContext<'_>,
+    seen: &ObservedFault<'_>,
+    ctx: ClusterContext<'_>,
+) -> Result<(), Block> {
+    let fault = &seen.fault;
+    if fault.kind.spec().shows_in == ShowsIn::Heartbeats {
+        return Ok(());
+    }
+    match facts.probe {
+        Probe::Reporting => {}
+        Probe::WrongNode => {
+            let message = format!("the report on {} is about another node of that name", facts.name);
+            return Err(Block::new(BlockReason::NodeReplaced, &message));
+        }
+        Probe::Never | Probe::Missed | Probe::Silent => {
+            let message = format!(
+                "{}: the probe of {} has missed its promised heartbeat, so its state is unknown; blocked until it reports again",
+                fault.kind, facts.name
+            );
+            return Err(Block::new(BlockReason::ProbeNotReporting, &message));
+        }
+    }
+    let limit = ctx.settings.evidence_max_age;
+    if seen.looked > limit {
+        let message = format!(
+            "{} ({}): its last check is older than {}s; a new check was requested",
+            fault.kind,
+            fault.subject,
+            limit.as_secs()
+        );
+        return Err(Block::new(BlockReason::StaleEvidence, &message).until(Duration::from_secs(5)));
+    }
+    Ok(())
+}
+
+/// Checks whether the node's probe may act. Where actions are disabled, or the probe's self-check failed, nothing acts on the
+/// node, whichever executor would do it.
+pub(crate) fn may_be_touched(facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
+    let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
+    if heartbeat.is_some_and(|heartbeat| heartbeat.actions_enabled) {
+        return Ok(());
+    }
+    let message = format!(
+        "{} on {}: no action is executed on this node, since actions are disabled there (--allow-actions is off, or the self-check of its probe failed)",
+        fault.kind, facts.name
+    );
+    Err(Block::new(BlockReason::ActionsDisabled, &message))
+}

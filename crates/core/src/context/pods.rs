@@ -1,0 +1,53 @@
+//! The pod of a fault, and what hangs below it.
+
+use super::{ClusterContext, NodeContext, ObservedFault};
+use crate::fault::{Fault, PodRef};
+use crate::faults::Holds;
+use crate::snapshot::SuspectPod;
+use crate::stuck;
+
+/// The pod of a fault.
+pub(crate) fn pod_of(fault: &Fault) -> Option<&PodRef> {
+    fault.target.pod.as_ref().or(fault.subject.pod.as_ref())
+}
+
+/// Whether the API server reports that the fault's pod is being deleted.
+pub(crate) fn is_terminating(ctx: ClusterContext<'_>, fault: &Fault) -> bool {
+    pod_of(fault).is_some_and(|pod| ctx.snapshot.terminating.contains(pod))
+}
+
+/// The data that was read about the pod of a fault.
+pub(crate) fn suspect<'a>(facts: &NodeContext<'a>, fault: &Fault) -> Option<&'a SuspectPod> {
+    let uid = &pod_of(fault)?.uid;
+    facts.pods.iter().find(|pod| pod.pod.uid == *uid).copied()
+}
+
+/// Whether the pod of a stuck-pod fault is already being deleted.
+pub(crate) fn is_being_deleted(facts: &NodeContext<'_>, fault: &Fault) -> bool {
+    suspect(facts, fault).is_some_and(|pod| pod.overdue.is_some())
+}
+
+/// The hung process on the node below the pod. A delete above it would only add a second hang. A suspected one is enough.
+pub(crate) fn hung_process<'f>(facts: &'f NodeContext<'_>, fault: &Fault) -> Option<&'f ObservedFault<'f>> {
+    hung_processes(facts, fault).next()
+}
+
+/// All hung processes below the pod, the most urgent first.
+pub(crate) fn hung_processes<'f>(
+    facts: &'f NodeContext<'_>,
+    fault: &Fault,
+) -> impl Iterator<Item = &'f ObservedFault<'f>> {
+    let waits = suspect(facts, fault).is_none_or(stuck::waits_for_the_network);
+    let pod = pod_of(fault).map(|pod| pod.uid.clone());
+    facts.seen.iter().filter(move |seen| {
+        let Some(uid) = &pod else { return false };
+        let is_own = seen.fault.is_about_pod(uid);
+        let spec = seen.fault.kind.spec();
+        match spec.holds {
+            Holds::OwnPod => is_own,
+            Holds::OwnPodAndWaiters => is_own || waits,
+            // If the runtime is unresponsive, it is unknown what hangs, and the runtime could not delete the pod.
+            Holds::Nothing => spec.runtime_unresponsive,
+        }
+    })
+}

@@ -1,0 +1,133 @@
+//! Checks of a step that depend on no other step: its rule, its window, the limit of its node, its cool-down.
+
+use super::{Ctx, limits};
+use crate::context::{Block, NodeContext, of_policy};
+use crate::plan::BlockReason;
+use std::time::Duration;
+
+use crate::fault::Fault;
+use crate::faults::ShowsIn;
+use crate::moment::{clock, since};
+use crate::policy::{Applicability, Policy, Rule, RuleMatch, Step};
+use crate::remediation::{Remediation, RemediationFault};
+use crate::window;
+
+/// Least time between a refusal for a changed target and the next try.
+const FREE_WAIT: Duration = Duration::from_secs(10);
+
+/// Checks that the rule still applies to the fault. Another tool may have changed the reason to one that only another rule names.
+/// The pod may have other labels by now, and the node another kubelet. No rule that takes precedence may turn out to apply as
+/// well. Unknown data never prevents a notification.
+pub(super) fn still_asked_for(
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    rule: &Rule,
+    fault: &Fault,
+    step: &Step,
+) -> Result<(), Block> {
+    if fault.kind.spec().shows_in == ShowsIn::Condition && !rule.is_for(fault) {
+        let message =
+            format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
+        return Err(Block::new(BlockReason::NotConfirmed, &message));
+    }
+    match policy.still_means(rule, fault, &facts.around) {
+        Applicability::No(why) => {
+            let message =
+                format!("{} ({}): rule {} is not for it any more: {why}", fault.kind, fault.subject, rule.name);
+            Err(Block::new(BlockReason::NotConfirmed, &message))
+        }
+        Applicability::Other(other) => {
+            let message = format!(
+                "{} ({}) is for rule {} of policy {} by now, which goes before rule {}",
+                fault.kind, fault.subject, other.name, policy.name, rule.name
+            );
+            Err(Block::new(BlockReason::NotConfirmed, &message))
+        }
+        _ if step.action.notifies() => Ok(()),
+        Applicability::Perhaps(other, lack) => Err(of_policy::doubtful(policy, other, fault, &lack)),
+        Applicability::Yes => {
+            let Some(first) = facts.policy_for(fault) else { return Ok(()) };
+            match facts.rule_of(first, fault) {
+                RuleMatch::Perhaps(other, lack) => Err(of_policy::doubtful(first, other, fault, &lack)),
+                RuleMatch::Rule(_) | RuleMatch::Nothing => Ok(()),
+            }
+        }
+    }
+}
+
+/// Checks whether the policy may act on the node once more.
+pub(super) fn of_node(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy) -> Result<(), Block> {
+    let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
+    let Some(spent) = limits::spent(facts, policy, now, ctx.settings.answer_within) else { return Ok(()) };
+    let message = if spent.is_slow {
+        format!(
+            "node {} has kept policy {} waiting for its answers for a quarter of {} min or more (limits.perNode); the turn is \
+             the other nodes', not its own again before {}",
+            facts.name,
+            policy.name,
+            limit.window.as_secs() / 60,
+            clock(spent.until)
+        )
+    } else {
+        format!(
+            "node {} got {} actions within {} min by policy {} (limits.perNode); the next one not before {}",
+            facts.name,
+            spent.actions,
+            limit.window.as_secs() / 60,
+            policy.name,
+            clock(spent.until)
+        )
+    };
+    Err(Block::new(BlockReason::NodeLimit, &message).until(since(spent.until, now).min(limit.window)))
+}
+
+/// Checks whether a window of the policy is open for such a step now.
+pub(super) fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Block> {
+    let Some(shut) = window::shut(&policy.windows, step.action.kind(), ctx.snapshot.now) else { return Ok(()) };
+    let block = Block::new(BlockReason::OutsideWindow, &format!("policy {}: {}", policy.name, shut.message));
+    Err(match shut.until {
+        Some(until) => block.until(until),
+        None => block,
+    })
+}
+
+/// Checks whether the cool-down after the step's last attempt is over.
+pub(super) fn cooled_down(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    remediation: &Remediation,
+    standing: &RemediationFault,
+    step: &Step,
+) -> Result<(), Block> {
+    let Some(last) = remediation.attempts_for(standing).rev().find(|record| record.state.is_final()) else {
+        return Ok(());
+    };
+    let Some(finished) = last.finished_at else { return Ok(()) };
+    let age = since(ctx.snapshot.now, finished);
+    let wait = if last.is_free() { step.cooldown.min(FREE_WAIT) } else { step.cooldown };
+    let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
+    // A probe that becomes unresponsive meanwhile must not block the step, and with it the policy's slot, for ever. After the
+    // block timeout the evidence check itself blocks the step, for no longer than anything may be blocked.
+    let patience = ctx.block_timeout(step);
+    if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
+        return Ok(());
+    }
+    if age >= wait {
+        let message = format!(
+            "{} on {}: after {} a new report of the probe is awaited",
+            standing.kind,
+            facts.name,
+            last.phrase()
+        );
+        return Err(Block::new(BlockReason::Cooldown, &message).until(patience.saturating_sub(age)));
+    }
+    let until = finished.checked_add(wait).unwrap_or(finished);
+    let message = format!(
+        "{} on {}: {} waits for its cool-down until {}",
+        standing.kind,
+        facts.name,
+        last.phrase(),
+        clock(until)
+    );
+    Err(Block::new(BlockReason::Cooldown, &message).until(wait.saturating_sub(age)))
+}

@@ -1,0 +1,104 @@
+//! Steps that take several rounds, such as evictions: when the next round begins, and when the step ends.
+
+use super::slot::SlotReservation;
+use super::update::RemediationUpdate;
+use super::{Ctx, attempt, checks, select};
+use crate::context::{Block, NodeContext, ObservedFault, Wake, evidence};
+use crate::fault::{Fault, FaultState};
+use crate::moment::since;
+use crate::plan::BlockReason;
+use crate::policy::{Policy, Step};
+use crate::procedure;
+use crate::remediation::{Remediation, RemediationFault, StepRecord, StepState};
+
+/// How often the step yields to the release of a hung process and begins again, for one fault.
+const GIVES_WAY: usize = 3;
+
+/// Continues a step that takes several rounds: another round, until none is needed or the step's timeout expires.
+pub(super) fn go_on(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    turn: &mut RemediationUpdate,
+    record: &StepRecord,
+    slot: &SlotReservation,
+    wake: &mut Wake,
+) {
+    let now = ctx.snapshot.now;
+    let gone = format!("ended, since the fault is gone; {}", record.message);
+    let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, &gone) else { return };
+    let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
+    if age >= step.timeout {
+        let why = format!("not done within {}s: {}", step.timeout.as_secs(), record.message);
+        return attempt::end(turn, StepState::TimedOut, &why, now);
+    }
+    wake.at(step.timeout.saturating_sub(age));
+    if step.needs_approval() && turn.remediation.approved(&record.operation_id).is_none() {
+        let why = format!("its approval was taken back, or the policy asks for one now; {}", record.message);
+        return attempt::end(turn, StepState::Cancelled, &why, now);
+    }
+    let interrupted = interruption(ctx, facts, policy, &turn.remediation, &standing, record, step);
+    if let Some((state, why)) = interrupted {
+        return attempt::end(turn, state, &format!("{why}; {}", record.message), now);
+    }
+    let rested = record.continued_at.map_or(ctx.settings.retry, |at| since(now, at));
+    if rested < ctx.settings.retry {
+        return wake.at(ctx.settings.retry.saturating_sub(rested));
+    }
+    match slot.require().and_then(|()| may_go_on(ctx, facts, policy, &turn.remediation, &standing, step)) {
+        Ok(fault) => {
+            turn.effect = attempt::act(ctx, facts, policy, &mut turn.remediation, record, fault, step);
+            wake.at(ctx.settings.retry);
+        }
+        Err(block) => turn.block(&record.fault_id, block, wake),
+    }
+}
+
+/// Returns why the step ends early: it cannot succeed any more, or a hung process has to be released. The step yields to such a
+/// release a few times only, and begins again after it.
+fn interruption(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    remediation: &Remediation,
+    standing: &RemediationFault,
+    record: &StepRecord,
+    step: &Step,
+) -> Option<(StepState, String)> {
+    if let Some(why) = procedure::of(&step.action).end_reason(facts) {
+        return Some((StepState::Failed, why));
+    }
+    let is_fresh = |seen: &&ObservedFault<'_>| evidence::require_fresh(facts, seen, ctx.cluster).is_ok();
+    let seen = facts.find(&standing.id).filter(is_fresh)?;
+    let first = select::release_first(ctx, facts, policy, &seen.fault)?;
+    let gave_way = remediation.steps.iter().filter(|other| {
+        let is_its = (&other.action, other.step_index) == (&record.action, record.step_index)
+            && other.fault_id == record.fault_id;
+        is_its && other.state == StepState::Cancelled && other.started_at.is_some()
+    });
+    let message = format!("it gives way to the release for {} ({})", first.fault.kind, first.fault.subject);
+    (gave_way.count() < GIVES_WAY).then_some((StepState::Cancelled, message))
+}
+
+/// Checks that another round may begin. It needs no open window and ignores the node's action limit: the step counts towards that
+/// limit itself.
+fn may_go_on<'f>(
+    ctx: Ctx<'_>,
+    facts: &'f NodeContext<'_>,
+    policy: &Policy,
+    remediation: &Remediation,
+    standing: &RemediationFault,
+    step: &Step,
+) -> Result<&'f Fault, Block> {
+    let not_now = || {
+        let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
+        Block::new(BlockReason::NotConfirmed, &message)
+    };
+    let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
+    let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
+    checks::still_asked_for(facts, policy, rule, &seen.fault, step)?;
+    evidence::require_fresh(facts, seen, ctx.cluster)?;
+    evidence::may_be_touched(facts, &seen.fault)?;
+    procedure::of(&step.action).admit_round(ctx.cluster, facts, remediation)?;
+    Ok(&seen.fault)
+}

@@ -1,0 +1,228 @@
+//! How each action proceeds: when its step may start, what starts it, what is awaited, and how its success is verified.
+//!
+//! The engine calls these methods in the order of an attempt and knows no action by its name. The defaults suit an action that a node
+//! carries out and answers.
+
+pub(crate) mod boot;
+mod cleanup_orphans;
+pub(crate) mod cordon;
+mod delete_pod;
+mod drain;
+pub(crate) mod executors;
+pub(crate) mod hand_off;
+mod mark_for_reboot;
+mod node_command;
+mod notify;
+mod own_cordon;
+pub(crate) mod pending_reboot;
+mod reboot;
+mod release_hung_process;
+mod restart;
+pub(crate) mod taint;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::action::Action;
+use super::context::{Block, ClusterContext, NodeContext, ObservedFault, Wake, of_policy};
+use super::fault::Fault;
+use super::plan::{Effect, Operation};
+use super::policy::{Policy, Rule, Step};
+use super::remediation::{Executor, Remediation, StepRecord, StepState};
+
+/// A step that may start for a fault.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepContext<'x> {
+    pub cluster: ClusterContext<'x>,
+    pub node: &'x NodeContext<'x>,
+    pub rule: &'x Rule,
+    pub step: &'x Step,
+    pub seen: &'x ObservedFault<'x>,
+}
+
+/// An attempt at a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttemptContext<'x> {
+    pub cluster: ClusterContext<'x>,
+    pub node: &'x NodeContext<'x>,
+    pub policy: &'x Policy,
+    pub remediation: &'x Remediation,
+    pub record: &'x StepRecord,
+    /// The step of the policy that the attempt was made for, if the policy still has it.
+    pub step: Option<&'x Step>,
+}
+
+impl AttemptContext<'_> {
+    /// When the attempt began, as far as is known.
+    pub fn began(&self) -> Timestamp {
+        self.record.started_at.unwrap_or(self.record.scheduled_at)
+    }
+}
+
+/// The state of a started attempt.
+#[derive(Debug)]
+pub(crate) enum Poll {
+    /// The answer of the node decides; after that, the check of the fault.
+    ByAnswer,
+    /// Nothing changes before this time has passed.
+    Wait(Duration),
+    /// The same, while somebody works on the node: a clear check does not count.
+    Working(Duration),
+    /// It was executed at that time, with this message. The check of the fault decides from now on.
+    Verify(Timestamp, Option<String>),
+    /// The attempt ends.
+    End(StepState, String),
+    /// Its time is over: its timeout, and the reason.
+    Expire(Duration, String),
+    /// The whole remediation ends.
+    Stop(String),
+}
+
+/// What happens to an attempt whose time is over.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a pass has few of them")]
+pub(crate) enum Expiry {
+    /// It has failed.
+    Fails,
+    /// It has timed out, with this message.
+    TimesOut(String),
+    /// This is to be done first.
+    First(Effect),
+}
+
+/// How the success of an executed attempt is verified.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verification {
+    /// When its time began.
+    pub from: Timestamp,
+    /// Its time.
+    pub timeout: Duration,
+    /// For how long the fault has to stay away.
+    pub stable_for: Duration,
+    /// Whether a check of the fault counts at all now.
+    pub is_checkable: bool,
+}
+
+impl Verification {
+    /// The times that the policy says; where it does not name the step any more, the least ones.
+    fn of(cx: &AttemptContext<'_>, least: Duration) -> Self {
+        let named = cx.step.map(|step| (step.timeout, step.stable_for));
+        let (timeout, stable_for) = named.unwrap_or((least, Duration::from_secs(5)));
+        let from = cx.record.executed_at.unwrap_or(cx.record.scheduled_at);
+        Self { from, timeout, stable_for, is_checkable: true }
+    }
+}
+
+/// How an action proceeds.
+pub(crate) trait Procedure {
+    /// Whether the action can do anything about the fault at all.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn addresses(&self, fault: &Fault, node: &NodeContext<'_>) -> Result<(), &'static str>;
+
+    /// Whether it is worth waiting for the action any longer.
+    fn require_hope(&self, _fault: &Fault, _node: &NodeContext<'_>, _rule: &Rule) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// Whether the action was not tried in this remediation yet, where it is tried only once.
+    fn require_untried(&self, _step: &Step, _remediation: &Remediation) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// Whether the remediation has done it already, and does not do it again.
+    fn is_done(&self, _remediation: &Remediation) -> bool {
+        false
+    }
+
+    /// Whether the cluster has what the action needs. Where it is known to lack that, the other steps are taken.
+    fn require_available(&self, _cluster: ClusterContext<'_>, _node: &NodeContext<'_>) -> Result<(), Block> {
+        Ok(())
+    }
+
+    /// Why the action has no place in this remediation, so that the next step follows.
+    fn skip_reason(&self, _cluster: ClusterContext<'_>, _node: &NodeContext<'_>, _: &Remediation) -> Option<String> {
+        None
+    }
+
+    /// Whether the step may start now, and who executes it.
+    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block>;
+
+    /// Whether the remediation has prepared the node for the action.
+    fn require_prepared(&self, _node: &NodeContext<'_>, _remediation: &Remediation) -> Result<(), Block> {
+        Ok(())
+    }
+
+    /// Adds to a new attempt what only this action records.
+    fn note_attempt(&self, _cluster: ClusterContext<'_>, _remediation: &Remediation, _record: &mut StepRecord) {}
+
+    /// Adds the cleanup that the action needs. It is recorded before the action, so a crash in between leaves nothing behind.
+    fn plan_cleanup(&self, _remediation: &mut Remediation, _record: &StepRecord) {}
+
+    /// What starts the action. `None` if there is nothing that it could touch.
+    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation>;
+
+    /// Whether the node is still the one that the attempt was recorded for.
+    fn is_due(&self, _node: &NodeContext<'_>, _record: &StepRecord) -> bool {
+        true
+    }
+
+    /// Records proof of a start or an end that needs no answer of the node.
+    fn observe(&self, _cluster: ClusterContext<'_>, _node: &NodeContext<'_>, _record: &mut StepRecord) {}
+
+    /// The step of the policy that a started attempt belongs to.
+    fn named_step<'p>(&self, policy: &'p Policy, remediation: &Remediation, record: &StepRecord) -> Option<&'p Step> {
+        of_policy::step_of(policy, remediation, record)
+    }
+
+    /// The state of an attempt that has started.
+    fn poll(&self, _cx: &AttemptContext<'_>, _wake: &mut Wake) -> Poll {
+        Poll::ByAnswer
+    }
+
+    /// Why no further round follows, where the action takes several.
+    fn end_reason(&self, _node: &NodeContext<'_>) -> Option<String> {
+        None
+    }
+
+    /// Whether another round may start, where the action takes several.
+    fn admit_round(&self, _: ClusterContext<'_>, _: &NodeContext<'_>, _: &Remediation) -> Result<(), Block> {
+        Ok(())
+    }
+
+    /// How its success is verified.
+    fn verification(&self, cx: &AttemptContext<'_>) -> Verification {
+        Verification::of(cx, cx.cluster.settings.answer_within)
+    }
+
+    /// What happens when its time is over: `timeout` is that time, and `why` what was found.
+    fn expire(&self, _cx: &AttemptContext<'_>, _timeout: Duration, _why: &str) -> Expiry {
+        Expiry::Fails
+    }
+
+    /// Whether the controller withdraws a command of this attempt although its end is still awaited. `is_late`: a node that has not
+    /// read it yet would refuse it. `is_wanted`: nobody has objected since.
+    fn withdraws_command(&self, _record: &StepRecord, _is_late: bool, _is_wanted: bool) -> bool {
+        false
+    }
+}
+
+/// How this action proceeds.
+pub(crate) fn of(action: &Action) -> &dyn Procedure {
+    match action {
+        Action::Cordon(with) => with,
+        Action::Taint(with) => with,
+        Action::Drain(with) => with,
+        Action::DeletePod(with) => with,
+        Action::CleanupOrphans(with) => with,
+        Action::ReleaseHungProcess(with) => with,
+        Action::RestartKubelet(with) => with,
+        Action::RestartRuntime(with) => with,
+        Action::Reboot(with) => with,
+        Action::MarkForReboot(with) => with,
+        Action::HandOff(with) => with,
+        Action::Notify(with) => with,
+    }
+}

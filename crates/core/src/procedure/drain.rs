@@ -1,0 +1,136 @@
+//! `Drain`: whether pods may be evicted, and whether they would end on this node.
+//!
+//! The controller drains only a node that carries the cordon of this remediation, since evicted pods would come back to any other.
+
+use super::own_cordon;
+use super::{AttemptContext, Procedure, StepContext};
+use crate::action::{Action, Drain};
+use crate::context::{Block, ClusterContext, NodeContext};
+use crate::drain::{CannotEnd, cannot_end};
+use crate::fault::Fault;
+use crate::plan::{BlockReason, Operation};
+use crate::remediation::{Executor, Remediation, StepRecord, StepState};
+use crate::snapshot::TriState;
+
+impl Procedure for Drain {
+    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+        fault.kind.spec().remedy.fewer_pods
+    }
+
+    /// The remediation has drained the node in this same way since its cordon.
+    fn is_done(&self, remediation: &Remediation) -> bool {
+        let since = remediation.cordoned_at();
+        let is_it = |record: &StepRecord| {
+            matches!(&record.action, Action::Drain(with) if with == self)
+                && record.state == StepState::Succeeded
+                && record.finished_at >= since
+        };
+        remediation.steps.iter().any(is_it)
+    }
+
+    fn require_available(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>) -> Result<(), Block> {
+        if cluster.snapshot.may_evict == TriState::False {
+            return require_right(cluster);
+        }
+        match ends_no_pods(node, self) {
+            Some(CannotEnd::Known(why)) => Err(not_ended(node, &why)),
+            _ => Ok(()),
+        }
+    }
+
+    fn skip_reason(
+        &self,
+        cluster: ClusterContext<'_>,
+        node: &NodeContext<'_>,
+        remediation: &Remediation,
+    ) -> Option<String> {
+        if let Err(block) = self.require_available(cluster, node) {
+            return Some(format!("skipped: {}", block.message()));
+        }
+        let is_ours = remediation.cleanup.owes_cordon() && remediation.cordoned_at().is_some();
+        (!is_ours).then(|| {
+            format!(
+                "skipped: node {} was cordoned by someone else; drain it manually, or uncordon it first",
+                remediation.node
+            )
+        })
+    }
+
+    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+        require_right(cx.cluster)?;
+        match ends_no_pods(cx.node, self) {
+            Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) => Err(not_ended(cx.node, &why)),
+            None => Ok(Executor::Controller),
+        }
+    }
+
+    fn require_prepared(&self, node: &NodeContext<'_>, remediation: &Remediation) -> Result<(), Block> {
+        if own_cordon::is_shown(node, remediation) {
+            return Ok(());
+        }
+        let message = format!(
+            "node {} does not show the cordon of its remediation (any more): it is not drained, since evicted pods would come back",
+            node.name
+        );
+        Err(Block::new(BlockReason::ActionsDisabled, &message))
+    }
+
+    fn operation(&self, _: &AttemptContext<'_>, _: &Fault) -> Option<Operation> {
+        Some(Operation::Drain(self.clone()))
+    }
+
+    fn end_reason(&self, node: &NodeContext<'_>) -> Option<String> {
+        match ends_no_pods(node, self) {
+            Some(CannotEnd::Known(why)) => {
+                Some(format!("no further pod is evicted, since evicted pods do not end there: {why}"))
+            }
+            _ => None,
+        }
+    }
+
+    fn admit_round(
+        &self,
+        cluster: ClusterContext<'_>,
+        node: &NodeContext<'_>,
+        remediation: &Remediation,
+    ) -> Result<(), Block> {
+        require_right(cluster)?;
+        if let Some(CannotEnd::Doubtful(why)) = ends_no_pods(node, self) {
+            return Err(not_ended(node, &why));
+        }
+        self.require_prepared(node, remediation)
+    }
+}
+
+/// Requires that the controller may evict pods. While that is unknown, it drains no node.
+fn require_right(cluster: ClusterContext<'_>) -> Result<(), Block> {
+    let message = match cluster.snapshot.may_evict {
+        TriState::True => return Ok(()),
+        TriState::False => {
+            "the controller may not evict pods (create pods/eviction), so no node is drained: give it the right by ClusterRole \
+             nrh:drain (config/samples/drain-rights.yaml), which is asked for again and again"
+        }
+        TriState::Unknown => {
+            "it is not known yet whether the controller may evict pods (create pods/eviction), so no node is drained; it is \
+             asked again and again"
+        }
+    };
+    Err(Block::new(BlockReason::ActionsDisabled, message))
+}
+
+/// Returns what keeps the node from ending pods, unless the policy ignores that.
+fn ends_no_pods(facts: &NodeContext<'_>, with: &Drain) -> Option<CannotEnd> {
+    let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
+    let works = heartbeat.map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
+    let ready = facts.view.map_or(TriState::Unknown, |view| view.ready);
+    let found = || cannot_end(ready, works, facts.seen.iter().map(|seen| seen.fault.as_ref()));
+    (!with.ignore_runtime_hang).then(found).flatten()
+}
+
+fn not_ended(node: &NodeContext<'_>, why: &str) -> Block {
+    let message = format!(
+        "node {} is not drained, since evicted pods would not end there: {why}; resolve that first (or set drain.ignoreRuntimeHang)",
+        node.name
+    );
+    Block::new(BlockReason::ActionsDisabled, &message)
+}

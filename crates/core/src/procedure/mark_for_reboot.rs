@@ -1,0 +1,216 @@
+//! Markers that request a reboot by another tool: how long a marker stays, and when it is withdrawn.
+//!
+//! ```text
+//! Scheduled ─► Started: the marker stays as long as the command is active ─► another boot id ─► Verifying, as with a reboot
+//!                └ no longer wanted, the fault is gone, or the timeout is over: the command is withdrawn, and the node removes
+//!                  the marker
+//! ```
+//!
+//! The marker can be withdrawn until the other tool starts. Each pass therefore checks all conditions again.
+
+use std::time::Duration;
+
+use super::boot::{self, is_carried, said};
+use super::node_command::{command, require_named_target, send};
+use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
+use crate::action::MarkForReboot;
+use crate::command::{ActionCommand, CommandAction, OutcomeReason};
+use crate::context::{
+    Block, ClearCheck, ClusterContext, NodeContext, ObservedFault, Probe, Wake, exclusion, of_policy,
+};
+use crate::fault::{Daemon, Fault, FaultState};
+use crate::moment::since;
+use crate::plan::{BlockReason, Operation};
+use crate::policy::{Policy, Step};
+use crate::reboot::{MARK_STANDS, MarkOrder};
+use crate::remediation::{Executor, Remediation, StepRecord, StepState};
+use crate::snapshot::{SHUTTING_DOWN, TriState};
+use crate::window;
+
+/// How long a node may look as if no tool could drain it before its marker is withdrawn: a machine that goes down looks the same.
+const GRACE: Duration = Duration::from_mins(5);
+
+/// How often a marker is checked again: no event reports the end of a window.
+const RHYTHM: Duration = Duration::from_mins(1);
+
+impl Procedure for MarkForReboot {
+    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+        Self::addresses(fault.kind)
+    }
+
+    fn require_untried(&self, step: &Step, remediation: &Remediation) -> Result<(), &'static str> {
+        boot::require_untried(step, remediation)
+    }
+
+    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+        let node = cx.node;
+        require_named_target(node, &cx.seen.fault)?;
+        boot::boot_of(node)?;
+        // The tool that reboots a marked node drains it first, through its kubelet. Nothing is known of the kubelet while Ready is
+        // Unknown.
+        if node.view.is_none_or(|view| view.ready == TriState::Unknown) {
+            let message = format!("node {} is not marked for a reboot: whether it is Ready is Unknown", node.name);
+            return Err(Block::new(BlockReason::ActionsDisabled, &message));
+        }
+        boot::admit(cx.cluster, node).map(|()| Executor::Probe)
+    }
+
+    fn note_attempt(&self, cluster: ClusterContext<'_>, remediation: &Remediation, record: &mut StepRecord) {
+        boot::note_attempt(cluster, remediation, record);
+    }
+
+    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
+        let seconds = cx.step.and_then(|step| u32::try_from(step.timeout.as_secs()).ok()).unwrap_or(MARK_STANDS);
+        let mut command = command(cx, fault, CommandAction::MarkForReboot);
+        command.reboot_marker =
+            Some(MarkOrder { path: self.path.clone(), expires_after_seconds: seconds.clamp(1, MARK_STANDS) });
+        Some(send(cx.record, command))
+    }
+
+    fn is_due(&self, node: &NodeContext<'_>, record: &StepRecord) -> bool {
+        boot::is_same(node, record)
+    }
+
+    fn observe(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {
+        boot::observe(cluster, node, record);
+    }
+
+    /// Another boot id is awaited until the timeout of the step, and while the conditions still hold.
+    fn poll(&self, cx: &AttemptContext<'_>, wake: &mut Wake) -> Poll {
+        if cx.record.state == StepState::Verifying { Poll::ByAnswer } else { self.poll_marked(cx, wake) }
+    }
+
+    /// The boot may be awaited for hours, the clear check is not.
+    fn verification(&self, cx: &AttemptContext<'_>) -> Verification {
+        let usual = boot::verification(cx);
+        let longest = boot::AWAY.saturating_add(usual.stable_for);
+        Verification { timeout: if cx.step.is_some() { usual.timeout.min(longest) } else { usual.timeout }, ..usual }
+    }
+
+    /// The command stays after an answer, for as long as the marker.
+    fn withdraws_command(&self, record: &StepRecord, is_late: bool, _: bool) -> bool {
+        record.reason.is_none() && is_late
+    }
+}
+
+impl MarkForReboot {
+    fn poll_marked(&self, cx: &AttemptContext<'_>, wake: &mut Wake) -> Poll {
+        let AttemptContext { cluster, node, policy, remediation, record, .. } = *cx;
+        let (now, settings) = (cluster.snapshot.now, cluster.settings);
+        let cancel = |why: &str| Poll::End(StepState::Cancelled, self.told(node, record, why));
+        if let Some(why) = must_stop(cx) {
+            return Poll::Stop(self.told(node, record, &why));
+        }
+        let Some(step) = cx.step else { return cancel("the policy does not name this step any more") };
+        if step.needs_approval() && remediation.approved(&record.operation_id).is_none() {
+            return cancel("its approval was taken back, or the policy asks for one now");
+        }
+        if let Some(why) = cannot_be(node, record, now).or_else(|| closed_reason(node, policy, record, now)) {
+            return Poll::End(StepState::Cancelled, why);
+        }
+        let begun = cx.began();
+        if is_gone(cx, begun) {
+            let why = "the fault was gone before the node was booted anew: the mark is not wanted any more";
+            return Poll::End(StepState::Cancelled, why.to_owned());
+        }
+        let (age, waited) = (since(now, begun), since(now, record.scheduled_at));
+        if record.reason.is_none() && waited >= settings.answer_within {
+            let why = "the node did not say in time whether it carries the mark";
+            return Poll::End(StepState::TimedOut, why.to_owned());
+        }
+        let command = node.own_command().filter(|command| command.operation_id == record.operation_id);
+        // The command was withdrawn before the answer arrived, or is gone with the `NodeCommand`. The awaited boot would never come.
+        if command.is_none() && record.reason.is_some() && age > settings.cache_lag {
+            let why = "its command was withdrawn, so the node has removed our file";
+            return Poll::End(StepState::Cancelled, why.to_owned());
+        }
+        // The marker ends at the time in its command, whatever has changed in the policy since.
+        let timeout = command.and_then(stands_for).map_or(step.timeout, |stands| stands.min(step.timeout));
+        if age >= timeout {
+            let (name, said, timeout) = (node.name, said(record), timeout.as_secs());
+            let why = format!("nobody has booted node {name} anew within {timeout}s: {said}");
+            return Poll::End(StepState::TimedOut, self.told(node, record, &why));
+        }
+        if record.reason.is_none() {
+            wake.when_past(Duration::from_secs(settings.order_ttl_seconds.into()), waited);
+            wake.at(settings.answer_within.saturating_sub(waited));
+        } else {
+            wake.when_past(settings.cache_lag, age);
+        }
+        Poll::Wait(timeout.saturating_sub(age).min(RHYTHM))
+    }
+
+    /// The message why the marker ended. It adds what a person has to do if the node may still carry the marker and no probe can
+    /// remove it.
+    fn told(&self, facts: &NodeContext<'_>, record: &StepRecord, why: &str) -> String {
+        let is_ours = is_carried(record) && record.reason != Some(OutcomeReason::AlreadyRequested);
+        if facts.probe == Probe::Reporting || !is_ours {
+            return why.to_owned();
+        }
+        format!(
+            "{why}; its probe does not report: if none comes back, the file may still be there: remove {}",
+            self.path
+        )
+    }
+}
+
+/// The reason why no tool can drain the node for its marker, else `None`. Only a report from the boot that was to end counts: a
+/// missing report may be the boot itself.
+fn cannot_be(facts: &NodeContext<'_>, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
+    let report = facts.report.filter(|_| facts.probe == Probe::Reporting)?;
+    let boot = report.heartbeat.as_ref().map(|heartbeat| heartbeat.boot_id.as_str());
+    if boot != record.boot_id.as_deref() {
+        return None;
+    }
+    let is_down = |seen: &ObservedFault<'_>| {
+        let fault = seen.fault.as_ref();
+        fault.kind.spec().down == Some(Daemon::Kubelet) && fault.state == FaultState::Confirmed && seen.lasted >= GRACE
+    };
+    let view = facts.view?;
+    let what = if facts.seen.iter().any(is_down) {
+        "its kubelet is down"
+    } else if view.ready == TriState::Unknown && view.ready_since.is_some_and(|at| since(now, at) >= GRACE) {
+        "whether it is Ready is Unknown"
+    } else {
+        return None;
+    };
+    let name = facts.name;
+    Some(format!("nobody can drain node {name}, since {what}: the mark makes room for what helps against that"))
+}
+
+/// Why no reboot may start now. A reboot that has started, or a node that is already down, is not interrupted.
+fn closed_reason(
+    facts: &NodeContext<'_>,
+    policy: &Policy,
+    record: &StepRecord,
+    now: jiff::Timestamp,
+) -> Option<String> {
+    let is_begun = facts.view?.vetoes.iter().any(|veto| SHUTTING_DOWN.contains(&veto.as_str()));
+    if facts.probe != Probe::Reporting || is_begun {
+        return None;
+    }
+    let shut = window::shut(&policy.windows, record.action.kind(), now)?;
+    Some(format!("the mark was taken back, since nobody has rebooted the node until then: {}", shut.message))
+}
+
+/// How long the node keeps the marker of this command by itself.
+fn stands_for(order: &ActionCommand) -> Option<Duration> {
+    Some(Duration::from_secs(order.reboot_marker.as_ref()?.expires_after_seconds.into()))
+}
+
+/// The reason why the whole remediation ends. A drain or a shutdown of the node is what a marker requests, so it does not end the
+/// remediation. A withdrawal at that time would stop nobody, and the boot would belong to no step.
+fn must_stop(cx: &AttemptContext<'_>) -> Option<String> {
+    let passed: &[&str] = if is_carried(cx.record) { &SHUTTING_DOWN } else { &[] };
+    let excluded = exclusion::leave_alone_but(cx.node, passed);
+    excluded.or_else(|| of_policy::policy_stops(cx.cluster, cx.node, cx.remediation))
+}
+
+/// Whether a clean check in the boot that was to end shows that the fault is gone. If the probe reports another boot, the Node
+/// will show it.
+fn is_gone(cx: &AttemptContext<'_>, begun: jiff::Timestamp) -> bool {
+    let Some(fault) = cx.remediation.fault(&cx.record.fault_id) else { return true };
+    let (now, fresh) = (cx.cluster.snapshot.now, cx.cluster.settings.evidence_max_age);
+    let is_same = boot::boot_of(cx.node).is_ok_and(|boot| cx.record.boot_id.as_deref() == Some(boot));
+    is_same && cx.node.clear_check(fault, Some(begun), now, fresh) == ClearCheck::Clean
+}

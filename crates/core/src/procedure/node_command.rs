@@ -1,0 +1,47 @@
+//! The command by which a node carries an action out.
+
+use super::AttemptContext;
+use crate::command::{ActionCommand, CommandAction};
+use crate::context::{Block, NodeContext};
+use crate::fault::Fault;
+use crate::plan::{BlockReason, Operation};
+use crate::remediation::{Executor, StepRecord};
+
+/// The command of an attempt, without the parameters of its action.
+pub(super) fn command(cx: &AttemptContext<'_>, fault: &Fault, action: CommandAction) -> ActionCommand {
+    let (cluster, record) = (cx.cluster, cx.record);
+    ActionCommand {
+        operation_id: record.operation_id.clone(),
+        epoch: cluster.snapshot.epoch,
+        node: cx.node.name.to_owned(),
+        action,
+        allow_running_pods: false,
+        fault_id: record.fault_id.clone(),
+        fault_type: fault.kind,
+        target: record.target.clone(),
+        restart: None,
+        boot_id: record.boot_id.clone(),
+        reboot_marker: None,
+        // Every repetition has the same time: a repeated command is the same command.
+        issued_at: record.scheduled_at,
+        ttl_seconds: cluster.settings.order_ttl_seconds,
+    }
+}
+
+/// Gives the command to the executor of the attempt.
+pub(super) fn send(record: &StepRecord, command: ActionCommand) -> Operation {
+    match record.executor {
+        Executor::Job => Operation::RunJob(command),
+        Executor::Probe | Executor::Controller => Operation::GiveCommand(command),
+    }
+}
+
+/// Whether the probe says which object to touch.
+pub(super) fn require_named_target(facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
+    if (fault.kind.spec().names)(&fault.target) {
+        return Ok(());
+    }
+    let message =
+        format!("{} ({}) on {}: the probe does not say which object to touch", fault.kind, fault.subject, facts.name);
+    Err(Block::new(BlockReason::ActionsDisabled, &message))
+}

@@ -1,0 +1,51 @@
+//! `Notify`: what people are told.
+
+use super::{AttemptContext, Procedure, StepContext};
+use crate::action::Notify;
+use crate::context::{Block, NodeContext, cause, evidence};
+use crate::fault::Fault;
+use crate::plan::Operation;
+use crate::remediation::{Executor, StepRecord};
+use crate::text::bounded;
+
+/// Maximum length of the API server's message that is repeated. The record has the rest.
+const MAX_SENTENCE: usize = 320;
+
+impl Procedure for Notify {
+    fn addresses(&self, _: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    fn admit(&self, _: &StepContext<'_>) -> Result<Executor, Block> {
+        Ok(Executor::Controller)
+    }
+
+    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
+        let node = cx.node;
+        let is_fresh = node.find(&fault.id).is_some_and(|seen| evidence::require_fresh(node, seen, cx.cluster).is_ok());
+        let unlooked = match is_fresh {
+            _ if cause::was_not_checked(node, fault) => " (nobody has checked its cause)",
+            true => "",
+            false => " (nobody could check it since)",
+        };
+        // The message of a policy assumes that its steps were executed.
+        let refused = not_executed(node, cx.record);
+        let message = refused.as_deref().or(self.message.as_deref());
+        Some(Operation::Notify(notice(node.name, fault, message, unlooked)))
+    }
+}
+
+fn notice(node: &str, fault: &Fault, message: Option<&str>, unlooked: &str) -> String {
+    let more = message.map_or_else(String::new, |message| format!(" — {message}"));
+    let text = format!("node {node}: {} ({}): {}{unlooked}{more}", fault.kind, fault.subject, fault.message);
+    crate::text::bounded(&text, crate::fault::MAX_LINE * 2)
+}
+
+/// The message that the API server rejected the last step before this notification; `None` = it did not.
+fn not_executed(facts: &NodeContext<'_>, notification: &StepRecord) -> Option<String> {
+    let steps = facts.open.iter().flat_map(|remediation| &remediation.steps);
+    let mut before = steps.filter(|step| step.fault_id == notification.fault_id && !step.action.notifies());
+    let refused = before.next_back().filter(|step| step.is_refused_call())?;
+    let said = bounded(&refused.message, MAX_SENTENCE);
+    Some(format!("{} was not executed, because the API server refused it: {said}", refused.phrase()))
+}

@@ -1,0 +1,109 @@
+//! `Reboot`: the node reboots itself, under the cordon of its remediation.
+
+use std::time::Duration;
+
+use super::boot::{self, said};
+use super::node_command::{command, require_named_target, send};
+use super::{AttemptContext, Poll, Procedure, StepContext, Verification, own_cordon};
+use crate::action::{ActionType, Reboot};
+use crate::command::CommandAction;
+use crate::context::{Block, ClusterContext, NodeContext, Wake};
+use crate::fault::Fault;
+use crate::moment::since;
+use crate::plan::{BlockReason, Operation};
+use crate::policy::Step;
+use crate::remediation::{Executor, Remediation, StepRecord, StepState};
+
+impl Procedure for Reboot {
+    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+        fault.kind.spec().remedy.new_boot
+    }
+
+    fn require_untried(&self, step: &Step, remediation: &Remediation) -> Result<(), &'static str> {
+        boot::require_untried(step, remediation)
+    }
+
+    /// The cordon that the reboot needs is not this remediation's, or the node is not drained.
+    fn skip_reason(&self, _: ClusterContext<'_>, _: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
+        let node = &remediation.node;
+        let cordoned = remediation.cordoned_at().filter(|_| remediation.cleanup.owes_cordon());
+        let Some(cordoned) = cordoned else {
+            return Some(format!("skipped: node {node} is not cordoned by this remediation"));
+        };
+        let drained = |record: &StepRecord| {
+            record.action == ActionType::Drain
+                && record.state == StepState::Succeeded
+                && record.finished_at.is_some_and(|at| at >= cordoned)
+        };
+        let is_drained = !self.require_drain || remediation.steps.iter().any(drained);
+        (!is_drained)
+            .then(|| format!("skipped: node {node} was not drained by this remediation (reboot.requireDrain is false)"))
+    }
+
+    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+        require_named_target(cx.node, &cx.seen.fault)?;
+        boot::boot_of(cx.node)?;
+        boot::admit(cx.cluster, cx.node).map(|()| Executor::Probe)
+    }
+
+    fn require_prepared(&self, node: &NodeContext<'_>, remediation: &Remediation) -> Result<(), Block> {
+        if own_cordon::is_shown(node, remediation) && remediation.cleanup.owes_cordon() {
+            return Ok(());
+        }
+        let message =
+            format!("node {} does not show the cordon of its remediation (any more): it is not rebooted", node.name);
+        Err(Block::new(BlockReason::ActionsDisabled, &message))
+    }
+
+    fn note_attempt(&self, cluster: ClusterContext<'_>, remediation: &Remediation, record: &mut StepRecord) {
+        boot::note_attempt(cluster, remediation, record);
+    }
+
+    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
+        Some(send(cx.record, command(cx, fault, CommandAction::Reboot)))
+    }
+
+    fn is_due(&self, node: &NodeContext<'_>, record: &StepRecord) -> bool {
+        boot::is_same(node, record)
+    }
+
+    fn observe(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>, record: &mut StepRecord) {
+        boot::observe(cluster, node, record);
+    }
+
+    /// The command is given once. Another boot id is awaited for as long as the step says.
+    fn poll(&self, cx: &AttemptContext<'_>, wake: &mut Wake) -> Poll {
+        let (now, node, record) = (cx.cluster.snapshot.now, cx.node, cx.record);
+        if record.state == StepState::Verifying {
+            return Poll::ByAnswer;
+        }
+        let timeout = self.verification(cx).timeout;
+        let age = since(now, cx.began());
+        if age < timeout {
+            let ttl = Duration::from_secs(cx.cluster.settings.order_ttl_seconds.into());
+            wake.when_past(ttl, since(now, record.scheduled_at));
+            return Poll::Wait(timeout.saturating_sub(age));
+        }
+        let told = node.own_report().and_then(|report| report.heartbeat.as_ref());
+        let told =
+            told.map(|heartbeat| heartbeat.boot_id.as_str()).filter(|told| Some(*told) != record.boot_id.as_deref());
+        // The machine is back, and its kubelet is not: that is a different problem, for the person who operates the node.
+        let back =
+            told.map_or_else(String::new, |told| format!("; its probe reports boot id {told:?}, its Node does not"));
+        let (name, timeout) = (node.name, timeout.as_secs());
+        let why = format!("node {name} has not booted anew within {timeout}s: {}{back}", said(record));
+        Poll::End(StepState::TimedOut, why)
+    }
+
+    /// Its time begins at the command, not at the new boot.
+    fn verification(&self, cx: &AttemptContext<'_>) -> Verification {
+        let usual = boot::verification(cx);
+        Verification { from: cx.record.started_at.unwrap_or(usual.from), ..usual }
+    }
+
+    /// A probe that could not read the command until then must not act on it later. If a probe acted and could not report it, its
+    /// next boot id shows it.
+    fn withdraws_command(&self, record: &StepRecord, is_late: bool, is_wanted: bool) -> bool {
+        record.reason.is_some() || is_late || !is_wanted
+    }
+}

@@ -1,0 +1,52 @@
+//! `ReleaseHungProcess`: which process gets which signal, and what a kill would end beside it.
+
+use super::executors;
+use super::node_command::{command, require_named_target, send};
+use super::{AttemptContext, Procedure, StepContext};
+use crate::action::{ReleaseHungProcess, Signal};
+use crate::command::CommandAction;
+use crate::context::{Block, ClusterContext, NodeContext, pods};
+use crate::fault::{Fault, Role};
+use crate::plan::{BlockReason, Operation};
+use crate::remediation::Executor;
+
+impl Procedure for ReleaseHungProcess {
+    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+        fault.kind.spec().remedy.hung_process.map(drop)
+    }
+
+    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+        let fault = cx.seen.fault.as_ref();
+        require_named_target(cx.node, fault)?;
+        require_no_running_pods(cx.cluster, fault, *self)?;
+        Ok(executors::choose(cx.node).0)
+    }
+
+    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
+        let action = match self.signal {
+            Signal::Cont => CommandAction::ReleaseCont,
+            Signal::Kill => CommandAction::ReleaseKill,
+        };
+        let mut command = command(cx, fault, action);
+        command.allow_running_pods = self.allow_running_pods || pods::is_terminating(cx.cluster, fault);
+        Some(send(cx.record, command))
+    }
+}
+
+/// Blocks a kill of a shim unless its pod is being deleted or the policy allows it: the kill ends every container of the pod.
+fn require_no_running_pods(cluster: ClusterContext<'_>, fault: &Fault, with: ReleaseHungProcess) -> Result<(), Block> {
+    let is_kill = with.signal == Signal::Kill && fault.kind.spec().remedy.hung_process == Ok(Role::Shim);
+    let role = fault.target.process.as_ref().map(|process| process.role);
+    // No container depends on a `runc create` yet.
+    if !is_kill || role == Some(Role::RuntimeClient) || with.allow_running_pods || pods::is_terminating(cluster, fault)
+    {
+        return Ok(());
+    }
+    let pod = pods::pod_of(fault).map_or_else(|| "its pod".to_owned(), |pod| format!("pod {pod}"));
+    let message = format!(
+        "{} ({}): killing its shim would end all containers of {pod}, which is not being deleted; delete the pod, or \
+         set allowRunningPods in the step",
+        fault.kind, fault.subject
+    );
+    Err(Block::new(BlockReason::PodsRunning, &message))
+}

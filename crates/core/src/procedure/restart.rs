@@ -1,0 +1,106 @@
+//! `RestartKubelet` and `RestartRuntime`: when a restart would do harm, and for how long the controller waits until it would not.
+
+use std::time::Duration;
+
+use super::node_command::{command, send};
+use super::{AttemptContext, Procedure, StepContext};
+use crate::action::{Restart, RestartKubelet, RestartRuntime};
+use crate::command::CommandAction;
+use crate::context::{Block, NodeContext};
+use crate::fault::{Daemon, Fault};
+use crate::faults::ShowsIn;
+use crate::plan::{BlockReason, Operation};
+use crate::policy::Rule;
+use crate::remediation::Executor;
+use crate::snapshot::TriState;
+
+/// How long an unsafe restart waits, from the time at which its rule is to act, until the next step is selected.
+const WAITS: Duration = Duration::from_mins(10);
+
+impl Procedure for RestartKubelet {
+    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+        (fault.kind.spec().remedy.restart)(&fault.subject).of(Daemon::Kubelet)
+    }
+
+    fn require_hope(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
+        require_hope(Daemon::Kubelet, &self.0, fault, node, rule)
+    }
+
+    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+        require_safe(cx.node, &cx.seen.fault, Daemon::Kubelet, &self.0).map(|()| Executor::Probe)
+    }
+
+    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
+        Some(restart(cx, fault, CommandAction::RestartKubelet, &self.0))
+    }
+}
+
+impl Procedure for RestartRuntime {
+    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+        (fault.kind.spec().remedy.restart)(&fault.subject).of(Daemon::Runtime)
+    }
+
+    fn require_hope(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
+        require_hope(Daemon::Runtime, &self.0, fault, node, rule)
+    }
+
+    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+        require_safe(cx.node, &cx.seen.fault, Daemon::Runtime, &self.0).map(|()| Executor::Probe)
+    }
+
+    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
+        Some(restart(cx, fault, CommandAction::RestartRuntime, &self.0))
+    }
+}
+
+fn restart(cx: &AttemptContext<'_>, fault: &Fault, action: CommandAction, with: &Restart) -> Operation {
+    let mut command = command(cx, fault, action);
+    command.restart = Some(with.clone());
+    send(cx.record, command)
+}
+
+/// Ends the wait for a restart that stays unsafe. Without this limit no later step would notify a person.
+fn require_hope(
+    daemon: Daemon,
+    with: &Restart,
+    fault: &Fault,
+    facts: &NodeContext<'_>,
+    rule: &Rule,
+) -> Result<(), &'static str> {
+    let lasted = facts.find(&fault.id).map_or(Duration::ZERO, |seen| seen.lasted);
+    let unsafe_for = facts.report.map_or(Duration::ZERO, |report| report.restart.unsafe_for);
+    let is_long = lasted >= rule.min_duration.saturating_add(WAITS) && unsafe_for >= WAITS;
+    // A kubelet waits for its runtime. The runtime has a rule with its own steps.
+    let for_runtime =
+        daemon == Daemon::Kubelet && facts.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime));
+    if is_long && !for_runtime && require_safe(facts, fault, daemon, with).is_err() {
+        return Err("a restart was not safe for 10 min");
+    }
+    Ok(())
+}
+
+/// Whether the probe reports that a restart of the daemon is safe, or the policy skips that check.
+fn require_safe(facts: &NodeContext<'_>, fault: &Fault, daemon: Daemon, with: &Restart) -> Result<(), Block> {
+    let view = facts.report.map(|report| &report.restart);
+    let safe = view.map_or(TriState::Unknown, |view| view.of(daemon));
+    let blocked = facts.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::KubeletStart);
+    if let (Daemon::Kubelet, Some(blocked)) = (daemon, blocked) {
+        let message = format!(
+            "{} on {}: the kubelet is not restarted while its start is blocked, it would wait anew: {}",
+            fault.kind, facts.name, blocked.fault.message
+        );
+        return Err(Block::new(BlockReason::RestartUnsafe, &message));
+    }
+    if safe == TriState::True || with.skip_safety_check {
+        return Ok(());
+    }
+    let said = view.map_or("", |view| view.message.as_str());
+    let message = format!(
+        "{} on {}: the {} is not restarted while RestartSafe is {} for it: {said}; resolve that first (or set restart.skipSafetyCheck); after 10 min the next step follows",
+        fault.kind,
+        facts.name,
+        daemon.as_str(),
+        safe.as_str()
+    );
+    Err(Block::new(BlockReason::RestartUnsafe, &message))
+}
