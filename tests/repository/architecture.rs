@@ -97,7 +97,7 @@ fn the_core_decides_from_its_arguments_alone() {
 /// What is true of a fault stands in its file below `faults/`; what an action is and how it proceeds, below `action/` and `procedure/`.
 #[test]
 fn the_engine_names_no_fault_and_no_action() {
-    let faults = FaultType::ALL.into_iter().map(|kind| kind.as_str());
+    let faults = FaultType::ALL.into_iter().map(FaultType::as_str);
     let actions = ActionType::ALL.into_iter().map(ActionType::as_str);
     let names: Vec<String> = faults.chain(actions).map(|name| format!("::{name}")).collect();
     let types = ["FaultType", "Action", "ActionType"];
@@ -107,8 +107,8 @@ fn the_engine_names_no_fault_and_no_action() {
         seen += 1;
         let text = fs::read_to_string(&path).unwrap();
         for (number, line) in code(&text) {
-            let named = names.iter().find(|name| types.iter().any(|of| has_word(line, &format!("{of}{name}"))));
-            assert_eq!(named, None, "{}:{number}: ask its spec() or its traits()", path.display());
+            let found = names.iter().find(|name| types.iter().any(|of| has_word(line, &format!("{of}{name}"))));
+            assert_eq!(found, None, "{}:{number}: ask its spec() or its traits()", path.display());
             let glob =
                 ["use crate::fault::FaultType as", "use crate::action::ActionType as", "ActionType::{", "Action::{"];
             assert!(!glob.iter().any(|word| line.contains(word)), "{}:{number}: {line}", path.display());
