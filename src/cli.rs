@@ -8,13 +8,11 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::api::HumanDuration;
+use crate::api::local::STATE_DIR;
 use crate::core::node_condition::NodeConditions;
 use crate::core::policy::ActionType;
 use crate::telemetry::LogFormat;
 use crate::terminal::OutputFormat;
-
-/// The node's folder for the probe's lock and state and the executor's claims.
-pub const STATE_DIR: &str = "/run/nrh";
 
 /// Node Runtime Health: finds the faulty object on a node and remediates it in place.
 #[derive(Debug, Parser)]

@@ -13,7 +13,6 @@
     allow(dead_code, reason = "the controller, the probe and the executor run on Linux")
 )]
 
-pub mod api;
 pub mod approve;
 mod caller;
 pub mod cancel;
@@ -37,4 +36,5 @@ pub mod suspend;
 pub mod telemetry;
 pub mod terminal;
 
+pub use nrh_api as api;
 pub use nrh_core as core;

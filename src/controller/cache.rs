@@ -16,10 +16,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::api::view::pods;
 use crate::api::{RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
 use crate::core::along::Along;
 use crate::core::condition_history::ConditionHistory;
@@ -43,9 +43,7 @@ pub mod guard;
 pub mod job;
 pub mod known_pods;
 pub mod mirrored;
-pub mod node;
 pub mod pod_reads;
-pub mod pods;
 pub mod proof;
 pub mod report;
 pub mod said;
@@ -70,15 +68,6 @@ use wakes::Wakes;
 
 /// Reported as missing for a policy that drains nodes without the right to evict pods.
 const NO_EVICTIONS: &str = "drain: the controller may not create pods/eviction: give it ClusterRole nrh:drain (config/samples/drain-rights.yaml)";
-
-/// An object whose metadata alone is readable.
-#[derive(Clone, Debug)]
-pub struct Unread {
-    /// The readable part of its metadata, field by field.
-    pub metadata: ObjectMeta,
-    /// Which field is not readable, and why; bounded.
-    pub why: String,
-}
 
 /// A pod of a DaemonSet may take this long to start before the controller reads its node.
 const SUSPECT_FOR: Duration = Duration::from_mins(1);

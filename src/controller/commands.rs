@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::cache::Cache;
 use super::cache::command::CommandRow;
 use super::cache::fold::Ingest;
-use super::cache::guard::Guarded;
 use super::calls::{CallError, Calls, bounded};
+use crate::api::view::guard::Guarded;
 use crate::api::{CHECKS_MANAGER, CONTROLLER_MANAGER, NodeCommand, NodeCommandSpec};
 use crate::core::command::ActionCommand;
 

@@ -244,7 +244,7 @@ mod tests {
     fn written(node: &Node, wanted: &str) -> Option<Vec<String>> {
         let cache = Cache::new();
         let mut state = cache.lock();
-        let view = crate::controller::cache::node::view(node);
+        let view = crate::api::view::node::view(node);
         state.snapshot.nodes.insert("w1".into(), view);
         state.node_conditions.extend(standing(node).map(|standing| ("w1".to_owned(), standing)));
         let condition = |kind: NodeCondition| {

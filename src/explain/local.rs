@@ -1,12 +1,25 @@
 //! `nrh status`, on the node: the probe's own view, read from the probe itself without the API server.
 
 use std::fmt::Write;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use super::report::{calls, collectors, seen};
 use crate::api::health::ProbeMode;
+use crate::api::local::{LocalStatus, SOCKET};
 use crate::cli::StatusArgs;
-use crate::node::local::{LocalStatus, ask};
 use crate::terminal::print_as;
+
+/// Deadline for the answer of a probe. A probe that takes longer is stopped or stuck.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Maximum size of a document that is read. A report is much smaller.
+const LARGEST: u64 = 4 << 20;
 
 /// Runs `nrh status`.
 ///
@@ -15,6 +28,37 @@ use crate::terminal::print_as;
 pub async fn run(args: StatusArgs) -> anyhow::Result<()> {
     let told = ask(&args.state_dir).await?;
     print_as(args.print.output, &told, text)
+}
+
+/// Queries the probe of this node.
+///
+/// # Errors
+/// A sentence that says what is wrong with the probe, and where to look next: no probe has run, it has ended, it does
+/// not answer, or the caller lacks permission.
+async fn ask(folder: &Path) -> anyhow::Result<LocalStatus> {
+    let path = folder.join(SOCKET);
+    let shown = path.display();
+    let answer = timeout(ANSWER, async {
+        let mut text = Vec::new();
+        UnixStream::connect(&path).await?.take(LARGEST).read_to_end(&mut text).await?;
+        std::io::Result::Ok(text)
+    });
+    let text = match answer.await {
+        Ok(Ok(text)) => text,
+        Ok(Err(error)) => match error.kind() {
+            ErrorKind::NotFound => bail!(
+                "no probe has run on this node since it booted: {shown} is not there. `kubectl get pods -A -o wide -l \
+                 app.kubernetes.io/name=nrh-probe` shows whether one should; as a unit, `systemctl status nrh-probe`"
+            ),
+            ErrorKind::ConnectionRefused => bail!("the probe that made {shown} has ended, and no other has begun"),
+            ErrorKind::PermissionDenied => bail!("may not open {shown}: only root may ask the probe"),
+            _ => return Err(error).with_context(|| format!("cannot ask the probe at {shown}")),
+        },
+        Err(_) => bail!("the probe at {shown} does not answer within {} s: it is stopped or stuck", ANSWER.as_secs()),
+    };
+    serde_json::from_slice(&text).with_context(|| {
+        format!("the answer of the probe at {shown} ({} bytes) is not whole, or of another version", text.len())
+    })
 }
 
 /// The answer as text for people. A write to a string cannot fail, so its results are ignored.
@@ -88,6 +132,9 @@ fn delivery(told: &LocalStatus) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixListener;
+
     use super::*;
     use crate::api::NodeRuntimeHealthStatus;
     use crate::api::evidence::Outstanding;
@@ -146,5 +193,31 @@ mod tests {
     fn a_probe_that_has_just_begun_says_so_and_calls_nothing_healthy() {
         let text = text(&LocalStatus { node: "n".into(), ..LocalStatus::default() });
         assert!(text.contains("not judged yet") && !text.contains("no fault"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_the_probe_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = ask(folder.path()).await.unwrap_err();
+        assert!(error.to_string().contains("no probe has run"), "{error}");
+        drop(UnixListener::bind(folder.path().join(SOCKET)).unwrap());
+        let error = ask(folder.path()).await.unwrap_err();
+        assert!(error.to_string().contains("has ended"), "{error}");
+        std::fs::remove_file(folder.path().join(SOCKET)).unwrap();
+        let listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
+        let cut = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(b"{\"node\": \"wor").await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(ask(folder.path()), cut);
+        assert!(answer.unwrap_err().to_string().contains("not whole"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_does_not_answer_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let _listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
+        let error = ask(folder.path()).await.unwrap_err();
+        assert!(error.to_string().contains("stopped or stuck"), "{error}");
     }
 }

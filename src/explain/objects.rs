@@ -15,13 +15,13 @@ use serde_json::Value;
 use crate::api::convert::{self, Invalid};
 use crate::api::health::{CollectorState, CollectorStatus, Summary};
 use crate::api::plain::plain;
+use crate::api::view::guard::{BoundedStatus, Guarded};
+use crate::api::view::{command, node, pods, report};
 use crate::api::{
     NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend, WrittenFlap,
 };
 use crate::caller::{DEADLINE, client, code, list, objects_in};
 use crate::cli::ClusterArgs;
-use crate::controller::cache::guard::{Guardable, Guarded};
-use crate::controller::cache::{command, node, pods, report};
 use crate::core::condition_history::ConditionHistory;
 use crate::core::external_condition::ObservedCondition;
 use crate::core::fault::{Fault, MAX_LINE, PodRef};
@@ -172,7 +172,7 @@ impl Objects {
     }
 
     /// The object, if it can be read; otherwise the error is recorded.
-    fn read<K: Guardable + DeserializeOwned>(&mut self, kind: &str, object: Value) -> Option<K> {
+    fn read<K: BoundedStatus + DeserializeOwned>(&mut self, kind: &str, object: Value) -> Option<K> {
         // Text from a node must not pass for a line of this program.
         let object = Guarded::read(&plain(object, usize::MAX));
         object.0.map_err(|bad| self.refuse(kind, bad.metadata, &bad.why)).ok()
@@ -184,7 +184,7 @@ impl Objects {
     }
 
     /// The items that can be read.
-    fn readable<K: Guardable + DeserializeOwned>(&mut self, kind: &str, items: Vec<Value>) -> Vec<K> {
+    fn readable<K: BoundedStatus + DeserializeOwned>(&mut self, kind: &str, items: Vec<Value>) -> Vec<K> {
         items.into_iter().filter_map(|item| self.read(kind, item)).collect()
     }
 
@@ -342,7 +342,7 @@ impl Objects {
             }
         }
         for (metadata, error) in &self.broken {
-            let (view, _) = report::unreadable(metadata, error);
+            let view = report::unreadable(metadata, error);
             snapshot.reports.insert(metadata.name.clone().unwrap_or_default(), view);
         }
         snapshot.commands.clone_from(&self.commands);

@@ -10,7 +10,6 @@
 //! process, enters no container and touches nothing below a pod's folder. It does not read arguments, environment or
 //! open files. If a bundle cannot be kept, neither the fault nor the actions change.
 
-mod folder;
 mod involved;
 mod kernel;
 mod process;
@@ -27,10 +26,9 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-pub use folder::{Folder, MAX_BUNDLES, MAX_BYTES, name};
-
 use crate::api::NodeRuntimeHealthStatus;
 use crate::api::evidence::{Bundle, Outstanding, ProcessEvidence, Section};
+use crate::api::local::{Folder, name};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::observation::Observations;
 use crate::node::agent::Reader;

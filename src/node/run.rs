@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep};
 use crate::api::ConditionType;
 use crate::api::condition::status_of;
 use crate::api::health::ProbeMode;
+use crate::api::local::LocalStatus;
 use crate::cli::ProbeArgs;
 use crate::core::observation::{Observations, Reading};
 use crate::core::thresholds::Thresholds;
@@ -39,7 +40,7 @@ use crate::node::config;
 use crate::node::cri::endpoint::{Endpoint, Flags, NamedBy};
 use crate::node::evidence::{Evidence, EvidenceSettings, Gate};
 use crate::node::kmsg;
-use crate::node::local::{self, LocalStatus};
+use crate::node::local;
 use crate::node::patience::within;
 use crate::node::proc;
 use crate::node::report::client::{Connect, Credentials, DEADLINE, Feedback};
@@ -161,7 +162,7 @@ fn told(
     let (node, collectors) = (node.to_owned(), Arc::clone(collectors));
     move || {
         let draft = newest.borrow().clone();
-        LocalStatus::new(&node, draft.as_deref(), collectors.outstanding(), &delivered.borrow(), Instant::now())
+        local::status(&node, draft.as_deref(), collectors.outstanding(), &delivered.borrow(), Instant::now())
     }
 }
 

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::preflight::{Live, PreflightRequest};
 use super::{Applier, ApplyError};
+use crate::api::view::{node as nodes, pods};
 use crate::api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE, NodeRuntimeHealth};
 use crate::controller::cache::fold::Ingest;
-use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded, bounded_opt};
 use crate::controller::commands::{self, Command};
 use crate::controller::jobs;

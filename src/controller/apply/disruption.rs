@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::preflight::PreflightRequest;
 use super::{Applier, ApplyError};
-use crate::controller::cache::pods;
+use crate::api::view::pods;
 use crate::controller::calls::{DEADLINE, bounded, bounded_opt};
 use crate::core::command::{ActionCommand, CommandAction, OutcomeReason, Signal};
 use crate::core::fault::{FaultType, MAX_LINE, PodRef, Role};

@@ -14,9 +14,9 @@ use tokio::time::Instant;
 
 use super::preflight::Live;
 use super::{Applier, ApplyError};
+use crate::api::view::{node as nodes, pods};
 use crate::api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
 use crate::controller::cache::report;
-use crate::controller::cache::{node as nodes, pods};
 use crate::controller::calls::{CallError, bounded};
 use crate::core::command::OutcomeReason;
 use crate::core::drain::{Answer, CannotEnd, Drain, NodePod, Owner, PodState, Round, cannot_end, hung};

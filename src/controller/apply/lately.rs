@@ -14,8 +14,8 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 
+use crate::api::view::guard::Guarded;
 use crate::api::{CONFIG_NAME, LEDGER_NAME, NodeRemediation, RemediationConfig, RemediationPolicy, SYSTEM_NAMESPACE};
-use crate::controller::cache::guard::Guarded;
 use crate::controller::calls::{CallError, Calls, DEADLINE, bounded_opt};
 
 /// Maximum age of an answer, counted from before its call was sent. It is no older than the answer of a call to a busy server.

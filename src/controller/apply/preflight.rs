@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use super::{Applier, ApplyError, lately, reboot};
 use crate::api::policy::PolicyStep;
+use crate::api::view::guard::Guarded;
+use crate::api::view::{node, pods, report};
 use crate::api::{
     CONFIG_NAME, NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend,
     convert,
 };
 use crate::controller::cache::arrival::ReportArrivals;
 use crate::controller::cache::fold::Ingest;
-use crate::controller::cache::guard::Guarded;
-use crate::controller::cache::{node, pods, report};
 use crate::controller::calls::bounded_opt;
 use crate::core::fault::{FaultState, FaultType, PodRef};
 use crate::core::plan::EVIDENCE_MAX_AGE;

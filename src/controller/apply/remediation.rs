@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::{Applier, ApplyError};
 use crate::api::condition::condition;
 use crate::api::convert::{remediation_spec, remediation_status};
+use crate::api::view::guard::Guarded;
 use crate::api::{
     ConditionReason, ConditionType, FINALIZER, NODE_LABEL, NodeRemediation, NodeRemediationStatus, POLICY_LABEL,
 };
 use crate::controller::cache::RemediationRow;
 use crate::controller::cache::fold::Ingest;
-use crate::controller::cache::guard::Guarded;
 use crate::controller::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
 use crate::core::moment::since;
 use crate::core::remediation::{Phase, Remediation, StepState};

@@ -10,9 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::health::ProbeStatus;
+use crate::api::view::report::UNDATED;
 
-/// Age of a reading without a known time: never fresh.
-pub const UNDATED: Duration = Duration::from_hours(24);
 /// Number of compared heartbeats; after as many, a step of the node's clock is forgotten.
 const COMPARED: usize = 6;
 

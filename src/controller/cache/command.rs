@@ -1,16 +1,16 @@
 //! The parts of a `NodeCommand`: the command for the decision, and the rest for the next write.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::State;
-use super::Unread;
 use super::fold::{Changed, Ingest};
 use super::guard::Guardable;
-use super::report::owner;
 use super::versions::Versions;
 use crate::api::NodeCommand;
+use crate::api::view::command::{unreadable, view};
+use crate::api::view::guard::Unread;
+use crate::api::view::report::owner;
 use crate::core::snapshot::CommandView;
 
 /// The part of a `NodeCommand` that its next write needs.
@@ -36,16 +36,6 @@ impl CommandRow {
             check_requested: command.spec.check_requested.clone(),
         }
     }
-}
-
-/// The part that a decision reads.
-pub fn view(command: &NodeCommand) -> CommandView {
-    CommandView { node_uid: owner(&command.metadata), order: command.spec.command.clone(), unreadable: None }
-}
-
-/// A command that cannot be read: its node is blocked.
-pub fn unreadable(meta: &ObjectMeta, why: &str) -> CommandView {
-    CommandView { node_uid: owner(meta), order: None, unreadable: Some(why.to_owned()) }
 }
 
 impl Ingest for NodeCommand {
@@ -89,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controller::cache::guard::Guarded;
+    use crate::api::view::guard::Guarded;
 
     fn object(version: u64, spec: &serde_json::Value) -> Guarded<NodeCommand> {
         Guarded::read(&json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeCommand",

@@ -7,20 +7,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
-
-use crate::core::external_condition::{ExternalCondition, sorted};
-
-/// Reads everything that a policy may ask for from a Node.
-pub fn of(node: &Node) -> Arc<[ExternalCondition]> {
-    let all = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let word = |text: &Option<String>| text.clone().unwrap_or_default();
-    sorted(
-        all.iter()
-            .filter_map(|one| ExternalCondition::new(&one.type_, &one.status, &word(&one.reason), &word(&one.message))),
-    )
-}
-
 /// Values that many nodes share, such as all distinct sets of conditions of Nodes: one copy of each.
 #[derive(Debug)]
 pub struct Shared<T: ?Sized>(BTreeSet<Arc<T>>);

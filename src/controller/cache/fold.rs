@@ -11,7 +11,9 @@ use tokio::time::Instant;
 
 use super::report::ControllerStatus;
 use super::versions::{Versions, version_of};
-use super::{ConfigRow, DaemonSetRow, PolicyRow, RemediationRow, State, Unread, job, mirrored, node, report};
+use super::{ConfigRow, DaemonSetRow, PolicyRow, RemediationRow, State, job, mirrored, report};
+use crate::api::view::guard::Unread;
+use crate::api::view::node;
 use crate::api::{
     FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend, convert,
 };

@@ -1,121 +1,19 @@
-//! Reads each object separately: an unreadable object hides no other object of its list, and stops no watch.
-//!
-//! The API server takes times that the types here cannot hold (`9999-12-31T23:59:59Z`). Anyone with the right to write the
-//! status of one Node may write one. kube's own guard reads the metadata by the same types, which also hold times
-//! (`managedFields`). This guard reads as much of the metadata as it can.
+//! What the state keeps of an object that cannot be read: an unreadable object does not count as gone.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::fold::{self, Changed, Ingest};
 use super::versions::Versions;
-use super::{State, Unread, job};
+use super::{State, job};
+use crate::api::view::guard::{BoundedStatus, Guarded, Unread};
 use crate::api::{NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, convert};
 use crate::core::snapshot::NodeView;
-use crate::core::text::bounded;
-
-/// Largest status of a report that is read, in bytes: several times the size of 64 faults. The schema bounds each text, not
-/// their sum, and a node that writes megabytes each second would keep the controller from all other work.
-const MAX_REPORT: usize = 256 * 1024;
-/// Longest reason that is kept for an unreadable object.
-const MAX_WHY: usize = 512;
-
-/// An object, or its readable part.
-#[derive(Clone, Debug)]
-pub struct Guarded<K>(pub Result<K, Box<Unread>>);
-
-impl<K: Guardable + DeserializeOwned> Guarded<K> {
-    /// Reads one object.
-    pub fn read(whole: &Value) -> Self {
-        let size = if K::MAX_STATUS == usize::MAX { 0 } else { whole.get("status").map_or(0, size) };
-        if size > K::MAX_STATUS {
-            let why = format!("its status has {size} bytes, expected at most {}", K::MAX_STATUS);
-            return Self(Err(Box::new(Unread { metadata: metadata(whole), why })));
-        }
-        if let Ok(object) = K::deserialize(whole) {
-            return Self(Ok(object));
-        }
-        // The second read finds out which field it is.
-        Self(
-            serde_path_to_error::deserialize::<_, K>(whole).map_err(|error| {
-                Box::new(Unread { metadata: metadata(whole), why: bounded(&error.to_string(), MAX_WHY) })
-            }),
-        )
-    }
-}
-
-impl<'de, K: Guardable + DeserializeOwned> Deserialize<'de> for Guarded<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self::read(&Value::deserialize(deserializer)?))
-    }
-}
-
-/// Bytes of the texts and names in a value, and an estimate for the rest.
-fn size(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(|item| size(item) + 1).sum(),
-        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + 4 + size(value)).sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-    }
-}
-
-/// The metadata of an object, as far as it can be read.
-fn metadata(whole: &Value) -> ObjectMeta {
-    let mut found = whole.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-    // Anyone who may write the object also writes who owns which field.
-    found.remove("managedFields");
-    ObjectMeta::deserialize(&found).unwrap_or_else(|_| {
-        // A time that cannot be read must not remove the object's labels or finalizers.
-        found.retain(|field, value| ObjectMeta::deserialize(&json!({field: value})).is_ok());
-        ObjectMeta::deserialize(&found).unwrap_or_default()
-    })
-}
-
-impl<K: Resource> Resource for Guarded<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
-
-    fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::kind(dt)
-    }
-
-    fn group(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::group(dt)
-    }
-
-    fn version(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::version(dt)
-    }
-
-    fn plural(dt: &Self::DynamicType) -> Cow<'_, str> {
-        K::plural(dt)
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        match &self.0 {
-            Ok(object) => object.meta(),
-            Err(bad) => &bad.metadata,
-        }
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        match &mut self.0 {
-            Ok(object) => object.meta_mut(),
-            Err(bad) => &mut bad.metadata,
-        }
-    }
-}
 
 /// The objects that cannot be read now, by kind and key. The controller reports each once, a remediation again whenever
 /// something else is known of it.
@@ -147,11 +45,9 @@ impl Unreads {
 }
 
 /// A kind of which one object may be unreadable.
-pub trait Guardable: Ingest {
+pub trait Guardable: Ingest + BoundedStatus {
     /// The consequence of an unreadable object, as a text for people.
     const HELD: &'static str;
-    /// Largest status of one that is read, in bytes.
-    const MAX_STATUS: usize = usize::MAX;
 
     /// Stores that an object exists and cannot be read. An unreadable object does not count as gone. What was known of objects
     /// of other writers stays valid. An unreadable remediation, report or policy of this operator blocks its node, or starts
@@ -244,7 +140,6 @@ impl Guardable for Pod {
 
 impl Guardable for NodeRuntimeHealth {
     const HELD: &'static str = "the node is blocked until it can be read";
-    const MAX_STATUS: usize = MAX_REPORT;
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
         fold::unread_report(bad, key, state, now)

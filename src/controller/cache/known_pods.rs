@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
 use super::conditions::Shared;
-use super::pods;
+use crate::api::view::pods;
 use crate::core::fault::PodRef;
 use crate::core::matching::{PodSeen, PodTraits};
 

@@ -12,8 +12,9 @@ use kube::api::ListParams;
 use kube::{Api, Resource};
 use tokio::time::Instant;
 
-use super::guard::Guarded;
-use super::{Cache, DaemonSetRow, State, pods};
+use super::{Cache, DaemonSetRow, State};
+use crate::api::view::guard::Guarded;
+use crate::api::view::pods;
 use crate::controller::calls::{CallError, Calls, bounded, bounded_opt};
 use crate::controller::clock::Clock;
 use crate::controller::leader::Leadership;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use super::fold::{Changed, Ingest};
-use super::guard::Guarded;
+use crate::api::view::guard::Guarded;
 use crate::api::{
     NODE_NAMESPACE, NodeCommand, NodeRemediation, NodeRuntimeHealth, OPERATION_LABEL, RemediationConfig,
     RemediationPolicy,

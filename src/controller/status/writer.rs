@@ -24,13 +24,14 @@ use super::{
     Difference, NodePart, StatusViews, config_status, difference, news_of_policy, node_part, policy_status,
     same_policy_status,
 };
+use crate::api::view::guard::Guarded;
 use crate::api::{
     CONFIG_NAME, CONTROLLER_MANAGER, ConditionReason, ConditionType, NodeRuntimeHealth, NodeRuntimeHealthSpec,
     PROBE_LABEL, RemediationConfig, RemediationConfigStatus, RemediationPolicy, RemediationPolicyStatus, WrittenFlap,
 };
 use crate::controller::cache::command::CommandRow;
 use crate::controller::cache::fold::Ingest;
-use crate::controller::cache::guard::{Guardable, Guarded};
+use crate::controller::cache::guard::Guardable;
 use crate::controller::cache::report::ControllerStatus;
 use crate::controller::cache::versions::version_of;
 use crate::controller::cache::{Cache, State};

@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::print;
+use crate::api::local::Folder;
 use crate::cli::EvidenceArgs;
 use crate::core::text::bounded;
-use crate::node::evidence::Folder;
 use crate::terminal::OutputFormat;
 
 /// Prints the bundles of this node, one in memory at a time: memory in the probe's pod is scarce.

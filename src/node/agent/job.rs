@@ -8,7 +8,8 @@ use jiff::Timestamp;
 
 use super::reader::Reader;
 use super::{Agent, AgentSettings};
-use crate::cli::{RunCommandArgs, STATE_DIR};
+use crate::api::local::STATE_DIR;
+use crate::cli::RunCommandArgs;
 use crate::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use crate::core::fault::MAX_LINE;
 use crate::core::text::bounded;

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 use crate::api::evidence::LARGEST;
 use crate::api::health::{CollectorState, CollectorStatus, ProbeStatus};
+use crate::api::local::MAX_BUNDLES;
 use crate::core::examples::fault;
 use crate::core::examples::{Node, SANDBOX};
 use crate::core::fault::{FaultType, ProcessRef, Role};

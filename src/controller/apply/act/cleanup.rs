@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::marked;
+use crate::api::view::node as nodes;
 use crate::api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, TAINT_ANNOTATION};
 use crate::controller::apply::{Applier, ApplyError};
 use crate::controller::cache::fold::Ingest;
-use crate::controller::cache::node as nodes;
 use crate::controller::calls::CallError;
 use crate::controller::events::Kind;
 use crate::core::remediation::{self, Remediation};

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::api::NodeRuntimeHealth;
-use crate::controller::cache::pods;
+use crate::api::view::pods;
 use crate::core::fault::{Fault, FaultState, FaultType, PodRef, Severity};
 use crate::core::matching::{MatchContext, MissingFact, PodSeen, pod_of};
 use crate::core::policy::{ActionType, Mode, Policy, Rule, RuleMatch};

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 
 use super::meant::LivePod;
 use crate::api::policy::PolicyRule;
+use crate::api::view::{pods, report};
 use crate::api::{NodeRuntimeHealth, convert};
-use crate::controller::cache::{pods, report};
 use crate::core::external_condition::ConditionMatcher;
 use crate::core::fault::FaultType;
 use crate::core::kubelet;

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::controller::cache::guard::Guarded;
+use crate::api::view::guard::Guarded;
 
 const BEGAN: &str = "2025-01-01T01:00:00Z";
 
@@ -321,7 +321,7 @@ fn daemon_set(version: u64, ready: u32) -> DaemonSet {
 fn of_the_pods_of_a_set_that_is_well_or_gone_nothing_is_kept() {
     let (mut state, now) = (state(), Instant::now());
     let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "ds-1", "namespace": "d", "uid": "p"}})).unwrap();
-    let named = BTreeSet::from([crate::controller::cache::pods::pod_ref(&pod)]);
+    let named = BTreeSet::from([crate::api::view::pods::pod_ref(&pod)]);
     let asked = BTreeSet::from(["app".to_owned()]);
     let known = |state: &State| state.known_pods.seen(now).len();
     for version in [1, 3] {

@@ -1,5 +1,8 @@
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
 use super::*;
 
 /// What the API server takes and no type here can hold.
