@@ -12,7 +12,9 @@ use crate::api::local::STATE_DIR;
 use crate::core::node_condition::NodeConditions;
 use crate::core::policy::ActionType;
 use crate::telemetry::LogFormat;
-use crate::terminal::OutputFormat;
+
+pub use nrh_caller::ClusterArgs;
+pub use nrh_terminal::OutputArgs;
 
 /// Node Runtime Health: finds the faulty object on a node and remediates it in place.
 #[derive(Debug, Parser)]
@@ -35,25 +37,6 @@ pub struct LogArgs {
     /// Which log lines: a level, or directives such as `info,nrh=debug`.
     #[arg(long, global = true, env = "NRH_LOG", default_value = "info")]
     pub log: String,
-}
-
-/// Which cluster, for the commands that people run.
-#[derive(Clone, Debug, Default, Args)]
-pub struct ClusterArgs {
-    /// Kubeconfig file; by default that of KUBECONFIG, then `~/.kube/config`, then the cluster that this runs in.
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; by default the current one.
-    #[arg(long)]
-    pub context: Option<String>,
-}
-
-/// How a command prints what it has found.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub struct OutputArgs {
-    /// Form of what is printed.
-    #[arg(long, short, value_enum, default_value_t)]
-    pub output: OutputFormat,
 }
 
 /// The parts of the program `nrh`. The probe is a program of its own, see [`ProbeCli`].

@@ -14,7 +14,6 @@
 )]
 
 pub mod approve;
-mod caller;
 pub mod cancel;
 pub mod check;
 pub mod cli;
@@ -30,11 +29,12 @@ pub mod node;
 pub mod process;
 pub mod remediate;
 pub mod restart_safe;
-mod server;
 pub mod simulate;
 pub mod suspend;
 pub mod telemetry;
-pub mod terminal;
 
 pub use nrh_api as api;
+use nrh_caller as caller;
 pub use nrh_core as core;
+use nrh_server as server;
+pub use nrh_terminal as terminal;

@@ -7,9 +7,9 @@ use anyhow::Context;
 use serde::Serialize;
 use tabwriter::TabWriter;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 
-use crate::core::text::{is_obeyed, shown};
+use nrh_core::text::{is_obeyed, shown};
 
 /// Form of what a command prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -21,6 +21,14 @@ pub enum OutputFormat {
     Json,
     /// One YAML document.
     Yaml,
+}
+
+/// How a command prints what it has found.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct OutputArgs {
+    /// Form of what is printed.
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: OutputFormat,
 }
 
 /// A writer that replaces each control character with U+FFFD and keeps line ends.
@@ -74,13 +82,13 @@ pub fn print_as<T: Serialize>(format: OutputFormat, value: &T, table: impl FnOnc
 }
 
 /// A value as YAML, each text on one line.
-pub(crate) fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
+pub fn yaml(value: &impl Serialize) -> anyhow::Result<String> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     Ok(serde_saphyr::to_string_with_options(value, options)?)
 }
 
 /// Rows under their titles, in columns as wide as needed; the last column is not padded.
-pub(crate) fn columns<const N: usize>(titles: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub fn columns<const N: usize>(titles: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = TabWriter::new(Vec::new()).padding(3);
     let rows = rows.into_iter().map(|row| row.map(|cell| cell.replace(['\t', '\n'], " ")).join("\t"));
     for line in std::iter::once(titles.join("\t")).chain(rows) {
@@ -91,7 +99,7 @@ pub(crate) fn columns<const N: usize>(titles: [&str; N], rows: impl IntoIterator
 }
 
 /// A value as JSON, without loss: control characters are written as `\u` and their number.
-pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<String> {
+pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
     let raw = serde_json::to_string_pretty(value)?;
     // Outside of texts JSON has no control characters but line ends. In texts a `\u` means the same character.
     let escaped = |c: char| if is_obeyed(c) && c != '\n' { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };

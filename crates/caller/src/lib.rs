@@ -1,9 +1,11 @@
 //! The common part of the commands for people: each call has a timeout, and each write names its author.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use clap::Args;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -11,13 +13,22 @@ use kube::core::Request;
 use kube::{Api, Client, Config, Resource};
 use serde_json::Value;
 
-use crate::cli::ClusterArgs;
-
 /// Timeout of one answer of the API server.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Which cluster, for the commands that people run.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ClusterArgs {
+    /// Kubeconfig file; by default that of KUBECONFIG, then `~/.kube/config`, then the cluster that this runs in.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig; by default the current one.
+    #[arg(long)]
+    pub context: Option<String>,
+}
 
 /// The client of the named cluster; by default that of the current kubeconfig, or the one in which this process runs.
-pub(crate) async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
+pub async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
     let ClusterArgs { kubeconfig, context } = cluster;
     if kubeconfig.is_some() || context.is_some() {
         let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
@@ -38,7 +49,7 @@ pub(crate) async fn client(cluster: &ClusterArgs) -> anyhow::Result<Client> {
 }
 
 /// The objects in a file: all its documents, and the items of a list as `kubectl get -o yaml` prints it.
-pub(crate) fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
+pub fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(text).map_err(|error| no_yaml(&error)).context("it is neither YAML nor JSON")?;
     let objects = documents.into_iter().flat_map(|mut object| match object.get_mut("items").map(Value::take) {
@@ -49,12 +60,12 @@ pub(crate) fn objects_in(text: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 /// The error of a file, with its line and column.
-pub(crate) fn no_yaml(error: &serde_saphyr::Error) -> anyhow::Error {
+pub fn no_yaml(error: &serde_saphyr::Error) -> anyhow::Error {
     anyhow!("{}", error.without_snippet())
 }
 
 /// The answer to a call, or an error after the timeout.
-pub(crate) async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
+pub async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
     let answer = tokio::time::timeout(DEADLINE, call).await;
     let answer = answer.with_context(|| {
         format!("no answer from the API server within {} s; check KUBECONFIG and the network", DEADLINE.as_secs())
@@ -69,7 +80,7 @@ pub(crate) async fn within<T>(call: impl Future<Output = kube::Result<T>>) -> an
 }
 
 /// All objects of a kind; each is parsed later on its own, so an unreadable one hides no other.
-pub(crate) async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyhow::Result<Vec<Value>> {
+pub async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyhow::Result<Vec<Value>> {
     let request =
         Request::new(K::url_path(&(), None)).list(&ListParams::default()).map_err(kube::Error::BuildRequest)?;
     let mut whole: Value = within(client.request(request)).await?;
@@ -80,7 +91,7 @@ pub(crate) async fn list<K: Resource<DynamicType = ()>>(client: Client) -> anyho
 }
 
 /// The caller's own name, as the API server knows it.
-pub(crate) async fn whoami(client: Client) -> anyhow::Result<String> {
+pub async fn whoami(client: Client) -> anyhow::Result<String> {
     let api: Api<SelfSubjectReview> = Api::all(client);
     let (params, question) = (PostParams::default(), SelfSubjectReview::default());
     let review = within(api.create(&params, &question)).await.context("cannot ask the API server who you are")?;
@@ -89,7 +100,7 @@ pub(crate) async fn whoami(client: Client) -> anyhow::Result<String> {
 }
 
 /// The status code of the API server's answer.
-pub(crate) fn code(error: &anyhow::Error) -> Option<u16> {
+pub fn code(error: &anyhow::Error) -> Option<u16> {
     match error.downcast_ref::<kube::Error>()? {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
