@@ -14,6 +14,8 @@ use crate::core::policy::ActionType;
 use crate::telemetry::LogFormat;
 
 pub use nrh_caller::ClusterArgs;
+#[cfg(target_os = "linux")]
+pub use nrh_node::args::{ProbeArgs, RunCommandArgs};
 pub use nrh_terminal::OutputArgs;
 
 /// Node Runtime Health: finds the faulty object on a node and remediates it in place.
@@ -165,6 +167,7 @@ pub struct ControllerArgs {
 }
 
 /// The probe of Node Runtime Health: checks the runtime and the kubelet of its own node.
+#[cfg(target_os = "linux")]
 #[derive(Debug, Parser)]
 #[command(name = "nrh-probe", version, about)]
 pub struct ProbeCli {
@@ -176,58 +179,12 @@ pub struct ProbeCli {
     pub probe: ProbeArgs,
 }
 
-/// Flags of `nrh-probe`.
-#[derive(Debug, Args)]
-pub struct ProbeArgs {
-    /// Name of this node.
-    #[arg(long, env = "NODE_NAME")]
-    pub node_name: String,
-    /// Run as a plain process or unit, with the kubelet's credentials.
-    #[arg(long)]
-    pub unit: bool,
-    /// Kubeconfig; in unit mode the kubelet's, by default /etc/kubernetes/kubelet.conf.
-    #[arg(long, env = "KUBECONFIG")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Let the probe execute commands; without it, it only reports.
-    #[arg(long, env = "NRH_ALLOW_ACTIONS")]
-    pub allow_actions: bool,
-    /// Runtime socket; by default the probe searches for it.
-    #[arg(long, env = "NRH_RUNTIME_ENDPOINT")]
-    pub runtime_endpoint: Option<PathBuf>,
-    /// Docker's own socket, where Docker is the runtime; /run/docker.sock when absent.
-    #[arg(long, env = "NRH_DOCKER_ENDPOINT")]
-    pub docker_endpoint: Option<PathBuf>,
-    /// Where `/metrics` and `/livez` are served; nothing is served when absent.
-    #[arg(long, env = "NRH_LISTEN")]
-    pub listen: Option<SocketAddr>,
-    /// File with thresholds other than the shipped ones (see `config/probe/probe.yaml`).
-    #[arg(long, env = "NRH_CONFIG")]
-    pub config: Option<PathBuf>,
-    /// Folder for the lock, the claims and the state.
-    #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
-    pub state_dir: PathBuf,
-}
-
 /// Flags of `nrh generate thresholds`.
 #[derive(Debug, Args)]
 pub struct ThresholdsArgs {
     /// Those that a probe with this configuration has; a file that a probe would refuse is refused here too.
     #[arg(long)]
     pub config: Option<PathBuf>,
-}
-
-/// Flags of `nrh run-command`.
-#[derive(Debug, Args)]
-pub struct RunCommandArgs {
-    /// The command, as JSON.
-    #[arg(long, env = "NRH_COMMAND")]
-    pub command: String,
-    /// Name of this node; a command for another one is refused.
-    #[arg(long, env = "NODE_NAME")]
-    pub node_name: String,
-    /// Where the result is written, as JSON.
-    #[arg(long, default_value = "/dev/termination-log")]
-    pub outcome: PathBuf,
 }
 
 /// Flags of `nrh explain`.
@@ -468,4 +425,23 @@ pub struct CrdsArgs {
     /// Folder to write one file per definition to; printed when absent.
     #[arg(long)]
     pub out: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn whoever_makes_the_job_names_no_socket_and_no_folder() {
+        for flag in ["--runtime-endpoint=/x", "--docker-endpoint=/x", "--state-dir=/x"] {
+            let words = ["nrh", "run-command", "--command={}", "--node-name=n1"];
+            assert!(Cli::try_parse_from(words).is_ok());
+            assert!(Cli::try_parse_from([&words[..], &[flag]].concat()).is_err(), "{flag}");
+        }
+        let act = Cli::command().find_subcommand("run-command").cloned().unwrap();
+        let variables: Vec<_> = act.get_arguments().filter_map(|argument| argument.get_env()).collect();
+        assert_eq!(variables, ["NRH_COMMAND", "NODE_NAME"]);
+    }
 }

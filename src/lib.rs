@@ -20,12 +20,10 @@ pub mod cli;
 pub mod controller;
 pub mod explain;
 #[doc(hidden)]
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(all(target_os = "linux", any(test, feature = "fuzzing")))]
 pub mod fuzz;
 pub mod get;
 pub mod migrate;
-#[cfg(target_os = "linux")]
-pub mod node;
 pub mod process;
 pub mod remediate;
 pub mod restart_safe;
@@ -36,5 +34,7 @@ pub mod telemetry;
 pub use nrh_api as api;
 use nrh_caller as caller;
 pub use nrh_core as core;
+#[cfg(target_os = "linux")]
+pub use nrh_node as node;
 use nrh_server as server;
 pub use nrh_terminal as terminal;
