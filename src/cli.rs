@@ -1,19 +1,18 @@
 //! Flags and environment, read once; nothing else reads either.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::api::HumanDuration;
 use crate::api::local::STATE_DIR;
-use crate::core::node_condition::NodeConditions;
 use crate::core::policy::ActionType;
 use crate::telemetry::LogFormat;
 
 pub use nrh_caller::ClusterArgs;
+pub use nrh_controller::args::ControllerArgs;
 #[cfg(target_os = "linux")]
 pub use nrh_node::args::{ProbeArgs, RunCommandArgs};
 pub use nrh_terminal::OutputArgs;
@@ -134,36 +133,6 @@ pub struct MigrateArgs {
     /// Write the files anew. Without it the result is printed.
     #[arg(long)]
     pub in_place: bool,
-}
-
-/// Flags of `nrh controller`.
-#[derive(Debug, Args)]
-pub struct ControllerArgs {
-    /// Image of the Jobs; by default that of the controller's own pod, which admission compares it with.
-    #[arg(long, env = "NRH_IMAGE")]
-    pub image: Option<String>,
-    /// Where `/metrics` is served.
-    #[arg(long, env = "NRH_LISTEN", default_value = "0.0.0.0:8080")]
-    pub listen: SocketAddr,
-    /// Ask the API server whose the token of a request for `/metrics` is, and whether that account may `get` the non-resource URL
-    /// `/metrics`. With `false` everybody may.
-    #[arg(long, env = "NRH_METRICS_AUTH", default_value_t = true, action = ArgAction::Set)]
-    pub metrics_auth: bool,
-    /// Audience for which a token for `/metrics` has to be made; by default that of the API server itself.
-    #[arg(long, env = "NRH_METRICS_AUDIENCE")]
-    pub metrics_audience: Option<String>,
-    /// Where `/livez` and `/readyz` are served: apart from the metrics, so that a flood of metrics requests does not fail the checks.
-    #[arg(long, env = "NRH_HEALTH_LISTEN", default_value = "0.0.0.0:8081")]
-    pub health_listen: SocketAddr,
-    /// Most remediations in flight in the whole cluster, over all policies (0 to 1000; with 0 nothing starts).
-    #[arg(long, env = "NRH_MAX_IN_FLIGHT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
-    pub max_in_flight: u32,
-    /// Conditions to write to Node objects for other tools: `all`, names with commas between them, or an empty text for none.
-    #[arg(long, env = "NRH_NODE_CONDITIONS", default_value = "")]
-    pub node_conditions: NodeConditions,
-    /// Name of this replica, unique per process; the pod's name by default.
-    #[arg(long, env = "POD_NAME", default_value = "nrh-controller")]
-    pub identity: String,
 }
 
 /// The probe of Node Runtime Health: checks the runtime and the kubelet of its own node.

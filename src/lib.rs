@@ -17,7 +17,6 @@ pub mod approve;
 pub mod cancel;
 pub mod check;
 pub mod cli;
-pub mod controller;
 pub mod explain;
 #[doc(hidden)]
 #[cfg(all(target_os = "linux", any(test, feature = "fuzzing")))]
@@ -33,8 +32,8 @@ pub mod telemetry;
 
 pub use nrh_api as api;
 use nrh_caller as caller;
+pub use nrh_controller as controller;
 pub use nrh_core as core;
 #[cfg(target_os = "linux")]
 pub use nrh_node as node;
-use nrh_server as server;
 pub use nrh_terminal as terminal;
