@@ -1,23 +1,18 @@
 //! Node Runtime Health: finds the faulty object on a Kubernetes node and remediates it in place.
 //!
 //! ```text
-//!   node/ (shell)        core/ (pure)          controller/ (shell)
+//!   nrh-node (shell)     nrh-core (pure)       nrh-controller (shell)
 //!   collectors ─────────► diagnose ─► report ─► snapshot ─► core::plan ─► effects
 //!   agent ◄───────────────────────── orders ◄──────────────────────────────┘
 //! ```
 //!
-//! `api/` holds the five objects that all of it speaks through; see `docs/` for the rules.
-
-#![cfg_attr(
-    not(target_os = "linux"),
-    allow(dead_code, reason = "the controller, the probe and the executor run on Linux")
-)]
+//! `nrh-api` holds the five objects that all of it speaks through; see `docs/` for the rules. Here are the command lines of both
+//! programs, and what each command for people does.
 
 pub mod approve;
 pub mod cancel;
 pub mod check;
 pub mod cli;
-pub mod explain;
 #[doc(hidden)]
 #[cfg(all(target_os = "linux", any(test, feature = "fuzzing")))]
 pub mod fuzz;
@@ -34,6 +29,7 @@ pub use nrh_api as api;
 use nrh_caller as caller;
 pub use nrh_controller as controller;
 pub use nrh_core as core;
+pub use nrh_explain as explain;
 #[cfg(target_os = "linux")]
 pub use nrh_node as node;
 pub use nrh_terminal as terminal;

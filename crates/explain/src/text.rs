@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::explanation::{ExplainedFault, Explanation};
 use super::report::{collectors, seen};
-use crate::api::suspension::suspended_everywhere;
-use crate::core::fault::FaultState;
-use crate::core::moment::clock;
+use nrh_api::suspension::suspended_everywhere;
+use nrh_core::fault::FaultState;
+use nrh_core::moment::clock;
 
 /// The explanation as text for people. A write to a string cannot fail, so its results are ignored.
 pub(super) fn text(explanation: &Explanation<'_>) -> String {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::api::evidence::{Bundle, ProcessEvidence, Section};
-use crate::explain::report::{calls, collectors, seen};
+use crate::report::{calls, collectors, seen};
+use nrh_api::evidence::{Bundle, ProcessEvidence, Section};
 
 /// The bundle as text for people. A write to a string cannot fail, so its results are ignored.
 pub(super) fn text(bundle: &Bundle) -> String {

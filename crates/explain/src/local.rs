@@ -11,10 +11,10 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::report::{calls, collectors, seen};
-use crate::api::health::ProbeMode;
-use crate::api::local::{LocalStatus, SOCKET};
-use crate::cli::StatusArgs;
-use crate::terminal::print_as;
+use crate::args::StatusArgs;
+use nrh_api::health::ProbeMode;
+use nrh_api::local::{LocalStatus, SOCKET};
+use nrh_terminal::print_as;
 
 /// Deadline for the answer of a probe. A probe that takes longer is stopped or stuck.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -136,12 +136,12 @@ mod tests {
     use tokio::net::UnixListener;
 
     use super::*;
-    use crate::api::NodeRuntimeHealthStatus;
-    use crate::api::evidence::Outstanding;
-    use crate::api::health::CollectorStatus;
-    use crate::api::health::{CollectorState, ProbeStatus, RuntimeStatus};
-    use crate::core::examples::fault;
-    use crate::core::fault::FaultType;
+    use nrh_api::NodeRuntimeHealthStatus;
+    use nrh_api::evidence::Outstanding;
+    use nrh_api::health::CollectorStatus;
+    use nrh_api::health::{CollectorState, ProbeStatus, RuntimeStatus};
+    use nrh_core::examples::fault;
+    use nrh_core::fault::FaultType;
 
     #[test]
     fn a_node_that_has_lost_its_api_server_still_tells_what_is_wrong() {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::api::evidence::Outstanding;
-use crate::api::health::CollectorStatus;
-use crate::core::fault::Fault;
+use nrh_api::evidence::Outstanding;
+use nrh_api::health::CollectorStatus;
+use nrh_core::fault::Fault;
 
 /// A fault as its detector reported it: what, how certain, since when, on what evidence.
 pub(super) fn seen(out: &mut String, fault: &Fault) {

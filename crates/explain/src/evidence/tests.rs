@@ -12,9 +12,9 @@ fn args(state_dir: &Path, fault: Option<&str>, format: OutputFormat) -> Evidence
         node: None,
         local: true,
         fault: fault.map(ToOwned::to_owned),
-        print: crate::cli::OutputArgs { output: format },
+        print: nrh_terminal::OutputArgs { output: format },
         state_dir: state_dir.to_path_buf(),
-        cluster: crate::cli::ClusterArgs::default(),
+        cluster: nrh_caller::ClusterArgs::default(),
     }
 }
 

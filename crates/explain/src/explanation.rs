@@ -4,16 +4,16 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::objects::Told;
-use crate::api::health::CollectorStatus;
-use crate::core::blocked::BlockReason;
-use crate::core::command::CommandAction;
-use crate::core::fault::{Fault, FaultState};
-use crate::core::flap::FlapView;
-use crate::core::manual;
-use crate::core::plan::{Effect, Health, Operation, Plan};
-use crate::core::policy::{Policy, Rule};
-use crate::core::remediation::{Phase, Remediation, StepRecord};
-use crate::core::snapshot::Snapshot;
+use nrh_api::health::CollectorStatus;
+use nrh_core::blocked::BlockReason;
+use nrh_core::command::CommandAction;
+use nrh_core::fault::{Fault, FaultState};
+use nrh_core::flap::FlapView;
+use nrh_core::manual;
+use nrh_core::plan::{Effect, Health, Operation, Plan};
+use nrh_core::policy::{Policy, Rule};
+use nrh_core::remediation::{Phase, Remediation, StepRecord};
+use nrh_core::snapshot::Snapshot;
 
 /// Largest number of unusable objects that are named.
 const MOST_INVALID: usize = 20;

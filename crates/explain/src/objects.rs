@@ -12,32 +12,32 @@ use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::api::convert::{self, Invalid};
-use crate::api::health::{CollectorState, CollectorStatus, Summary};
-use crate::api::plain::plain;
-use crate::api::view::guard::{BoundedStatus, Guarded};
-use crate::api::view::{command, node, pods, report};
-use crate::api::{
+use nrh_api::convert::{self, Invalid};
+use nrh_api::health::{CollectorState, CollectorStatus, Summary};
+use nrh_api::plain::plain;
+use nrh_api::view::guard::{BoundedStatus, Guarded};
+use nrh_api::view::{command, node, pods, report};
+use nrh_api::{
     NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend, WrittenFlap,
 };
-use crate::caller::{DEADLINE, client, code, list, objects_in};
-use crate::cli::ClusterArgs;
-use crate::core::condition_history::ConditionHistory;
-use crate::core::external_condition::ObservedCondition;
-use crate::core::fault::{Fault, MAX_LINE, PodRef};
-use crate::core::flap::{Flap, FlapView};
-use crate::core::matching::{PodSeen, pod_of};
-use crate::core::policy::Policy;
-use crate::core::policy::{asked_keys, asks_of_pods};
-use crate::core::snapshot::{CommandView, Ledger, Slot, Snapshot, TriState, UnreadableRemediation};
-use crate::core::text::bounded;
+use nrh_caller::ClusterArgs;
+use nrh_caller::{DEADLINE, client, code, list, objects_in};
+use nrh_core::condition_history::ConditionHistory;
+use nrh_core::external_condition::ObservedCondition;
+use nrh_core::fault::{Fault, MAX_LINE, PodRef};
+use nrh_core::flap::{Flap, FlapView};
+use nrh_core::matching::{PodSeen, pod_of};
+use nrh_core::policy::Policy;
+use nrh_core::policy::{asked_keys, asks_of_pods};
+use nrh_core::snapshot::{CommandView, Ledger, Slot, Snapshot, TriState, UnreadableRemediation};
+use nrh_core::text::bounded;
 
 /// Largest number of pods that are read one by one.
 const MAX_PODS: usize = 500;
 
 /// All objects that a decision is made from, as far as the caller may read them.
 #[derive(Debug, Default)]
-pub(crate) struct Objects {
+pub struct Objects {
     nodes: Vec<Node>,
     healths: Vec<NodeRuntimeHealth>,
     /// By node, including those that cannot be read.
@@ -61,7 +61,7 @@ pub(crate) struct Objects {
 
 /// What the controller has written about a node.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub struct Told {
     /// Faults that it has found from API state.
     pub faults: Vec<Fault>,
     /// Its summary.
@@ -79,7 +79,7 @@ pub(crate) struct Told {
 impl Objects {
     /// Reads the objects from a file, or from the cluster to explain a node. Returns with them the moment of the explanation:
     /// for saved objects the moment when they were saved, as far as they show it.
-    pub(crate) async fn load(
+    pub async fn load(
         file: Option<&Path>,
         node: Option<&str>,
         cluster: &ClusterArgs,
@@ -94,7 +94,7 @@ impl Objects {
     }
 
     /// Reads the output of `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` (or json).
-    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
         let mut objects = Self::default();
         for item in objects_in(text)? {
             let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -270,7 +270,7 @@ impl Objects {
     }
 
     /// All nodes among the objects, those with a report first.
-    pub(crate) fn node_names(&self) -> Vec<String> {
+    pub fn node_names(&self) -> Vec<String> {
         let broken = self.broken.iter().filter_map(|(metadata, _)| metadata.name.clone());
         let mut names: Vec<String> = self.healths.iter().map(ResourceExt::name_any).chain(broken).collect();
         let reported: BTreeSet<String> = names.iter().cloned().collect();
@@ -279,7 +279,7 @@ impl Objects {
     }
 
     /// The newest time that the objects name: they were saved at that time, or later.
-    pub(crate) fn newest(&self) -> Option<Timestamp> {
+    pub fn newest(&self) -> Option<Timestamp> {
         let reports = self.healths.iter().flat_map(|object| {
             let conditions = object.status.iter().flat_map(|status| &status.conditions);
             conditions.map(|condition| condition.last_transition_time.0).chain(heartbeat(object))
@@ -292,7 +292,7 @@ impl Objects {
     }
 
     /// What the controller has written about a node. Only the controller reads pods.
-    pub(crate) fn told(&self, node: &str) -> Told {
+    pub fn told(&self, node: &str) -> Told {
         let status =
             self.healths.iter().find(|object| object.name_any() == node).and_then(|object| object.status.clone());
         let is_unreadable = self.broken.iter().any(|(metadata, _)| metadata.name.as_deref() == Some(node));
@@ -313,7 +313,7 @@ impl Objects {
     }
 
     /// The snapshot as of `now`, and the errors of objects that cannot be used.
-    pub(crate) fn snapshot(&self, now: Timestamp) -> (Snapshot, Vec<String>) {
+    pub fn snapshot(&self, now: Timestamp) -> (Snapshot, Vec<String>) {
         let mut invalid = self.unreadable.clone();
         // The rights of the controller are not checked here, as with hand-offs.
         let mut snapshot = Snapshot { now, ceiling: u32::MAX, may_evict: TriState::True, ..Snapshot::default() };

@@ -12,12 +12,11 @@ use std::io::Write;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::api::evidence::Bundle;
-use crate::api::plain::plain;
-use crate::caller;
-use crate::cli::EvidenceArgs;
-use crate::terminal::OutputFormat;
-use crate::terminal::{self, complain};
+use crate::args::EvidenceArgs;
+use nrh_api::evidence::Bundle;
+use nrh_api::plain::plain;
+use nrh_caller as caller;
+use nrh_terminal::{OutputFormat, complain};
 
 /// Longest printed text of a bundle.
 const MAX_TEXT: usize = 4096;
@@ -27,7 +26,7 @@ const MAX_TEXT: usize = 4096;
 /// # Errors
 /// A sentence that says why there is nothing to print, and what to do instead.
 pub async fn run(args: EvidenceArgs) -> anyhow::Result<()> {
-    let out = &mut terminal::out();
+    let out = &mut nrh_terminal::out();
     match &args.node {
         Some(node) => {
             let client = caller::client(&args.cluster).await?;
@@ -52,7 +51,7 @@ fn print(
     for bundle in bundles {
         let printed = bundle.map(|bundle| plain(bundle, MAX_TEXT)).and_then(|bundle| match format {
             OutputFormat::Json => Ok(format!("{between}{bundle}")),
-            OutputFormat::Yaml => Ok(format!("---\n{}", terminal::yaml(&bundle)?)),
+            OutputFormat::Yaml => Ok(format!("---\n{}", nrh_terminal::yaml(&bundle)?)),
             OutputFormat::Table => {
                 let bundle =
                     serde_json::from_value::<Bundle>(bundle).context("a bundle of another form: use -o json")?;

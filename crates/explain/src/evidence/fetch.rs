@@ -11,9 +11,9 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
-use crate::api::NODE_NAMESPACE as NAMESPACE;
-use crate::core::text::bounded;
-use crate::terminal::complain;
+use nrh_api::NODE_NAMESPACE as NAMESPACE;
+use nrh_core::text::bounded;
+use nrh_terminal::complain;
 
 /// The label of the probes' pods, and the container in them.
 const PROBES: &str = "app.kubernetes.io/name=nrh-probe";

@@ -6,10 +6,10 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::print;
-use crate::api::local::Folder;
-use crate::cli::EvidenceArgs;
-use crate::core::text::bounded;
-use crate::terminal::OutputFormat;
+use crate::args::EvidenceArgs;
+use nrh_api::local::Folder;
+use nrh_core::text::bounded;
+use nrh_terminal::OutputFormat;
 
 /// Prints the bundles of this node, one in memory at a time: memory in the probe's pod is scarce.
 pub(super) fn local(out: &mut impl Write, args: &EvidenceArgs) -> anyhow::Result<()> {

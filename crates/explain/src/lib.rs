@@ -2,21 +2,22 @@
 //!
 //! It decides with the same [`plan`] as the controller, on the objects in the cluster or in a file, and executes nothing.
 
+pub mod args;
 pub mod evidence;
 mod explanation;
 #[cfg(target_os = "linux")]
 pub mod local;
-pub(crate) mod objects;
+pub mod objects;
 mod report;
 mod text;
 
 use anyhow::bail;
 use jiff::Timestamp;
 
-use crate::cli::ExplainArgs;
-use crate::core::plan::{PlanSettings, plan};
-use crate::terminal::print_as;
+use crate::args::ExplainArgs;
 use explanation::Explanation;
+use nrh_core::plan::{PlanSettings, plan};
+use nrh_terminal::print_as;
 use objects::Objects;
 
 /// Largest number of named nodes where the caller has to choose one.
@@ -63,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    const SAVED: &str = include_str!("explain/saved.yaml");
+    const SAVED: &str = include_str!("saved.yaml");
 
     fn explained(change: impl Fn(String) -> String) -> anyhow::Result<String> {
         let objects = Objects::parse(&change(SAVED.to_owned()))?;
@@ -105,7 +106,7 @@ mod tests {
         })
         .unwrap();
         assert!(text.matches("forged").count() >= 5, "{text}");
-        assert!(!text.contains(|c: char| crate::core::text::is_obeyed(c) && c != '\n'), "{text:?}");
+        assert!(!text.contains(|c: char| nrh_core::text::is_obeyed(c) && c != '\n'), "{text:?}");
         let ours = text.lines().filter(|line| line.starts_with("node worker-1")).collect::<Vec<_>>();
         assert_eq!(ours, ["node worker-1: Unhealthy"], "{text}");
     }
