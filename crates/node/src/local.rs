@@ -20,6 +20,7 @@ use nrh_api::local::{LocalStatus, SOCKET};
 
 /// How long a client that does not read is waited for; the next client waits meanwhile.
 const WRITE: Duration = Duration::from_secs(2);
+
 /// The status as of `now`, from the newest draft, the collectors' calls and the reporter's state.
 pub fn status(node: &str, draft: Option<&Draft>, calls: Outstanding, delivery: &Delivery, now: Instant) -> LocalStatus {
     let since = |then: Instant| now.saturating_duration_since(then).as_secs();

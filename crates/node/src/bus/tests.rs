@@ -294,7 +294,7 @@ fn answer_call(stream: &mut Blocking, call: &[u8], signature: &str, body: &[u8])
 
 fn systemd(socket: &Path) -> Running {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "node::bus::tests::stand_in"])
+        .args(["--ignored", "--exact", "bus::tests::stand_in"])
         .env("NRH_TEST_BUS", socket)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
