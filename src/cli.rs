@@ -1,20 +1,21 @@
 //! Flags and environment, read once; nothing else reads either.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::api::HumanDuration;
-use crate::core::node_condition::NodeConditions;
 use crate::core::policy::ActionType;
 use crate::telemetry::LogFormat;
-use crate::terminal::OutputFormat;
 
-/// The node's folder for the probe's lock and state and the executor's claims.
-pub const STATE_DIR: &str = "/run/nrh";
+pub use nrh_caller::ClusterArgs;
+pub use nrh_controller::args::ControllerArgs;
+pub use nrh_explain::args::{EvidenceArgs, ExplainArgs, StatusArgs};
+#[cfg(target_os = "linux")]
+pub use nrh_node::args::{ProbeArgs, RunCommandArgs};
+pub use nrh_terminal::OutputArgs;
 
 /// Node Runtime Health: finds the faulty object on a node and remediates it in place.
 #[derive(Debug, Parser)]
@@ -37,25 +38,6 @@ pub struct LogArgs {
     /// Which log lines: a level, or directives such as `info,nrh=debug`.
     #[arg(long, global = true, env = "NRH_LOG", default_value = "info")]
     pub log: String,
-}
-
-/// Which cluster, for the commands that people run.
-#[derive(Clone, Debug, Default, Args)]
-pub struct ClusterArgs {
-    /// Kubeconfig file; by default that of KUBECONFIG, then `~/.kube/config`, then the cluster that this runs in.
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; by default the current one.
-    #[arg(long)]
-    pub context: Option<String>,
-}
-
-/// How a command prints what it has found.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub struct OutputArgs {
-    /// Form of what is printed.
-    #[arg(long, short, value_enum, default_value_t)]
-    pub output: OutputFormat,
 }
 
 /// The parts of the program `nrh`. The probe is a program of its own, see [`ProbeCli`].
@@ -153,37 +135,8 @@ pub struct MigrateArgs {
     pub in_place: bool,
 }
 
-/// Flags of `nrh controller`.
-#[derive(Debug, Args)]
-pub struct ControllerArgs {
-    /// Image of the Jobs; by default that of the controller's own pod, which admission compares it with.
-    #[arg(long, env = "NRH_IMAGE")]
-    pub image: Option<String>,
-    /// Where `/metrics` is served.
-    #[arg(long, env = "NRH_LISTEN", default_value = "0.0.0.0:8080")]
-    pub listen: SocketAddr,
-    /// Ask the API server whose the token of a request for `/metrics` is, and whether that account may `get` the non-resource URL
-    /// `/metrics`. With `false` everybody may.
-    #[arg(long, env = "NRH_METRICS_AUTH", default_value_t = true, action = ArgAction::Set)]
-    pub metrics_auth: bool,
-    /// Audience for which a token for `/metrics` has to be made; by default that of the API server itself.
-    #[arg(long, env = "NRH_METRICS_AUDIENCE")]
-    pub metrics_audience: Option<String>,
-    /// Where `/livez` and `/readyz` are served: apart from the metrics, so that a flood of metrics requests does not fail the checks.
-    #[arg(long, env = "NRH_HEALTH_LISTEN", default_value = "0.0.0.0:8081")]
-    pub health_listen: SocketAddr,
-    /// Most remediations in flight in the whole cluster, over all policies (0 to 1000; with 0 nothing starts).
-    #[arg(long, env = "NRH_MAX_IN_FLIGHT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1000))]
-    pub max_in_flight: u32,
-    /// Conditions to write to Node objects for other tools: `all`, names with commas between them, or an empty text for none.
-    #[arg(long, env = "NRH_NODE_CONDITIONS", default_value = "")]
-    pub node_conditions: NodeConditions,
-    /// Name of this replica, unique per process; the pod's name by default.
-    #[arg(long, env = "POD_NAME", default_value = "nrh-controller")]
-    pub identity: String,
-}
-
 /// The probe of Node Runtime Health: checks the runtime and the kubelet of its own node.
+#[cfg(target_os = "linux")]
 #[derive(Debug, Parser)]
 #[command(name = "nrh-probe", version, about)]
 pub struct ProbeCli {
@@ -195,74 +148,12 @@ pub struct ProbeCli {
     pub probe: ProbeArgs,
 }
 
-/// Flags of `nrh-probe`.
-#[derive(Debug, Args)]
-pub struct ProbeArgs {
-    /// Name of this node.
-    #[arg(long, env = "NODE_NAME")]
-    pub node_name: String,
-    /// Run as a plain process or unit, with the kubelet's credentials.
-    #[arg(long)]
-    pub unit: bool,
-    /// Kubeconfig; in unit mode the kubelet's, by default /etc/kubernetes/kubelet.conf.
-    #[arg(long, env = "KUBECONFIG")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Let the probe execute commands; without it, it only reports.
-    #[arg(long, env = "NRH_ALLOW_ACTIONS")]
-    pub allow_actions: bool,
-    /// Runtime socket; by default the probe searches for it.
-    #[arg(long, env = "NRH_RUNTIME_ENDPOINT")]
-    pub runtime_endpoint: Option<PathBuf>,
-    /// Docker's own socket, where Docker is the runtime; /run/docker.sock when absent.
-    #[arg(long, env = "NRH_DOCKER_ENDPOINT")]
-    pub docker_endpoint: Option<PathBuf>,
-    /// Where `/metrics` and `/livez` are served; nothing is served when absent.
-    #[arg(long, env = "NRH_LISTEN")]
-    pub listen: Option<SocketAddr>,
-    /// File with thresholds other than the shipped ones (see `config/probe/probe.yaml`).
-    #[arg(long, env = "NRH_CONFIG")]
-    pub config: Option<PathBuf>,
-    /// Folder for the lock, the claims and the state.
-    #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
-    pub state_dir: PathBuf,
-}
-
 /// Flags of `nrh generate thresholds`.
 #[derive(Debug, Args)]
 pub struct ThresholdsArgs {
     /// Those that a probe with this configuration has; a file that a probe would refuse is refused here too.
     #[arg(long)]
     pub config: Option<PathBuf>,
-}
-
-/// Flags of `nrh run-command`.
-#[derive(Debug, Args)]
-pub struct RunCommandArgs {
-    /// The command, as JSON.
-    #[arg(long, env = "NRH_COMMAND")]
-    pub command: String,
-    /// Name of this node; a command for another one is refused.
-    #[arg(long, env = "NODE_NAME")]
-    pub node_name: String,
-    /// Where the result is written, as JSON.
-    #[arg(long, default_value = "/dev/termination-log")]
-    pub outcome: PathBuf,
-}
-
-/// Flags of `nrh explain`.
-#[derive(Debug, Args)]
-pub struct ExplainArgs {
-    /// The node. With `--file` it may be left out when the file holds one node only.
-    pub node: Option<String>,
-    /// Read the objects from a file instead of the cluster, as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints them.
-    #[arg(long, short)]
-    pub file: Option<PathBuf>,
-    /// How to print.
-    #[command(flatten)]
-    pub print: OutputArgs,
-    /// Which cluster.
-    #[command(flatten)]
-    pub cluster: ClusterArgs,
 }
 
 /// Flags of `nrh get`.
@@ -420,40 +311,6 @@ pub struct RestartSafeArgs {
     pub cluster: ClusterArgs,
 }
 
-/// Flags of `nrh status`.
-#[derive(Debug, Args)]
-pub struct StatusArgs {
-    /// Folder of the probe's state.
-    #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
-    pub state_dir: PathBuf,
-    /// How to print.
-    #[command(flatten)]
-    pub print: OutputArgs,
-}
-
-/// Flags of `nrh evidence`.
-#[derive(Debug, Args)]
-pub struct EvidenceArgs {
-    /// The node. Its bundles are fetched out of the probe's pod there, by the cluster of the current kubeconfig.
-    #[arg(required_unless_present = "local", conflicts_with = "local")]
-    pub node: Option<String>,
-    /// Read the folder of this node; asks nobody.
-    #[arg(long)]
-    pub local: bool,
-    /// Only bundles of this fault: its id, its type, or the name of one bundle.
-    #[arg(long)]
-    pub fault: Option<String>,
-    /// How to print.
-    #[command(flatten)]
-    pub print: OutputArgs,
-    /// Folder of the probe's state, with `--local`.
-    #[arg(long, env = "NRH_STATE_DIR", default_value = STATE_DIR)]
-    pub state_dir: PathBuf,
-    /// Which cluster.
-    #[command(flatten)]
-    pub cluster: ClusterArgs,
-}
-
 /// Flags of `nrh simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
@@ -487,4 +344,24 @@ pub struct CrdsArgs {
     /// Folder to write one file per definition to; printed when absent.
     #[arg(long)]
     pub out: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn whoever_makes_the_job_names_no_socket_and_no_folder() {
+        for flag in ["--runtime-endpoint=/x", "--docker-endpoint=/x", "--state-dir=/x"] {
+            let words = ["nrh", "run-command", "--command={}", "--node-name=n1"];
+            assert!(Cli::try_parse_from(words).is_ok());
+            assert!(Cli::try_parse_from([&words[..], &[flag]].concat()).is_err(), "{flag}");
+        }
+        let act = Cli::command().find_subcommand("run-command").cloned().unwrap();
+        let variables: Vec<_> = act.get_arguments().filter_map(|argument| argument.get_env()).collect();
+        assert_eq!(variables, ["NRH_COMMAND", "NODE_NAME"]);
+    }
 }

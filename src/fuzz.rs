@@ -10,7 +10,6 @@
 //! bytes once more, has the bounds that the rest relies on, and is never another value when the end of the bytes is missing.
 //! None of this is in the program: it is built for tests and with the feature `fuzzing` only.
 
-pub(crate) mod checks;
 mod cluster;
 mod durations;
 #[cfg(test)]

@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use crate::api::condition::{standing_of, status_of};
 use crate::api::plain::plain;
+use crate::api::view::guard::Guarded;
 use crate::api::{ConditionType, NodeRuntimeHealth};
 use crate::caller::{DEADLINE, client, list};
 use crate::cli::GetArgs;
-use crate::controller::cache::guard::Guarded;
 use crate::core::fault::{Fault, FaultState, Severity};
 use crate::core::plan::Health;
 use crate::core::text::bounded;

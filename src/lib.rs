@@ -1,40 +1,35 @@
 //! Node Runtime Health: finds the faulty object on a Kubernetes node and remediates it in place.
 //!
 //! ```text
-//!   node/ (shell)        core/ (pure)          controller/ (shell)
+//!   nrh-node (shell)     nrh-core (pure)       nrh-controller (shell)
 //!   collectors ─────────► diagnose ─► report ─► snapshot ─► core::engine ─► effects
 //!   agent ◄───────────────────────── orders ◄──────────────────────────────┘
 //! ```
 //!
-//! `api/` holds the five objects that all of it speaks through; see `docs/` for the rules.
+//! `nrh-api` holds the five objects that all of it speaks through; see `docs/` for the rules. Here are the command lines of both
+//! programs, and what each command for people does.
 
-#![cfg_attr(
-    not(target_os = "linux"),
-    allow(dead_code, reason = "the controller, the probe and the executor run on Linux")
-)]
-
-pub mod api;
 pub mod approve;
-mod caller;
 pub mod cancel;
 pub mod check;
 pub mod cli;
-pub mod controller;
-pub mod explain;
 #[doc(hidden)]
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(all(target_os = "linux", any(test, feature = "fuzzing")))]
 pub mod fuzz;
 pub mod get;
 pub mod migrate;
-#[cfg(target_os = "linux")]
-pub mod node;
 pub mod process;
 pub mod remediate;
 pub mod restart_safe;
-mod server;
 pub mod simulate;
 pub mod suspend;
 pub mod telemetry;
-pub mod terminal;
 
+pub use nrh_api as api;
+use nrh_caller as caller;
+pub use nrh_controller as controller;
 pub use nrh_core as core;
+pub use nrh_explain as explain;
+#[cfg(target_os = "linux")]
+pub use nrh_node as node;
+pub use nrh_terminal as terminal;

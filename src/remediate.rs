@@ -11,12 +11,12 @@ use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 use serde::Serialize;
 
+use crate::api::view::{node, report};
 use crate::api::{
     ManualRequestSpec, NodeRemediation, NodeRemediationSpec, NodeRuntimeHealth, RemediationPolicy, convert,
 };
 use crate::caller::{client, whoami, within};
 use crate::cli::RemediateArgs;
-use crate::controller::cache::{node, report};
 use crate::core::fault::{Fault, FaultState};
 use crate::core::manual::{self, Choice};
 use crate::core::matching::MatchContext;

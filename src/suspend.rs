@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::api::suspension::suspended_everywhere;
 use crate::api::{CONFIG_NAME, NodeRuntimeHealth, RemediationConfig, Suspend, Suspension};
 use crate::caller::{client, code, whoami, within};
 use crate::cli::{ResumeArgs, SuspendArgs, SuspendTarget};
@@ -77,11 +78,6 @@ pub async fn resume(args: ResumeArgs) -> anyhow::Result<()> {
 pub(crate) async fn everywhere(client: Client) -> anyhow::Result<Option<String>> {
     let found = within(Api::<RemediationConfig>::all(client).get_opt(CONFIG_NAME)).await?;
     Ok(found.and_then(|config| config.veto()).map(|by| suspended_everywhere(&by)))
-}
-
-/// The same as a sentence.
-pub(crate) fn suspended_everywhere(by: &str) -> String {
-    format!("remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)")
 }
 
 impl SuspendTarget {

@@ -14,13 +14,13 @@ use serde_json::json;
 use super::{Finding, Verdict};
 use crate::api::condition::standing_of;
 use crate::api::plain::plain;
+use crate::api::view::guard::Guarded;
 use crate::api::{
     CONFIG_NAME, ConditionType, DEPLOYMENT_NAME, LEASE_NAME, NODE_NAMESPACE, RemediationConfig, RemediationPolicy,
     SYSTEM_NAMESPACE, Suspend, crds,
 };
 use crate::caller::{list, within};
 use crate::controller::admission::{JOBS, NO_PARAMETER, OURS, POLICIES, flaw, no_parameter};
-use crate::controller::cache::guard::Guarded;
 use crate::controller::leader::LEASE_DURATION;
 use crate::core::snapshot::TriState;
 

@@ -5,17 +5,16 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde_json::Value;
 
 use super::{Finding, Verdict};
 use crate::api::condition::{standing_of, status_of};
 use crate::api::health::ProbeMode;
 use crate::api::plain::plain;
+use crate::api::view::guard::Guarded;
 use crate::api::{ConditionType, NodeRuntimeHealth, PROBE_LABEL, Suspend};
 use crate::caller::list;
-use crate::controller::cache::fold::Ingest;
-use crate::controller::cache::guard::Guarded;
 use crate::core::snapshot::TriState;
 
 /// How long a new probe may take until its first report.
@@ -78,7 +77,7 @@ pub(super) fn said(node: &Value, report: Option<&Guarded<NodeRuntimeHealth>>) ->
     };
     let object = match &report.0 {
         Ok(object) => object,
-        Err(bad) => return failed(format!("{} cannot be read: {}", NodeRuntimeHealth::KIND, bad.why)),
+        Err(bad) => return failed(format!("{} cannot be read: {}", NodeRuntimeHealth::kind(&()), bad.why)),
     };
     let status = object.status.clone().unwrap_or_default();
     let Some(probe) = status.probe else {

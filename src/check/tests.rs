@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::installation::{judge_admission, judge_controller, judge_definitions, judge_policies};
 use super::nodes::{grouped, said};
 use super::{Finding, Verdict};
+use crate::api::view::guard::Guarded;
 use crate::api::{NodeRuntimeHealth, RemediationPolicy, crds};
 use crate::controller::admission::POLICIES;
-use crate::controller::cache::guard::Guarded;
 
 fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap()

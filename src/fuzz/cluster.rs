@@ -16,8 +16,9 @@ use crate::api::convert;
 use crate::api::health::NodeRuntimeHealth;
 use crate::api::policy::RemediationPolicy;
 use crate::api::remediation::NodeRemediation;
+use crate::api::view::{command, node, pods};
 use crate::controller::cache::arrival::ReportArrivals;
-use crate::controller::cache::{command, job, node, pods, report};
+use crate::controller::cache::{job, report};
 use crate::controller::{ledger as stored, shipped_policy};
 use crate::core::engine::plan;
 use crate::core::fault::MAX_FAULTS;
@@ -103,7 +104,7 @@ pub(super) fn health_object(data: &[u8]) -> bool {
         report
             .suspended
             .as_ref()
-            .is_none_or(|why| crate::fuzz::checks::is_bounded(why, crate::api::suspension::MAX_VETO))
+            .is_none_or(|why| crate::node::fuzz::checks::is_bounded(why, crate::api::suspension::MAX_VETO))
     );
     assert!(!report::differs(&report, &report));
     assert_eq!(
@@ -182,10 +183,11 @@ pub(super) fn pod_object(data: &[u8]) -> bool {
     assert!(suspect.waiting.len() <= 16 && suspect.failed.len() <= 16);
     for waiting in &suspect.waiting {
         assert!(
-            crate::fuzz::checks::is_bounded(&waiting.name, 253) && crate::fuzz::checks::is_bounded(&waiting.reason, 64)
+            crate::node::fuzz::checks::is_bounded(&waiting.name, 253)
+                && crate::node::fuzz::checks::is_bounded(&waiting.reason, 64)
         );
     }
-    assert!(suspect.failed.iter().all(|failed| crate::fuzz::checks::is_bounded(&failed.name, 253)));
+    assert!(suspect.failed.iter().all(|failed| crate::node::fuzz::checks::is_bounded(&failed.name, 253)));
     NODE.clone_into(&mut suspect.node);
     let read = BTreeMap::from([(NODE.to_owned(), Duration::ZERO)]);
     decide(&Snapshot { pods: vec![suspect], pods_read: read, ..sick() });

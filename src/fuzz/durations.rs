@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::api::duration::{HumanDuration, MAX, MIN};
-use crate::controller::cache::pods::back_off;
+use crate::api::view::pods::back_off;
 use crate::core::go_duration;
 
 pub(super) fn durations(data: &[u8]) -> bool {

@@ -1,0 +1,152 @@
+//! Durations as people write them: `90s`, `5m`, `1h30m`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+/// A duration from 1 s to 24 h, as a string of hours, minutes and seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(into = "String")]
+pub struct HumanDuration(Duration);
+
+/// Shortest duration a field takes.
+pub const MIN: Duration = Duration::from_secs(1);
+/// Longest duration a field takes.
+pub const MAX: Duration = Duration::from_hours(24);
+
+/// Why a text is no duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a duration: expected hours, minutes and seconds from 1s to 24h, such as 90s, 5m or 1h30m")]
+pub struct NotADuration {
+    text: String,
+}
+
+impl<'de> Deserialize<'de> for HumanDuration {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(Text)
+    }
+}
+
+/// Takes a text and nothing else: a bare number has no unit.
+struct Text;
+
+impl Visitor<'_> for Text {
+    type Value = HumanDuration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration with its unit, such as 90s, 5m or 1h30m")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<HumanDuration, E> {
+        HumanDuration::try_from(text.to_owned()).map_err(E::custom)
+    }
+}
+
+impl HumanDuration {
+    /// A duration of that many seconds, forced into 1 s to 24 h.
+    pub fn from_secs(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds).clamp(MIN, MAX))
+    }
+
+    /// As the standard library's type.
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+}
+
+impl FromStr for HumanDuration {
+    type Err = NotADuration;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fail = || NotADuration { text: nrh_core::text::bounded(text, 32) };
+        let (mut rest, mut total) = (text, 0_u64);
+        for (unit, seconds) in [('h', 3600), ('m', 60), ('s', 1)] {
+            let Some(end) = rest.find(unit) else { continue };
+            let (number, tail) = rest.split_at(end);
+            if number.is_empty() || number.len() > 6 || !number.bytes().all(|b| b.is_ascii_digit()) {
+                return Err(fail());
+            }
+            total += number.parse::<u64>().map_err(|_| fail())? * seconds;
+            rest = tail.get(1..).unwrap_or_default();
+        }
+        let value = Duration::from_secs(total);
+        if rest.is_empty() && (MIN..=MAX).contains(&value) { Ok(Self(value)) } else { Err(fail()) }
+    }
+}
+
+impl TryFrom<String> for HumanDuration {
+    type Error = NotADuration;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<HumanDuration> for String {
+    fn from(duration: HumanDuration) -> Self {
+        duration.to_string()
+    }
+}
+
+impl fmt::Display for HumanDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        for (unit, amount) in [("h", seconds / 3600), ("m", seconds / 60 % 60), ("s", seconds % 60)] {
+            if amount > 0 {
+                write!(f, "{amount}{unit}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl JsonSchema for HumanDuration {
+    fn schema_name() -> Cow<'static, str> {
+        "HumanDuration".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "maxLength": 16,
+            // No `pattern`: its failure would hide the sentence below.
+            "x-kubernetes-validations": [{
+                "rule": "self.size() > 1 && self.matches('^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",
+                "message": "must be a duration from 1s to 24h, such as 90s, 5m or 1h30m"
+            }]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_writes_what_people_write() {
+        for (text, seconds, out) in
+            [("90s", 90, "1m30s"), ("5m", 300, "5m"), ("1h30m", 5400, "1h30m"), ("24h", 86_400, "24h")]
+        {
+            let duration: HumanDuration = text.parse().unwrap();
+            assert_eq!(duration.get().as_secs(), seconds);
+            assert_eq!(duration.to_string(), out);
+        }
+    }
+
+    #[test]
+    fn refuses_nonsense_with_a_sentence() {
+        for text in ["", "0s", "25h", "5", "-1s", "1d", "5s5m", "1.5h", "999999999999h", "m", "1h1h"] {
+            let error = text.parse::<HumanDuration>().unwrap_err();
+            assert!(error.to_string().contains("1s to 24h"), "{text}: {error}");
+        }
+    }
+}

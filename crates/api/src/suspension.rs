@@ -1,0 +1,47 @@
+//! A suspension, of one node or of everything: whether it stands, by whom, and why.
+
+use nrh_core::text::bounded;
+
+/// Longest text about a suspension, in bytes: a long name and its words.
+pub const MAX_VETO: usize = 520;
+
+/// What stands in the spec of an object that can be suspended.
+#[derive(Clone, Copy, Debug)]
+pub struct Suspension<'a> {
+    /// `suspend`.
+    pub suspend: bool,
+    /// `suspendedBy`.
+    pub by: Option<&'a str>,
+    /// `reason`.
+    pub reason: &'a str,
+}
+
+/// An object that can be suspended.
+pub trait Suspend {
+    /// What its spec says.
+    fn suspension(&self) -> Suspension<'_>;
+
+    /// Who has suspended it and why, if anybody has.
+    fn veto(&self) -> Option<String> {
+        self.suspension().veto()
+    }
+}
+
+impl Suspension<'_> {
+    /// Who has suspended it and why, if anybody has.
+    pub fn veto(&self) -> Option<String> {
+        let told = match self.by {
+            Some(by) if self.reason.is_empty() => format!("by {by}"),
+            Some(by) => format!("by {by}: {}", self.reason),
+            // It names nobody, whatever it says.
+            None if self.reason.starts_with("by ") => format!("{:?}", self.reason),
+            None => self.reason.to_owned(),
+        };
+        self.suspend.then(|| bounded(&told, MAX_VETO))
+    }
+}
+
+/// The sentence that all remediation is suspended: `by` says who has suspended it, and why.
+pub fn suspended_everywhere(by: &str) -> String {
+    format!("remediation is suspended in the whole cluster, {by} (`nrh resume --all` lifts it)")
+}

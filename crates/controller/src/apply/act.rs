@@ -1,0 +1,422 @@
+//! Executes the actions. Each is one call, after the preflight, with the expected state as its precondition.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::preflight::{Live, PreflightRequest};
+use super::{Applier, ApplyError};
+use crate::cache::fold::Ingest;
+use crate::calls::{CallError, bounded, bounded_opt};
+use crate::commands::{self, Command};
+use crate::jobs;
+use nrh_api::view::{node as nodes, pods};
+use nrh_api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE, NodeRuntimeHealth};
+use nrh_core::command::{ActionCommand, OutcomeReason, OutcomeState};
+use nrh_core::drain::hung;
+use nrh_core::fault::{Fault, PodRef};
+use nrh_core::plan::Operation;
+use nrh_core::remediation::{self, ActionResult, Remediation, StepRecord, StepState};
+use nrh_core::snapshot::TriState;
+use nrh_core::stuck;
+
+pub(super) mod cleanup;
+
+/// How often the controller immediately repeats an action whose object another client has just written. A request for a fresh
+/// check is also in the object of a command.
+const CONFLICTS: u32 = 2;
+
+fn parameters() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+impl Applier {
+    /// Executes a reserved step and records the result.
+    pub(super) async fn act(&self, look: PreflightRequest<'_>, operation: &Operation) -> Result<(), ApplyError> {
+        let PreflightRequest { remediation: name, operation: operation_id, node, .. } = look;
+        let kind = operation_name(operation);
+        let mut conflicts = 0;
+        let (live, result) = loop {
+            let refused = match operation {
+                Operation::RunJob(order) | Operation::GiveCommand(order) => self.weigh(look, order).await,
+                _ => Ok(None),
+            };
+            let refused = refused.inspect_err(|_| self.metrics.act(kind, "NotNow"))?;
+            let live = match Box::pin(self.preflight(look)).await {
+                Ok(live) => live,
+                Err(error) => {
+                    self.kills.forget(operation_id);
+                    self.metrics.act(kind, "NotNow");
+                    return Err(error);
+                }
+            };
+            if self.leadership.term(Instant::now()).is_none() {
+                self.kills.forget(operation_id);
+                return Err(ApplyError::NotLeading);
+            }
+            let result = match refused {
+                Some(refused) => Ok(refused),
+                None => self.carry_out(name, operation_id, operation, &live).await,
+            };
+            match result {
+                // The write changed nothing. The controller immediately checks the current state again.
+                Err(ApplyError::Call(error)) if error.is_conflict() && conflicts < CONFLICTS => conflicts += 1,
+                result => break (live, result),
+            }
+        };
+        let result = settle(result).inspect_err(|_| self.metrics.act(kind, "Error"))?;
+        let next = remediation::executed(&live.remediation, operation_id, result.clone(), self.clock.now());
+        let result = told(&next, operation_id, result);
+        // For an action in rounds, people are notified of its beginning and its end.
+        if !is_further_round(&live.remediation, operation_id, &result) {
+            self.metrics.act(kind, result_name(&result));
+            tracing::info!(remediation = name, node, operation = operation_id, act = kind, result = ?result, "action executed");
+            if let Some(step) = next.attempt(operation_id) {
+                self.events.executed(&live.node, &next, step, &result);
+            }
+        }
+        self.write_remediation(&next).await
+    }
+
+    /// Whether the disruption budgets of the pod that a command ends refuse it, or the API server refuses to answer.
+    async fn weigh(
+        &self,
+        look: PreflightRequest<'_>,
+        order: &ActionCommand,
+    ) -> Result<Option<ActionResult>, ApplyError> {
+        match Box::pin(self.ends_too_many(look, order)).await {
+            Err(error) => settle(Err(error)).map(Some),
+            weighed => weighed,
+        }
+    }
+
+    /// Executes the action on the objects that were just read.
+    async fn carry_out(
+        &self,
+        name: &str,
+        operation_id: &str,
+        operation: &Operation,
+        live: &Live,
+    ) -> Result<ActionResult, ApplyError> {
+        match operation {
+            Operation::Cordon => self.cordon(name, live).await,
+            Operation::Taint(effect) => self.taint(name, *effect, live).await,
+            Operation::Drain(with) => self.drain(operation_id, with, live).await,
+            Operation::DeletePod(pod) => self.delete_pod(pod, &live.remediation.node, live).await,
+            Operation::RunJob(order) => self.run_job(order).await,
+            Operation::GiveCommand(order) => self.give_command(order, live).await,
+            Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, live)).await,
+            Operation::Notify(message) => Ok(ActionResult::Done { message: message.clone() }),
+        }
+    }
+
+    async fn cordon(&self, name: &str, live: &Live) -> Result<ActionResult, ApplyError> {
+        if nodes::view(&live.node).unschedulable {
+            let Some(mark) = nodes::cordoned_by(&live.node) else { return Ok(ActionResult::AlreadyCordoned) };
+            let message = "the node is unschedulable with this remediation's mark".to_owned();
+            if mark == name {
+                return Ok(ActionResult::Done { message });
+            }
+            // This remediation keeps a cordon that an earlier one has left, and later removes it or releases it.
+            if !self
+                .cache
+                .lock()
+                .snapshot
+                .remediations
+                .get(&mark)
+                .is_some_and(|kept| live.remediation.shares_cordon_of(kept))
+            {
+                return Ok(ActionResult::AlreadyCordoned);
+            }
+            self.patch_node(&live.node.name_any(), &marked(&live.node, name)).await?;
+            return Ok(ActionResult::Done {
+                message: format!("the node is unschedulable, as remediation {mark} has left it"),
+            });
+        }
+        // The annotation comes from a write of this step whose result was not recorded. The controller does not cordon the node
+        // again, and the next decision handles the annotation without the cordon. For a later cordon of the same remediation, the
+        // annotation of the earlier cordon proves nothing.
+        let is_first = live.remediation.cordoned_at().is_none();
+        if is_first && nodes::cordoned_by(&live.node).as_deref() == Some(name) {
+            let message =
+                "the node was unschedulable with this remediation's mark, and somebody has uncordoned it".to_owned();
+            return Ok(ActionResult::Done { message });
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": live.node.resource_version(), "annotations": {CORDON_ANNOTATION: name}},
+            "spec": {"unschedulable": true},
+        });
+        let node = self.patch_node(&live.node.name_any(), &patch).await?;
+        let now = if nodes::view(&node).unschedulable {
+            "is unschedulable now"
+        } else {
+            "still is, by the API server's answer"
+        };
+        Ok(ActionResult::Done { message: format!("the node was schedulable and {now}") })
+    }
+
+    /// Patches the node. Returns it as the API server answers.
+    pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Result<Node, CallError> {
+        let api = self.calls.act::<Node>();
+        let what = || format!("patching Node {name}");
+        let node = bounded(what, api.patch(name, &parameters(), &Patch::Merge(patch))).await?;
+        node.clone().fold(&mut self.cache.lock(), Instant::now());
+        Ok(node)
+    }
+
+    async fn delete_pod(&self, pod: &PodRef, node: &str, live: &Live) -> Result<ActionResult, ApplyError> {
+        let api = self.calls.act_in::<Pod>(&pod.namespace);
+        let what = |verb: &'static str| move || format!("{verb} Pod {pod}");
+        let Some(found) = bounded_opt(what("reading"), api.get(&pod.name)).await? else {
+            return Ok(ActionResult::Gone { message: format!("Pod {pod} is gone") });
+        };
+        if found.uid().as_deref() != Some(pod.uid.as_str()) {
+            return Ok(ActionResult::Gone { message: format!("Pod {pod} is another one now: its successor is there") });
+        }
+        let is_of_set = self.cache.lock().is_of_daemon_set(&found);
+        if let Some((reason, message)) = spared(&found, pod, node, self.clock.now()).or_else(|| forged(is_of_set, pod))
+        {
+            return Ok(ActionResult::Refused { reason, message });
+        }
+        // This condition passes, and the plan waits for it. It spends no attempt.
+        if let Some(why) = hung_below(&live.report, pod) {
+            return Err(ApplyError::NotNow(why));
+        }
+        self.not_suspended()?;
+        let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        match bounded(what("deleting"), api.delete(&pod.name, &params)).await {
+            Ok(answer) => Ok(ActionResult::Done { message: deleted(pod, &found, answer.left().as_ref()) }),
+            Err(error) if error.is_not_found() || error.is_conflict() => {
+                Ok(ActionResult::Gone { message: format!("Pod {pod} is gone or was replaced") })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn run_job(&self, order: &ActionCommand) -> Result<ActionResult, ApplyError> {
+        let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
+        let params = PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() };
+        let job = jobs::job(order, &self.image)?;
+        match bounded(|| format!("creating Job {}", order.operation_id), api.create(&params, &job)).await {
+            Ok(made) => {
+                made.fold(&mut self.cache.lock(), Instant::now());
+                Ok(ActionResult::Started)
+            }
+            // Its name is the operation id, so it is this controller's Job from before a crash.
+            Err(error) if error.is_conflict() => Ok(ActionResult::Started),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn give_command(&self, order: &ActionCommand, live: &Live) -> Result<ActionResult, ApplyError> {
+        let agent = live.report.status.as_ref().and_then(|status| status.command_result.as_ref());
+        let running =
+            agent.filter(|agent| agent.state == OutcomeState::Running && agent.operation_id != order.operation_id);
+        if let Some(running) = running {
+            return Err(ApplyError::NotNow(format!(
+                "node {} still executes command {}",
+                order.node, running.operation_id
+            )));
+        }
+        let found = live.command.as_ref();
+        if found.is_some_and(|command| command.spec.command.as_ref() == Some(order)) {
+            return Ok(ActionResult::Started);
+        }
+        let (node, uid) = (live.node.name_any(), live.node.uid().unwrap_or_default());
+        let command = Command { calls: &self.calls, cache: &self.cache, node: &node, uid: &uid };
+        command.give_command(found, order).await?;
+        Ok(ActionResult::Started)
+    }
+
+    /// Withdraws the current command, whichever it is.
+    pub(super) async fn withdraw_order(&self, node: &str) -> Result<(), ApplyError> {
+        Ok(commands::withdraw_order(&self.calls, &self.cache, node).await?)
+    }
+
+    /// Deletes a Job and its pod.
+    pub(super) async fn delete_job(&self, operation_id: &str) -> Result<(), ApplyError> {
+        let api = self.calls.act_in::<Job>(NODE_NAMESPACE);
+        let what = || format!("deleting Job {operation_id}");
+        match bounded(what, api.delete(operation_id, &DeleteParams::background())).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+        Job::forget(operation_id, &mut self.cache.lock());
+        Ok(())
+    }
+}
+
+/// What a deletion did to a pod, by the pod as read before and as the API server answered; `after` is `None` if the pod is gone.
+fn deleted(pod: &PodRef, before: &Pod, after: Option<&Pod>) -> String {
+    let phase = before.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Unknown");
+    let was = if before.metadata.deletion_timestamp.is_some() { "being deleted already" } else { "not being deleted" };
+    let is = match after.map(|pod| &pod.metadata) {
+        None => "it is gone now".to_owned(),
+        Some(meta) if meta.deletion_timestamp.is_none() => "the API server accepted its deletion".to_owned(),
+        Some(meta) => {
+            let grace = meta.deletion_grace_period_seconds.unwrap_or_default();
+            format!("it is being deleted now, with a grace period of {grace} s")
+        }
+    };
+    format!("Pod {pod} was {phase} and {was}; {is}")
+}
+
+/// Why the controller does not delete a pod; `None` if it does.
+fn spared(found: &Pod, pod: &PodRef, node: &str, now: jiff::Timestamp) -> Option<(OutcomeReason, String)> {
+    let seen = pods::suspect(found, now);
+    let Some(seen) = seen.filter(|seen| seen.node == node) else {
+        return Some((OutcomeReason::TargetChanged, format!("Pod {pod} is not on node {node}")));
+    };
+    if seen.daemon_set.is_none() {
+        return Some((OutcomeReason::Protected, format!("Pod {pod} is not controlled by a DaemonSet")));
+    }
+    if seen.is_well() {
+        return Some((OutcomeReason::Recovered, format!("Pod {pod} is Ready")));
+    }
+    // A pod whose container has started since the decision, or whose deletion proceeds, recovers by itself.
+    let is_stuck = stuck::pattern(&seen).is_some();
+    (!is_stuck).then(|| (OutcomeReason::Recovered, format!("Pod {pod} is not stuck any more")))
+}
+
+/// Why the controller does not delete a pod that names a DaemonSet as its owner, if no DaemonSet with that uid is known.
+fn forged(is_of_set: TriState, pod: &PodRef) -> Option<(OutcomeReason, String)> {
+    let why = match is_of_set {
+        TriState::True => return None,
+        TriState::False => "no DaemonSet with the uid that its ownerReferences name is known",
+        TriState::Unknown => "the DaemonSet that its ownerReferences name cannot be read",
+    };
+    Some((OutcomeReason::Protected, format!("Pod {pod} is not deleted: {why}")))
+}
+
+/// A hung process below the pod that the probe has suspected since the decision. The deletion of the pod above it would make it
+/// worse.
+fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<String> {
+    let faults = report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
+    let is_hung = |fault: &&Fault| {
+        let is_its = hung([*fault]).contains_key(&pod.uid);
+        // If the runtime does not answer, nobody can say what hangs, and the runtime could not delete the pod.
+        is_its || fault.kind.spec().runtime_unresponsive
+    };
+    let fault = faults.iter().find(is_hung)?;
+    Some(format!("{} ({}) below Pod {pod}: that is to be released first", fault.kind, fault.subject))
+}
+
+/// The write that makes another remediation the owner of the controller's cordon.
+fn marked(node: &Node, remediation: &str) -> Value {
+    let annotations = json!({CORDON_ANNOTATION: remediation});
+    json!({"metadata": {"resourceVersion": node.resource_version(), "annotations": annotations}})
+}
+
+/// Turns a final error into the action's result. An error that may pass leaves the step as it is.
+fn settle(result: Result<ActionResult, ApplyError>) -> Result<ActionResult, ApplyError> {
+    match result {
+        Err(ApplyError::Call(error)) if error.is_refusal() => Ok(ActionResult::Failed { message: error.line() }),
+        other => other,
+    }
+}
+
+/// Turns a quiet round into its result: in progress, or the end.
+fn told(next: &Remediation, operation_id: &str, result: ActionResult) -> ActionResult {
+    let ActionResult::Quiet { message } = result else { return result };
+    match next.attempt(operation_id) {
+        Some(step) if step.state == StepState::Succeeded => ActionResult::Done { message: step.message.clone() },
+        Some(step) => ActionResult::InProgress { message: step.message.clone() },
+        None => ActionResult::InProgress { message },
+    }
+}
+
+/// Whether this was a further round of an action that continues.
+fn is_further_round(remediation: &Remediation, operation_id: &str, result: &ActionResult) -> bool {
+    let is_it = |step: &StepRecord| step.operation_id == operation_id && step.state == StepState::Started;
+    matches!(result, ActionResult::InProgress { .. }) && remediation.current_step().is_some_and(is_it)
+}
+
+const fn operation_name(operation: &Operation) -> &'static str {
+    match operation {
+        Operation::Cordon => "Cordon",
+        Operation::Taint(_) => "Taint",
+        Operation::Drain(_) => "Drain",
+        Operation::DeletePod(_) => "DeletePod",
+        Operation::RunJob(_) => "RunJob",
+        Operation::GiveCommand(_) => "GiveCommand",
+        Operation::HandOff(_) => "HandOff",
+        Operation::Notify(_) => "Notify",
+    }
+}
+
+const fn result_name(result: &ActionResult) -> &'static str {
+    match result {
+        ActionResult::Done { .. } => "Done",
+        ActionResult::InProgress { .. } | ActionResult::Quiet { .. } => "InProgress",
+        ActionResult::Started => "Started",
+        ActionResult::AlreadyCordoned => "AlreadyCordoned",
+        ActionResult::AlreadyTainted => "AlreadyTainted",
+        ActionResult::Gone { .. } => "Gone",
+        ActionResult::Refused { .. } => "Refused",
+        ActionResult::Failed { .. } => "Failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_hangs_below_a_pod_keeps_it_from_being_deleted() {
+        let of = |kind: &str, uid: &str| -> NodeRuntimeHealth {
+            let subject = json!({"kind": "Container", "pod": {"namespace": "d", "name": "p", "uid": uid}});
+            let fault = json!({"id": "f", "type": kind, "severity": "High", "state": "Suspected", "message": "m",
+                "firstSeen": "2025-01-01T00:00:00Z", "subject": subject});
+            let report = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+                "metadata": {"name": "w1"}, "spec": {}, "status": {"faults": [fault]}});
+            serde_json::from_value(report).unwrap()
+        };
+        let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
+        let spares = |kind: &str, uid: &str| hung_below(&of(kind, uid), &pod).is_some();
+        let below =
+            ["HungContainer", "RuntimeClientHung", "NetworkPluginHung", "UninterruptibleProcess", "FrozenCgroup"];
+        for kind in below {
+            assert!(spares(kind, "u") && !spares(kind, "other"), "{kind}");
+        }
+        for kind in ["RuntimeUnreachable", "RuntimeListHung", "RuntimeUpdateBlocked"] {
+            assert!(spares(kind, "other"), "{kind}");
+        }
+        assert!(!spares("ContainerStuck", "u"));
+    }
+
+    #[test]
+    fn only_a_stuck_daemon_set_pod_of_that_node_is_deleted() {
+        let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
+        let now = "2025-01-01T00:00:00Z".parse().unwrap();
+        let waits =
+            json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}});
+        let with = |owner: &str, ready: &str, state: &Value| -> Pod {
+            let ended = json!({"terminated": {"exitCode": 1, "finishedAt": "2024-12-31T23:58:00Z"}});
+            serde_json::from_value(json!({
+                "metadata": {"name": "p", "namespace": "d", "uid": "u", "creationTimestamp": "2024-12-31T20:00:00Z",
+                    "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o", "controller": true}]},
+                "spec": {"nodeName": "w1", "containers": []},
+                "status": {"conditions": [{"type": "Ready", "status": ready}], "containerStatuses": [{"name": "c", "image": "",
+                    "imageID": "", "ready": false, "restartCount": 9, "state": state, "lastState": ended}]}}))
+            .unwrap()
+        };
+        let of = |owner: &str, ready: &str| with(owner, ready, &waits);
+        let reason = |found: &Pod, node: &str| spared(found, &pod, node, now).map(|(reason, _)| reason);
+        assert_eq!(reason(&of("DaemonSet", "False"), "w1"), None);
+        // The creator of a pod writes its ownerReferences. So the controller also checks for a listed DaemonSet with that uid.
+        let believed = |is_of_set| forged(is_of_set, &pod).map(|(reason, _)| reason);
+        assert_eq!(believed(TriState::True), None);
+        assert_eq!(believed(TriState::False), Some(OutcomeReason::Protected));
+        assert_eq!(believed(TriState::Unknown), Some(OutcomeReason::Protected));
+        assert_eq!(reason(&of("DaemonSet", "True"), "w1"), Some(OutcomeReason::Recovered));
+        assert_eq!(reason(&of("ReplicaSet", "False"), "w1"), Some(OutcomeReason::Protected));
+        assert_eq!(reason(&of("DaemonSet", "False"), "w2"), Some(OutcomeReason::TargetChanged));
+        let started = with("DaemonSet", "False", &json!({"running": {}}));
+        assert_eq!(reason(&started, "w1"), Some(OutcomeReason::Recovered), "it has just been started again");
+    }
+}

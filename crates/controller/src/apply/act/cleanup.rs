@@ -1,0 +1,326 @@
+//! Removal of cordons, and the report to people when the API server refuses to remove an owner annotation from a node.
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::marked;
+use crate::apply::{Applier, ApplyError};
+use crate::cache::fold::Ingest;
+use crate::calls::CallError;
+use crate::events::Kind;
+use nrh_api::view::node as nodes;
+use nrh_api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, TAINT_ANNOTATION};
+use nrh_core::remediation::{self, Remediation};
+use nrh_core::text::bounded as cut;
+
+/// Suffix of a remediation's message while the API server refuses the cleanup of its node.
+const REFUSED: &str = "; not cleaned up: ";
+/// Maximum length that is kept of the message before the suffix. The rest is for the refusal.
+const KEPT: usize = 320;
+/// Field managers that name nobody: what the API server writes for the oldest of more than ten managers, and for changes before
+/// the first apply (`k8s.io/apimachinery`, `managedfields/internal`).
+const NO_NAMES: [&str; 3] = ["", "ancient-changes", "before-first-apply"];
+/// Maximum length that is repeated of a manager's name, which its client chooses.
+const MAX_OWNER: usize = 64;
+
+/// What a remediation has put on its node.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::apply) enum Mark {
+    Cordon,
+    Taint,
+}
+
+impl Mark {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cordon => "cordon",
+            Self::Taint => "taint",
+        }
+    }
+
+    const fn annotation(self) -> &'static str {
+        match self {
+            Self::Cordon => CORDON_ANNOTATION,
+            Self::Taint => TAINT_ANNOTATION,
+        }
+    }
+}
+
+/// How a remediation releases a node's cordon.
+#[derive(Debug)]
+struct Release {
+    patch: Value,
+    /// Whether an Event on the Node notifies people, and its kind.
+    told: Option<Kind>,
+    /// The effect in words.
+    what: String,
+}
+
+impl Applier {
+    /// Removes the cordon, if the owner annotation still names this remediation. On another machine of that name it removes the
+    /// annotation only.
+    pub(in crate::apply) async fn uncordon(
+        &self,
+        name: &str,
+        node: &str,
+        successor: Option<&str>,
+    ) -> Result<(), ApplyError> {
+        let found = self.node_now(node).await?;
+        let blocked = self.cache.lock().snapshot.remediations.get(name).cloned();
+        // The watch of remediations may be further behind than the controller knows.
+        if blocked.is_none() && !self.is_gone(name).await {
+            return Err(ApplyError::NotNow(format!(
+                "remediation {name}, whose cordon seemed to be left over, is there"
+            )));
+        }
+        let ours = found.as_ref().filter(|found| nodes::cordoned_by(found).as_deref() == Some(name));
+        if let Some(found) = ours {
+            let Release { patch, told, what } = release(found, blocked.as_ref(), successor);
+            if let Err(error) = self.patch_node(node, &patch).await {
+                return Err(Box::pin(self.not_put_back(found, name, blocked.as_ref(), Mark::Cordon, error)).await);
+            }
+            if let Some(kind) = told {
+                self.events.tell(found, kind, format!("remediation {name}: {what}"));
+            }
+            tracing::info!(remediation = name, node, "{what}");
+        } else if let Some(found) = found.clone() {
+            found.fold(&mut self.cache.lock(), Instant::now());
+        }
+        let Some(blocked) = blocked else { return Ok(()) };
+        let next = remediation::uncordoned(&plain(&blocked), self.clock.now());
+        // A remediation without a pending cleanup stays as it is. It is about another machine, or was finished when its
+        // annotation came back.
+        if next == blocked { Ok(()) } else { self.write_remediation(&next).await }
+    }
+
+    /// Notifies people that the API server refuses the removal of an owner annotation. If the remediation with the pending
+    /// cleanup exists, it does so once, by an Event and in the remediation. If it no longer exists, it does so with each try,
+    /// which the recorder folds into one Event. Every other cause of an unanswered call passes by itself.
+    pub(in crate::apply) async fn not_put_back(
+        &self,
+        node: &Node,
+        name: &str,
+        blocked: Option<&Remediation>,
+        mark: Mark,
+        error: CallError,
+    ) -> ApplyError {
+        if !error.is_refusal() {
+            return error.into();
+        }
+        let why = error.line();
+        if let Some(remediation) = blocked {
+            // The remediation already says so, and an Event did.
+            let Some(next) = noted(remediation, mark, &why) else { return error.into() };
+            if let Err(unwritten) = self.write_remediation(&next).await {
+                tracing::warn!(
+                    remediation = name,
+                    error = unwritten.line(),
+                    "a cleanup is refused, and that was not recorded"
+                );
+                return error.into();
+            }
+        }
+        let (what, annotation, node_name) = (mark.name(), mark.annotation(), node.name_any());
+        let text = format!(
+            "remediation {name}: its {what} stays on the node: {why}; tried again until that is accepted, or until the {what} is yours: \
+             kubectl annotate node {node_name} {annotation}-"
+        );
+        self.events.tell(node, Kind::ActionNotExecuted, text);
+        error.into()
+    }
+}
+
+/// Whether this is a different machine from the one that the remediation is about.
+fn is_another(node: &Node, remediation: &Remediation) -> bool {
+    node.uid().as_deref() != Some(remediation.node_uid.as_str())
+}
+
+/// How the remediation releases the cordon that carries its name.
+fn release(node: &Node, blocked: Option<&Remediation>, successor: Option<&str>) -> Release {
+    let is_closed = nodes::view(node).unschedulable;
+    if blocked.is_some_and(|remediation| is_another(node, remediation)) {
+        let why = "which is another machine than the one that was cordoned";
+        return mark_alone(node, is_closed, why, "since nobody here knows who has cordoned this one");
+    }
+    if let Some(other) = others_cordon(node).filter(|_| is_closed) {
+        let by = format!("since {other} has cordoned it");
+        return mark_alone(node, is_closed, "which was opened since and cordoned by somebody else", &by);
+    }
+    if let Some(successor) = successor.filter(|_| is_closed) {
+        return Release {
+            patch: marked(node, successor),
+            told: None,
+            what: format!("remediation {successor} takes over the cordon"),
+        };
+    }
+    let (patch, what) = put_back(node);
+    Release { patch, told: Some(Kind::Uncordoned), what }
+}
+
+/// Removes the owner annotation only, because it does not prove who cordoned the node. A tool may have saved the annotation and
+/// put it on the next machine of that name. A person may have uncordoned the node and cordoned it again while the controller did
+/// not watch.
+fn mark_alone(node: &Node, is_closed: bool, why: &str, by: &str) -> Release {
+    let patch = json!({"metadata": without_mark(node)});
+    let what = format!("the mark of our cordon is off the node, {why}");
+    if !is_closed {
+        return Release { patch, told: Some(Kind::Uncordoned), what };
+    }
+    let name = node.name_any();
+    let what = format!("{what}; it stays unschedulable, {by}: kubectl uncordon {name} opens it");
+    Release { patch, told: Some(Kind::ActionNotExecuted), what }
+}
+
+/// Who other than this controller has made the node unschedulable, by its managed fields: the last client that changes a field
+/// owns it. If they name nobody, or only what the API server writes in place of older names, the annotation alone counts.
+fn others_cordon(node: &Node) -> Option<String> {
+    let has_it = |entry: &&ManagedFieldsEntry| {
+        let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
+        spec.is_some_and(|spec| spec.get("f:unschedulable").is_some())
+    };
+    let owners = node.managed_fields().iter().filter(has_it).map(|entry| entry.manager.as_deref().unwrap_or_default());
+    let owners: Vec<&str> = owners.collect();
+    let is_open = owners.iter().any(|owner| *owner == CONTROLLER_MANAGER || NO_NAMES.contains(owner));
+    owners.first().filter(|_| !is_open).map(|owner| cut(owner, MAX_OWNER))
+}
+
+fn without_mark(node: &Node) -> Value {
+    json!({"resourceVersion": node.resource_version(), "annotations": {CORDON_ANNOTATION: null}})
+}
+
+/// The write that ends this controller's part in a node's cordon, and its effect in words. If somebody else has begun to take the
+/// node out of service meanwhile, it stays unschedulable. They found it cordoned and had no need to cordon it again.
+fn put_back(node: &Node) -> (Value, String) {
+    let metadata = without_mark(node);
+    if let Some(mark) = nodes::maintained(node).first() {
+        let what = format!("the node stays unschedulable, without our mark: {mark} says that others are at work on it");
+        return (json!({"metadata": metadata}), what);
+    }
+    let patch = json!({"metadata": metadata, "spec": {"unschedulable": null}});
+    (patch, "the node is schedulable again".to_owned())
+}
+
+/// The remediation with the note that its owner annotation cannot be removed; `None` if it already says so. The API server's
+/// sentence may differ each time, and must not be written again and again.
+fn noted(remediation: &Remediation, mark: Mark, why: &str) -> Option<Remediation> {
+    let note = format!("{REFUSED}its {}", mark.name());
+    if remediation.message.contains(&note) {
+        return None;
+    }
+    let mut next = remediation.clone();
+    next.say(&format!("{}{note}: {why}", cut(message(remediation), KEPT)));
+    Some(next)
+}
+
+/// The remediation without that note.
+pub(in crate::apply) fn plain(remediation: &Remediation) -> Remediation {
+    Remediation { message: message(remediation).to_owned(), ..remediation.clone() }
+}
+
+/// The remediation's own message, without that note.
+fn message(remediation: &Remediation) -> &str {
+    remediation.message.split_once(REFUSED).map_or(remediation.message.as_str(), |(plain, _)| plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nrh_api::{NodeRemediation, convert};
+
+    fn node(extra: &Value) -> Node {
+        let mut node =
+            json!({"metadata": {"name": "w1", "uid": "n1", "resourceVersion": "7"}, "spec": {"unschedulable": true}});
+        node.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        serde_json::from_value(node).unwrap()
+    }
+
+    /// A remediation of the node with that uid.
+    fn of(uid: &str) -> Remediation {
+        let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "e"},
+            "spec": {"nodeName": "w1", "nodeUid": uid, "policy": "p", "mode": "Enforce"},
+            "status": {"phase": "Running", "message": "HungContainer is gone now", "startedAt": "2025-01-01T00:00:00Z"}});
+        convert::remediation(&serde_json::from_value::<NodeRemediation>(object).unwrap())
+    }
+
+    #[test]
+    fn a_node_that_others_take_out_of_service_stays_cordoned() {
+        let frees = |extra: Value| put_back(&node(&extra)).0.pointer("/spec/unschedulable").is_some();
+        assert!(frees(json!({})));
+        let condition =
+            |status: &str| json!({"status": {"conditions": [{"type": "DrainInProgress", "status": status}]}});
+        assert!(frees(condition("False")));
+        assert!(!frees(condition("True")));
+        let taint = json!({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"});
+        assert!(!frees(json!({"spec": {"unschedulable": true, "taints": [taint]}})));
+        let (patch, what) = put_back(&node(&condition("True")));
+        assert_eq!(patch["metadata"]["annotations"][CORDON_ANNOTATION], Value::Null, "our mark goes all the same");
+        assert!(what.contains("DrainInProgress"), "{what}");
+    }
+
+    #[test]
+    fn on_another_machine_the_mark_goes_alone() {
+        let mark_off = json!({"metadata": {"resourceVersion": "7", "annotations": {CORDON_ANNOTATION: null}}});
+        let (open, closed) = (node(&json!({"spec": {}})), node(&json!({})));
+        let of_closed = release(&closed, Some(&of("n0")), Some("successor"));
+        assert_eq!((of_closed.patch, of_closed.told), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
+        assert!(of_closed.what.ends_with("kubectl uncordon w1 opens it"), "{}", of_closed.what);
+        let of_open = release(&open, Some(&of("n0")), None);
+        assert_eq!((of_open.patch, of_open.told), (mark_off, Some(Kind::Uncordoned)));
+        // On its own machine, and if nobody knows which machine that was, the cordon is removed together with the annotation.
+        for blocked in [Some(of("n1")), None] {
+            assert_eq!(release(&closed, blocked.as_ref(), None).patch["spec"], json!({"unschedulable": null}));
+            let left = release(&closed, blocked.as_ref(), Some("successor"));
+            assert_eq!(left.patch["metadata"]["annotations"][CORDON_ANNOTATION], "successor");
+            assert_eq!((left.patch.get("spec"), left.told), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_cordon_that_somebody_has_put_on_since_stays() {
+        let owned = |managers: &[&str]| {
+            let entry = |manager: &&str| {
+                json!({"manager": manager, "operation": "Update", "apiVersion": "v1",
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}})
+            };
+            let other = json!({"manager": "kubelet", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:metadata": {"f:labels": {}}}});
+            let entries: Vec<Value> = managers.iter().map(entry).chain([other]).collect();
+            node(&json!({"metadata": {"name": "w1", "uid": "n1", "resourceVersion": "7", "managedFields": entries}}))
+        };
+        let mark_off = json!({"metadata": {"resourceVersion": "7", "annotations": {CORDON_ANNOTATION: null}}});
+        for successor in [None, Some("successor")] {
+            let theirs = release(&owned(&["kubectl"]), Some(&of("n1")), successor);
+            assert_eq!((theirs.patch, theirs.told), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
+            let said = "it stays unschedulable, since kubectl has cordoned it: kubectl uncordon w1 opens it";
+            assert!(theirs.what.ends_with(said), "{}", theirs.what);
+        }
+        let no_names: [&[&str]; 5] = [
+            &[],
+            &[CONTROLLER_MANAGER],
+            &[CONTROLLER_MANAGER, "kubectl"],
+            &["ancient-changes"],
+            &["before-first-apply"],
+        ];
+        for ours in no_names {
+            let patch = release(&owned(ours), Some(&of("n1")), None).patch;
+            assert_eq!(patch["spec"], json!({"unschedulable": null}), "{ours:?}");
+        }
+    }
+
+    #[test]
+    fn a_refused_undo_is_noted_once_and_the_note_goes_with_it() {
+        let refused = noted(&of("n1"), Mark::Taint, "patching Node w1 failed: not here (403)").unwrap();
+        let said = "HungContainer is gone now; not cleaned up: its taint: patching Node w1 failed: not here (403)";
+        assert_eq!(refused.message, said);
+        assert_eq!(noted(&refused, Mark::Taint, "another sentence"), None);
+        let next = noted(&refused, Mark::Cordon, "no").unwrap();
+        assert_eq!(next.message, "HungContainer is gone now; not cleaned up: its cordon: no");
+        assert_eq!(plain(&next), of("n1"));
+        let long = Remediation { message: "x".repeat(512), ..of("n1") };
+        let noted_long = noted(&long, Mark::Cordon, &"y".repeat(512)).unwrap();
+        assert!(noted_long.message.len() <= 512 && noted(&noted_long, Mark::Cordon, "no").is_none());
+    }
+}

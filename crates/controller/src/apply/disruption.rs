@@ -1,0 +1,298 @@
+//! Whether the controller may end a running pod by the kill of its shim. It checks the disruption budgets immediately before, as
+//! an eviction does.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use tokio::time::{Instant, timeout};
+
+use super::preflight::PreflightRequest;
+use super::{Applier, ApplyError};
+use crate::calls::{DEADLINE, bounded, bounded_opt};
+use nrh_api::view::pods;
+use nrh_core::action::Signal;
+use nrh_core::command::{ActionCommand, CommandAction, OutcomeReason};
+use nrh_core::fault::{FaultType, MAX_LINE, PodRef, Role};
+use nrh_core::remediation::{ActionResult, Remediation, StepState};
+use nrh_core::text::bounded as cut;
+
+/// How long after the kill of a running pod's shim no other kill follows in its namespace, if a budget covers the pod. A budget's
+/// numbers fall only after the kubelet has reported the end and the disruption controller has counted it.
+const SETTLE: Duration = Duration::from_secs(30);
+/// How long the controller waits for a budget that allows no disruption, or whose status is outdated, because a rollout passes.
+/// It is less than the time that an attempt has to begin.
+const WAIT: Duration = Duration::from_mins(2);
+/// A blocked action is tried again after this time at most.
+const TRIED_EVERY: Duration = Duration::from_secs(20);
+/// An attempt has at most this time to begin.
+const FORGOTTEN: Duration = Duration::from_mins(10);
+/// Maximum number of namespaces, and of operations, that are remembered.
+const NAMESPACES: usize = 1_024;
+
+/// Recent kills of running pods' shims.
+#[derive(Debug, Default)]
+pub struct Kills {
+    /// Only one kill is checked at a time. Two concurrent checks would count the same free disruption twice.
+    turn: tokio::sync::Mutex<()>,
+    /// The last kill of each namespace: when it was allowed, and its operation.
+    last: Mutex<BTreeMap<String, (Instant, String)>>,
+    /// Since when the budgets have refused an operation's pod.
+    full: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl Kills {
+    /// Forgets a kill that was not executed after all.
+    pub(super) fn forget(&self, operation: &str) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (_, last)| last != operation);
+    }
+
+    /// Another recent kill in the namespace.
+    fn other(&self, namespace: &str, operation: &str, now: Instant) -> Option<String> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.retain(|_, (at, _)| now.saturating_duration_since(*at) < SETTLE);
+        last.get(namespace).map(|(_, last)| last.clone()).filter(|last| last != operation)
+    }
+
+    /// Records that a kill is allowed. Returns `false` if too many are recorded.
+    fn note(&self, namespace: &str, operation: &str, now: Instant) -> bool {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner).remove(operation);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_room = last.len() < NAMESPACES || last.contains_key(namespace);
+        if is_room {
+            last.insert(namespace.to_owned(), (now, operation.to_owned()));
+        }
+        is_room
+    }
+
+    /// How long the budgets have refused the operation's pod, as far as they were checked.
+    fn full_for(&self, operation: &str, now: Instant) -> Duration {
+        let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+        full.retain(|_, since| now.saturating_duration_since(*since) < FORGOTTEN);
+        if full.len() >= NAMESPACES {
+            return Duration::ZERO;
+        }
+        now.saturating_duration_since(*full.entry(operation.to_owned()).or_insert(now))
+    }
+}
+
+impl Applier {
+    /// Refuses a command that would end a pod against a disruption budget. A command that was already given is not checked again,
+    /// because the budgets may by now show its own effect. This check comes before the preflight, so that the preflight is more
+    /// recent.
+    ///
+    /// # Errors
+    /// As long as a budget may still allow it, or another kill of that namespace is not yet visible in its budgets.
+    pub(super) async fn ends_too_many(
+        &self,
+        look: PreflightRequest<'_>,
+        order: &ActionCommand,
+    ) -> Result<Option<ActionResult>, ApplyError> {
+        let Some(asked) = self.asked_of(look, order) else { return Ok(None) };
+        let pod = &asked.pod;
+        let api = self.calls.read_in::<Pod>(&pod.namespace);
+        let read = bounded_opt(|| format!("reading Pod {pod}"), api.get(&pod.name)).await?;
+        let Some(found) = read.filter(|found| pods::names(found).any(|name| name == *pod)) else { return Ok(None) };
+        // A pod that is being deleted already uses no further disruption.
+        if found.metadata.deletion_timestamp.is_some() {
+            return Ok(None);
+        }
+        // No other check runs between the read and the record. Two concurrent checks would count the same free disruption twice.
+        let busy =
+            || ApplyError::NotNow(format!("other kills of running pods are being weighed, before that of Pod {pod}"));
+        let _turn = timeout(DEADLINE, self.kills.turn.lock()).await.map_err(|_| busy())?;
+        let what = || format!("listing the PodDisruptionBudgets of namespace {}", pod.namespace);
+        let api = self.calls.read_in::<PodDisruptionBudget>(&pod.namespace);
+        let budgets = bounded(what, api.list(&ListParams::default())).await?;
+        let mut covering = budgets.items.iter().filter(|budget| covers(budget, &found)).peekable();
+        if covering.peek().is_none() {
+            return Ok(None);
+        }
+        let (now, operation) = (Instant::now(), &order.operation_id);
+        let other =
+            self.kills.other(&pod.namespace, operation, now).or_else(|| self.unsettled(operation, &pod.namespace));
+        if let Some(other) = other {
+            let message = format!(
+                "the kill of Pod {pod} waits: what operation {other} has ended in its namespace does not show in its budgets yet"
+            );
+            // A step that has only waited for others was not tried. That spends no attempt, and no harsher step follows from it.
+            if asked.is_begun || asked.age < WAIT {
+                return Err(ApplyError::NotNow(message));
+            }
+            return Ok(Some(ActionResult::Refused {
+                reason: OutcomeReason::CheckFailed,
+                message: cut(&message, MAX_LINE),
+            }));
+        }
+        let Some(full) = covering.find(|budget| !has_room(budget, &found)) else {
+            return if self.kills.note(&pod.namespace, operation, now) { Ok(None) } else { Err(busy()) };
+        };
+        let message = format!(
+            "PodDisruptionBudget {}/{} lets none go, and the kill would end Pod {pod}: nothing was touched",
+            pod.namespace,
+            full.name_any()
+        );
+        let waited = self.kills.full_for(operation, now);
+        // The other executor may already execute an attempt that has begun, so nobody knows that nothing was changed.
+        if asked.is_begun || asked.age < WAIT {
+            return Err(ApplyError::NotNow(message));
+        }
+        // An action whose turn came late has not waited for its budgets yet.
+        let is_over = waited.saturating_add(TRIED_EVERY) >= WAIT;
+        let reason = if is_over { OutcomeReason::Protected } else { OutcomeReason::CheckFailed };
+        Ok(Some(ActionResult::Refused { reason, message: cut(&message, MAX_LINE) }))
+    }
+
+    /// Which pod a command would end, and the state of the attempt; `None` if it ends none, or was given already.
+    fn asked_of(&self, look: PreflightRequest<'_>, order: &ActionCommand) -> Option<Asked> {
+        let state = self.cache.lock();
+        let remediation = state.snapshot.remediations.get(look.remediation)?;
+        let pod = ended_by(order, remediation)?;
+        let standing = state.snapshot.commands.get(look.node).and_then(|command| command.order.as_ref());
+        let is_given = standing.is_some_and(|standing| standing.operation_id == order.operation_id)
+            || state.snapshot.jobs.contains_key(&order.operation_id);
+        let step = remediation.steps.iter().find(|step| step.operation_id == order.operation_id)?;
+        let age = Duration::try_from(self.clock.now().duration_since(step.scheduled_at)).unwrap_or_default();
+        (!is_given).then(|| Asked { pod, is_begun: step.started_at.is_some(), age })
+    }
+
+    /// Another kill in that namespace, by any leader, that is recent or under way.
+    fn unsettled(&self, operation: &str, namespace: &str) -> Option<String> {
+        let state = self.cache.lock();
+        let now = self.clock.now();
+        let is_recent = |at: Timestamp| Duration::try_from(now.duration_since(at)).is_ok_and(|age| age < SETTLE);
+        let mut steps = state
+            .snapshot
+            .remediations
+            .values()
+            .flat_map(|remediation| remediation.steps.iter().map(move |step| (remediation, step)));
+        let (_, step) = steps.find(|(remediation, step)| {
+            let pod = step.target.pod.as_ref().or_else(|| remediation.fault(&step.fault_id)?.subject.pod.as_ref());
+            let is_of_shim = step.target.process.as_ref().is_none_or(|process| process.role != Role::RuntimeClient);
+            let kind = remediation.fault(&step.fault_id).map(|fault| fault.kind);
+            step.operation_id != operation
+                && is_of_shim
+                && kind == Some(FaultType::HungContainer)
+                && step.action.params().release_hung_process.is_some_and(|with| with.signal == Signal::Kill)
+                && pod.is_some_and(|pod| pod.namespace == namespace)
+                && (step.state == StepState::Started || step.executed_at.is_some_and(is_recent))
+        })?;
+        Some(step.operation_id.clone())
+    }
+}
+
+/// The end of a pod that is to be checked.
+struct Asked {
+    pod: PodRef,
+    /// Whether the other executor has begun the attempt once.
+    is_begun: bool,
+    /// How long ago the attempt was reserved.
+    age: Duration,
+}
+
+/// The pod that a command ends. A shim holds all containers of its pod. No container depends on a `runc create` yet.
+fn ended_by(order: &ActionCommand, remediation: &Remediation) -> Option<PodRef> {
+    let role = order.target.process.as_ref().map(|process| process.role);
+    if order.action != CommandAction::ReleaseKill
+        || order.fault_type != FaultType::HungContainer
+        || role == Some(Role::RuntimeClient)
+    {
+        return None;
+    }
+    let subject = || remediation.fault(&order.fault_id)?.subject.pod.clone();
+    order.target.pod.clone().or_else(subject)
+}
+
+/// Whether a budget covers the pod. A budget without a selector covers no pod, one with an empty selector covers all.
+fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    selector.is_some_and(|selector| selects(selector, pod.labels()))
+}
+
+fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let mut exact = selector.match_labels.iter().flatten();
+    let is_met = |expression: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement| {
+        let value = labels.get(&expression.key);
+        let is_in = value.is_some_and(|value| expression.values.iter().flatten().any(|one| one == value));
+        match expression.operator.as_str() {
+            "NotIn" => !is_in,
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            // For an unknown operator nobody knows whether it matches the pod. The controller assumes that it does.
+            "In" => is_in,
+            _ => true,
+        }
+    };
+    exact.all(|(key, value)| labels.get(key) == Some(value)) && selector.match_expressions.iter().flatten().all(is_met)
+}
+
+/// Whether a budget allows the disruption of the pod, by its own latest status. A pod that is not Ready uses no disruption of a
+/// budget that is met without it.
+fn has_room(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let Some(status) = &budget.status else { return false };
+    let is_of_now = status.observed_generation.unwrap_or(0) >= budget.metadata.generation.unwrap_or(0);
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let is_ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
+    let policy = budget.spec.as_ref().and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
+    let is_kept = status.desired_healthy > 0 && status.current_healthy >= status.desired_healthy;
+    is_of_now && (status.disruptions_allowed > 0 || (!is_ready && (is_kept || policy == Some("AlwaysAllow"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(labels: &Value, ready: &str) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p", "labels": labels},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+        .unwrap()
+    }
+
+    fn budget(spec: &Value, status: &Value) -> PodDisruptionBudget {
+        let budget = json!({"metadata": {"name": "b", "generation": 2}, "spec": spec, "status": status});
+        serde_json::from_value(budget).unwrap()
+    }
+
+    #[test]
+    fn a_budget_is_for_the_pods_that_its_selector_selects() {
+        let of = |selector: Value| {
+            covers(&budget(&json!({"selector": selector}), &Value::Null), &pod(&json!({"app": "db"}), "True"))
+        };
+        let one = |operator: &str, values: &[&str]| {
+            of(json!({"matchExpressions": [{"key": "app", "operator": operator, "values": values}]}))
+        };
+        assert!(of(json!({})) && of(json!({"matchLabels": {"app": "db"}})));
+        assert!(!of(Value::Null) && !of(json!({"matchLabels": {"app": "db", "tier": "1"}})));
+        assert!(one("In", &["db"]) && !one("In", &["web"]) && one("NotIn", &["web"]) && !one("NotIn", &["db"]));
+        assert!(one("Exists", &[]) && !one("DoesNotExist", &[]));
+        assert!(one("Perhaps", &[]), "what is not understood protects");
+    }
+
+    #[test]
+    fn a_budget_lets_a_pod_go_as_an_eviction_would() {
+        let of = |allowed: i32, healthy: i32, observed: i64, policy: Option<&str>, ready: &str| {
+            let status = json!({"disruptionsAllowed": allowed, "currentHealthy": healthy, "desiredHealthy": 2, "expectedPods": 3,
+                "observedGeneration": observed});
+            has_room(
+                &budget(&json!({"selector": {}, "unhealthyPodEvictionPolicy": policy}), &status),
+                &pod(&json!({}), ready),
+            )
+        };
+        assert!(of(1, 3, 2, None, "True"));
+        assert!(!of(0, 2, 2, None, "True"), "it is one of those that are needed");
+        assert!(of(0, 2, 2, None, "False"), "enough are healthy without it");
+        assert!(!of(0, 1, 2, None, "False") && of(0, 1, 2, Some("AlwaysAllow"), "False"));
+        assert!(!of(1, 3, 1, None, "True"), "what it says is of an older wish");
+        assert!(
+            !has_room(&budget(&json!({"selector": {}}), &Value::Null), &pod(&json!({}), "False")),
+            "it has not said anything"
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! Writes remediations as objects. They are created once and then updated by compare-and-swap on their version, so two leaders
+//! can never both write one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ObjectMeta, Patch, Preconditions};
+use serde_json::{Value, json};
+
+use super::{Applier, ApplyError};
+use crate::cache::RemediationRow;
+use crate::cache::fold::Ingest;
+use crate::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use nrh_api::condition::condition;
+use nrh_api::convert::{remediation_spec, remediation_status};
+use nrh_api::view::guard::Guarded;
+use nrh_api::{
+    ConditionReason, ConditionType, FINALIZER, NODE_LABEL, NodeRemediation, NodeRemediationStatus, POLICY_LABEL,
+};
+use nrh_core::moment::since;
+use nrh_core::remediation::{Phase, Remediation, StepState};
+use nrh_core::snapshot::{ReportView, Snapshot, TriState};
+use nrh_core::text::{is_subdomain, short_name};
+use tokio::time::Instant;
+
+/// How long a deleted remediation is kept until its node's object has recorded who stopped it.
+const NOTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// The labels by which a remediation is found.
+pub(super) fn labels(remediation: &Remediation) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        ("app.kubernetes.io/part-of".to_owned(), "nrh".to_owned()),
+        (NODE_LABEL.to_owned(), short_name(&remediation.node, 63)),
+        (POLICY_LABEL.to_owned(), short_name(&remediation.policy, 63)),
+    ])
+}
+
+/// The object of a new remediation. A call of its own writes the status.
+fn object(remediation: &Remediation) -> NodeRemediation {
+    let metadata = ObjectMeta {
+        name: Some(remediation.name.clone()),
+        labels: Some(labels(remediation)),
+        // While it holds a slot or has a pending cleanup, the object must not disappear with them.
+        finalizers: remediation.is_open().then(|| vec![FINALIZER.to_owned()]),
+        ..ObjectMeta::default()
+    };
+    NodeRemediation { metadata, spec: remediation_spec(remediation), status: None }
+}
+
+/// The status of a remediation, with its conditions.
+fn status(remediation: &Remediation, row: &RemediationRow, now: Timestamp) -> NodeRemediationStatus {
+    NodeRemediationStatus {
+        observed_generation: Some(row.generation),
+        conditions: conditions(remediation.phase, &remediation.message, row, now),
+        ..remediation_status(remediation)
+    }
+}
+
+/// The conditions of the medik8s contract and those of kstatus.
+pub(super) fn conditions(phase: Phase, message: &str, row: &RemediationRow, now: Timestamp) -> Vec<Condition> {
+    let (processing, succeeded, stalled) = match phase {
+        Phase::Pending | Phase::AwaitingApproval | Phase::Running | Phase::Verifying => {
+            (TriState::True, TriState::Unknown, TriState::False)
+        }
+        Phase::Succeeded => (TriState::False, TriState::True, TriState::False),
+        Phase::Simulated => (TriState::False, TriState::False, TriState::False),
+        Phase::Quarantined | Phase::Failed | Phase::Cancelled => (TriState::False, TriState::False, TriState::True),
+    };
+    let ready =
+        if processing == TriState::False && stalled == TriState::False { TriState::True } else { TriState::False };
+    let reason = if phase.is_final() { ConditionReason::Finished } else { ConditionReason::InProgress };
+    let of = |(kind, value)| Condition {
+        observed_generation: Some(row.generation),
+        ..condition(&row.conditions, kind, value, reason, message, now)
+    };
+    let all = [
+        (ConditionType::Processing, processing),
+        (ConditionType::Succeeded, succeeded),
+        (ConditionType::Ready, ready),
+        (ConditionType::Reconciling, processing),
+        (ConditionType::Stalled, stalled),
+    ];
+    all.map(of).into()
+}
+
+/// Completes a status for a merge patch, which keeps fields that it does not name. It sets optional fields that the status lacks
+/// to null.
+fn whole(mut status: Value) -> Value {
+    if let Some(fields) = status.as_object_mut() {
+        for optional in ["observedGeneration", "startedAt", "finishedAt", "faults", "attempts"] {
+            fields.entry(optional).or_insert(Value::Null);
+        }
+        if let Some(cleanup) = fields.get_mut("cleanup").and_then(Value::as_object_mut) {
+            for optional in ["uncordonedAt", "tainted", "untaintedAt", "handedOff"] {
+                cleanup.entry(optional).or_insert(Value::Null);
+            }
+        }
+    }
+    status
+}
+
+impl Applier {
+    /// Creates the remediation's object, then its status.
+    pub(super) async fn open_remediation(&self, remediation: &Remediation) -> Result<(), ApplyError> {
+        let api = self.calls.act::<NodeRemediation>();
+        let what = || format!("creating NodeRemediation {}", remediation.name);
+        let made = match bounded(what, api.create(&post_params(), &object(remediation))).await {
+            Ok(made) => made,
+            Err(error) => {
+                if error.is_conflict() {
+                    self.refresh_remediation(&remediation.name).await;
+                }
+                return Err(error.into());
+            }
+        };
+        let identity = made.uid().zip(made.resource_version());
+        made.fold(&mut self.cache.lock(), Instant::now());
+        tracing::info!(remediation = remediation.name, node = remediation.node, policy = remediation.policy, mode = ?remediation.mode, "remediation opened");
+        self.write_remediation(&Remediation { identity, ..remediation.clone() }).await
+    }
+
+    /// Writes a remediation's status, at exactly the version that it was made from.
+    pub(super) async fn write_remediation(&self, remediation: &Remediation) -> Result<(), ApplyError> {
+        let Some((uid, version)) = remediation.identity.clone() else {
+            return Err(ApplyError::NotNow(format!("remediation {} has no object yet", remediation.name)));
+        };
+        let (row, has_asked) = {
+            let state = self.cache.lock();
+            let known = state.snapshot.remediations.get(&remediation.name);
+            let has_asked = known.is_some_and(|known| known.awaiting() == remediation.awaiting());
+            (state.remediations.get(&remediation.name).cloned().unwrap_or_default(), has_asked)
+        };
+        let status = whole(serde_json::to_value(status(remediation, &row, self.clock.now()))?);
+        let patch = json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": status});
+        let api = self.calls.act::<NodeRemediation>();
+        let what = || format!("writing the status of NodeRemediation {}", remediation.name);
+        let sent = Instant::now();
+        match bounded(what, api.patch_status(&remediation.name, &patch_params(), &Patch::Merge(&patch))).await {
+            Ok(written) => {
+                // An action follows immediately, with its preflight before it.
+                if remediation.current_step().is_some_and(|step| step.state == StepState::Scheduled) {
+                    self.lately.wrote(sent, &written);
+                }
+                written.fold(&mut self.cache.lock(), Instant::now());
+                if let Some(operation) = remediation.awaiting().filter(|_| !has_asked) {
+                    let how = remediation.approve_command(operation);
+                    let note = format!("remediation {}: {}: {how}", remediation.name, remediation.message);
+                    self.events.awaits(&remediation.node, &remediation.node_uid, note);
+                }
+                if remediation.phase.is_final() {
+                    tracing::info!(
+                        remediation = remediation.name,
+                        node = remediation.node,
+                        phase = remediation.phase.as_str(),
+                        message = remediation.message,
+                        "remediation ended"
+                    );
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_conflict() || error.is_not_found() {
+                    self.refresh_remediation(&remediation.name).await;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Reads a remediation whose state was not as expected, so that the next pass decides on its current state.
+    pub(super) async fn refresh_remediation(&self, name: &str) {
+        self.is_gone(name).await;
+    }
+
+    /// Whether the remediation does not exist. If it exists, it is folded into the cache.
+    pub(super) async fn is_gone(&self, name: &str) -> bool {
+        // Somebody may have written into the owner annotation a text that is not a name. A request with it may not be about one
+        // object.
+        if !is_subdomain(name) {
+            return true;
+        }
+        // A remediation that this version cannot read exists, too.
+        let api = self.calls.read::<Guarded<NodeRemediation>>();
+        match bounded_opt(|| format!("reading NodeRemediation {name}"), api.get(name)).await {
+            Ok(Some(object)) => {
+                object.fold(&mut self.cache.lock(), Instant::now());
+                false
+            }
+            Ok(None) => {
+                NodeRemediation::forget(name, &mut self.cache.lock());
+                true
+            }
+            Err(error) => {
+                tracing::warn!(error = error.line(), "a remediation could not be read again");
+                false
+            }
+        }
+    }
+
+    /// Removes a finished remediation.
+    pub(super) async fn delete_remediation(&self, name: &str) -> Result<(), ApplyError> {
+        let identity = self.cache.lock().snapshot.remediations.get(name).and_then(|e| e.identity.clone());
+        let preconditions = identity.map(|(uid, _)| Preconditions { uid: Some(uid), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        let api = self.calls.act::<NodeRemediation>();
+        match bounded(|| format!("deleting NodeRemediation {name}"), api.delete(name, &params)).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => return Err(error.into()),
+        }
+        NodeRemediation::forget(name, &mut self.cache.lock());
+        Ok(())
+    }
+
+    /// Removes the controller's finalizer from remediations that hold nothing any more. A crash may have left it.
+    pub async fn free_finished(&self) -> usize {
+        let finished: Vec<(String, String, bool)> = {
+            let state = self.cache.lock();
+            let rows = state.remediations.iter().filter(|(_, row)| row.finalizer);
+            rows.filter_map(|(name, _)| state.snapshot.remediations.get(name))
+                .filter(|remediation| {
+                    !remediation.is_live() && !is_awaited(&state.snapshot, remediation, self.clock.now())
+                })
+                .filter_map(|remediation| {
+                    let shared = state.remediations.get(&remediation.name).is_none_or(|row| row.others_finalizers);
+                    Some((remediation.name.clone(), remediation.identity.clone()?.1, shared))
+                })
+                .take(16)
+                .collect()
+        };
+        let mut freed = 0;
+        for (name, version, shared) in finished {
+            match self.free(&name, version, shared).await {
+                Ok(()) => freed += 1,
+                Err(error) if error.is_not_found() => {}
+                Err(error) => {
+                    tracing::warn!(error = error.line(), "a finished remediation keeps its finalizer for now");
+                    self.refresh_remediation(&name).await;
+                }
+            }
+        }
+        freed
+    }
+
+    /// Removes the controller's finalizer. The version ensures that the list that is written is the one that was read.
+    async fn free(&self, name: &str, version: String, shared: bool) -> Result<(), CallError> {
+        let api = self.calls.act::<NodeRemediation>();
+        let (version, rest) = if shared {
+            // The cache does not keep the finalizers of others, and they must stay.
+            let read = bounded(|| format!("reading NodeRemediation {name}"), api.get(name)).await?;
+            let rest = read.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).cloned().collect();
+            (read.resource_version().unwrap_or(version), rest)
+        } else {
+            (version, Vec::<String>::new())
+        };
+        let patch = json!({"metadata": {"resourceVersion": version, "finalizers": rest}});
+        let what = || format!("freeing NodeRemediation {name}");
+        let freed = bounded(what, api.patch(name, &patch_params(), &Patch::Merge(&patch))).await?;
+        freed.fold(&mut self.cache.lock(), Instant::now());
+        Ok(())
+    }
+}
+
+/// Whether the remediation stays until the node's object has recorded that a person stopped it. After that it may be deleted, and
+/// nothing begins again. If the object cannot be written, the remediation waits only briefly.
+fn is_awaited(snapshot: &Snapshot, remediation: &Remediation, now: Timestamp) -> bool {
+    let Some(stopped) =
+        remediation.stopped().filter(|stopped| remediation.deleting && since(now, stopped.at) < NOTED_WITHIN)
+    else {
+        return false;
+    };
+    let same_node = |report: &&ReportView| report.node_uid.as_deref() == Some(remediation.node_uid.as_str());
+    let report = snapshot.reports.get(&remediation.node).filter(same_node);
+    report.is_some_and(|report| report.stopped.as_ref().is_none_or(|noted| noted.at < stopped.at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_a_status_that_can_be_absent_is_named_when_it_is() {
+        let bare = whole(serde_json::to_value(NodeRemediationStatus::default()).unwrap());
+        let schema = nrh_api::crds::all().into_iter().find(|(file, _)| file.starts_with("noderemediations")).unwrap().1;
+        let schema = serde_json::to_value(&schema.spec.versions.first().unwrap().schema).unwrap();
+        let fields = schema.pointer("/openAPIV3Schema/properties/status/properties").unwrap().as_object().unwrap();
+        for field in fields.keys().filter(|field| *field != "conditions") {
+            assert!(bare.get(field).is_some(), "{field} would survive from an older status");
+        }
+        let cleanup = fields["cleanup"]["properties"].as_object().unwrap();
+        for field in cleanup.keys() {
+            assert!(bare["cleanup"].get(field).is_some(), "undo.{field} would survive from an older status");
+        }
+    }
+}

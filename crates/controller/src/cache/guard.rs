@@ -1,0 +1,182 @@
+//! What the state keeps of an object that cannot be read: an unreadable object does not count as gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tokio::time::Instant;
+
+use super::fold::{self, Changed, Ingest};
+use super::versions::Versions;
+use super::{State, job};
+use nrh_api::view::guard::{BoundedStatus, Guarded, Unread};
+use nrh_api::{NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, convert};
+use nrh_core::snapshot::NodeView;
+
+/// The objects that cannot be read now, by kind and key. The controller reports each once, a remediation again whenever
+/// something else is known of it.
+#[derive(Debug, Default)]
+pub struct Unreads(BTreeMap<&'static str, BTreeSet<String>>);
+
+impl Unreads {
+    /// Records one object. Returns whether it is new.
+    pub fn note(&mut self, kind: &'static str, key: &str) -> bool {
+        self.0.entry(kind).or_default().insert(key.to_owned())
+    }
+
+    /// Forgets an object that can be read again, or is gone.
+    pub fn forget(&mut self, kind: &str, key: &str) {
+        if let Some(keys) = self.0.get_mut(kind) {
+            keys.remove(key);
+        }
+    }
+
+    /// Whether this one is among them.
+    pub fn has(&self, kind: &str, key: &str) -> bool {
+        self.0.get(kind).is_some_and(|keys| keys.contains(key))
+    }
+
+    /// How many there are of a kind.
+    pub fn count(&self, kind: &str) -> usize {
+        self.0.get(kind).map_or(0, BTreeSet::len)
+    }
+}
+
+/// A kind of which one object may be unreadable.
+pub trait Guardable: Ingest + BoundedStatus {
+    /// The consequence of an unreadable object, as a text for people.
+    const HELD: &'static str;
+
+    /// Stores that an object exists and cannot be read. An unreadable object does not count as gone. What was known of objects
+    /// of other writers stays valid. An unreadable remediation, report or policy of this operator blocks its node, or starts
+    /// nothing.
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed;
+}
+
+impl<K: Guardable> Ingest for Guarded<K> {
+    const KIND: &'static str = K::KIND;
+
+    fn versions(state: &mut State) -> &mut Versions {
+        K::versions(state)
+    }
+
+    fn key(meta: &ObjectMeta) -> String {
+        K::key(meta)
+    }
+
+    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
+        match self.0 {
+            Ok(object) => object.put(key, state, now),
+            Err(bad) => {
+                let news = K::unread(&bad, key, state, now);
+                if state.unread.note(K::KIND, key) {
+                    let (kind, held) = (K::KIND, K::HELD);
+                    tracing::warn!(kind, object = key, error = bad.why, "an object cannot be read: {held}");
+                }
+                news
+            }
+        }
+    }
+
+    fn forget(key: &str, state: &mut State) -> Changed {
+        K::forget(key, state)
+    }
+}
+
+impl Guardable for Node {
+    const HELD: &'static str = "nothing is done on that node until it can be; see who writes the field that is named \
+                                (kubectl get node NAME -o yaml --show-managed-fields)";
+
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
+        let uid = bad.metadata.uid.clone().unwrap_or_default();
+        let (deleting, unreadable) = (bad.metadata.deletion_timestamp.is_some(), Some(bad.why.clone()));
+        if let Some(view) = state.snapshot.nodes.get_mut(key).filter(|view| view.uid == uid) {
+            let is_known = view.deleting == deleting && view.unreadable == unreadable;
+            (view.deleting, view.unreadable) = (deleting, unreadable);
+            return state.wakes.news(key, !is_known, now);
+        }
+        // Never read, or another object of that name: it gets a row of its own, and counts among the nodes that policies
+        // select.
+        Self::forget(key, state);
+        let labels = bad.metadata.labels.clone().unwrap_or_default();
+        let view = NodeView { uid, labels, deleting, unreadable, ..NodeView::default() };
+        state.snapshot.nodes.insert(key.to_owned(), view);
+        state.wakes.news(key, true, now)
+    }
+}
+
+impl Guardable for DaemonSet {
+    const HELD: &'static str = "its last known state still counts; if it was never read, its pods are not checked";
+
+    fn unread(_bad: &Unread, _key: &str, _state: &mut State, _now: Instant) -> Changed {
+        Changed::Nothing
+    }
+}
+
+impl Guardable for Job {
+    const HELD: &'static str =
+        "it is there, and what was known of it counts on; its step ends by its pod's word, or at its timeout";
+
+    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
+        let Some(id) = job::operation(&bad.metadata) else { return Changed::Nothing };
+        let row = state.jobs.entry(id.to_owned()).or_default();
+        Changed::when(!std::mem::replace(&mut row.exists, true))
+    }
+}
+
+/// The pod of one of the controller's Jobs.
+impl Guardable for Pod {
+    const HELD: &'static str =
+        "its Job counts as started, and nothing else is sent in its place before its step is over";
+
+    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
+        let Some(id) = job::operation(&bad.metadata) else { return Changed::Nothing };
+        let row = state.jobs.entry(id.to_owned()).or_default();
+        Changed::when(job::note_unread_pod(row, id, &bad.metadata))
+    }
+}
+
+impl Guardable for NodeRuntimeHealth {
+    const HELD: &'static str = "the node is blocked until it can be read";
+
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
+        fold::unread_report(bad, key, state, now)
+    }
+}
+
+impl Guardable for RemediationPolicy {
+    const HELD: &'static str = "it starts nothing until it can be";
+
+    fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
+        fold::put_policy(key, &bad.metadata, Err(&bad.why), state, now)
+    }
+}
+
+impl Guardable for RemediationConfig {
+    const HELD: &'static str = "nothing starts on any node until it can be";
+
+    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
+        state.config = None;
+        fold::suspend(state, Some(format!("it cannot be read: {}", bad.why)))
+    }
+}
+
+impl Guardable for NodeRemediation {
+    const HELD: &'static str = "it keeps its slot, and its node is blocked";
+
+    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
+        // The cached content is no longer true. The existing object still keeps its slot, and its node from other remediations.
+        let read = convert::unreadable_remediation(&bad.metadata, &bad.why);
+        if state.snapshot.unreadable.get(key) == Some(&read) {
+            return Changed::Nothing;
+        }
+        Self::forget(key, state);
+        state.snapshot.unreadable.insert(key.to_owned(), read);
+        Changed::Matters
+    }
+}
+
+#[cfg(test)]
+mod tests;

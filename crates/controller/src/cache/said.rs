@@ -1,0 +1,121 @@
+//! The conditions of reports: one copy of each text, shared by all nodes with that text.
+//!
+//! Nearly all nodes are healthy, and the conditions of healthy nodes have the same texts; only the times differ.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::conditions::Shared;
+use nrh_api::ConditionType;
+use nrh_core::snapshot::TriState;
+
+/// A condition without its time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Said {
+    /// Its type, as in the object.
+    pub kind: String,
+    /// Its status.
+    pub status: TriState,
+    /// Its reason.
+    pub reason: String,
+    /// Its message.
+    pub message: String,
+}
+
+/// A condition of a report, and since when it has its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stands {
+    /// Type, status, reason and message.
+    pub said: Arc<Said>,
+    /// Since when the status has this value.
+    pub since: Timestamp,
+}
+
+/// All conditions of a report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions(Box<[Stands]>);
+
+impl Conditions {
+    /// Reads them from an object.
+    pub fn of(conditions: &[Condition]) -> Self {
+        let one = |condition: &Condition| Stands {
+            said: Arc::new(Said {
+                kind: condition.type_.clone(),
+                status: TriState::of(&condition.status),
+                reason: condition.reason.clone(),
+                message: condition.message.clone(),
+            }),
+            since: condition.last_transition_time.0,
+        };
+        Self(conditions.iter().map(one).collect())
+    }
+
+    /// The condition of this type, if the report has it.
+    pub fn get(&self, kind: ConditionType) -> Option<&Stands> {
+        self.named(kind.as_str())
+    }
+
+    /// The condition of this type, by its name in the object.
+    pub fn named(&self, kind: &str) -> Option<&Stands> {
+        self.0.iter().find(|one| one.said.kind == kind)
+    }
+
+    /// The status of the condition of this type; Unknown where it is missing.
+    pub fn status(&self, kind: ConditionType) -> TriState {
+        self.get(kind).map_or(TriState::Unknown, |one| one.said.status)
+    }
+
+    /// Replaces the own copies with the shared ones.
+    pub fn share(&mut self, shared: &mut Shared<Said>) {
+        for one in &mut self.0 {
+            one.said = shared.keep(Arc::clone(&one.said));
+        }
+    }
+
+    /// Releases the shared copies; one that no other report uses is forgotten.
+    pub fn give_back(self, shared: &mut Shared<Said>) {
+        for one in self.0 {
+            shared.release(one.said);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn conditions(message: &str) -> Conditions {
+        let conditions: Vec<Condition> = serde_json::from_value(json!([
+            {"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": message, "lastTransitionTime": "2025-01-01T00:00:00Z"},
+            {"type": "Other", "status": "?", "reason": "r", "message": "m", "lastTransitionTime": "2025-01-01T00:00:00Z"}]))
+        .unwrap();
+        Conditions::of(&conditions)
+    }
+
+    #[test]
+    fn what_is_said_of_many_is_kept_once_and_forgotten_with_the_last() {
+        let mut shared = Shared::default();
+        let mut all = [conditions("well"), conditions("well"), conditions("ill")];
+        for one in &mut all {
+            one.share(&mut shared);
+        }
+        assert_eq!(shared.len(), 3);
+        assert_eq!(all[0], all[1]);
+        assert_eq!(all[2].get(ConditionType::RuntimeReady).unwrap().said.message, "ill");
+        assert_eq!(
+            (all[0].status(ConditionType::RuntimeReady), all[0].status(ConditionType::RestartSafe)),
+            (TriState::True, TriState::Unknown)
+        );
+        assert_eq!(all[0].named("Other").unwrap().said.status, TriState::Unknown, "what nobody knows is no word");
+        let [one, two, three] = all;
+        one.give_back(&mut shared);
+        assert_eq!(shared.len(), 3, "the second still says it");
+        three.give_back(&mut shared);
+        assert_eq!(shared.len(), 2);
+        two.give_back(&mut shared);
+        assert!(shared.is_empty());
+    }
+}

@@ -1,0 +1,206 @@
+//! Calls to the API server. Each has a deadline, and a write has exactly one attempt.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::time::Duration;
+
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::api::{PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use tokio::time::timeout;
+
+use nrh_api::CONTROLLER_MANAGER;
+
+/// Maximum time of one call. It is long enough for a busy API server. It is short enough that a pass that meets an unresponsive
+/// one ends before the next leader could start.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Minimum wait after the answer 429 (too many requests). Its header `Retry-After` says a second or more, but the client does not
+/// pass it on.
+const BUSY: Duration = Duration::from_secs(1);
+/// Maximum wait that the controller accepts from an answer. After that the situation may have changed.
+const LONGEST_ASKED: Duration = Duration::from_mins(1);
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The API server, or the connection to it, returned an error.
+    #[error("{what} failed")]
+    Api {
+        /// What was tried, with the object's name.
+        what: String,
+        /// What was answered.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// No answer came within [`DEADLINE`]. The call may or may not have taken effect.
+    #[error("{what} got no answer within {} s", DEADLINE.as_secs())]
+    NoAnswer {
+        /// What was tried, with the object's name.
+        what: String,
+    },
+}
+
+impl CallError {
+    /// The status code of the answer, if there was one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            Self::NoAnswer { .. } => None,
+        }
+    }
+
+    /// How long the API server asks the controller to wait before the next request: by its answer (`details.retryAfterSeconds`),
+    /// and for a minimum time whenever it reports too many requests.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Api { source, .. } = self else { return None };
+        let kube::Error::Api(status) = source.as_ref() else { return None };
+        let said = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        let said = Some(Duration::from_secs(said.into())).filter(|said| !said.is_zero());
+        let least = (status.code == 429).then_some(BUSY);
+        said.max(least).map(|wait| wait.min(LONGEST_ASKED))
+    }
+
+    /// Whether the object does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    /// Whether another client wrote first: the compare-and-swap failed, the uid changed, or the name is taken.
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
+    /// Whether the same call cannot succeed later either, because rights, schema or admission refuse it.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.code(), Some(400 | 401 | 403 | 405 | 422))
+    }
+
+    /// One line with all causes.
+    pub fn line(&self) -> String {
+        match self {
+            Self::Api { what, source } => {
+                let text = match source.as_ref() {
+                    // The error's own text repeats the whole answer. People need only the sentence.
+                    kube::Error::Api(status) => format!("{what} failed: {} ({})", status.message, status.code),
+                    other => format!("{what} failed: {other}"),
+                };
+                nrh_core::text::bounded(&text, 512)
+            }
+            Self::NoAnswer { .. } => self.to_string(),
+        }
+    }
+}
+
+/// The two clients: one for reads, which may retry by itself, and one for writes, which never does.
+///
+/// The stock client repeats a request up to 15 times on 429, 503 and 504, also a POST. That is useful for reads. For writes the
+/// controller must see each answer and decide itself.
+#[derive(Clone)]
+pub struct Calls {
+    reads: Client,
+    acts: Client,
+}
+
+impl Debug for Calls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Calls")
+    }
+}
+
+impl Calls {
+    /// `acts` must not retry requests by itself.
+    pub const fn new(reads: Client, acts: Client) -> Self {
+        Self { reads, acts }
+    }
+
+    /// Creates both clients from the same configuration, as the environment gives it.
+    pub fn from_config(mut config: kube::Config) -> Result<Self, kube::Error> {
+        let reads = Client::try_from(config.clone())?;
+        config.default_retry = false;
+        Ok(Self { reads, acts: Client::try_from(config)? })
+    }
+
+    /// The reading client, for watches.
+    pub fn watches(&self) -> Client {
+        self.reads.clone()
+    }
+
+    /// The writing client, for the recorder of events.
+    pub fn raw_acts(&self) -> Client {
+        self.acts.clone()
+    }
+
+    /// Reads cluster-scoped objects.
+    pub fn read<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = ClusterResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::all(self.reads.clone())
+    }
+
+    /// Reads objects of one namespace.
+    pub fn read_in<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.reads.clone(), namespace)
+    }
+
+    /// Writes cluster-scoped objects.
+    pub fn act<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = ClusterResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::all(self.acts.clone())
+    }
+
+    /// Writes objects of one namespace.
+    pub fn act_in<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.acts.clone(), namespace)
+    }
+}
+
+/// Parameters of a patch in the controller's name.
+pub fn patch_params() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// Parameters of a creation in the controller's name.
+pub fn post_params() -> PostParams {
+    PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Waits for one call, at most [`DEADLINE`]. `what` names the call in the error.
+pub async fn bounded<T>(
+    what: impl FnOnce() -> String + Send,
+    call: impl Future<Output = kube::Result<T>> + Send,
+) -> Result<T, CallError> {
+    match timeout(DEADLINE, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(source)) => Err(CallError::Api { what: what(), source: Box::new(source) }),
+        Err(_) => Err(CallError::NoAnswer { what: what() }),
+    }
+}
+
+/// The same as [`bounded`], where "there is no such object" is an answer.
+pub async fn bounded_opt<T>(
+    what: impl FnOnce() -> String + Send,
+    call: impl Future<Output = kube::Result<T>> + Send,
+) -> Result<Option<T>, CallError> {
+    match bounded(what, call).await {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,239 @@
+//! Events, which people read in `kubectl describe node`. They are bounded and folded, and they never block an action.
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::calls::DEADLINE;
+use nrh_api::{CONTROLLER_MANAGER, NodeRemediation, RemediationConfig, SYSTEM_NAMESPACE};
+use nrh_core::policy::ActionType;
+use nrh_core::remediation::{ActionResult, Executor, Remediation, StepRecord};
+use nrh_core::text::bounded;
+
+/// Maximum number of events that wait to be sent. Further ones are dropped and counted.
+const WAITING: usize = 128;
+/// Maximum length of a note in the API, in bytes.
+const MAX_NOTE: usize = 1024;
+/// Maximum length of an action in the API, in bytes.
+const MAX_ACTION: usize = 128;
+
+/// The reason of an event: a closed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A step was executed.
+    ActionExecuted,
+    /// A step was not executed, or failed.
+    ActionNotExecuted,
+    /// A person must act.
+    ManualActionRequired,
+    /// The controller's cordon was removed.
+    Uncordoned,
+    /// The controller's taint was removed.
+    Untainted,
+    /// A person has suspended all remediation.
+    Suspended,
+    /// Remediation is no longer suspended.
+    Resumed,
+}
+
+impl Kind {
+    /// The reason as written in the event.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ActionExecuted => "ActionExecuted",
+            Self::ActionNotExecuted => "ActionNotExecuted",
+            Self::ManualActionRequired => "ManualActionRequired",
+            Self::Uncordoned => "Uncordoned",
+            Self::Untainted => "Untainted",
+            Self::Suspended => "Suspended",
+            Self::Resumed => "Resumed",
+        }
+    }
+}
+
+/// One event to send.
+#[derive(Debug)]
+struct Told {
+    about: ObjectReference,
+    /// The remediation that it belongs to. Events of different remediations are never counted as one.
+    remediation: Option<ObjectReference>,
+    kind: Kind,
+    action: String,
+    note: String,
+}
+
+impl Told {
+    fn new(about: ObjectReference, kind: Kind, action: &str, note: String) -> Self {
+        Self { about, remediation: None, kind, action: action.to_owned(), note }
+    }
+}
+
+/// The queue for events.
+#[derive(Clone, Debug)]
+pub struct Events(mpsc::Sender<Told>);
+
+/// Sends the events of the queue.
+#[derive(Debug)]
+pub struct EventSender(mpsc::Receiver<Told>);
+
+/// Creates a queue for events and its sender.
+pub fn channel() -> (Events, EventSender) {
+    let (put, take) = mpsc::channel(WAITING);
+    (Events(put), EventSender(take))
+}
+
+impl Events {
+    /// Reports an event about a node.
+    pub fn tell(&self, node: &Node, kind: Kind, text: String) {
+        self.put(Told::new(about(node), kind, kind.as_str(), text));
+    }
+
+    /// Reports the result of a step.
+    pub fn executed(&self, node: &Node, remediation: &Remediation, step: &StepRecord, result: &ActionResult) {
+        let (kind, what) = match result {
+            ActionResult::Done { message } if step.action == ActionType::Notify => {
+                (Kind::ManualActionRequired, message.clone())
+            }
+            ActionResult::Done { message } | ActionResult::InProgress { message } | ActionResult::Quiet { message } => {
+                (Kind::ActionExecuted, message.clone())
+            }
+            ActionResult::Started => (Kind::ActionExecuted, format!("requested from {}", answers(step.executor))),
+            ActionResult::AlreadyCordoned => {
+                (Kind::ActionNotExecuted, "already unschedulable, adopted nothing".to_owned())
+            }
+            ActionResult::AlreadyTainted => {
+                (Kind::ActionNotExecuted, "somebody else's taint is there already, adopted nothing".to_owned())
+            }
+            ActionResult::Gone { message }
+            | ActionResult::Failed { message }
+            | ActionResult::Refused { message, .. } => (Kind::ActionNotExecuted, message.clone()),
+        };
+        let (name, purpose) = (&remediation.name, remediation.purpose(step));
+        self.put(Told {
+            remediation: Some(reference::<NodeRemediation>(name)),
+            ..Told::new(
+                about(node),
+                kind,
+                &bounded(&step.phrase(), MAX_ACTION),
+                format!("remediation {name}: {purpose}: {what}"),
+            )
+        });
+    }
+
+    /// Reports that a step waits for a person.
+    pub fn awaits(&self, node: &str, uid: &str, text: String) {
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        self.put(Told::new(about, Kind::ManualActionRequired, "Approve", text));
+    }
+
+    /// Reports that the admission policies are not known to be in force.
+    pub fn not_enforced(&self, text: String) {
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Namespace".to_owned()),
+            name: Some(SYSTEM_NAMESPACE.to_owned()),
+            ..ObjectReference::default()
+        };
+        self.put(Told::new(about, Kind::ManualActionRequired, "CheckAdmission", text));
+    }
+
+    /// Reports that all remediation is suspended, or no longer is.
+    pub fn configured(&self, config: &ObjectMeta, is_suspended: bool, text: &str) {
+        let name = config.name.as_deref().unwrap_or_default();
+        let about = ObjectReference { uid: config.uid.clone(), ..reference::<RemediationConfig>(name) };
+        let (kind, action) = if is_suspended { (Kind::Suspended, "Suspend") } else { (Kind::Resumed, "Resume") };
+        self.put(Told::new(about, kind, action, text.to_owned()));
+    }
+
+    fn put(&self, told: Told) {
+        if let Err(error) = self.0.try_send(told) {
+            tracing::warn!(error = %error, "an event was dropped");
+        }
+    }
+}
+
+/// A reference to a cluster-scoped object of the controller.
+fn reference<K: Resource<DynamicType = ()>>(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        name: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Who executes a request of this executor, and answers it.
+const fn answers(executor: Executor) -> &'static str {
+    match executor {
+        Executor::Controller => "another controller",
+        Executor::Job => "the node, by a Job",
+        Executor::Probe => "the node's probe",
+    }
+}
+
+fn about(node: &Node) -> ObjectReference {
+    node.object_ref(&())
+}
+
+impl EventSender {
+    /// Sends events, one at a time (two at the same moment for one object would get the same name).
+    pub async fn run(mut self, client: Client, instance: String) {
+        let reporter = Reporter { controller: CONTROLLER_MANAGER.to_owned(), instance: Some(instance) };
+        let recorder = Recorder::new(client, reporter);
+        while let Some(told) = self.0.recv().await {
+            let type_ = match told.kind {
+                Kind::ActionExecuted | Kind::Uncordoned | Kind::Untainted | Kind::Resumed => EventType::Normal,
+                Kind::ActionNotExecuted | Kind::ManualActionRequired | Kind::Suspended => EventType::Warning,
+            };
+            let event = Event {
+                type_,
+                reason: told.kind.as_str().to_owned(),
+                note: Some(bounded(&told.note, MAX_NOTE)),
+                action: told.action,
+                secondary: told.remediation,
+            };
+            match timeout(DEADLINE, recorder.publish(&event, &told.about)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(error = %error, "an event was not taken"),
+                Err(_) => tracing::warn!("an event got no answer"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use nrh_api::convert;
+
+    #[test]
+    fn what_is_requested_is_told_with_its_step_and_its_fault_and_as_part_of_its_remediation() {
+        let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRemediation", "metadata": {"name": "w1-a"},
+            "spec": {"nodeName": "w1", "nodeUid": "u", "policy": "p", "mode": "Enforce"},
+            "status": {"phase": "Running", "startedAt": "2026-01-01T00:00:00Z",
+                "faults": [{"id": "f", "type": "HungContainer", "subject": {"kind": "Container", "name": "c"}, "rule": "r",
+                    "stepIndex": 0, "state": "Open"}],
+                "attempts": [{"operationId": "op", "faultId": "f", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"},
+                    "stepIndex": 0, "executor": "Job", "state": "Started", "scheduledAt": "2026-01-01T00:00:00Z"}]}});
+        let remediation = convert::remediation(&serde_json::from_value(object).unwrap());
+        let (events, mut sent) = channel();
+        events.executed(&Node::default(), &remediation, &remediation.steps[0], &ActionResult::Started);
+        let told = sent.0.try_recv().unwrap();
+        assert_eq!((told.kind, told.action.as_str()), (Kind::ActionExecuted, "ReleaseHungProcess(SIGCONT)"));
+        let note = "remediation w1-a: ReleaseHungProcess(SIGCONT) for HungContainer (container c): requested from the node, by a Job";
+        assert_eq!(told.note, note);
+        // Without it, the Events of a second remediation would be counted as the first one's.
+        assert_eq!(told.remediation.and_then(|related| related.name).as_deref(), Some("w1-a"));
+    }
+}

@@ -1,0 +1,61 @@
+//! Checks whether the controller may evict pods. Drains need that right, and the default installation does not give it. While it
+//! is unknown, a drain is blocked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
+use tokio::time::Instant;
+
+use super::cache::Cache;
+use super::calls::{CallError, Calls};
+use super::permissions::is_allowed;
+use nrh_core::snapshot::TriState;
+
+/// How often the controller checks whether a question is due.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Time until the next check, by the last result.
+const fn again(known: TriState) -> Duration {
+    match known {
+        TriState::True => Duration::from_mins(5),
+        TriState::False => Duration::from_secs(30),
+        TriState::Unknown => Duration::from_secs(15),
+    }
+}
+
+/// Checks repeatedly while a policy drains nodes, for as long as the process runs. Without an answer the last result remains.
+pub async fn run(calls: Calls, cache: Arc<Cache>) {
+    let mut tried: Option<Instant> = None;
+    loop {
+        let now = Instant::now();
+        let (is_asked_for, known) = {
+            let state = cache.lock();
+            (state.drains(), state.may_evict)
+        };
+        let is_due = tried.is_none_or(|at| now.saturating_duration_since(at) >= again(known));
+        if is_asked_for && is_due {
+            tried = Some(now);
+            match may(&calls).await {
+                Ok(may) => {
+                    if cache.lock().note_may_evict(if may { TriState::True } else { TriState::False }, Instant::now()) {
+                        cache.wake();
+                    }
+                }
+                Err(error) => tracing::warn!(error = error.line(), "whether pods may be evicted is not known"),
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Whether the controller may evict pods of all namespaces; an error if that cannot be known now.
+pub async fn may(calls: &Calls) -> Result<bool, CallError> {
+    let attributes = ResourceAttributes {
+        resource: Some("pods".to_owned()),
+        subresource: Some("eviction".to_owned()),
+        verb: Some("create".to_owned()),
+        ..ResourceAttributes::default()
+    };
+    is_allowed(calls, attributes).await
+}

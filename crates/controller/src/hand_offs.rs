@@ -1,0 +1,236 @@
+//! Remediators' kinds and objects, as the API server shows them. The controller reads them on demand, while a node is handed off,
+//! and never watches them. A read without an answer decides nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResource;
+use kube::api::{Api, DynamicObject};
+use kube::core::ApiResource;
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::cache::{Cache, State};
+use super::calls::{CallError, Calls, bounded_opt};
+use super::leader::Leadership;
+use nrh_api::OPERATION_LABEL;
+use nrh_core::fault::MAX_LINE;
+use nrh_core::hand_off::{HandOffView, HandedOff};
+use nrh_core::snapshot::TriState;
+use nrh_core::text::bounded;
+
+mod access;
+pub mod machine;
+pub mod rights;
+
+/// Time between two reads of the same object.
+const EVERY: Duration = Duration::from_secs(10);
+/// Maximum number of reads at the same time.
+const AT_ONCE: usize = 4;
+
+/// A kind of a remediator, with the name of its resource.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// The resource as the API server serves it.
+    pub resource: ApiResource,
+}
+
+impl Kind {
+    /// Its objects in a namespace.
+    pub fn api(&self, client: Client, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(client, namespace, &self.resource)
+    }
+}
+
+/// The kinds of a group and version; empty if it is not served.
+async fn served(calls: &Calls, api_version: &str) -> Result<Vec<APIResource>, CallError> {
+    let client = calls.raw_acts();
+    let call = client.list_api_group_resources(api_version);
+    let list = bounded_opt(|| format!("reading the kinds of {api_version}"), call).await?;
+    Ok(list.map(|list| list.resources).unwrap_or_default())
+}
+
+/// A kind among those of its group; `None` if it does not exist, or its objects have no namespace.
+fn among(served: &[APIResource], api_version: &str, kind: &str) -> Option<Kind> {
+    let resource = served.iter().find(|one| one.kind == kind && one.namespaced && !one.name.contains('/'))?;
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let resource = ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        plural: resource.name.clone(),
+    };
+    Some(Kind { resource })
+}
+
+/// Looks up a kind.
+pub async fn kind(calls: &Calls, api_version: &str, kind: &str) -> Result<Option<Kind>, CallError> {
+    Ok(among(&served(calls, api_version).await?, api_version, kind))
+}
+
+/// The error that the kind of an object is not served now. This says nothing about the object, which may exist under another
+/// version.
+pub fn not_served(handed: &HandedOff) -> CallError {
+    CallError::NoAnswer {
+        what: format!("reading {handed}: its kind is not served (any more) in {}", handed.api_version),
+    }
+}
+
+/// The operation that an object was created for, if the controller created it.
+pub fn operation_of(object: &DynamicObject) -> Option<&str> {
+    object.annotations().get(OPERATION_LABEL).map(String::as_str)
+}
+
+/// Reads the objects of current hand-offs while this process leads, for as long as the process runs.
+pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership) {
+    loop {
+        let leads = leadership.term(Instant::now()).is_some();
+        let wanted = if leads { under_way(&cache.lock()) } else { Vec::new() };
+        // An answer may be as old as its request. An object that was created in between does not exist yet in it, which does not
+        // mean that it is gone.
+        let asked = Instant::now();
+        let looks = wanted.into_iter().map(|handed| async {
+            let view = look(&calls, &handed).await;
+            (handed, view)
+        });
+        let looks: Vec<_> = futures::stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
+        if take(&mut cache.lock(), looks, asked) {
+            cache.wake();
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Objects of current steps, as far as they are recorded.
+fn under_way(state: &State) -> Vec<HandedOff> {
+    let open = state.snapshot.remediations.values().filter(|remediation| remediation.is_open());
+    open.filter_map(|remediation| remediation.cleanup.hand_off_of(&remediation.current_step()?.operation_id))
+        .cloned()
+        .collect()
+}
+
+async fn look(calls: &Calls, handed: &HandedOff) -> Result<HandOffView, CallError> {
+    let kind = kind(calls, &handed.api_version, &handed.kind).await?.ok_or_else(|| not_served(handed))?;
+    let api = kind.api(calls.watches(), &handed.namespace);
+    let read = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await?;
+    Ok(read.map_or_else(HandOffView::default, |read| view(&read, handed)))
+}
+
+/// What an object reports about its hand-off.
+fn view(object: &DynamicObject, handed: &HandedOff) -> HandOffView {
+    let is_ours = operation_of(object) == Some(handed.operation_id.as_str());
+    if !is_ours || object.metadata.deletion_timestamp.is_some() {
+        return HandOffView::default();
+    }
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let text = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let condition = |kind: &str| conditions.into_iter().flatten().find(|one| text(one, "type") == kind);
+    let status = |kind: &str| match condition(kind).map(|one| text(one, "status")).as_deref() {
+        Some("True") => TriState::True,
+        Some("False") => TriState::False,
+        _ => TriState::Unknown,
+    };
+    let said = ["Succeeded", "Processing"].into_iter().find_map(|kind| {
+        let one = condition(kind)?;
+        Some(format!("{kind}={} {}: {}", text(one, "status"), text(one, "reason"), text(one, "message")))
+    });
+    // Kinds without these conditions have a phase, if anything, such as those of Metal3. A phase that says running or waiting
+    // proves nothing, because some kinds report it until their object is deleted.
+    let phase = object.data.pointer("/status/phase").and_then(Value::as_str);
+    let succeeded = match phase.filter(|_| condition("Succeeded").is_none()) {
+        Some("Failed") => TriState::False,
+        Some("Succeeded") => TriState::True,
+        _ => status("Succeeded"),
+    };
+    let phase = || phase.map(|phase| format!("phase {phase}"));
+    HandOffView {
+        exists: true,
+        processing: status("Processing"),
+        succeeded,
+        message: bounded(&said.or_else(phase).unwrap_or_else(|| "nothing yet".to_owned()), MAX_LINE / 2),
+        node_goes: status("PermanentNodeDeletionExpected") == TriState::True,
+        read: Duration::ZERO,
+    }
+}
+
+/// Stores the results of reads that started at `asked`. Returns whether the planner should know. An object that was not read, or
+/// gave no answer, becomes unknown.
+fn take(state: &mut State, looks: Vec<(HandedOff, Result<HandOffView, CallError>)>, asked: Instant) -> bool {
+    let mut seen = BTreeMap::new();
+    for (handed, view) in looks {
+        match view {
+            Ok(view) => drop(seen.insert(handed.operation_id, (view, asked))),
+            Err(error) => tracing::warn!(object = %handed, error = error.line(), "a hand-off could not be checked"),
+        }
+    }
+    let is_news = seen.iter().any(|(id, (view, _))| state.hand_offs.get(id).is_none_or(|(known, _)| known != view));
+    state.hand_offs = seen;
+    is_news
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use serde_json::json;
+
+    pub(crate) fn handed() -> HandedOff {
+        HandedOff {
+            api_version: "r.example/v1".into(),
+            kind: "Fix".into(),
+            namespace: "m".into(),
+            name: "w1".into(),
+            operation_id: "e-1-2".into(),
+            deleted_at: None,
+        }
+    }
+
+    fn seen(operation: &str, status: &Value) -> HandOffView {
+        let object = json!({"apiVersion": "r.example/v1", "kind": "Fix", "status": status,
+            "metadata": {"name": "w1", "annotations": {OPERATION_LABEL: operation}}});
+        view(&serde_json::from_value(object).unwrap(), &handed())
+    }
+
+    #[test]
+    fn the_conditions_of_the_contract_are_read_and_other_kinds_have_a_phase() {
+        let of = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "m"});
+        let busy = seen("e-1-2", &json!({"conditions": [of("Processing", "True"), of("Succeeded", "Unknown")]}));
+        assert_eq!((busy.processing, busy.succeeded), (TriState::True, TriState::Unknown));
+        let failed = seen("e-1-2", &json!({"conditions": [of("Processing", "False"), of("Succeeded", "False")]}));
+        assert_eq!((failed.succeeded, failed.message.as_str()), (TriState::False, "Succeeded=False R: m"));
+        let goes = seen("e-1-2", &json!({"conditions": [of("PermanentNodeDeletionExpected", "True")]}));
+        assert!(goes.node_goes && !busy.node_goes);
+        let metal = seen("e-1-2", &json!({"phase": "Running"}));
+        assert_eq!((metal.succeeded, metal.message.as_str()), (TriState::Unknown, "phase Running"));
+        for (phase, succeeded) in [
+            ("Running", TriState::Unknown),
+            ("Waiting", TriState::Unknown),
+            ("Deleting machine", TriState::Unknown),
+            ("Failed", TriState::False),
+            ("Succeeded", TriState::True),
+        ] {
+            let metal = seen("e-1-2", &json!({"phase": phase}));
+            assert_eq!((metal.processing, metal.succeeded), (TriState::Unknown, succeeded), "{phase}");
+        }
+        let both = seen("e-1-2", &json!({"phase": "Failed", "conditions": [of("Succeeded", "Unknown")]}));
+        assert_eq!(both.succeeded, TriState::Unknown, "the condition is the contract");
+        let nonsense = seen("e-1-2", &json!({"conditions": [7, {"type": "Succeeded", "status": "Perhaps"}, "x"]}));
+        assert!(nonsense.exists && nonsense.succeeded == TriState::Unknown);
+        let others = seen("other", &json!({"conditions": [of("Succeeded", "True")]}));
+        assert_eq!(others, HandOffView::default(), "somebody else's says nothing of ours");
+    }
+
+    #[test]
+    fn a_look_without_an_answer_is_no_verdict() {
+        let mut state = State::new(Instant::now());
+        let view = HandOffView { exists: true, ..HandOffView::default() };
+        assert!(take(&mut state, vec![(handed(), Ok(view.clone()))], Instant::now()));
+        assert!(!take(&mut state, vec![(handed(), Ok(view))], Instant::now()), "the same again is no news");
+        let lost = Err(CallError::NoAnswer { what: "x".into() });
+        take(&mut state, vec![(handed(), lost)], Instant::now());
+        assert!(state.hand_offs.is_empty());
+    }
+}

@@ -1,0 +1,344 @@
+//! Leader election: one leader at a time, by compare-and-swap on one Lease.
+//!
+//! The published crates compare clocks of different machines, or write without a version. With them two leaders are possible for
+//! moments. Here a process takes a lease only after *it* has watched the lease stay unchanged for its whole duration, by its own
+//! monotonic clock. Every write carries the version that was read. A leader that could not renew in time ends its process.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::ResourceExt;
+use kube::api::{ObjectMeta, PostParams};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::calls::{CallError, Calls, bounded, bounded_opt};
+use super::clock::Clock;
+use nrh_api::{CONTROLLER_MANAGER, LEASE_NAME, SYSTEM_NAMESPACE};
+
+/// How long a lease is valid without renewal.
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// How long a leader tries to renew before it stands down. This is well before others may take the lease.
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// How often the leader renews the lease, and how often the other replicas read it.
+pub const RETRY: Duration = Duration::from_secs(2);
+
+/// What to do about the lease that was just read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// No lease exists.
+    Create,
+    /// This process holds the lease.
+    Renew,
+    /// The lease is free, or its holder has not renewed it for its whole duration while this process watched.
+    Take,
+    /// Another process holds the lease.
+    Wait,
+}
+
+/// What this process has seen of the lease, by its own clock.
+#[derive(Debug, Default)]
+pub struct Observed {
+    version: Option<String>,
+    since: Option<Instant>,
+    holder: String,
+}
+
+impl Observed {
+    /// The next step, by the lease as just read.
+    pub fn step(&mut self, lease: Option<&Lease>, me: &str, now: Instant) -> Step {
+        let Some(lease) = lease else { return Step::Create };
+        let version = lease.resource_version();
+        if self.version != version || self.since.is_none() {
+            *self = Self { version, since: Some(now), holder: String::new() };
+        }
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|s| s.holder_identity.as_deref()).unwrap_or_default();
+        self.holder = nrh_core::text::bounded(holder, 253);
+        let seconds = spec.and_then(|s| s.lease_duration_seconds).unwrap_or(0).max(0).unsigned_abs();
+        let held = Duration::from_secs(seconds.into());
+        if holder == me {
+            Step::Renew
+        } else if holder.is_empty() || self.since.is_some_and(|since| now.saturating_duration_since(since) >= held) {
+            Step::Take
+        } else {
+            Step::Wait
+        }
+    }
+}
+
+/// A term of leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Number of the term. It rises with each change of leader, and every command carries it.
+    pub epoch: u64,
+    /// End of the term by this process's monotonic clock. The process executes no action after it.
+    pub until: Instant,
+}
+
+/// Tells the other parts of the process whether it leads.
+#[derive(Clone, Debug)]
+pub struct Leadership(watch::Receiver<Option<Term>>);
+
+impl Leadership {
+    /// The term, if it is valid at `now`.
+    pub fn term(&self, now: Instant) -> Option<Term> {
+        self.0.borrow().filter(|term| now < term.until)
+    }
+
+    /// Waits until a term begins or ends. A renewal alone does not end the wait.
+    pub async fn changed(&mut self) {
+        let epoch = |seen: &watch::Receiver<Option<Term>>| seen.borrow().map(|term| term.epoch);
+        let before = epoch(&self.0);
+        while epoch(&self.0) == before {
+            if self.0.changed().await.is_err() {
+                // The election has ended, and the process ends soon.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// Why leadership was lost.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    /// Another process holds the lease.
+    #[error(
+        "the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} is held by {holder:?} now, expected {me:?}: this process stands down"
+    )]
+    Taken {
+        /// The holder.
+        holder: String,
+        /// The identity of this process.
+        me: String,
+    },
+    /// This process could not renew the lease in time.
+    #[error("the lease {SYSTEM_NAMESPACE}/{LEASE_NAME} could not be renewed for {} s: this process stands down", RENEW_DEADLINE.as_secs())]
+    NotRenewed,
+}
+
+/// Takes part in the election.
+#[derive(Debug)]
+pub struct Election {
+    calls: Calls,
+    clock: Clock,
+    me: String,
+    observed: Observed,
+    term: watch::Sender<Option<Term>>,
+}
+
+impl Election {
+    /// `me` must be unique per process: a restarted container must not renew its predecessor's lease.
+    pub fn new(calls: Calls, clock: Clock, me: String) -> (Self, Leadership) {
+        let (term, seen) = watch::channel(None);
+        (Self { calls, clock, me, observed: Observed::default(), term }, Leadership(seen))
+    }
+
+    /// Runs until `end`, then releases the lease; or until leadership is lost.
+    pub async fn run(mut self, end: CancellationToken) -> Result<(), Lost> {
+        loop {
+            let began = Instant::now();
+            let leading = *self.term.borrow();
+            match self.round().await {
+                Ok(Some(epoch)) => {
+                    if leading.is_none() {
+                        tracing::info!(epoch, me = self.me, "leading");
+                    }
+                    // The term counts from the start of the call, because the server may have counted from then.
+                    self.term.send_replace(Some(Term { epoch, until: began + RENEW_DEADLINE }));
+                }
+                Ok(None) if leading.is_some() => {
+                    self.term.send_replace(None);
+                    return Err(Lost::Taken { holder: self.observed.holder, me: self.me });
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(error = error.line(), "the leader lease could not be read or written"),
+            }
+            if leading.is_some_and(|term| Instant::now() >= term.until) && !self.renewed_since(began) {
+                self.term.send_replace(None);
+                return Err(Lost::NotRenewed);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RETRY) => {}
+                () = end.cancelled() => {
+                    self.release().await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn renewed_since(&self, began: Instant) -> bool {
+        self.term.borrow().is_some_and(|term| term.until >= began + RENEW_DEADLINE)
+    }
+
+    /// Reads the lease once, and writes it once if needed. Returns the epoch while this process leads.
+    async fn round(&mut self) -> Result<Option<u64>, CallError> {
+        let api = self.calls.act_in::<Lease>(SYSTEM_NAMESPACE);
+        let what = |verb: &'static str| move || format!("{verb} lease {SYSTEM_NAMESPACE}/{LEASE_NAME}");
+        let lease = bounded_opt(what("reading"), api.get(LEASE_NAME)).await?;
+        let step = self.observed.step(lease.as_ref(), &self.me, Instant::now());
+        let want = self.wanted(step, lease.as_ref());
+        let wrote = match step {
+            Step::Wait => return Ok(None),
+            Step::Create => bounded(what("creating"), api.create(&parameters(), &want)).await,
+            Step::Renew | Step::Take => bounded(what("renewing"), api.replace(LEASE_NAME, &parameters(), &want)).await,
+        };
+        match wrote {
+            Ok(lease) => {
+                let server = written_at(&lease);
+                match step {
+                    Step::Renew => server.into_iter().for_each(|server| self.clock.hold_against(server)),
+                    Step::Create | Step::Take | Step::Wait => self.clock.begin_term(server),
+                }
+                Ok(Some(epoch(&lease)))
+            }
+            // A renewal that loses the compare-and-swap is settled by the next read, which shows whether another process holds
+            // the lease.
+            Err(error) if error.is_conflict() && step == Step::Renew => Err(error),
+            Err(error) if error.is_conflict() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The lease to write.
+    fn wanted(&self, step: Step, old: Option<&Lease>) -> Lease {
+        let now = self.clock.now();
+        let spec = old.and_then(|lease| lease.spec.clone()).unwrap_or_default();
+        let (transitions, acquired) = match step {
+            Step::Create => (first_epoch(now), Some(MicroTime(now))),
+            // A Lease that was restored from a backup has a lower number than the nodes have already obeyed.
+            Step::Take => {
+                (spec.lease_transitions.unwrap_or(0).saturating_add(1).max(first_epoch(now)), Some(MicroTime(now)))
+            }
+            Step::Renew | Step::Wait => (spec.lease_transitions.unwrap_or(0), spec.acquire_time.clone()),
+        };
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(LEASE_NAME.to_owned()),
+                namespace: Some(SYSTEM_NAMESPACE.to_owned()),
+                resource_version: old.and_then(ResourceExt::resource_version),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.me.clone()),
+                lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
+                lease_transitions: Some(transitions),
+                acquire_time: acquired,
+                renew_time: Some(MicroTime(now)),
+                ..spec
+            }),
+        }
+    }
+
+    /// Releases the lease, so that another replica need not wait until it expires.
+    async fn release(&mut self) {
+        if self.term.send_replace(None).is_none() {
+            return;
+        }
+        let api = self.calls.act_in::<Lease>(SYSTEM_NAMESPACE);
+        let what = || format!("releasing lease {SYSTEM_NAMESPACE}/{LEASE_NAME}");
+        let released = async {
+            let Some(mut lease) = bounded_opt(what, api.get(LEASE_NAME)).await? else { return Ok(()) };
+            let Some(spec) = lease.spec.as_mut() else { return Ok(()) };
+            if spec.holder_identity.as_deref() != Some(self.me.as_str()) {
+                return Ok(());
+            }
+            spec.holder_identity = None;
+            bounded(what, api.replace(LEASE_NAME, &PostParams::default(), &lease)).await.map(|_| ())
+        };
+        match released.await {
+            Ok(()) => tracing::info!("lease released"),
+            Err(error) => tracing::warn!(error = CallError::line(&error), "the lease runs out by itself"),
+        }
+    }
+}
+
+fn parameters() -> PostParams {
+    PostParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// When this process wrote the lease, by the API server's clock, truncated to the second. The API server records that with each
+/// write.
+fn written_at(lease: &Lease) -> Option<Timestamp> {
+    let ours = lease.managed_fields().iter().filter(|entry| entry.manager.as_deref() == Some(CONTROLLER_MANAGER));
+    ours.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
+}
+
+/// The term's number in the lease.
+fn epoch(lease: &Lease) -> u64 {
+    lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0).max(0).unsigned_abs().into()
+}
+
+/// Number of the first term of a new lease. Nodes refuse commands of a lower term than they have seen, so a lease that somebody
+/// deleted must not start again from zero. Minutes since 1970 only rise, and they leave room for a change of leader every minute.
+fn first_epoch(now: Timestamp) -> i32 {
+    i32::try_from(now.as_second().max(0) / 60).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(holder: &str, version: &str) -> Lease {
+        Lease {
+            metadata: ObjectMeta { resource_version: Some(version.to_owned()), ..ObjectMeta::default() },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder.to_owned()),
+                lease_duration_seconds: Some(15),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn a_held_lease_is_taken_only_after_we_have_watched_it_run_out() {
+        let (mut seen, start) = (Observed::default(), Instant::now());
+        assert_eq!(seen.step(Some(&lease("other", "1")), "me", start), Step::Wait);
+        assert_eq!(seen.step(Some(&lease("other", "1")), "me", start + Duration::from_secs(14)), Step::Wait);
+        // A renewal by the holder restarts our watch, whatever the holder's clock says.
+        assert_eq!(seen.step(Some(&lease("other", "2")), "me", start + Duration::from_secs(15)), Step::Wait);
+        assert_eq!(seen.step(Some(&lease("other", "2")), "me", start + Duration::from_secs(29)), Step::Wait);
+        assert_eq!(seen.step(Some(&lease("other", "2")), "me", start + Duration::from_secs(30)), Step::Take);
+    }
+
+    #[test]
+    fn a_missing_or_released_lease_is_taken_at_once_and_ours_renewed() {
+        let (mut seen, now) = (Observed::default(), Instant::now());
+        assert_eq!(seen.step(None, "me", now), Step::Create);
+        assert_eq!(seen.step(Some(&lease("", "1")), "me", now), Step::Take);
+        assert_eq!(seen.step(Some(&lease("me", "2")), "me", now), Step::Renew);
+    }
+
+    #[test]
+    fn the_first_term_of_a_new_lease_is_above_those_of_a_deleted_one() {
+        let early: Timestamp = "2025-01-01T00:00:00Z".parse().unwrap();
+        let late: Timestamp = "2025-01-02T00:00:00Z".parse().unwrap();
+        assert!(first_epoch(late) > first_epoch(early) + 1000);
+    }
+
+    #[test]
+    fn the_api_server_says_when_we_have_written_the_lease() {
+        let entry =
+            |manager: &str, time: &str| serde_json::json!({"manager": manager, "operation": "Update", "time": time});
+        let lease = |managed: serde_json::Value| -> Lease {
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "l", "managedFields": managed}})).unwrap()
+        };
+        let all = [
+            entry("nrh-controller", "2026-01-01T00:00:05Z"),
+            entry("kubectl-edit", "2026-01-01T00:09:00Z"),
+            entry("nrh-controller", "2026-01-01T00:00:03Z"),
+        ];
+        let ours = written_at(&lease(serde_json::Value::from(all.to_vec()))).map(|at| at.to_string());
+        assert_eq!(ours.as_deref(), Some("2026-01-01T00:00:05Z"));
+        assert_eq!(written_at(&lease(serde_json::json!([]))), None);
+    }
+
+    #[test]
+    fn a_leader_stands_down_before_others_may_take_over() {
+        assert!(RENEW_DEADLINE + RETRY < LEASE_DURATION);
+    }
+}

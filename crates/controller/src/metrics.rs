@@ -1,0 +1,209 @@
+//! The metrics, whose names do not change.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+use super::cache::State;
+use super::cache::fold::Ingest;
+use nrh_api::{NodeCommand, RemediationConfig};
+use nrh_core::fault::FaultType;
+use nrh_core::plan::{Health, Plan};
+
+/// One label with a closed set of values.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Of {
+    kind: String,
+}
+
+/// The labels of an action and its result.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Act {
+    action: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Phase {
+    phase: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Type {
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HealthLabel {
+    health: &'static str,
+}
+
+/// The controller's metrics. No label takes a value that somebody outside chooses.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    remediations: Family<Phase, Gauge>,
+    acts: Family<Act, Counter>,
+    holds: Family<Reason, Gauge>,
+    faults: Family<Type, Gauge>,
+    nodes: Family<HealthLabel, Gauge>,
+    unreadable: Family<Of, Gauge>,
+    decisions: Histogram,
+    leader: Gauge,
+    admission: Gauge,
+    suspended: Gauge,
+}
+
+impl Metrics {
+    /// Creates the metrics, all at zero.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("nrh");
+        let decisions = Histogram::new(exponential_buckets(0.000_25, 4.0, 8));
+        let (remediations, acts, holds) = (Family::default(), Family::default(), Family::default());
+        let (faults, nodes, unreadable) = (Family::default(), Family::default(), Family::default());
+        let leader = Gauge::default();
+        registry.register("remediations", "Remediations by phase", remediations.clone());
+        registry.register("actions", "Actions by kind and result", acts.clone());
+        registry.register("blocked", "Steps that are blocked now, by reason", holds.clone());
+        registry.register("faults", "Confirmed faults by type", faults.clone());
+        registry.register("nodes", "Nodes by health", nodes.clone());
+        registry.register(
+            "unreadable_objects",
+            "Objects that cannot be read or are not valid, by kind",
+            unreadable.clone(),
+        );
+        registry.register_with_unit("plan_duration", "Time of one planning pass", Unit::Seconds, decisions.clone());
+        registry.register("leader", "1 while this replica leads", leader.clone());
+        let admission = Gauge::default();
+        registry.register(
+            "admission_enforced",
+            "1 while the admission policies are known to be in force",
+            admission.clone(),
+        );
+        let suspended = Gauge::default();
+        registry.register("suspended", "1 while a RemediationConfig suspends all remediation", suspended.clone());
+        Self { registry, remediations, acts, holds, faults, nodes, unreadable, decisions, leader, admission, suspended }
+    }
+
+    /// The text that is scraped.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    /// Counts an action.
+    pub fn act(&self, action: &'static str, outcome: &'static str) {
+        self.acts.get_or_create(&Act { action, result: outcome }).inc();
+    }
+
+    /// Records whether this replica leads.
+    pub fn leads(&self, leads: bool) {
+        self.leader.set(leads.into());
+    }
+
+    /// Records one decision and what it saw.
+    pub fn decided(&self, state: &State, plan: &Plan, seconds: f64) {
+        self.decisions.observe(seconds);
+        self.admission.set(state.snapshot.admission_doubt.is_none().into());
+        self.suspended.set(state.snapshot.suspended.is_some().into());
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.remediations.clear();
+        let waiting = state.snapshot.manual_requests.values().map(|_| nrh_core::remediation::Phase::Pending);
+        for phase in state.snapshot.remediations.values().map(|remediation| remediation.phase).chain(waiting) {
+            self.remediations.get_or_create(&Phase { phase: phase.as_str() }).inc();
+        }
+        self.holds.clear();
+        for blocked in &plan.blocked {
+            self.holds.get_or_create(&Reason { reason: format!("{:?}", blocked.reason) }).inc();
+        }
+        let mut faults: BTreeMap<FaultType, usize> = FaultType::ALL.iter().map(|kind| (*kind, 0)).collect();
+        let mut nodes =
+            BTreeMap::from([(Health::Healthy, 0), (Health::Degraded, 0), (Health::Unhealthy, 0), (Health::Unknown, 0)]);
+        let reported = state.snapshot.reports.values().flat_map(|view| &view.faults).map(|f| &f.fault);
+        let found = plan.nodes.values().flat_map(|status_view| &status_view.cluster_faults);
+        for fault in reported.chain(found).filter(|f| f.state == nrh_core::fault::FaultState::Confirmed) {
+            *faults.entry(fault.kind).or_default() += 1;
+        }
+        for status_view in plan.nodes.values() {
+            *nodes.entry(status_view.health).or_default() += 1;
+        }
+        for (kind, n) in faults {
+            self.faults.get_or_create(&Type { r#type: kind.as_str() }).set(count(n));
+        }
+        for (health, n) in nodes {
+            self.nodes.get_or_create(&HealthLabel { health: health_name(health) }).set(count(n));
+        }
+        let bad_policies = state.policies.values().filter(|row| row.valid().is_err()).count();
+        let bad_reports = state.standing.values().filter(|standing| standing.unreadable).count();
+        let bad_remediations = state.snapshot.unreadable.len();
+        let bad = [
+            ("RemediationPolicy", bad_policies),
+            ("NodeRuntimeHealth", bad_reports),
+            ("NodeRemediation", bad_remediations),
+        ];
+        let others = [RemediationConfig::KIND, NodeCommand::KIND, Node::KIND, DaemonSet::KIND, Job::KIND, Pod::KIND];
+        let others = others.map(|kind| (kind, state.unread.count(kind)));
+        for (kind, n) in bad.into_iter().chain(others) {
+            self.unreadable.get_or_create(&Of { kind: kind.to_owned() }).set(count(n));
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const fn health_name(health: Health) -> &'static str {
+    match health {
+        Health::Healthy => "Healthy",
+        Health::Degraded => "Degraded",
+        Health::Unhealthy => "Unhealthy",
+        Health::Unknown => "Unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_every_metric_once_something_was_decided() {
+        let metrics = Metrics::new();
+        metrics.act("Cordon", "Done");
+        metrics.leads(true);
+        metrics.decided(&crate::cache::Cache::new().lock(), &Plan::default(), 0.001);
+        let text = metrics.text().unwrap();
+        for line in [
+            "nrh_actions_total{action=\"Cordon\",result=\"Done\"} 1",
+            "nrh_leader 1",
+            "nrh_admission_enforced",
+            "nrh_suspended 0",
+            "nrh_nodes{health=\"Unhealthy\"} 0",
+            "nrh_faults{type=\"HungContainer\"} 0",
+            "nrh_plan_duration_seconds_count 1",
+            "nrh_unreadable_objects{kind=\"RemediationPolicy\"} 0",
+            "nrh_unreadable_objects{kind=\"NodeRemediation\"} 0",
+            "nrh_unreadable_objects{kind=\"Node\"} 0",
+            "nrh_unreadable_objects{kind=\"NodeCommand\"} 0",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The explanation of one node as data: the content of `-o json`, and the source of the text.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::objects::Told;
+use nrh_api::health::CollectorStatus;
+use nrh_core::blocked::BlockReason;
+use nrh_core::command::CommandAction;
+use nrh_core::fault::{Fault, FaultState};
+use nrh_core::flap::FlapView;
+use nrh_core::plan::{Effect, Health, Operation, Plan};
+use nrh_core::policy::{Policy, Rule};
+use nrh_core::remediation::{Phase, Remediation, StepRecord};
+use nrh_core::snapshot::Snapshot;
+
+/// Largest number of unusable objects that are named.
+const MOST_INVALID: usize = 20;
+/// Largest number of remediations, and of manual requests, of one node.
+const MOST_REMEDIATIONS: usize = 5;
+
+/// Everything that is known about one node, and the decisions on it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Explanation<'a> {
+    /// The node.
+    pub node: &'a str,
+    /// Its health.
+    pub health: Health,
+    /// Who has suspended all remediation, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<&'a str>,
+    /// Why the controller executes nothing on this node, whatever the faults.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excluded: Option<String>,
+    /// Why the engine does not use its report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report_unused: Option<String>,
+    /// The probe, if it has ever reported.
+    pub probe: Option<Probe>,
+    /// Whether the report cannot be read.
+    pub report_unreadable: bool,
+    /// What the probe lacks, one line each.
+    pub missing_capabilities: &'a [String],
+    /// Collectors of the probe that cannot check now.
+    pub collectors: &'a [CollectorStatus],
+    /// Objects that cannot be used, one sentence each; at most 20.
+    pub invalid: Vec<&'a str>,
+    /// How many more cannot be used.
+    pub invalid_omitted: usize,
+    /// How often the node changes, while that is more than a reboot causes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flapping: Option<String>,
+    /// Faults, the most severe first.
+    pub faults: Vec<ExplainedFault<'a>>,
+    /// Faults that only the controller can find, since only the controller reads pods.
+    pub controller_faults: Vec<&'a Fault>,
+    /// What the controller last wrote about those.
+    pub controller_messages: Vec<&'a str>,
+    /// Actions that start now.
+    pub now: Vec<String>,
+    /// Steps that people have requested and that have not started.
+    pub manual_requests: Vec<Manual<'a>>,
+    /// The newest remediations, at most 5.
+    pub remediations: Vec<Recorded<'a>>,
+    /// Seconds until the controller decides again, if nothing changes before.
+    pub decided_again_seconds: Option<u64>,
+}
+
+/// The probe's last report.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Probe {
+    /// Seconds since its last report.
+    pub last_report_seconds: u64,
+    /// Seconds within which it promises the next one.
+    pub interval_seconds: u64,
+    /// Whether it may execute actions.
+    pub actions_enabled: bool,
+}
+
+/// A fault, and what is decided on it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ExplainedFault<'a> {
+    /// The fault.
+    pub fault: &'a Fault,
+    /// The policy that applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<&'a str>,
+    /// Its rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<&'a str>,
+    /// The steps of the rule, in order.
+    pub steps: Vec<String>,
+    /// Why nothing is done about it now.
+    pub blocked: Vec<Block<'a>>,
+}
+
+/// One reason why nothing is done.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Block<'a> {
+    /// The reason.
+    pub reason: BlockReason,
+    /// It in a sentence.
+    pub message: &'a str,
+}
+
+/// A step that a person has requested.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Manual<'a> {
+    /// Name of its object.
+    pub name: &'a str,
+    /// The policy.
+    pub policy: &'a str,
+    /// What is requested, for which fault, by whom.
+    pub request: String,
+    /// Why it has not started.
+    pub message: &'a str,
+}
+
+/// A remediation.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Recorded<'a> {
+    /// Name of its object.
+    pub name: &'a str,
+    /// The policy.
+    pub policy: &'a str,
+    /// Its phase.
+    pub phase: Phase,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// Why, in one sentence.
+    pub message: &'a str,
+    /// Its attempts.
+    pub attempts: &'a [StepRecord],
+}
+
+impl<'a> Explanation<'a> {
+    /// The facts and decisions on one node.
+    pub(super) fn new(
+        node: &'a str,
+        snapshot: &'a Snapshot,
+        decided: &'a Plan,
+        told: &'a Told,
+        invalid: &'a [String],
+    ) -> Self {
+        let status_view = decided.nodes.get(node);
+        let own = status_view.map(|status_view| status_view.cluster_faults.as_slice()).unwrap_or_default();
+        let beyond: Vec<&Fault> = told.faults.iter().filter(|fault| own.iter().all(|own| own.id != fault.id)).collect();
+        let health = match &told.summary {
+            Some(summary) if !beyond.is_empty() => summary.health,
+            _ if beyond.iter().any(|fault| fault.state == FaultState::Confirmed) => Health::Unhealthy,
+            _ => status_view.map(|status_view| status_view.health).unwrap_or_default(),
+        };
+        let report = snapshot.reports.get(node);
+        let reported = report.into_iter().flat_map(|report| report.faults.iter().map(|seen| &seen.fault));
+        let activity = told.summary.as_ref().map(|summary| summary.activity.as_str()).filter(|said| !said.is_empty());
+        let requests = snapshot.manual_requests.values().filter(|manual| manual.node == node);
+        let mut remediations: Vec<&Remediation> =
+            snapshot.remediations.values().filter(|remediation| remediation.node == node).collect();
+        remediations.sort_by_key(|remediation| std::cmp::Reverse(remediation.started_at));
+        Self {
+            node,
+            health,
+            suspended: snapshot.suspended.as_deref(),
+            excluded: excluded(node, snapshot),
+            report_unused: unused(node, snapshot),
+            probe: report.and_then(|report| report.heartbeat.as_ref()).map(|beat| Probe {
+                last_report_seconds: beat.arrived.as_secs(),
+                interval_seconds: beat.interval.as_secs(),
+                actions_enabled: beat.actions_enabled,
+            }),
+            report_unreadable: told.is_unreadable,
+            missing_capabilities: &told.missing,
+            collectors: &told.blind,
+            invalid: invalid.iter().take(MOST_INVALID).map(String::as_str).collect(),
+            invalid_omitted: invalid.len().saturating_sub(MOST_INVALID),
+            flapping: snapshot.flaps.get(node).filter(|flap| flap.flapping.is_some()).map(FlapView::told),
+            faults: reported.chain(own).map(|fault| explained(node, fault, snapshot, decided)).collect(),
+            controller_messages: activity.into_iter().chain(told.blocked.iter().map(String::as_str)).collect(),
+            controller_faults: beyond,
+            now: decided.effects.iter().filter_map(|effect| starts(node, effect)).collect(),
+            manual_requests: requests
+                .take(MOST_REMEDIATIONS)
+                .map(|manual| Manual {
+                    name: &manual.name,
+                    policy: &manual.policy,
+                    request: manual.phrase(),
+                    message: &manual.message,
+                })
+                .collect(),
+            remediations: remediations.into_iter().take(MOST_REMEDIATIONS).map(recorded).collect(),
+            decided_again_seconds: decided.next.map(|next| next.as_secs().max(1)),
+        }
+    }
+}
+
+/// Who has suspended the node and why, or which exclusion the Node itself carries.
+fn excluded(node: &str, snapshot: &Snapshot) -> Option<String> {
+    let by = snapshot.reports.get(node).and_then(|report| report.suspended.as_ref());
+    by.map(|by| format!("{} (`nrh resume {node}` lifts it)", format!("suspended {by}").trim_end()))
+        .or_else(|| snapshot.nodes.get(node)?.vetoes.first().cloned())
+}
+
+/// Why the report is not used, if so: without that reason every fault looks as if no policy selected it.
+fn unused(node: &str, snapshot: &Snapshot) -> Option<String> {
+    let Some(view) = snapshot.nodes.get(node) else {
+        return Some(format!("Node {node} is not among the objects: without it nothing is decided"));
+    };
+    let owner = snapshot.reports.get(node)?.node_uid.as_deref();
+    (owner != Some(view.uid.as_str())).then(|| {
+        let owner = owner.unwrap_or("none");
+        format!(
+            "the report is not about this Node (expected an owner with uid {}, found {owner}): it is not used",
+            view.uid
+        )
+    })
+}
+
+fn explained<'a>(node: &str, fault: &'a Fault, snapshot: &'a Snapshot, decided: &'a Plan) -> ExplainedFault<'a> {
+    let found = rule_for(node, fault, snapshot, decided);
+    let its = decided.blocked.iter().filter(|block| block.node == node && block.fault_id.as_deref() == Some(&fault.id));
+    ExplainedFault {
+        fault,
+        policy: found.map(|(policy, _)| policy.name.as_str()),
+        rule: found.map(|(_, rule)| rule.name.as_str()),
+        steps: found.map_or_else(Vec::new, |(_, rule)| rule.steps.iter().map(|step| step.action.phrase()).collect()),
+        blocked: its.map(|block| Block { reason: block.reason, message: &block.message }).collect(),
+    }
+}
+
+/// The rule that the decision has chosen for a fault, with its policy.
+fn rule_for<'s>(node: &str, fault: &Fault, snapshot: &'s Snapshot, decided: &Plan) -> Option<(&'s Policy, &'s Rule)> {
+    let remedy = decided.nodes.get(node)?.remedies.get(&fault.id)?;
+    let policy = snapshot.policies.iter().find(|policy| policy.name == remedy.policy)?;
+    Some((policy, policy.rule(remedy.rule.as_deref()?)?))
+}
+
+fn recorded(remediation: &Remediation) -> Recorded<'_> {
+    Recorded {
+        name: &remediation.name,
+        policy: &remediation.policy,
+        phase: remediation.phase,
+        finished_at: remediation.finished_at,
+        message: &remediation.message,
+        attempts: &remediation.steps,
+    }
+}
+
+/// The action that this effect starts on the node, if any.
+fn starts(node: &str, effect: &Effect) -> Option<String> {
+    let Effect::Act { node: target, operation, .. } = effect else { return None };
+    (target == node).then(|| match operation {
+        Operation::Cordon => "Cordon".to_owned(),
+        Operation::Taint(effect) => format!("Taint({})", effect.as_str()),
+        Operation::Drain(_) => "Drain".to_owned(),
+        Operation::DeletePod(pod) => format!("DeletePod {pod}"),
+        Operation::RunJob(order) => format!("{} by Job", name(order.action)),
+        Operation::GiveCommand(order) => format!("{} by Probe", name(order.action)),
+        Operation::HandOff(with) => format!("HandOff by {}", with.remediation_template),
+        Operation::Notify(message) => format!("Notify: {message}"),
+    })
+}
+
+const fn name(action: CommandAction) -> &'static str {
+    match action {
+        CommandAction::ReleaseCont => "ReleaseHungProcess(SIGCONT)",
+        CommandAction::ReleaseKill => "ReleaseHungProcess(SIGKILL)",
+        CommandAction::CleanupOrphans => "CleanupOrphans",
+        CommandAction::RestartKubelet => "RestartKubelet",
+        CommandAction::RestartRuntime => "RestartRuntime",
+        CommandAction::Reboot => "Reboot",
+        CommandAction::MarkForReboot => "MarkForReboot",
+    }
+}

@@ -1,0 +1,325 @@
+//! The executor: it executes one command on one object, with at most one action. The same code runs in a Job
+//! (`nrh run-command`) and inside the probe. The node's own preflight decides.
+//!
+//! ```text
+//! command ─► well formed, for us ─► known outcome? ─► epoch, time ─► hold + prove ─► preflight ─► claim ─► execute ─► verify
+//! ```
+//!
+//! The order of these steps is the safety argument and never changes:
+//! - a pidfd holds the process *before* the preflight, so the executor signals the process that it checked;
+//! - the executor takes the claim *after* the preflight and directly *before* the action, by creating a file
+//!   exclusively: two executors, a late Job and a restart together execute the action once. After a crash between claim
+//!   and action, the action is never executed;
+//! - every result is stored under the operation, a refusal as well: an operation has one outcome for every caller.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use jiff::Timestamp;
+
+use crate::cri::endpoint::{DOCKER, Endpoint};
+use crate::proc;
+use crate::proc::role::{CNI_FOLDERS, Prover};
+use crate::sentinel::{Folder, Found};
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::reboot::sentinel_name;
+use nrh_core::thresholds::Thresholds;
+
+mod act;
+pub(crate) mod admission;
+mod check;
+pub(crate) mod claims;
+pub(crate) mod job;
+mod look;
+mod reader;
+mod target;
+mod verdict;
+
+pub use job::run;
+pub use look::Bounds;
+pub use reader::{Reader, Unanswered};
+
+use admission::Task;
+use claims::{Claims, Known, Moment, NoLeader};
+use look::Looker;
+use verdict::Refusal;
+
+/// Linux capabilities a container needs to act, each with its reason. Everything else is dropped.
+///
+/// With them go: uid 0, `hostPID: true`, `hostNetwork: true` (the Job must start where no CNI works),
+/// `allowPrivilegeEscalation: false`, a read-only root, and `appArmorProfile: Unconfined` and `SELinux` type
+/// `spc_t`, since default profiles forbid signals to processes outside the container.
+pub const CAPABILITIES: &[(&str, &str)] = &[
+    ("KILL", "to signal the one hung process; shims run as root too, but a plugin may have changed its user"),
+    (
+        "SYS_PTRACE",
+        "to read the executable, environment, wait channel and open files of host processes, which have more capabilities than this container: without it no role can be proven",
+    ),
+];
+
+/// Host folders a container needs to act: path, whether it is mounted writable, reason.
+pub const MOUNTS: &[(&str, bool, &str)] = &[
+    (
+        "/run/nrh",
+        true,
+        "epoch and claims: what makes an operation happen once, whichever collector carries it out (type DirectoryOrCreate)",
+    ),
+    (
+        "/run/containerd",
+        false,
+        "containerd's socket; the folder, not the socket, since a restarted runtime makes a new one. Connecting \
+         needs no writable mount. Sockets elsewhere (Docker, CRI-O) are reached below the root of process 1, with the \
+         right to read processes",
+    ),
+];
+
+/// Settings of an executor.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// Name of this node; commands for other nodes are refused.
+    pub node: String,
+    /// Folder for epoch and claims, shared with every other executor on the node.
+    pub state_dir: PathBuf,
+    /// Endpoint of the container runtime.
+    pub endpoint: Endpoint,
+    /// Docker's own socket; used if Docker is the runtime.
+    pub docker_socket: PathBuf,
+    /// The node's system bus; if `None`, the executor looks for it.
+    pub bus: Option<PathBuf>,
+    /// Whether actions are allowed; if not, every command is refused.
+    pub allow_actions: bool,
+    /// Path of the process table.
+    pub proc: PathBuf,
+    /// Root of the node's own file systems: that of process 1.
+    pub host: PathBuf,
+    /// Folders of CNI plugins.
+    pub cni_folders: Vec<PathBuf>,
+    /// Deadlines of the single waits.
+    pub bounds: Bounds,
+    /// Ages from which a process counts as hung or as started.
+    pub thresholds: Thresholds,
+    /// Threads for blocking reads; clones of the settings share them.
+    pub reader: Reader,
+}
+
+impl AgentSettings {
+    /// Default settings of an executor that may execute actions.
+    pub fn new(node: &str, state_dir: &Path, endpoint: Endpoint) -> Self {
+        Self {
+            node: node.to_owned(),
+            state_dir: state_dir.to_owned(),
+            endpoint,
+            docker_socket: PathBuf::from(DOCKER),
+            bus: None,
+            allow_actions: true,
+            proc: PathBuf::from(proc::PROC),
+            host: Path::new(proc::PROC).join("1/root"),
+            cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect(),
+            bounds: Bounds::default(),
+            thresholds: Thresholds::default(),
+            reader: Reader::default(),
+        }
+    }
+}
+
+/// Executes commands.
+#[derive(Debug)]
+pub struct Agent {
+    node: String,
+    allow_actions: bool,
+    state_dir: PathBuf,
+    claims: Claims,
+    looker: Looker,
+}
+
+impl Agent {
+    /// Creates an executor with these settings; it touches nothing yet.
+    pub fn new(settings: AgentSettings) -> Self {
+        let prover = Prover::new(&settings.proc).with_cni_folders(settings.cni_folders);
+        Self {
+            node: settings.node,
+            allow_actions: settings.allow_actions,
+            claims: Claims::new(&settings.state_dir),
+            state_dir: settings.state_dir,
+            looker: Looker {
+                prover,
+                endpoint: settings.endpoint,
+                docker: settings.docker_socket,
+                bus: settings.bus,
+                host: settings.host,
+                bounds: settings.bounds,
+                thresholds: settings.thresholds,
+                reader: settings.reader,
+            },
+        }
+    }
+
+    /// Executes one command, at most once per operation id.
+    ///
+    /// The call is bounded: the preflight by `bounds.look`, the action by the sum of its own bounds. A repeated call
+    /// with the same command returns the stored outcome.
+    pub async fn execute(&self, order: &ActionCommand) -> Outcome {
+        let outcome = self.carry_out(order).await.unwrap_or_else(|refusal| refusal.outcome(order));
+        tracing::info!(
+            operation = outcome.operation_id,
+            action = ?order.action,
+            state = ?outcome.state,
+            reason = ?outcome.reason,
+            message = outcome.message,
+            "command ended"
+        );
+        outcome
+    }
+
+    /// Returns what this executor lacks to execute actions, one sentence each; empty if nothing is missing.
+    pub async fn self_check(&self) -> Vec<String> {
+        let mut missing = check::check(&self.looker, &self.state_dir).await;
+        if !self.allow_actions {
+            missing.push("actions are disabled (--allow-actions)".to_owned());
+        }
+        missing
+    }
+
+    /// Returns an error for a refusal that is not stored: the command was not admitted, or another executor owns its
+    /// claim.
+    async fn carry_out(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
+        if !self.allow_actions {
+            return Err(Refusal::new(OutcomeReason::ActionsDisabled, "actions are disabled on this node"));
+        }
+        let task = admission::task(order, &self.node)?;
+        self.in_its_boot(&task)?;
+        self.claims.prepare().map_err(no_state)?;
+        if let Some(outcome) = self.known(order, &task).await? {
+            return Ok(outcome);
+        }
+        self.admit(order).await?;
+        let began = Instant::now();
+        let looked = tokio::time::timeout(self.looker.bounds.look, self.looker.look(order, &task)).await;
+        let looked = looked.unwrap_or_else(|_| {
+            let seconds = self.looker.bounds.look.as_secs();
+            Err(Refusal::cannot_look(format!("the check took longer than {seconds}s")))
+        });
+        let allowed = match looked {
+            Ok(allowed) => allowed,
+            Err(refusal) => return self.refuse(order, &task, refusal).await,
+        };
+        // If the process was stalled, the results of the check are old: they describe the past, not the present.
+        if began.elapsed() > self.looker.bounds.look {
+            let seconds = self.looker.bounds.look.as_secs();
+            let refusal = Refusal::cannot_look(format!("this process was stalled: its check is older than {seconds}s"));
+            return self.refuse(order, &task, refusal).await;
+        }
+        if !self.claims.claim(order, None).map_err(no_state)? {
+            return self.claimed_by_another(order, &task).await;
+        }
+        let outcome = act::act(order, allowed, &self.looker.bounds).await;
+        if let Err(error) = self.claims.conclude(order, &outcome) {
+            // The action is executed. Only a restart of this executor does not learn its outcome.
+            tracing::warn!(operation = order.operation_id, %error, "cannot store the outcome");
+        }
+        Ok(outcome)
+    }
+
+    /// Refuses a reboot command that is for another boot. The state folder does not survive a boot, so this check comes
+    /// before everything that reads the folder. A process lives in one boot only, so the result holds until the action.
+    fn in_its_boot(&self, task: &Task) -> Result<(), Refusal> {
+        let (Task::Reboot { boot_id, .. } | Task::Mark { boot_id, .. }) = task else { return Ok(()) };
+        let root = self.looker.prover.root();
+        let boot = proc::boot_id(root);
+        let boot = boot.map_err(|error| Refusal::cannot_look(format!("cannot read the boot id: {error}")))?;
+        if boot == *boot_id {
+            return Ok(());
+        }
+        let message = format!("already rebooted: the command is to end boot {boot_id}, this is boot {boot}");
+        Err(Refusal::new(OutcomeReason::AlreadyRebooted, message))
+    }
+
+    /// Admits the command if it is from the newest leader and in time.
+    async fn admit(&self, order: &ActionCommand) -> Result<(), Refusal> {
+        let (claims, epoch) = (self.claims.clone(), order.epoch);
+        let raised = self
+            .looker
+            .reader
+            .run(self.looker.bounds.processes, move || claims.raise_epoch(epoch, Timestamp::now()))
+            .await?;
+        if let Err(no_leader) = raised.map_err(no_state)? {
+            let message = match no_leader {
+                NoLeader::Behind { seen } => {
+                    format!("the command is of leader term {epoch}, this node has seen {seen}")
+                }
+                NoLeader::Ahead { highest } => format!(
+                    "the command is of leader term {epoch}, above {highest}, the highest that this node takes by its clock: \
+                     see docs/runbook/controller.md"
+                ),
+            };
+            return Err(Refusal::new(OutcomeReason::Expired, message));
+        }
+        let now = self.now().map_err(no_state)?;
+        let first = self.claims.first_read(order, &now).map_err(no_state)?;
+        admission::in_time(order, Timestamp::now(), &first, &now)?;
+        if let Err(error) = self.claims.sweep(&now) {
+            tracing::warn!(%error, "cannot sweep old claims");
+        }
+        Ok(())
+    }
+
+    /// Returns what is already known of the operation, if anything.
+    async fn known(&self, order: &ActionCommand, task: &Task) -> Result<Option<Outcome>, Refusal> {
+        let claimed = |message: &str| Err(Refusal::new(OutcomeReason::AlreadyExecuted, message));
+        match self.claims.known(order).map_err(no_state)? {
+            Known::Free => Ok(None),
+            Known::Ended(outcome) => Ok(Some(outcome)),
+            Known::Open if matches!(task, Task::Mark { .. }) => self.left(order).await.map(Some),
+            Known::Open => claimed("the operation is claimed; it is under way, or whoever claimed it has died"),
+            Known::OtherOrder => claimed("another command with this operationID was executed"),
+        }
+    }
+
+    /// Returns the result of a reboot marker whose claim has no outcome. The marker file shows the result at once; the
+    /// boot itself can be hours away.
+    async fn left(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
+        let path = order.reboot_marker.as_ref().map(|mark| mark.path.clone()).unwrap_or_default();
+        let (host, name) = (self.looker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
+        let look = move || Folder::open(&host)?.look(&name);
+        let found = self.looker.reader.run(self.looker.bounds.processes, look).await?;
+        let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == order.operation_id);
+        Ok(if is_ours {
+            let said = format!("{path} requests a reboot until this command is withdrawn");
+            verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said)
+        } else {
+            let said = format!("the node was not marked for a reboot: whoever claimed that has left no {path}");
+            verdict::outcome(order, OutcomeState::Failed, OutcomeReason::RequestFailed, &said)
+        })
+    }
+
+    async fn claimed_by_another(&self, order: &ActionCommand, task: &Task) -> Result<Outcome, Refusal> {
+        let gone = || Refusal::new(OutcomeReason::AlreadyExecuted, "the operation was claimed by another collector");
+        self.known(order, task).await?.ok_or_else(gone)
+    }
+
+    /// Ends the operation with a refusal, so that no other executor executes it later.
+    async fn refuse(&self, order: &ActionCommand, task: &Task, refusal: Refusal) -> Result<Outcome, Refusal> {
+        let outcome = refusal.outcome(order);
+        match self.claims.claim(order, Some(outcome.clone())) {
+            Ok(true) => Ok(outcome),
+            Ok(false) => self.claimed_by_another(order, task).await,
+            Err(error) => {
+                tracing::warn!(operation = order.operation_id, %error, "cannot store a refusal");
+                Ok(outcome)
+            }
+        }
+    }
+
+    fn now(&self) -> std::io::Result<Moment> {
+        let root = self.looker.prover.root();
+        Ok(Moment { boot: proc::boot_id(root)?, uptime: proc::uptime(root)? })
+    }
+}
+
+/// Without its state folder the executor cannot guarantee at-most-once execution.
+fn no_state(error: impl std::fmt::Display) -> Refusal {
+    Refusal::cannot_look(format!("cannot use the state folder: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,381 @@
+//! The preflight: the executor trusts nothing that the command says. A check allows the action only on fresh, complete
+//! evidence of its own; a missing answer is a refusal.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::admission::Task;
+use super::reader::Reader;
+use super::target::Held;
+use super::verdict::Refusal;
+use crate::collect::{self, kubelet::Finder};
+use crate::cri::endpoint::{Api, Endpoint};
+use crate::cri::tasks::Tasks;
+use crate::cri::{Cri, CriError};
+use crate::proc::role::Prover;
+use crate::runtime::Client;
+use crate::sentinel::{Folder, Mark};
+use nrh_core::action::Signal;
+use nrh_core::command::{ActionCommand, OutcomeReason};
+use nrh_core::fault::{ProcessRef, Target};
+use nrh_core::faults::{kubelet, network_plugin_hung};
+use nrh_core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
+use nrh_core::thresholds::{TASK_DEADLINE, Thresholds};
+
+mod client;
+mod docker;
+mod leaked;
+mod reboot;
+mod restart;
+mod unit;
+mod unresponsive;
+
+pub(super) use unit::Unit;
+
+/// While the kubelet is working on a pod, removing the leftovers of the pod is the kubelet's task.
+const KUBELET_AT_WORK: Duration = Duration::from_mins(2);
+/// More containers than this without a sandbox, and more than half of all containers, mean an incomplete list.
+const MAX_ODD: usize = 8;
+
+/// Deadlines of the single waits.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// The whole preflight, from admission to claim.
+    pub look: Duration,
+    /// One list or status call.
+    pub call: Duration,
+    /// One query about a task; containerd itself waits 2 s for the shim.
+    pub task: Duration,
+    /// One query to Docker about a container; Docker has no limit of its own.
+    pub inspect: Duration,
+    /// One reading of the process table.
+    pub processes: Duration,
+    /// Grace given to an orphan's process before it is killed.
+    pub stop_grace: Duration,
+    /// Removal of a container.
+    pub remove: Duration,
+    /// How long the executor waits for the effect of an action.
+    pub verify: Duration,
+    /// The restart of a unit: by default systemd allows 90 s for the stop and 90 s for the start. A job that has not
+    /// ended by then continues. With the preflight before it, a command is answered within three minutes.
+    pub restart: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            look: Duration::from_mins(1),
+            call: Duration::from_secs(15),
+            task: TASK_DEADLINE,
+            inspect: Duration::from_secs(5),
+            processes: Duration::from_secs(5),
+            stop_grace: Duration::from_secs(10),
+            remove: Duration::from_secs(10),
+            verify: Duration::from_secs(10),
+            restart: Duration::from_secs(90),
+        }
+    }
+}
+
+/// What the preflight allows, with everything that the action needs.
+#[derive(Debug)]
+pub(super) enum Allowed {
+    /// Send this signal to this process.
+    Signal { held: Arc<Held>, signal: Signal },
+    /// Remove this container; it is stopped first unless it has ended.
+    Remove { cri: Cri, container_id: String, state: ContainerState },
+    /// Restart this unit.
+    Restart { unit: Unit },
+    /// Reboot the machine, over this bus.
+    Reboot { bus: PathBuf },
+    /// Place this marker in this folder.
+    Mark { folder: Folder, mark: Mark, path: String },
+}
+
+/// Everything that a preflight uses.
+#[derive(Clone, Debug)]
+pub(super) struct Looker {
+    pub(super) prover: Prover,
+    pub(super) endpoint: Endpoint,
+    pub(super) docker: PathBuf,
+    /// The system bus; if `None`, it is looked for.
+    pub(super) bus: Option<PathBuf>,
+    /// Root of the node's own file systems.
+    pub(super) host: PathBuf,
+    pub(super) bounds: Bounds,
+    pub(super) thresholds: Thresholds,
+    pub(super) reader: Reader,
+}
+
+impl Looker {
+    /// Checks that the fault that `task` remediates still exists.
+    pub(super) async fn look(&self, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+        match task {
+            Task::ReleaseShim { process, signal } => {
+                let held = self.hold(process, &order.target).await?;
+                if held.is_of_docker() {
+                    self.docker_container_still_hung(&order.target, &held, *signal).await?;
+                } else {
+                    self.container_still_hung(&order.target, &held, *signal).await?;
+                }
+                if *signal == Signal::Kill && !order.allow_running_pods {
+                    let message = format!(
+                        "killing shim {} would end every container of its pod; the command does not allow that",
+                        process.pid
+                    );
+                    return Err(Refusal::new(OutcomeReason::Protected, message));
+                }
+                self.allow_signal(held, process, &order.target, *signal).await
+            }
+            Task::ReleasePlugin { process, signal } => {
+                let held = self.hold(process, &order.target).await?;
+                self.plugin_still_hung(&order.target, &held).await?;
+                self.allow_signal(held, process, &order.target, *signal).await
+            }
+            Task::ReleaseClient { process, signal } => {
+                let held = self.hold(process, &order.target).await?;
+                self.client_still_hung(&order.target, &held).await?;
+                self.allow_signal(held, process, &order.target, *signal).await
+            }
+            Task::RemoveUnresponsiveShim { process } => {
+                let held = self.hold(process, &order.target).await?;
+                self.shim_still_deaf(&held).await?;
+                self.allow_signal(held, process, &order.target, Signal::Kill).await
+            }
+            Task::RemoveShim { process } => {
+                let held = self.hold(process, &order.target).await?;
+                self.shim_still_leaked(&held).await?;
+                self.allow_signal(held, process, &order.target, Signal::Kill).await
+            }
+            Task::RemoveContainer { container_id } => self.container_still_orphaned(&order.target, container_id).await,
+            Task::Reboot { process, .. } => self.still_to_reboot(order, process.as_ref()).await,
+            Task::Mark { boot_id, process, mark } => self.still_to_mark(order, boot_id, process.as_ref(), mark).await,
+            Task::Restart { daemon, with } => {
+                let unit = self.still_to_restart(order.fault_type, *daemon, with).await?;
+                Ok(Allowed::Restart { unit })
+            }
+        }
+    }
+
+    async fn hold(&self, process: &ProcessRef, target: &Target) -> Result<Arc<Held>, Refusal> {
+        let (prover, process, target) = (self.prover.clone(), process.clone(), target.clone());
+        let held = self.reader.run(self.bounds.processes, move || Held::open(&prover, &process, &target)).await??;
+        Ok(Arc::new(held))
+    }
+
+    /// The last check before the claim: the held process is still the process that was proven.
+    async fn allow_signal(
+        &self,
+        held: Arc<Held>,
+        process: &ProcessRef,
+        target: &Target,
+        signal: Signal,
+    ) -> Result<Allowed, Refusal> {
+        let (prover, process, target, again) =
+            (self.prover.clone(), process.clone(), target.clone(), Arc::clone(&held));
+        self.reader.run(self.bounds.processes, move || again.prove_again(&prover, &process, &target)).await??;
+        Ok(Allowed::Signal { held, signal })
+    }
+
+    /// Checks that the shim is stopped, or that one of its tasks does not answer while the runtime does.
+    async fn container_still_hung(&self, target: &Target, held: &Arc<Held>, signal: Signal) -> Result<(), Refusal> {
+        let stopped = self.state(held).await? == Some('T');
+        // Resuming a stopped process is safe in every case. A kill needs a runtime that answers: the runtime has to
+        // clean up after the shim.
+        if stopped && signal == Signal::Cont {
+            return Ok(());
+        }
+        let cri = self.runtime().await?;
+        cri.version(self.bounds.call).await.map_err(|error| asked("the runtime's version", &error))?;
+        if stopped {
+            return Ok(());
+        }
+        let tasks = self.tasks().await?;
+        for id in [&target.container_id, &target.sandbox_id].into_iter().flatten() {
+            // The same rule as the probe's: an unknown state that is returned at once is an error, not silence.
+            match collect::tasks::ask(&tasks, id, self.bounds.task).await {
+                Ok(TaskAnswer::NoAnswer) => return Ok(()),
+                // Our own deadline proves nothing about the shim while containerd's task service answers no query.
+                Err(CriError::Deadline(_)) => {
+                    return tasks.answers(self.bounds.call).await.map_err(|error| asked("containerd's tasks", &error));
+                }
+                Ok(_) => {}
+                Err(error) => return Err(asked(&format!("task {id}"), &error)),
+            }
+        }
+        let message = format!("shim {} is not stopped and its tasks answer", held.process.pid);
+        Err(Refusal::new(OutcomeReason::Recovered, message))
+    }
+
+    /// Checks that the plugin process is as old as a hung one, and still holds the lock that others wait for, if the
+    /// command names a lock.
+    async fn plugin_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
+        self.as_old_as(held, self.thresholds.bound(&network_plugin_hung::AGE)).await?;
+        let (lock, plugin, pid) = (target.lock.clone(), Arc::clone(held), held.process.pid);
+        let read = move || lock.as_deref().map_or(Ok(true), |path| plugin.holds(path));
+        let holds = self.reader.run(self.bounds.processes, read).await?;
+        let holds =
+            holds.map_err(|error| Refusal::cannot_look(format!("cannot check plugin process {pid}: {error}")))?;
+        if !holds {
+            let lock = target.lock.as_deref().unwrap_or_default();
+            let message = format!("plugin process {pid} does not hold the lock of {lock} any more");
+            return Err(Refusal::new(OutcomeReason::Recovered, message));
+        }
+        Ok(())
+    }
+
+    /// Checks that the container is listed, that its sandbox is in neither list and unknown when queried directly, and
+    /// that no kubelet will remove the container.
+    async fn container_still_orphaned(&self, target: &Target, container_id: &str) -> Result<Allowed, Refusal> {
+        let cri = self.runtime().await?;
+        self.not_docker(&cri).await?;
+        let lists = self.lists(&Client::Cri(cri.clone())).await?;
+        let Some(seen) = lists.containers.iter().find(|seen| seen.id == container_id) else {
+            let message = format!("the runtime does not list container {container_id}");
+            return Err(Refusal::new(OutcomeReason::TargetGone, message));
+        };
+        same_object(seen, target)?;
+        lists.sandbox_is_missing(seen)?;
+        self.kubelet_leaves_it(&cri, seen).await?;
+        match cri.sandbox_ready(&seen.sandbox_id, self.bounds.call).await {
+            Err(CriError::NotFound) => {}
+            Ok(_) => return Err(recovered(format!("the runtime knows sandbox {} when asked for it", seen.sandbox_id))),
+            Err(error) => return Err(asked(&format!("sandbox {}", seen.sandbox_id), &error)),
+        }
+        Ok(Allowed::Remove { cri, container_id: seen.id.clone(), state: seen.state })
+    }
+
+    /// If a kubelet is running, checks that it neither keeps the container nor is working on its pod.
+    async fn kubelet_leaves_it(&self, cri: &Cri, seen: &ContainerSeen) -> Result<(), Refusal> {
+        if !self.kubelet_at_work().await? {
+            return Ok(());
+        }
+        if seen.state == ContainerState::Exited {
+            let message =
+                format!("container {} has ended, and a living kubelet may keep it as its last dead instance", seen.id);
+            return Err(Refusal::new(OutcomeReason::Protected, message));
+        }
+        let Some(pod) = &seen.pod else { return Ok(()) };
+        let last =
+            cri.last_created(&pod.uid, self.bounds.call).await.map_err(|error| asked("what was made last", &error))?;
+        let Some(last) = last else { return Ok(()) };
+        let ago = Timestamp::now().duration_since(last);
+        if ago.as_secs() < i64::try_from(KUBELET_AT_WORK.as_secs()).unwrap_or(i64::MAX) {
+            let message =
+                format!("something of pod {pod} was made {}s ago: the kubelet is at work on it", ago.as_secs());
+            return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
+        }
+        Ok(())
+    }
+
+    /// Whether a kubelet is running that is old enough to have completed its start.
+    async fn kubelet_at_work(&self) -> Result<bool, Refusal> {
+        let mut finder = Finder::new(self.prover.root());
+        let found = self.reader.run(self.bounds.processes, move || finder.find()).await?;
+        let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
+        Ok(found.is_some_and(|kubelet| kubelet.age >= self.thresholds.bound(&kubelet::START_AGE)))
+    }
+
+    /// Checks that the process is at least this old.
+    async fn as_old_as(&self, held: &Arc<Held>, bound: Duration) -> Result<(), Refusal> {
+        let age = self.age(held).await?;
+        if age >= bound {
+            return Ok(());
+        }
+        let (pid, age, bound) = (held.process.pid, age.as_secs(), bound.as_secs());
+        Err(recovered(format!("process {pid} is {age}s old, hung ones are {bound}s and more")))
+    }
+
+    async fn age(&self, held: &Arc<Held>) -> Result<Duration, Refusal> {
+        let (prover, process, pid) = (self.prover.clone(), Arc::clone(held), held.process.pid);
+        let age = self.reader.run(self.bounds.processes, move || process.age(&prover)).await?;
+        age.map_err(|error| Refusal::cannot_look(format!("cannot read the age of process {pid}: {error}")))
+    }
+
+    async fn state(&self, held: &Arc<Held>) -> Result<Option<char>, Refusal> {
+        let read = Arc::clone(held);
+        let state = self.reader.run(self.bounds.processes, move || read.state()).await?;
+        let pid = held.process.pid;
+        state.map_err(|error| Refusal::cannot_look(format!("cannot read the state of process {pid}: {error}")))
+    }
+
+    async fn runtime(&self) -> Result<Cri, Refusal> {
+        if self.endpoint.api == Api::Docker {
+            return Err(docker::removes_nothing());
+        }
+        Cri::connect(&self.endpoint.socket).await.map_err(|error| asked("a connection", &error))
+    }
+
+    async fn tasks(&self) -> Result<Tasks, Refusal> {
+        Tasks::connect(&self.endpoint.socket).await.map_err(|error| asked("containerd's tasks", &error))
+    }
+
+    async fn lists(&self, client: &Client) -> Result<Lists, Refusal> {
+        let bound = self.bounds.call;
+        let before = client.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+        let containers = client.containers(bound).await.map_err(|error| asked("the list of containers", &error))?;
+        let after = client.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+        Ok(Lists { before, containers, after })
+    }
+}
+
+/// Lists in the order sandboxes, containers, sandboxes: a pod that is created or removed meanwhile does not look like
+/// an orphan.
+struct Lists {
+    before: Vec<SandboxSeen>,
+    containers: Vec<ContainerSeen>,
+    after: Vec<SandboxSeen>,
+}
+
+impl Lists {
+    fn sandbox_is_missing(&self, container: &ContainerSeen) -> Result<(), Refusal> {
+        let known: BTreeSet<&str> = self.before.iter().chain(&self.after).map(|seen| seen.id.as_str()).collect();
+        if known.contains(container.sandbox_id.as_str()) {
+            return Err(recovered(format!("the runtime lists sandbox {}", container.sandbox_id)));
+        }
+        let odd = self.containers.iter().filter(|seen| !known.contains(seen.sandbox_id.as_str())).count();
+        if odd > MAX_ODD && odd.saturating_mul(2) > self.containers.len() {
+            let all = self.containers.len();
+            return Err(Refusal::cannot_look(format!(
+                "{odd} of {all} containers have no listed sandbox: that is a list with a hole, not {odd} orphans"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Checks that the listed container matches everything that the command says about it.
+fn same_object(seen: &ContainerSeen, target: &Target) -> Result<(), Refusal> {
+    let changed = |found: String| Err(Refusal::new(OutcomeReason::TargetChanged, found));
+    if seen.sandbox_id.is_empty() {
+        return changed(format!("container {} names no sandbox", seen.id));
+    }
+    if target.sandbox_id.as_ref().is_some_and(|id| *id != seen.sandbox_id) {
+        return changed(format!(
+            "container {} belongs to sandbox {}, not the one in the command",
+            seen.id, seen.sandbox_id
+        ));
+    }
+    let Some(pod) = &seen.pod else {
+        return changed(format!("container {} is not the kubelet's: it names no pod", seen.id));
+    };
+    if target.pod.as_ref().is_some_and(|ordered| ordered.uid != pod.uid) {
+        return changed(format!(
+            "container {} belongs to pod {pod} with uid {}, not the one in the command",
+            seen.id, pod.uid
+        ));
+    }
+    Ok(())
+}
+
+fn recovered(message: String) -> Refusal {
+    Refusal::new(OutcomeReason::Recovered, message)
+}
+
+fn asked(what: &str, error: &CriError) -> Refusal {
+    Refusal::cannot_look(format!("asked the runtime for {what}: {error}"))
+}

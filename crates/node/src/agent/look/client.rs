@@ -1,0 +1,107 @@
+//! The preflight for a client of the low-level runtime (`runc create` and similar).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Looker;
+use crate::agent::target::Held;
+use crate::agent::verdict::Refusal;
+use crate::docker::Docker;
+use crate::proc;
+use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof};
+use nrh_core::command::OutcomeReason;
+use nrh_core::fault::Target;
+use nrh_core::faults::runtime_client_hung::{AGE, CONFIRM, MAX_WRAPPERS};
+use nrh_core::thresholds::STILL;
+
+/// How long the executor watches a client that is younger than a hung one.
+const WATCHED: Duration = Duration::from_secs(5);
+
+impl Looker {
+    /// Checks that the client is as old as a hung one or makes no progress, and that it works for the kubelet. Its
+    /// caller, directly or through a wrapper, must be the shim of the command's sandbox, or a shim of Docker for a
+    /// container of the command's pod.
+    pub(super) async fn client_still_hung(&self, target: &Target, held: &Arc<Held>) -> Result<(), Refusal> {
+        let still = self.thresholds.bound(&STILL).saturating_add(self.thresholds.confirm(&CONFIRM).grace_period);
+        self.as_old_as(held, still.min(self.thresholds.bound(&AGE))).await?;
+        if self.age(held).await? < self.thresholds.bound(&AGE) {
+            self.makes_no_progress(held).await?;
+        }
+        let (pid, parent) = (held.process.pid, held.process.parent);
+        // The first process of a container can still have the name of the client that created it.
+        let (read, id) = (Arc::clone(held), target.container_id.clone().unwrap_or_default());
+        let inside = self.reader.run(self.bounds.processes, move || read.is_inside(&id)).await?;
+        let inside = inside.map_err(|error| Refusal::cannot_look(format!("the groups of process {pid}: {error}")))?;
+        if inside {
+            let message = format!("process {pid} is in the container's own control group: it is no client any more");
+            return Err(Refusal::new(OutcomeReason::TargetChanged, message));
+        }
+        let changed = |found: String| Err(Refusal::new(OutcomeReason::TargetChanged, found));
+        match self.caller(parent).await? {
+            Some(Proof::Shim { id, namespace }) if namespace == KUBELET_NAMESPACE => {
+                if target.sandbox_id.as_ref() == Some(&id) {
+                    return Ok(());
+                }
+                let ordered = target.sandbox_id.as_deref().unwrap_or("none");
+                changed(format!("client {pid} was called by the shim of {id}, the command names {ordered}"))
+            }
+            Some(Proof::Shim { id, namespace }) if namespace == DOCKER_NAMESPACE => {
+                if target.container_id.as_ref() != Some(&id) {
+                    return changed(format!(
+                        "client {pid} was called by the shim of {id}, which is not the one in the command"
+                    ));
+                }
+                self.runtime_is_docker(pid).await?;
+                self.of_the_ordered_pod(&Docker::at(&self.docker), target, &id).await.map(drop)
+            }
+            _ => changed(format!(
+                "what has called client {pid}, whose parent is process {parent}, is no shim of the kubelet's"
+            )),
+        }
+    }
+
+    /// Checks that the client makes no progress while the executor watches.
+    async fn makes_no_progress(&self, held: &Arc<Held>) -> Result<(), Refusal> {
+        let before = self.progress(held).await?;
+        tokio::time::sleep(WATCHED).await;
+        let pid = held.process.pid;
+        match (before, self.progress(held).await?) {
+            (Some(before), Some(now)) if before.abs_diff(now) <= proc::NO_PROGRESS => Ok(()),
+            (Some(_), Some(_)) => Err(Refusal::new(
+                OutcomeReason::Recovered,
+                format!("client {pid} or a process below it has worked within the last {} s", WATCHED.as_secs()),
+            )),
+            _ => Err(Refusal::new(OutcomeReason::TargetGone, format!("client {pid} has ended"))),
+        }
+    }
+
+    async fn progress(&self, held: &Arc<Held>) -> Result<Option<u64>, Refusal> {
+        let (root, pid, start_ticks) = (self.prover.root().to_path_buf(), held.process.pid, held.process.start_ticks);
+        let read = move || -> std::io::Result<Option<u64>> {
+            let table = proc::table(&root)?;
+            let process = proc::find(&table, pid).filter(|process| process.start_ticks == start_ticks);
+            Ok(process.map(|process| proc::progress(&table, process)))
+        };
+        let progress = self.reader.run(self.bounds.processes, read).await?;
+        progress.map_err(|error| Refusal::cannot_look(format!("cannot watch client {pid}: {error}")))
+    }
+
+    /// Returns the current proof of a process; for a wrapper around an OCI runtime, the proof of its caller.
+    async fn caller(&self, pid: i32) -> Result<Option<Proof>, Refusal> {
+        let prover = self.prover.clone();
+        let prove = move || -> std::io::Result<Option<Proof>> {
+            let table = proc::table(prover.root())?;
+            let mut pid = pid;
+            for _ in 0..=MAX_WRAPPERS {
+                let Some(process) = proc::find(&table, pid) else { return Ok(None) };
+                match prover.prove(&table, process)? {
+                    Some(Proof::RuntimeClient { .. }) => pid = process.parent,
+                    proof => return Ok(proof),
+                }
+            }
+            Ok(None)
+        };
+        let proof = self.reader.run(self.bounds.processes, prove).await?;
+        proof.map_err(|error| Refusal::cannot_look(format!("cannot prove what process {pid} is: {error}")))
+    }
+}

@@ -1,0 +1,210 @@
+//! The preflight of a daemon restart: the daemon is still faulty as reported, and nothing exists that the restart would
+//! break or that would break the restart.
+
+use super::unit::{Process, Unit, expected, is_silence};
+use super::{Looker, asked, recovered};
+use crate::agent::verdict::Refusal;
+use crate::bus::units::UnitSeen;
+use crate::collect::kubelet::{self, Finder, Found};
+use crate::cri::CriError;
+use crate::proc::role::Proof;
+use crate::proc::{self, Handle};
+use crate::runtime::Client;
+use nrh_core::action::Restart;
+use nrh_core::command::OutcomeReason;
+use nrh_core::fault::FaultType;
+use nrh_core::faults::exhaustion::SICK;
+use nrh_core::faults::runtime_client_hung::ENDING;
+use nrh_core::policy::Daemon;
+use nrh_core::text::bounded;
+
+/// Daemons that serve CRI themselves.
+const SPEAKERS: [&str; 2] = ["containerd", "crio"];
+
+/// Contents of the process table.
+struct Table {
+    runtimes: Vec<Process>,
+    /// Stopped shims, and running calls of the runtime, each as a phrase.
+    stopped: Vec<String>,
+    at_work: Vec<String>,
+}
+
+impl Looker {
+    /// Returns the unit to restart, if all checks allow it. Slow checks come first: the daemon's own state is checked
+    /// last. At the restart the unit must be in the same state as before that check.
+    pub(super) async fn still_to_restart(
+        &self,
+        kind: FaultType,
+        daemon: Daemon,
+        with: &Restart,
+    ) -> Result<Unit, Refusal> {
+        let name = expected(daemon, with, &self.endpoint)?;
+        let table = self.daemons().await?;
+        if !with.skip_safety_check {
+            self.harmless(daemon, &table).await?;
+        }
+        match daemon {
+            Daemon::Kubelet => self.kubelet_to_restart(name, kind, with).await,
+            Daemon::Runtime => {
+                let process = of_the_runtime(&table.runtimes, &name, with)?;
+                let unit = self.unit_in_service(name, daemon, process, with).await?;
+                match (kind, process) {
+                    (FaultType::FdExhaustion, Some(process)) => self.files_still_scarce(process.pid).await?,
+                    (FaultType::FdExhaustion, None) => {
+                        return Err(Refusal::new(OutcomeReason::TargetGone, "the runtime does not run any more"));
+                    }
+                    _ => self.runtime_still_sick(kind, Some(&unit.seen)).await?,
+                }
+                Ok(unit)
+            }
+        }
+    }
+
+    async fn kubelet_to_restart(&self, name: String, kind: FaultType, with: &Restart) -> Result<Unit, Refusal> {
+        let (mut finder, root) = (Finder::new(self.prover.root()), self.prover.root().to_owned());
+        let find = move || -> std::io::Result<Option<(Found, Process)>> {
+            let Some(found) = finder.find()? else { return Ok(None) };
+            let process = Process::read(&root, found.pid, "kubelet")?;
+            Ok(Some((found, process)))
+        };
+        let found = self.reader.run(self.bounds.processes, find).await?;
+        let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
+        let process = found.as_ref().map(|(_, process)| process);
+        if let Some(process) = process {
+            process.is_of(&name, "kubelet")?;
+        }
+        let unit = self.unit_in_service(name, Daemon::Kubelet, process, with).await?;
+        match (kind, &found) {
+            (FaultType::FdExhaustion, Some((found, _))) => self.files_still_scarce(found.pid).await?,
+            (FaultType::FdExhaustion, None) => {
+                return Err(Refusal::new(OutcomeReason::TargetGone, "no kubelet runs any more"));
+            }
+            (_, Some((found, _))) => self.kubelet_still_down(found).await?,
+            (_, None) => {}
+        }
+        Ok(unit)
+    }
+
+    /// Checks that the kubelet's health check fails. A kubelet that has just started is given its time.
+    pub(super) async fn kubelet_still_down(&self, found: &Found) -> Result<(), Refusal> {
+        let (pid, age, bound) =
+            (found.pid, found.age.as_secs(), self.thresholds.bound(&nrh_core::faults::kubelet::START_AGE));
+        if found.age < bound {
+            let message = format!("kubelet {pid} began {age}s ago, and has {}s to complete its start", bound.as_secs());
+            return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
+        }
+        let settings = found.settings.as_ref().map_err(|why| Refusal::cannot_look(why.clone()))?;
+        let address = kubelet::healthz_address(settings).map_err(Refusal::cannot_look)?;
+        match kubelet::healthz(address).await {
+            Ok(()) => Err(recovered(format!("kubelet {pid} runs, and its health check is good"))),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Checks that the runtime is still faulty. `unit` is the runtime's unit, if it is known.
+    pub(super) async fn runtime_still_sick(&self, kind: FaultType, unit: Option<&UnitSeen>) -> Result<(), Refusal> {
+        let answer = match Client::connect(&self.endpoint).await {
+            Ok(client) => client.version(self.bounds.call).await.map(|_| client),
+            Err(error) => Err(error),
+        };
+        match (kind, answer) {
+            (FaultType::RuntimeListHung, Ok(client)) => match client.sandboxes(self.bounds.call).await {
+                Err(CriError::Deadline(_)) => Ok(()),
+                Ok(_) => Err(recovered("the runtime lists its sandboxes".to_owned())),
+                Err(error) => Err(asked("the list of sandboxes", &error)),
+            },
+            (_, Ok(_)) => Err(recovered("the runtime answers a version call".to_owned())),
+            (FaultType::RuntimeUnreachable, Err(error)) if is_silence(&error, unit) => Ok(()),
+            // The cause can be something that this process lacks.
+            (_, Err(error)) => Err(asked("its version", &error)),
+        }
+    }
+
+    /// Checks that the process is near its limit of open files.
+    async fn files_still_scarce(&self, pid: i32) -> Result<(), Refusal> {
+        let root = self.prover.root().to_owned();
+        let read = move || Handle::open(&root, pid).and_then(|handle| handle.open_files());
+        match self.reader.run(self.bounds.processes, read).await? {
+            Ok(usage) if usage.is_at_least(SICK) => Ok(()),
+            Ok(_) => Err(recovered(format!("process {pid} does not use {SICK}% of the files it may have open"))),
+            Err(error) => Err(Refusal::cannot_look(format!("cannot count the open files of process {pid}: {error}"))),
+        }
+    }
+
+    /// Checks that nothing exists that the daemon would wait for at its start, or that its end would interrupt.
+    async fn harmless(&self, daemon: Daemon, table: &Table) -> Result<(), Refusal> {
+        if let Some(shim) = table.stopped.first() {
+            let message =
+                format!("{shim} is stopped: the {} would wait for it at its start; release it first", daemon.as_str());
+            return Err(Refusal::new(OutcomeReason::Protected, message));
+        }
+        match daemon {
+            Daemon::Kubelet => self.kubelet_would_start().await,
+            Daemon::Runtime => match table.at_work.first() {
+                Some(call) => {
+                    let message = format!("{call} is at work: a restart of the runtime would cut it off");
+                    Err(Refusal::new(OutcomeReason::KubeletBusy, message))
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Checks that the runtime answers and that no container lacks its sandbox: otherwise the kubelet waits or crashes
+    /// at its start.
+    async fn kubelet_would_start(&self) -> Result<(), Refusal> {
+        let client = Client::connect(&self.endpoint).await.map_err(|error| asked("a connection", &error))?;
+        let lists = self.lists(&client).await?;
+        match lists.containers.iter().find(|seen| lists.sandbox_is_missing(seen).is_ok()) {
+            None => Ok(()),
+            Some(orphan) => {
+                let message = format!(
+                    "the sandbox of container {} is gone: a kubelet may die of it; clean it up first",
+                    orphan.id
+                );
+                Err(Refusal::new(OutcomeReason::Protected, message))
+            }
+        }
+    }
+
+    async fn daemons(&self) -> Result<Table, Refusal> {
+        let prover = self.prover.clone();
+        let read = move || -> std::io::Result<Table> {
+            let table = proc::table(prover.root())?;
+            let mut found = Table { runtimes: Vec::new(), stopped: Vec::new(), at_work: Vec::new() };
+            for process in &table {
+                let phrase = || format!("process {} ({})", process.pid, bounded(&process.command, 64));
+                match prover.prove(&table, process) {
+                    Ok(Some(Proof::Runtime { name })) => match Process::read(prover.root(), process.pid, &name) {
+                        Ok(seen) => found.runtimes.push(seen),
+                        Err(error) if proc::is_gone(&error) => {}
+                        Err(error) => return Err(error),
+                    },
+                    Ok(Some(Proof::Shim { .. })) if process.state == 'T' => found.stopped.push(phrase()),
+                    Ok(Some(Proof::RuntimeClient { verb, .. })) if ENDING.contains(&verb.as_str()) => {
+                        found.at_work.push(phrase());
+                    }
+                    Ok(Some(Proof::NetworkPlugin { .. })) => found.at_work.push(phrase()),
+                    Err(error) if !proc::is_gone(&error) => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(found)
+        };
+        let table = self.reader.run(self.bounds.processes, read).await?;
+        table.map_err(|error| Refusal::cannot_look(format!("cannot read the process table: {error}")))
+    }
+}
+
+/// Returns the runtime's process in this unit. If no unit was named, no other process may be the one that the kubelet
+/// uses.
+fn of_the_runtime<'a>(runtimes: &'a [Process], unit: &str, with: &Restart) -> Result<Option<&'a Process>, Refusal> {
+    if let Some(process) = runtimes.iter().find(|process| process.unit.as_deref() == Some(unit)) {
+        return Ok(Some(process));
+    }
+    let mut others = runtimes.iter().filter(|process| SPEAKERS.contains(&process.command.as_str()));
+    match others.find(|process| with.unit.is_none() || process.unit.is_none()) {
+        Some(other) => other.is_of(unit, "runtime").map(|()| None),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,225 @@
+//! Finds the systemd unit of a daemon and checks whether it may be restarted. The unit must be named in the policy or
+//! clearly belong to the daemon. No person has disabled, masked or stopped it, and systemd has no job in progress for
+//! it.
+
+use std::path::{Path, PathBuf};
+
+use super::Looker;
+use crate::agent::verdict::Refusal;
+use crate::bus;
+use crate::bus::units::{self, UnitSeen};
+use crate::collect::HostPaths;
+use crate::cri::CriError;
+use crate::cri::endpoint::{Api, Endpoint};
+use crate::proc::Handle;
+use nrh_core::action::Restart;
+use nrh_core::command::OutcomeReason;
+use nrh_core::policy::Daemon;
+
+/// Standard socket paths of runtimes that distributions run as a unit of its own, and those units.
+const RUNTIMES: [(&str, &str); 2] =
+    [("run/containerd/containerd.sock", "containerd.service"), ("run/crio/crio.sock", "crio.service")];
+const KUBELET: &str = "kubelet.service";
+/// Folders of sockets whose runtime and kubelet are part of a larger program.
+const INSIDE: [&str; 2] = ["k3s", "microk8s"];
+/// States of a unit file that somebody wants started. Other units that can be started (`systemd-poweroff.service` is
+/// `static`) are not a daemon of a node.
+const WANTED: [&str; 4] = ["enabled", "enabled-runtime", "linked", "linked-runtime"];
+
+/// The unit to restart, and the bus to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::agent) struct Unit {
+    /// The node's system bus.
+    pub(in crate::agent) bus: PathBuf,
+    /// Name of the unit.
+    pub(in crate::agent) name: String,
+    /// The state of the unit at the check.
+    pub(in crate::agent) seen: UnitSeen,
+}
+
+/// A process of a daemon.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    /// File name of its executable.
+    pub(super) command: String,
+    /// The service that the process is part of, if any.
+    pub(super) unit: Option<String>,
+}
+
+impl Process {
+    /// Reads the current state of the process.
+    pub(super) fn read(root: &Path, pid: i32, command: &str) -> std::io::Result<Self> {
+        Ok(Self { pid, command: command.to_owned(), unit: Handle::open(root, pid)?.groups()?.service() })
+    }
+
+    /// Whether the process belongs to the unit; if not, why nothing is restarted.
+    pub(super) fn is_of(&self, unit: &str, what: &str) -> Result<(), Refusal> {
+        let pid = self.pid;
+        match &self.unit {
+            Some(own) if own == unit => Ok(()),
+            Some(own) => Err(Refusal::new(
+                OutcomeReason::Protected,
+                format!(
+                    "the {what} (process {pid}) is part of {own}, not of {unit}: to have all of {own} restarted, name it in \
+                     the step (restart.unit)"
+                ),
+            )),
+            None => Err(Refusal::new(
+                OutcomeReason::Protected,
+                format!("the {what} (process {pid}) runs in no unit of systemd: a restart would start a second one"),
+            )),
+        }
+    }
+}
+
+/// Returns the expected unit of the daemon: the named one, else the default one if the runtime's socket is at its
+/// standard path.
+pub(super) fn expected(daemon: Daemon, with: &Restart, endpoint: &Endpoint) -> Result<String, Refusal> {
+    if let Some(named) = &with.unit {
+        return Ok(named.clone());
+    }
+    let no = |why: String| {
+        Err(Refusal::new(OutcomeReason::Protected, format!("{why}: name its unit in the step (restart.unit)")))
+    };
+    let socket = endpoint.socket.as_path();
+    match daemon {
+        Daemon::Kubelet if socket.iter().any(|part| INSIDE.iter().any(|inside| part == *inside)) => {
+            no(format!("by its runtime's socket ({}) the kubelet is inside something larger", socket.display()))
+        }
+        Daemon::Kubelet => Ok(KUBELET.to_owned()),
+        Daemon::Runtime if is_docker(endpoint) => {
+            no("the runtime is Docker, whose restart may end every container".to_owned())
+        }
+        Daemon::Runtime => match RUNTIMES.iter().find(|(usual, _)| socket.ends_with(usual)) {
+            Some((_, unit)) => Ok((*unit).to_owned()),
+            None => no(format!("the runtime's socket ({}) is at no usual place", socket.display())),
+        },
+    }
+}
+
+/// Whether this error of the runtime's socket means that the runtime does not answer. A missing socket means so only if
+/// systemd reports that the runtime's unit is not running: this process may look at the wrong path.
+pub(super) fn is_silence(error: &CriError, unit: Option<&UnitSeen>) -> bool {
+    error.is_silence() || (matches!(error, CriError::Missing(_)) && unit.is_some_and(UnitSeen::is_down))
+}
+
+/// Whether the kubelet's runtime is Docker, determined without an answer of the runtime.
+fn is_docker(endpoint: &Endpoint) -> bool {
+    let name = endpoint.socket.file_name().and_then(|name| name.to_str());
+    endpoint.api == Api::Docker || name.is_some_and(|name| name.starts_with("cri-dockerd"))
+}
+
+impl Looker {
+    /// Returns the node's system bus.
+    pub(super) async fn system_bus(&self) -> Result<PathBuf, Refusal> {
+        if let Some(bus) = &self.bus {
+            return Ok(bus.clone());
+        }
+        let paths = HostPaths { proc: self.prover.root().to_owned(), ..HostPaths::default() };
+        let found = self.reader.run(self.bounds.processes, move || bus::socket(&paths)).await?;
+        match found {
+            Ok(Some(bus)) => Ok(bus),
+            Ok(None) => Err(Refusal::cannot_look(
+                "systemd does not run this node, or has no system bus: nothing can be restarted",
+            )),
+            Err(why) => Err(Refusal::cannot_look(why)),
+        }
+    }
+
+    /// Returns the daemon's default unit in its current state; `None` if the daemon is part of a larger program.
+    pub(super) async fn usual_unit(&self, daemon: Daemon) -> Result<Option<Unit>, Refusal> {
+        let Ok(name) = expected(daemon, &Restart::default(), &self.endpoint) else { return Ok(None) };
+        self.unit(name).await.map(Some)
+    }
+
+    async fn unit(&self, name: String) -> Result<Unit, Refusal> {
+        let bus = self.system_bus().await?;
+        let seen = units::look(&bus, &name, self.bounds.call).await;
+        let seen = seen.map_err(|error| Refusal::cannot_look(format!("{name}: {error}")))?;
+        Ok(Unit { bus, name, seen })
+    }
+
+    /// Returns the unit in its current state, if it may be restarted. `process` is the daemon's process, which belongs
+    /// to the unit.
+    pub(super) async fn unit_in_service(
+        &self,
+        name: String,
+        daemon: Daemon,
+        process: Option<&Process>,
+        with: &Restart,
+    ) -> Result<Unit, Refusal> {
+        let unit = self.unit(name).await?;
+        in_service(&unit.seen)
+            .and_then(|()| stands_as_seen(&unit.seen, daemon, process, with))
+            .map_err(|(reason, why)| Refusal::new(reason, format!("{} {why}", unit.name)))?;
+        Ok(unit)
+    }
+}
+
+/// Why a unit is not restarted.
+type No = (OutcomeReason, String);
+
+fn no(reason: OutcomeReason, why: &str) -> Result<(), No> {
+    Err((reason, why.to_owned()))
+}
+
+/// Checks that the unit is in service. A unit that a person has masked or disabled is out of service; a unit in
+/// transition is left to systemd.
+fn in_service(seen: &UnitSeen) -> Result<(), No> {
+    use OutcomeReason as R;
+    match (seen.load.as_str(), seen.file.as_str()) {
+        ("masked", _) | (_, "masked" | "masked-runtime") => {
+            return no(R::Protected, "is masked: a person has taken it out of service");
+        }
+        ("loaded", "disabled") if seen.active != "active" => {
+            return no(R::Protected, "is disabled and does not run: a person has taken it out of service");
+        }
+        ("loaded", _) => {}
+        ("not-found", _) => return no(R::CheckFailed, "is not known to systemd"),
+        (load, _) => return no(R::CheckFailed, &format!("cannot be loaded by systemd: {load}")),
+    }
+    if seen.active == "activating" && seen.sub == "auto-restart" {
+        return no(R::Protected, "is restarted by systemd again and again already");
+    }
+    if seen.job != 0 || !["active", "failed", "inactive"].contains(&seen.active.as_str()) {
+        return no(R::KubeletBusy, &format!("is {}: systemd is at work on it", seen.phrase()));
+    }
+    Ok(())
+}
+
+/// Checks that systemd and the process table agree. A unit that a person has stopped stays stopped.
+fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, with: &Restart) -> Result<(), No> {
+    use OutcomeReason as R;
+    let (what, stands, runs) = (daemon.as_str(), seen.phrase(), seen.active == "active");
+    let Some(Process { pid, .. }) = process else {
+        if runs {
+            return no(R::CheckFailed, &format!("is {stands} by systemd's word, and no process of the {what} is seen"));
+        }
+        return may_be_started(seen, with);
+    };
+    if !runs {
+        return no(R::CheckFailed, &format!("is {stands} by systemd's word, and process {pid} of the {what} is there"));
+    }
+    if daemon == Daemon::Runtime && seen.kill != "process" && !with.skip_safety_check {
+        let why = format!("ends all of its processes when it stops (KillMode={}), containers among them", seen.kill);
+        return no(R::Protected, &why);
+    }
+    Ok(())
+}
+
+/// Checks whether a unit that does not run may be started: it must have failed, or the command allows
+/// starting a stopped unit. A named unit must also be one that is started with the node.
+fn may_be_started(seen: &UnitSeen, with: &Restart) -> Result<(), No> {
+    if seen.active == "inactive" && !with.start_if_stopped {
+        return no(
+            OutcomeReason::Protected,
+            "was stopped by somebody; to start it all the same, set restart.startIfStopped in the step",
+        );
+    }
+    if with.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {
+        let why = format!("is no unit that is to be started with the node: its file is {:?}", seen.file);
+        return no(OutcomeReason::Protected, &why);
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! The preflight for a shim for which the runtime can wait at its start: only the process table is available then.
+
+use std::sync::Arc;
+
+use super::leaked::of_the_kubelets;
+use super::unit::is_silence;
+use super::{Looker, asked, recovered};
+use crate::agent::target::Held;
+use crate::agent::verdict::Refusal;
+use crate::cri::{Cri, CriError};
+use nrh_core::command::OutcomeReason;
+use nrh_core::policy::Daemon;
+
+impl Looker {
+    /// Checks that the runtime does not answer, and that the shim is stopped, has no living child, and has process 1 as
+    /// its parent. Then the end of the shim ends nothing else, whatever the runtime would answer.
+    pub(super) async fn shim_still_deaf(&self, held: &Arc<Held>) -> Result<(), Refusal> {
+        of_the_kubelets(held)?;
+        let pid = held.process.pid;
+        // The shim of a VM needs no living child: the VM can be in the shim itself, or a child of process 1.
+        let read = Arc::clone(held);
+        let program = self.reader.run(self.bounds.processes, move || read.program()).await?;
+        let program =
+            program.map_err(|error| Refusal::cannot_look(format!("what does shim {pid} execute? {error}")))?;
+        if !program.starts_with("containerd-shim-runc-") {
+            let message = format!("shim {pid} is {program}, not one of runc's: what it runs is not known");
+            return Err(Refusal::new(OutcomeReason::Protected, message));
+        }
+        let answer = match Cri::connect(&self.endpoint.socket).await {
+            Ok(cri) => cri.version(self.bounds.call).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(_) => return Err(recovered(format!("the runtime answers: nothing waits for shim {pid}"))),
+            Err(error) => {
+                let unit = match error {
+                    CriError::Missing(_) => self.usual_unit(Daemon::Runtime).await?,
+                    _ => None,
+                };
+                if !is_silence(&error, unit.as_ref().map(|unit| &unit.seen)) {
+                    // The cause can be something that this process lacks.
+                    return Err(asked("its version", &error));
+                }
+            }
+        }
+        self.shim_is_alone(pid).await?;
+        match self.state(held).await? {
+            Some('T') => Ok(()),
+            _ => Err(recovered(format!("shim {pid} is not stopped: whether it answers is not known"))),
+        }
+    }
+}

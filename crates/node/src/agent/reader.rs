@@ -1,0 +1,112 @@
+//! Work that can block in the kernel, on separate threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::patience::within;
+
+/// Why work has no result, in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unanswered(String);
+
+/// Maximum number of threads at a time, including abandoned ones that the kernel never answered.
+const MAX_THREADS: usize = 4;
+/// Reads of `/proc` need little stack.
+const STACK: usize = 512 << 10;
+
+/// Runs blocking work with a deadline: a thread that the kernel blocks is abandoned, and still counts.
+///
+/// Clones share the limit: one `Reader` serves all executors of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    busy: Arc<AtomicUsize>,
+}
+
+struct Busy(Arc<AtomicUsize>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Reader {
+    /// Returns the result of `work`, or why there is none: it took longer than `bound`, or too many threads are in use.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        bound: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Unanswered> {
+        let busy = self.begin()?;
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let thread = std::thread::Builder::new().name("nrh-check".to_owned()).stack_size(STACK);
+        let spawned = thread.spawn(move || {
+            let _ = send.send(work());
+            drop(busy);
+        });
+        spawned.map_err(|error| Unanswered(format!("cannot start a thread for the check: {error}")))?;
+        match within(bound, receive).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(_)) => Err(Unanswered("the thread that read the processes died".to_owned())),
+            Err(_) => Err(Unanswered(format!("reading the processes took longer than {}s", bound.as_secs()))),
+        }
+    }
+
+    fn begin(&self) -> Result<Busy, Unanswered> {
+        if self.busy.fetch_add(1, Ordering::SeqCst) >= MAX_THREADS {
+            self.busy.fetch_sub(1, Ordering::SeqCst);
+            return Err(Unanswered(format!(
+                "{MAX_THREADS} reads of the processes are still out: the kernel does not answer them"
+            )));
+        }
+        Ok(Busy(Arc::clone(&self.busy)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cri::endpoint::{Endpoint, NamedBy};
+
+    #[tokio::test]
+    async fn a_look_that_never_ends_is_given_up_and_only_so_many_are_started() {
+        let reader = Reader::default();
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Arc::new(std::sync::Mutex::new(gate));
+        for _ in 0..MAX_THREADS {
+            let gate = Arc::clone(&gate);
+            let wait = move || gate.lock().unwrap().recv().is_ok();
+            assert!(reader.run(Duration::from_millis(10), wait).await.is_err());
+        }
+        let refused = reader.run(Duration::from_secs(1), || 7).await.unwrap_err();
+        assert!(refused.to_string().contains("still out"), "{refused}");
+        drop(release);
+        for _ in 0..200 {
+            if reader.busy.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(reader.run(Duration::from_secs(1), || 7).await.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn all_executors_of_a_process_share_one_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = Endpoint::cri(folder.path().join("none"), NamedBy::Nobody);
+        let settings = crate::agent::AgentSettings::new("n1", folder.path(), none);
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Arc::new(std::sync::Mutex::new(gate));
+        for _ in 0..MAX_THREADS {
+            let agent = crate::agent::Agent::new(settings.clone());
+            let gate = Arc::clone(&gate);
+            let wait = move || gate.lock().unwrap().recv().is_ok();
+            assert!(agent.looker.reader.run(Duration::from_millis(10), wait).await.is_err());
+        }
+        let one_more = crate::agent::Agent::new(settings);
+        assert!(one_more.looker.reader.run(Duration::from_secs(1), || 7).await.is_err());
+        drop(release);
+    }
+}

@@ -1,0 +1,231 @@
+//! The executor against real processes and a fake runtime: each refusal, each act, and that nothing else was
+//! touched.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Agent, AgentSettings};
+use crate::cri::endpoint::{Endpoint, NamedBy};
+use nrh_core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::fault::{FaultType, PodRef, ProcessRef, Role, Target};
+
+mod cleanup;
+mod client;
+mod docker;
+mod mark;
+mod once;
+mod process;
+mod reboot;
+mod release;
+mod restart;
+mod runtime;
+mod unresponsive;
+
+use process::{Running, Stage, id};
+use runtime::Runtime;
+
+/// A node: its processes, its runtime, its state folder.
+struct Node {
+    stage: Stage,
+    runtime: Runtime,
+}
+
+impl Node {
+    fn new() -> Self {
+        let stage = Stage::new();
+        let runtime = Runtime::start(stage.path("runtime.sock"));
+        Self { stage, runtime }
+    }
+
+    fn settings(&self) -> AgentSettings {
+        let endpoint = Endpoint::cri(self.runtime.socket.clone(), NamedBy::Flag);
+        let mut settings = AgentSettings::new("n1", &self.stage.path("state"), endpoint);
+        settings.docker_socket = self.stage.path("docker.sock");
+        settings.cni_folders = vec![self.stage.path("cni")];
+        settings.bounds.call = Duration::from_millis(700);
+        settings.bounds.task = Duration::from_millis(1500);
+        settings.bounds.inspect = Duration::from_millis(700);
+        settings.bounds.remove = Duration::from_millis(700);
+        settings.bounds.stop_grace = Duration::from_secs(1);
+        settings.thresholds.set_bound(&nrh_core::faults::network_plugin_hung::AGE, Duration::ZERO);
+        settings.thresholds.set_bound(&nrh_core::faults::runtime_client_hung::AGE, Duration::ZERO);
+        // This machine may run a kubelet of its own; tests that want one at work say so.
+        settings.thresholds.set_bound(&nrh_core::faults::kubelet::START_AGE, Duration::MAX);
+        settings
+    }
+
+    fn agent(&self) -> Agent {
+        Agent::new(self.settings())
+    }
+
+    async fn execute(&self, order: &ActionCommand) -> Outcome {
+        self.agent().execute(order).await
+    }
+}
+
+fn order(action: CommandAction, fault_type: FaultType, target: Target) -> ActionCommand {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    ActionCommand {
+        operation_id: format!("op-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
+        epoch: 3,
+        node: "n1".to_owned(),
+        action,
+        allow_running_pods: false,
+        fault_id: "fault-1".to_owned(),
+        fault_type,
+        target,
+        restart: None,
+        boot_id: None,
+        reboot_marker: None,
+        issued_at: Timestamp::now(),
+        ttl_seconds: 60,
+    }
+}
+
+fn process_target(process: ProcessRef, sandbox_id: &str) -> Target {
+    Target { process: Some(process), sandbox_id: Some(sandbox_id.to_owned()), ..Target::default() }
+}
+
+/// Resume the frozen shim of this sandbox.
+fn resume(shim: &Running, sandbox_id: &str) -> ActionCommand {
+    let target = process_target(shim.as_target(Role::Shim), sandbox_id);
+    order(CommandAction::ReleaseCont, FaultType::HungContainer, target)
+}
+
+#[track_caller]
+fn refused(outcome: &Outcome, reason: OutcomeReason) {
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, reason), "{}", outcome.message);
+}
+
+#[track_caller]
+fn done(outcome: &Outcome) {
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{}", outcome.message);
+}
+
+#[tokio::test]
+async fn orders_for_others_or_out_of_time_are_refused() {
+    let node = Node::new();
+    let sandbox = id();
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+
+    let other = ActionCommand { node: "n2".to_owned(), ..resume(&shim, &sandbox) };
+    refused(&node.execute(&other).await, OutcomeReason::WrongNode);
+
+    let two_hours = Timestamp::now() - SignedDuration::from_hours(2);
+    let old = ActionCommand { issued_at: two_hours, ..resume(&shim, &sandbox) };
+    refused(&node.execute(&old).await, OutcomeReason::Expired);
+
+    let newer = ActionCommand { epoch: 9, target: Target::default(), ..resume(&shim, &sandbox) };
+    let _ = node.execute(&newer).await;
+    let newer = ActionCommand {
+        epoch: 9,
+        ..order(
+            CommandAction::CleanupOrphans,
+            FaultType::OrphanContainer,
+            Target { container_id: Some(id()), ..Target::default() },
+        )
+    };
+    refused(&node.execute(&newer).await, OutcomeReason::TargetGone);
+    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::Expired);
+
+    let mut off = node.settings();
+    off.allow_actions = false;
+    let order = ActionCommand { epoch: 9, ..resume(&shim, &sandbox) };
+    refused(&Agent::new(off).execute(&order).await, OutcomeReason::ActionsDisabled);
+
+    assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
+    done(&node.execute(&order).await);
+}
+
+#[tokio::test]
+async fn an_order_read_too_long_ago_is_refused_although_clocks_agree() {
+    let node = Node::new();
+    let sandbox = id();
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    let order = ActionCommand { ttl_seconds: 1, ..resume(&shim, &sandbox) };
+    let claims = super::claims::Claims::new(&node.stage.path("state"));
+    claims.prepare().unwrap();
+    let now = node.agent().now().unwrap();
+    claims.first_read(&order, &now).unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    refused(&node.execute(&order).await, OutcomeReason::Expired);
+    assert_eq!(shim.state(), Some('T'));
+
+    let order = ActionCommand { operation_id: "boot".to_owned(), ..resume(&shim, &sandbox) };
+    let before = super::claims::Moment { boot: "another".to_owned(), uptime: Duration::ZERO };
+    claims.first_read(&order, &before).unwrap();
+    refused(&node.execute(&order).await, OutcomeReason::Expired);
+    assert_eq!(shim.state(), Some('T'));
+}
+
+#[tokio::test]
+async fn malformed_orders_are_refused() {
+    let node = Node::new();
+    let sandbox = id();
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    let good = || resume(&shim, &sandbox);
+    let long = "x".repeat(64);
+    for operation in ["", "../epoch", "a/b", "A", "-a", "a-", ".", long.as_str()] {
+        let order = ActionCommand { operation_id: operation.to_owned(), ..good() };
+        refused(&node.execute(&order).await, OutcomeReason::CheckFailed);
+    }
+    for ttl_seconds in [0, 3601, u32::MAX] {
+        refused(&node.execute(&ActionCommand { ttl_seconds, ..good() }).await, OutcomeReason::CheckFailed);
+    }
+    // A shim without the id it serves, nothing at all, and faults that this version cannot look at again.
+    let no_id = Target { process: good().target.process, ..Target::default() };
+    for order in [
+        ActionCommand { target: no_id, ..good() },
+        ActionCommand { target: Target::default(), ..good() },
+        ActionCommand { fault_type: FaultType::RuntimeListHung, ..good() },
+        ActionCommand { fault_type: FaultType::LeakedShim, ..good() },
+        ActionCommand { action: CommandAction::CleanupOrphans, ..good() },
+    ] {
+        refused(&node.execute(&order).await, OutcomeReason::CheckFailed);
+    }
+    for pid in [i32::MIN, -1, 0, 1, i32::try_from(std::process::id()).unwrap()] {
+        let mut order = good();
+        order.target.process = Some(ProcessRef { pid, ..shim.as_target(Role::Shim) });
+        refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+    }
+    assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
+}
+
+#[tokio::test]
+async fn without_its_memory_nothing_is_done() {
+    let node = Node::new();
+    let sandbox = id();
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    std::fs::write(node.stage.path("state"), "not a folder").unwrap();
+    refused(&node.execute(&resume(&shim, &sandbox)).await, OutcomeReason::CheckFailed);
+    assert_eq!(shim.state(), Some('T'));
+    let missing = node.agent().self_check().await;
+    assert!(missing.iter().any(|line| line.contains("cannot keep claims")), "{missing:?}");
+}
+
+#[tokio::test]
+async fn the_self_check_names_what_is_missing() {
+    let node = Node::new();
+    let mut settings = node.settings();
+    let runtime = node.stage.child("runtime/containerd", &[]);
+    let shim = node.stage.shim(&id());
+    assert_eq!(Agent::new(settings.clone()).self_check().await, [] as [String; 0]);
+    settings.endpoint.socket = node.stage.path("none.sock");
+    // One that somebody has named, and that is not there, is a runtime that is down.
+    assert_eq!(Agent::new(settings.clone()).self_check().await, [] as [String; 0]);
+    settings.endpoint.named_by = NamedBy::Nobody;
+    settings.allow_actions = false;
+    let missing = Agent::new(settings).self_check().await;
+    assert_eq!(missing.len(), 2, "{missing:?}");
+    assert!(missing[0].contains("none.sock") && missing[1].contains("are disabled"), "{missing:?}");
+    assert_eq!((shim.resumed(), runtime.resumed()), (0, 0));
+}
+
+fn pod(uid: &str) -> PodRef {
+    PodRef { namespace: "d".to_owned(), name: "p".to_owned(), uid: uid.to_owned() }
+}

@@ -1,0 +1,121 @@
+//! Ending a client of the low-level runtime that hangs.
+
+use super::*;
+use crate::docker::fake::Fake;
+
+/// A hung `runc create` below a shim, and the same of another sandbox beside it.
+struct Hung {
+    node: Node,
+    sandbox: String,
+    container: String,
+    client: Running,
+    shim: Running,
+    neighbour: (Running, Running),
+}
+
+impl Hung {
+    fn new(namespace: &str, verb: &str) -> Self {
+        let (node, sandbox, container) = (Node::new(), id(), id());
+        // A shim of Docker's serves a container, one of the kubelet's containerd a sandbox.
+        let served = if namespace == "moby" { &container } else { &sandbox };
+        let (client, shim) = node.stage.client(namespace, served, verb, &container);
+        let neighbour = node.stage.client(namespace, &id(), verb, &id());
+        Self { node, sandbox, container, client, shim, neighbour }
+    }
+
+    fn order(&self) -> ActionCommand {
+        let process = self.client.as_target(Role::RuntimeClient);
+        let target = Target { container_id: Some(self.container.clone()), ..process_target(process, &self.sandbox) };
+        order(CommandAction::ReleaseKill, FaultType::RuntimeClientHung, target)
+    }
+
+    #[track_caller]
+    fn others_untouched(&self) {
+        for process in [&self.neighbour.0, &self.neighbour.1] {
+            assert!(process.state().is_some());
+        }
+        assert_eq!(self.node.runtime.writes(), [] as [String; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
+    let hung = Hung::new("k8s.io", "create");
+    let mut strict = hung.node.settings();
+    strict.thresholds.set_bound(&nrh_core::faults::runtime_client_hung::AGE, Duration::from_mins(5));
+    refused(&Agent::new(strict.clone()).execute(&hung.order()).await, OutcomeReason::Recovered);
+    assert!(hung.client.state().is_some());
+    // It is young, but does nothing.
+    strict.thresholds.set_bound(&nrh_core::thresholds::STILL, Duration::ZERO);
+    let at_once = nrh_core::thresholds::Confirmation {
+        grace_period: Duration::ZERO,
+        ..nrh_core::faults::runtime_client_hung::CONFIRM.shipped
+    };
+    strict.thresholds.set_confirm(&nrh_core::faults::runtime_client_hung::CONFIRM, at_once);
+    let again = ActionCommand { operation_id: format!("again-{}", hung.client.pid), ..hung.order() };
+    done(&Agent::new(strict).execute(&again).await);
+    assert_eq!(hung.client.state(), None);
+    // The stand-in of a shim outlives its child.
+    assert!(hung.shim.state().is_some());
+    hung.others_untouched();
+}
+
+#[tokio::test]
+async fn only_the_ordered_container_of_the_ordered_sandbox_and_only_what_may_be_cut_off() {
+    let hung = Hung::new("k8s.io", "create");
+    let mut other = hung.order();
+    other.target.container_id = Some(id());
+    refused(&hung.node.execute(&other).await, OutcomeReason::TargetChanged);
+    let mut other = hung.order();
+    other.target.sandbox_id = Some(id());
+    refused(&hung.node.execute(&other).await, OutcomeReason::TargetChanged);
+    let mut unnamed = hung.order();
+    unnamed.target.container_id = None;
+    refused(&hung.node.execute(&unnamed).await, OutcomeReason::CheckFailed);
+    let mut as_shim = hung.order();
+    as_shim.target.process.as_mut().unwrap().role = Role::Shim;
+    refused(&hung.node.execute(&as_shim).await, OutcomeReason::TargetChanged);
+    assert!(hung.client.state().is_some());
+    for verb in ["exec", "pause", "run", "update"] {
+        let hung = Hung::new("k8s.io", verb);
+        refused(&hung.node.execute(&hung.order()).await, OutcomeReason::TargetChanged);
+        assert!(hung.client.state().is_some(), "{verb}");
+    }
+}
+
+#[tokio::test]
+async fn what_works_for_nobody_of_the_kubelets_is_left_alone() {
+    // Under another namespace of the same containerd, and without a shim.
+    let others = Hung::new("default", "create");
+    refused(&others.node.execute(&others.order()).await, OutcomeReason::TargetChanged);
+    assert!(others.client.state().is_some());
+    let (node, container) = (Node::new(), id());
+    let alone = node.stage.child("alone/runc", &["create", "--bundle", "/b", &container]);
+    let target =
+        Target { container_id: Some(container), ..process_target(alone.as_target(Role::RuntimeClient), &id()) };
+    let order = order(CommandAction::ReleaseKill, FaultType::RuntimeClientHung, target);
+    refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+    assert!(alone.state().is_some());
+}
+
+#[tokio::test]
+async fn with_docker_it_is_ended_on_dockers_word_that_the_container_is_of_that_pod() {
+    let (hung, docker) = (Hung::new("moby", "create"), Fake::start());
+    let mut settings = hung.node.settings();
+    settings.docker_socket = docker.socket();
+    let agent = Agent::new(settings);
+    let mut order = hung.order();
+    order.target.pod = Some(pod(&format!("uid-{}", &hung.sandbox[..1])));
+    let again =
+        |number: u32| ActionCommand { operation_id: format!("try-{number}-{}", hung.client.pid), ..order.clone() };
+    // The runtime is containerd: this Docker is somebody's own.
+    refused(&agent.execute(&again(1)).await, OutcomeReason::TargetChanged);
+    hung.node.runtime.set(|world| world.name = "docker".to_owned());
+    docker.lists(&[&hung.sandbox], &[]);
+    refused(&agent.execute(&again(2)).await, OutcomeReason::TargetGone);
+    assert!(hung.client.state().is_some());
+    docker.lists(&[&hung.sandbox], &[(&hung.container, &hung.sandbox)]);
+    done(&agent.execute(&again(3)).await);
+    assert_eq!(hung.client.state(), None);
+    hung.others_untouched();
+}

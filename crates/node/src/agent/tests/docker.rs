@@ -1,0 +1,180 @@
+//! Docker as the runtime: a shim is released on Docker's word, and nothing is removed.
+
+use serde_json::json;
+
+use super::*;
+use crate::docker::fake::{Fake, Say, listed};
+
+/// A node whose runtime is Docker, with the frozen shim of one container, and a neighbour that differs in nothing but its
+/// id.
+struct Docked {
+    node: Node,
+    docker: Fake,
+    sandbox: String,
+    container: String,
+    shim: Running,
+    neighbour: Running,
+}
+
+impl Docked {
+    fn new() -> Self {
+        let (node, docker, sandbox, container) = (Node::new(), Fake::start(), id(), id());
+        node.runtime.set(|world| world.name = "docker".to_owned());
+        let shim = node.stage.shim_of("moby", &container);
+        let neighbour = node.stage.shim_of("moby", &id());
+        shim.stop();
+        neighbour.stop();
+        docker.lists(&[&sandbox], &[(&container, &sandbox)]);
+        Self { node, docker, sandbox, container, shim, neighbour }
+    }
+
+    fn hang(&self) {
+        self.docker.say(&format!("Inspect:{}", self.container), Say::Never);
+    }
+
+    fn order(&self, action: CommandAction) -> ActionCommand {
+        let target = Target {
+            container_id: Some(self.container.clone()),
+            pod: Some(pod(&format!("uid-{}", &self.sandbox[..1]))),
+            ..process_target(self.shim.as_target(Role::Shim), &self.sandbox)
+        };
+        ActionCommand { allow_running_pods: true, ..order(action, FaultType::HungContainer, target) }
+    }
+
+    async fn execute(&self, order: &ActionCommand) -> Outcome {
+        let mut settings = self.node.settings();
+        settings.docker_socket = self.docker.socket();
+        Agent::new(settings).execute(order).await
+    }
+
+    #[track_caller]
+    fn untouched(&self) {
+        assert_eq!((self.shim.state(), self.shim.resumed()), (Some('T'), 0));
+        self.neighbour_untouched();
+    }
+
+    #[track_caller]
+    fn neighbour_untouched(&self) {
+        assert_eq!((self.neighbour.state(), self.neighbour.resumed()), (Some('T'), 0));
+        assert_eq!(self.node.runtime.writes(), [] as [String; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_shim_of_a_listed_container_is_resumed_whether_or_not_anybody_waits() {
+    let docked = Docked::new();
+    done(&docked.execute(&docked.order(CommandAction::ReleaseCont)).await);
+    process::wait_until("the trap", || docked.shim.resumed() == 1);
+    docked.neighbour_untouched();
+}
+
+#[tokio::test]
+async fn a_shim_is_killed_only_while_docker_does_not_answer_for_its_container() {
+    let docked = Docked::new();
+    refused(&docked.execute(&docked.order(CommandAction::ReleaseKill)).await, OutcomeReason::Recovered);
+    docked.hang();
+    let protected = ActionCommand { allow_running_pods: false, ..docked.order(CommandAction::ReleaseKill) };
+    refused(&docked.execute(&protected).await, OutcomeReason::Protected);
+    docked.untouched();
+    done(&docked.execute(&docked.order(CommandAction::ReleaseKill)).await);
+    assert_eq!(docked.shim.state(), None);
+    docked.neighbour_untouched();
+}
+
+#[tokio::test]
+async fn a_docker_that_answers_for_nobody_proves_nothing() {
+    let docked = Docked::new();
+    docked.hang();
+    docked.docker.say("Inspect", Say::Never);
+    refused(&docked.execute(&docked.order(CommandAction::ReleaseKill)).await, OutcomeReason::CheckFailed);
+    docked.docker.say("Containers", Say::Error(500, "?".to_owned()));
+    refused(&docked.execute(&docked.order(CommandAction::ReleaseCont)).await, OutcomeReason::CheckFailed);
+    docked.untouched();
+}
+
+#[tokio::test]
+async fn a_container_that_is_not_the_ordered_pods_or_runs_no_more_keeps_its_shim() {
+    let docked = Docked::new();
+    docked.hang();
+    let order = |action| docked.order(action);
+    let both = [CommandAction::ReleaseCont, CommandAction::ReleaseKill];
+
+    // Started by hand: Docker lists it under no pod.
+    docked.docker.lists(&[&docked.sandbox], &[]);
+    docked.hang();
+    for action in both {
+        refused(&docked.execute(&order(action)).await, OutcomeReason::TargetGone);
+    }
+    let entry = |state: &str, sandbox: &str| Say::Json(json!([listed(&docked.container, "container", sandbox, state)]));
+    docked.docker.say("Containers", entry("exited", &docked.sandbox));
+    for action in both {
+        refused(&docked.execute(&order(action)).await, OutcomeReason::Recovered);
+    }
+    docked.docker.say("Containers", entry("running", &id()));
+    for action in both {
+        refused(&docked.execute(&order(action)).await, OutcomeReason::TargetChanged);
+    }
+    docked.docker.say("Containers", entry("running", &docked.sandbox));
+    let mut other = order(CommandAction::ReleaseKill);
+    other.target.pod = Some(pod("another"));
+    refused(&docked.execute(&other).await, OutcomeReason::TargetChanged);
+    // The sandbox's shim is another one, and so is a neighbour's.
+    let mut other = order(CommandAction::ReleaseKill);
+    (other.target.container_id, other.target.sandbox_id) = (Some(id()), Some(docked.container.clone()));
+    refused(&docked.execute(&other).await, OutcomeReason::TargetChanged);
+    docked.untouched();
+}
+
+#[tokio::test]
+async fn a_shim_of_dockers_on_a_node_with_another_runtime_is_nobodys() {
+    let docked = Docked::new();
+    docked.hang();
+    docked.node.runtime.set(|world| world.name = "containerd".to_owned());
+    for action in [CommandAction::ReleaseCont, CommandAction::ReleaseKill] {
+        refused(&docked.execute(&docked.order(action)).await, OutcomeReason::TargetChanged);
+    }
+    docked.untouched();
+}
+
+#[tokio::test]
+async fn a_hung_sandbox_is_released_by_its_own_shim() {
+    let docked = Docked::new();
+    let shim = docked.node.stage.shim_of("moby", &docked.sandbox);
+    shim.stop();
+    docked.docker.say(&format!("Inspect:{}", docked.sandbox), Say::Never);
+    let target = process_target(shim.as_target(Role::Shim), &docked.sandbox);
+    let order = order(CommandAction::ReleaseKill, FaultType::HungContainer, target);
+    done(&docked.execute(&ActionCommand { allow_running_pods: true, ..order }).await);
+    assert_eq!(shim.state(), None);
+    docked.untouched();
+}
+
+#[tokio::test]
+async fn nothing_is_removed() {
+    let docked = Docked::new();
+    let leaked = process_target(docked.shim.as_target(Role::Shim), &docked.container);
+    let leaked = order(CommandAction::CleanupOrphans, FaultType::LeakedShim, leaked);
+    let target = Target { container_id: Some(docked.container.clone()), ..Target::default() };
+    let orphan = order(CommandAction::CleanupOrphans, FaultType::OrphanContainer, target);
+    for order in [&leaked, &orphan] {
+        let outcome = docked.execute(order).await;
+        refused(&outcome, OutcomeReason::Protected);
+        assert!(outcome.message.contains("Docker"), "{}", outcome.message);
+    }
+    let mut settings = docked.node.settings();
+    settings.endpoint = Endpoint::docker(docked.docker.socket(), NamedBy::Kubelet);
+    let again = ActionCommand { operation_id: "again".to_owned(), ..orphan };
+    refused(&Agent::new(settings).execute(&again).await, OutcomeReason::Protected);
+    docked.untouched();
+}
+
+#[tokio::test]
+async fn without_dockers_socket_it_cannot_act_and_says_so() {
+    let docked = Docked::new();
+    let _runtime = docked.node.stage.child("runtime/dockerd", &[]);
+    let missing = docked.node.agent().self_check().await;
+    assert!(missing.iter().any(|line| line.contains("no Docker at")), "{missing:?}");
+    let mut settings = docked.node.settings();
+    settings.docker_socket = docked.docker.socket();
+    assert_eq!(Agent::new(settings).self_check().await, [] as [String; 0]);
+}

@@ -1,0 +1,185 @@
+//! Marks for a reboot by another tool: left once, by the same look as a reboot, and never in the way of somebody else's.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use super::restart::Daemons;
+use super::*;
+use crate::bus::fake::{Login, unit};
+use crate::sentinel::{Folder, Mark};
+use nrh_core::action::MarkForReboot;
+use nrh_core::reboot::{MarkOrder, SENTINEL};
+
+/// A node whose `/run` is in memory.
+struct Marked {
+    daemons: Daemons,
+    host: tempfile::TempDir,
+}
+
+impl Marked {
+    fn new() -> Self {
+        let host = tempfile::tempdir_in("/dev/shm").unwrap();
+        fs::create_dir(host.path().join("run")).unwrap();
+        fs::set_permissions(host.path().join("run"), fs::Permissions::from_mode(0o755)).unwrap();
+        Self { daemons: Daemons::of_runtime(unit("failed", "failed")), host }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.host.path().join("run/reboot-required")
+    }
+
+    fn settings(&self) -> AgentSettings {
+        AgentSettings { host: self.host.path().to_owned(), ..self.daemons.settings() }
+    }
+
+    async fn execute(&self, order: &ActionCommand) -> Outcome {
+        Agent::new(self.settings()).execute(order).await
+    }
+
+    /// Refused for this reason with this in its sentence, and no file is there.
+    #[track_caller]
+    fn left_alone(&self, outcome: &Outcome, reason: OutcomeReason, said: &str) {
+        self.daemons.left_alone(outcome, reason, said);
+        assert!(!self.file().exists());
+    }
+}
+
+fn mark_for(fault_type: FaultType) -> ActionCommand {
+    let mark = MarkOrder { path: SENTINEL.to_owned(), expires_after_seconds: 600 };
+    ActionCommand {
+        boot_id: Some("boot".to_owned()),
+        reboot_marker: Some(mark),
+        ..order(CommandAction::MarkForReboot, fault_type, Target::default())
+    }
+}
+
+#[tokio::test]
+async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
+    let node = Marked::new();
+    let order = mark_for(FaultType::RuntimeUnreachable);
+    let first = node.execute(&order).await;
+    done(&first);
+    assert_eq!(
+        first.message,
+        "/run/reboot-required was not there; it requests a reboot now, until this command is withdrawn"
+    );
+    let text = fs::read_to_string(node.file()).unwrap();
+    assert!(text.contains(&format!("\"operationId\":\"{}\"", order.operation_id)), "{text}");
+    assert!(text.contains("\"bootId\":\"boot\",\"until\":1600,"), "{text}");
+    // It was taken away since: the same order, by whatever collector or leader, does not put it back.
+    fs::remove_file(node.file()).unwrap();
+    assert_eq!(node.execute(&ActionCommand { epoch: 9, ..order.clone() }).await, first);
+    assert!(!node.file().exists());
+    assert_eq!(node.daemons.systemd.acts(), [] as [String; 0]);
+    // Nor does it after the boot, with which all that was kept in /run is lost.
+    fs::remove_dir_all(node.daemons.node.stage.path("state")).unwrap();
+    fs::write(node.daemons.proc("sys/kernel/random/boot_id"), "boot-2\n").unwrap();
+    node.left_alone(&node.execute(&order).await, OutcomeReason::AlreadyRebooted, "this is boot boot-2");
+}
+
+#[tokio::test]
+async fn a_file_of_somebody_else_asks_for_the_same_and_stays_as_it_is() {
+    let node = Marked::new();
+    fs::write(node.file(), "*** System restart required ***\n").unwrap();
+    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
+    assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::AlreadyRequested));
+    assert!(
+        outcome.message.contains("requests a reboot already and belongs to someone else (user "),
+        "{}",
+        outcome.message
+    );
+    assert_eq!(fs::read_to_string(node.file()).unwrap(), "*** System restart required ***\n");
+}
+
+#[tokio::test]
+async fn a_place_that_is_not_as_it_must_be_is_left_alone() {
+    let node = Marked::new();
+    symlink("/etc/passwd", node.file()).unwrap();
+    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
+    refused(&outcome, OutcomeReason::Protected);
+    assert!(outcome.message.contains("found Symlink"), "{}", outcome.message);
+    fs::remove_file(node.file()).unwrap();
+    fs::set_permissions(node.host.path().join("run"), fs::Permissions::from_mode(0o777)).unwrap();
+    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
+    node.left_alone(&outcome, OutcomeReason::Protected, "only its owner");
+    fs::remove_dir(node.host.path().join("run")).unwrap();
+    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
+    node.left_alone(&outcome, OutcomeReason::CheckFailed, "as a folder that is no link");
+}
+
+#[tokio::test]
+async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
+    let node = Marked::new();
+    let order = || mark_for(FaultType::RuntimeUnreachable);
+    let at = |path: &str, expires_after_seconds| Some(MarkOrder { path: path.to_owned(), expires_after_seconds });
+    for (wrong, said) in [
+        (ActionCommand { boot_id: None, ..order() }, "must name the boot that is to end"),
+        (ActionCommand { reboot_marker: None, ..order() }, "must name the file"),
+        (ActionCommand { reboot_marker: at("/run/nologin", 600), ..order() }, "not a file directly in /run"),
+        (ActionCommand { reboot_marker: at("/run/../etc/reboot", 600), ..order() }, "not a file directly in /run"),
+        (
+            ActionCommand { reboot_marker: at("/var/run/reboot-required", 600), ..order() },
+            "not a file directly in /run",
+        ),
+        (ActionCommand { reboot_marker: at(SENTINEL, 0), ..order() }, "expiresAfterSeconds"),
+        (ActionCommand { reboot_marker: at(SENTINEL, 86_401), ..order() }, "expiresAfterSeconds"),
+    ] {
+        node.left_alone(&node.execute(&wrong).await, OutcomeReason::CheckFailed, said);
+    }
+    let other = ActionCommand { boot_id: Some("other".to_owned()), ..order() };
+    node.left_alone(&node.execute(&other).await, OutcomeReason::AlreadyRebooted, "this is boot boot");
+    let off = AgentSettings { allow_actions: false, ..node.settings() };
+    node.left_alone(&Agent::new(off).execute(&order()).await, OutcomeReason::ActionsDisabled, "are disabled");
+}
+
+#[tokio::test]
+async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
+    let node = Marked::new();
+    for kind in FaultType::ALL {
+        if MarkForReboot::addresses(kind).is_err() {
+            node.left_alone(&node.execute(&mark_for(kind)).await, OutcomeReason::CheckFailed, "no second check");
+        }
+    }
+    node.daemons.node.runtime.set(|world| world.wrong.clear());
+    let outcome = node.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
+    node.left_alone(&outcome, OutcomeReason::Recovered, "answers a version call");
+    let stopped = Marked { daemons: Daemons::of_runtime(unit("inactive", "dead")), ..Marked::new() };
+    let outcome = stopped.execute(&mark_for(FaultType::RuntimeUnreachable)).await;
+    stopped.left_alone(&outcome, OutcomeReason::Protected, "was stopped");
+    // Who holds up a shutdown holds up who reboots, not who asks for it.
+    let held = Marked::new();
+    let locks = vec![["shutdown", "upgrade", "packages are written", "block"]];
+    held.daemons.systemd.login(Login { can: "no", locks, ..Login::default() });
+    done(&held.execute(&mark_for(FaultType::RuntimeUnreachable)).await);
+}
+
+#[tokio::test]
+async fn what_who_has_died_right_after_the_claim_has_left_the_folder_tells() {
+    let node = Marked::new();
+    let order = mark_for(FaultType::RuntimeUnreachable);
+    let claims = super::super::claims::Claims::new(&node.daemons.node.stage.path("state"));
+    claims.prepare().unwrap();
+    assert!(claims.claim(&order, None).unwrap());
+    let lost = node.execute(&order).await;
+    assert_eq!((lost.state, lost.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
+    assert!(lost.message.contains("has left no /run/reboot-required"), "{}", lost.message);
+    assert!(!node.file().exists());
+    // Of another operation, or of somebody else.
+    fs::write(node.file(), "*** System restart required ***\n").unwrap();
+    assert_eq!(node.execute(&order).await.state, OutcomeState::Failed);
+    fs::remove_file(node.file()).unwrap();
+    let mark = |operation: &str| Mark {
+        node: order.node.clone(),
+        operation_id: operation.to_owned(),
+        boot_id: "boot".to_owned(),
+        until: 1600,
+        made_at: jiff::Timestamp::now().as_second(),
+    };
+    let folder = Folder::open(node.host.path()).unwrap();
+    folder.place("reboot-required", &mark("other")).unwrap();
+    assert_eq!(node.execute(&order).await.state, OutcomeState::Failed);
+    fs::remove_file(node.file()).unwrap();
+    folder.place("reboot-required", &mark(&order.operation_id)).unwrap();
+    done(&node.execute(&order).await);
+}

@@ -1,0 +1,237 @@
+//! Ending the wait of one hung process.
+
+use super::runtime::{Says, Wrong};
+use super::*;
+
+/// A node with a frozen shim, and a neighbour that differs in nothing but its id.
+struct Frozen {
+    node: Node,
+    sandbox: String,
+    shim: Running,
+    neighbour: Running,
+}
+
+impl Frozen {
+    fn new() -> Self {
+        let (node, sandbox) = (Node::new(), id());
+        let shim = node.stage.shim(&sandbox);
+        let neighbour = node.stage.shim(&id());
+        shim.stop();
+        neighbour.stop();
+        Self { node, sandbox, shim, neighbour }
+    }
+
+    fn kill(&self) -> ActionCommand {
+        let order = resume(&self.shim, &self.sandbox);
+        ActionCommand { action: CommandAction::ReleaseKill, allow_running_pods: true, ..order }
+    }
+
+    #[track_caller]
+    fn untouched(&self) {
+        assert_eq!((self.shim.state(), self.shim.resumed()), (Some('T'), 0));
+        self.neighbour_untouched();
+    }
+
+    #[track_caller]
+    fn neighbour_untouched(&self) {
+        assert_eq!((self.neighbour.state(), self.neighbour.resumed()), (Some('T'), 0));
+        assert_eq!(self.node.runtime.writes(), [] as [String; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_shim_is_resumed_and_its_neighbour_is_not() {
+    let frozen = Frozen::new();
+    done(&frozen.node.execute(&resume(&frozen.shim, &frozen.sandbox)).await);
+    process::wait_until("the trap", || frozen.shim.resumed() == 1);
+    assert_ne!(frozen.shim.state(), Some('T'));
+    frozen.neighbour_untouched();
+}
+
+#[tokio::test]
+async fn a_frozen_shim_is_killed_only_when_running_pods_may_end() {
+    let frozen = Frozen::new();
+    let protected = ActionCommand { allow_running_pods: false, ..frozen.kill() };
+    refused(&frozen.node.execute(&protected).await, OutcomeReason::Protected);
+    frozen.untouched();
+    done(&frozen.node.execute(&frozen.kill()).await);
+    assert_eq!(frozen.shim.state(), None);
+    frozen.neighbour_untouched();
+}
+
+#[tokio::test]
+async fn a_kill_wants_the_runtime_awake() {
+    let frozen = Frozen::new();
+    frozen.node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Hangs));
+    let start = std::time::Instant::now();
+    refused(&frozen.node.execute(&frozen.kill()).await, OutcomeReason::CheckFailed);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    frozen.untouched();
+}
+
+#[tokio::test]
+async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() {
+    let (node, sandbox, container) = (Node::new(), id(), id());
+    let shim = node.stage.shim(&sandbox);
+    let with_container = || {
+        let mut order = resume(&shim, &sandbox);
+        order.target.container_id = Some(container.clone());
+        order
+    };
+    for (says, of) in [(Says::Unknown, &container), (Says::GaveUp, &container), (Says::Nothing, &sandbox)] {
+        node.runtime.set(|world| {
+            world.tasks.clear();
+            world.tasks.insert(of.clone(), says);
+        });
+        // What was not stopped does not run again.
+        let outcome = node.execute(&with_container()).await;
+        assert_eq!(
+            (outcome.state, outcome.reason),
+            (OutcomeState::Failed, OutcomeReason::RequestFailed),
+            "{outcome:?}"
+        );
+        assert!(outcome.message.contains("in state S and not stopped; it is in state"), "{}", outcome.message);
+    }
+    process::wait_until("three traps", || shim.resumed() == 3);
+
+    node.runtime.set(|world| {
+        world.tasks = [(container.clone(), Says::Running), (sandbox.clone(), Says::Running)].into();
+    });
+    refused(&node.execute(&with_container()).await, OutcomeReason::Recovered);
+    node.runtime.set(|world| world.tasks.clear());
+    refused(&node.execute(&with_container()).await, OutcomeReason::Recovered);
+
+    node.runtime.set(|world| world.tasks.insert(container.clone(), Says::UnknownAtOnce));
+    refused(&node.execute(&with_container()).await, OutcomeReason::CheckFailed);
+
+    node.runtime.set(|world| world.wrong.insert("Version".to_owned(), Wrong::Fails));
+    refused(&node.execute(&with_container()).await, OutcomeReason::CheckFailed);
+    let mut settings = node.settings();
+    settings.endpoint.socket = node.stage.path("none.sock");
+    refused(&Agent::new(settings).execute(&with_container()).await, OutcomeReason::CheckFailed);
+    assert_eq!(shim.resumed(), 3);
+}
+
+#[tokio::test]
+async fn another_process_under_the_pid_is_left_alone() {
+    let frozen = Frozen::new();
+    let mut order = resume(&frozen.shim, &frozen.sandbox);
+    let process = order.target.process.as_mut().unwrap();
+    process.start_ticks -= 1;
+    refused(&frozen.node.execute(&order).await, OutcomeReason::TargetChanged);
+
+    let mut order = resume(&frozen.shim, &id());
+    order.target.container_id = Some(id());
+    refused(&frozen.node.execute(&order).await, OutcomeReason::TargetChanged);
+
+    let order = resume(&frozen.neighbour, &frozen.sandbox);
+    refused(&frozen.node.execute(&order).await, OutcomeReason::TargetChanged);
+    frozen.untouched();
+}
+
+#[tokio::test]
+async fn a_process_that_is_no_shim_of_the_kubelets_is_left_alone() {
+    let (node, sandbox) = (Node::new(), id());
+    let docker = node.stage.shim_of("moby", &sandbox);
+    let liar = node.stage.orphan("sleep", &["-namespace", "k8s.io", "-id", &sandbox]);
+    let call = node.stage.orphan("call/containerd-shim-runc-v2", &["-namespace", "k8s.io", "-id", &sandbox, "delete"]);
+    for process in [&docker, &liar, &call] {
+        process.stop();
+        refused(&node.execute(&resume(process, &sandbox)).await, OutcomeReason::TargetChanged);
+        assert_eq!((process.state(), process.resumed()), (Some('T'), 0));
+    }
+    // Right process, wrong role in the order.
+    let shim = node.stage.shim(&sandbox);
+    shim.stop();
+    let target = process_target(shim.as_target(Role::NetworkPlugin), &sandbox);
+    let order = order(CommandAction::ReleaseKill, FaultType::NetworkPluginHung, target);
+    refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+    assert_eq!(shim.state(), Some('T'));
+}
+
+#[tokio::test]
+async fn a_process_that_has_ended_is_gone_or_was_replaced() {
+    let (node, sandbox) = (Node::new(), id());
+    let first = node.stage.shim(&sandbox);
+    let order = resume(&first, &sandbox);
+    drop(first);
+    process::wait_until("the end", || {
+        crate::proc::Handle::open(std::path::Path::new("/proc"), order.target.process.as_ref().unwrap().pid).is_err()
+    });
+    refused(&node.execute(&order).await, OutcomeReason::TargetGone);
+
+    let second = node.stage.shim(&sandbox);
+    second.stop();
+    let again = ActionCommand { operation_id: "again".to_owned(), ..order };
+    let outcome = node.execute(&again).await;
+    refused(&outcome, OutcomeReason::TargetChanged);
+    assert!(outcome.message.contains(&second.pid.to_string()), "{}", outcome.message);
+    assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
+}
+
+fn end(plugin: &Running, sandbox_id: &str, lock: Option<String>) -> ActionCommand {
+    let target = Target { lock, ..process_target(plugin.as_target(Role::NetworkPlugin), sandbox_id) };
+    order(CommandAction::ReleaseKill, FaultType::NetworkPluginHung, target)
+}
+
+#[tokio::test]
+async fn a_hung_plugin_is_ended_and_its_sibling_is_not() {
+    let (node, sandbox) = (Node::new(), id());
+    let lock = node.stage.path("ipam.lock");
+    let (plugin, runtime) = node.stage.plugin("ptp", &[("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", &sandbox)], &lock);
+    let other_lock = node.stage.path("other.lock");
+    let (sibling, _its) =
+        node.stage.plugin("host-local", &[("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", &id())], &other_lock);
+    let locked = Some(lock.display().to_string());
+
+    let mut strict = node.settings();
+    strict.thresholds.set_bound(&nrh_core::faults::network_plugin_hung::AGE, Duration::from_mins(1));
+    refused(&Agent::new(strict).execute(&end(&plugin, &sandbox, locked.clone())).await, OutcomeReason::Recovered);
+    let elsewhere = Some(other_lock.display().to_string());
+    refused(&node.execute(&end(&plugin, &sandbox, elsewhere)).await, OutcomeReason::Recovered);
+    refused(&node.execute(&end(&plugin, &id(), locked.clone())).await, OutcomeReason::TargetChanged);
+    assert!(plugin.state().is_some());
+
+    done(&node.execute(&end(&plugin, &sandbox, locked)).await);
+    assert_eq!(plugin.state(), None);
+    assert!(sibling.state().is_some());
+    drop(runtime);
+}
+
+#[tokio::test]
+async fn a_process_is_no_plugin_without_its_environment_or_its_runtime() {
+    let (node, sandbox) = (Node::new(), id());
+    let (plain, _runtime) = node.stage.plugin("ptp", &[("X", "1")], &node.stage.path("a.lock"));
+    refused(&node.execute(&end(&plain, &sandbox, None)).await, OutcomeReason::TargetChanged);
+    let alone = node.stage.child("cni/bridge", &[]);
+    refused(&node.execute(&end(&alone, &sandbox, None)).await, OutcomeReason::TargetChanged);
+    assert!(plain.state().is_some() && alone.state().is_some());
+}
+
+#[tokio::test]
+async fn a_shim_inside_a_container_is_left_alone() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: a PID namespace of its own needs root");
+        return;
+    }
+    let (node, sandbox) = (Node::new(), id());
+    let outer = node.stage.child_by(
+        "unshare",
+        &["-p", "-f", "--kill-child"],
+        "nested/containerd-shim-runc-v2",
+        &["-namespace", "k8s.io", "-id", &sandbox],
+    );
+    let table = crate::proc::table(std::path::Path::new("/proc")).unwrap();
+    let inner = table.iter().find(|process| process.parent == outer.pid).unwrap();
+    let process = ProcessRef {
+        role: Role::Shim,
+        pid: inner.pid,
+        start_ticks: inner.start_ticks,
+        state: "S".to_owned(),
+        wchan: None,
+        command: inner.command.clone(),
+    };
+    let order = order(CommandAction::CleanupOrphans, FaultType::LeakedShim, process_target(process, &sandbox));
+    refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+    assert!(outer.state().is_some() && outer.resumed() == 0);
+}

@@ -1,0 +1,381 @@
+//! Restarts: whose unit it is, what is looked at before, and every reason to leave it alone.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::bus::fake::{Restarts, Systemd, unit};
+use crate::bus::units::UnitSeen;
+use nrh_core::action::Restart;
+
+pub(super) const KUBELET: &str = "kubelet.service";
+pub(super) const CONTAINERD: &str = "containerd.service";
+
+/// A node with a made-up `/proc`, 1,000 s after boot, a runtime that answers, and a systemd.
+pub(super) struct Daemons {
+    pub(super) node: Node,
+    pub(super) systemd: Systemd,
+}
+
+impl Daemons {
+    pub(super) fn new(units: &[(&str, UnitSeen)], restarts: Restarts) -> Self {
+        let node = Node::new();
+        let proc = node.stage.path("proc");
+        fs::create_dir_all(proc.join("sys/kernel/random")).unwrap();
+        fs::write(proc.join("uptime"), "1000.00 1.0\n").unwrap();
+        fs::write(proc.join("sys/kernel/random/boot_id"), "boot\n").unwrap();
+        // At its usual place, as far as that can be in a test.
+        fs::create_dir_all(node.stage.path("run/containerd")).unwrap();
+        symlink(&node.runtime.socket, node.stage.path("run/containerd/containerd.sock")).unwrap();
+        let systemd = Systemd::start(&node.stage.path("bus"), units, restarts);
+        Self { node, systemd }
+    }
+
+    /// With a kubelet that systemd says has failed, and that comes up again.
+    pub(super) fn of_kubelet(seen: UnitSeen) -> Self {
+        Self::new(&[(KUBELET, seen)], Restarts::End("done", unit("active", "running")))
+    }
+
+    pub(super) fn of_runtime(seen: UnitSeen) -> Self {
+        let daemons = Self::new(&[(CONTAINERD, seen)], Restarts::End("done", unit("active", "running")));
+        daemons.silence();
+        daemons
+    }
+
+    /// The runtime gives no answer to a version call.
+    fn silence(&self) {
+        self.node.runtime.set(|world| world.wrong.insert("Version".to_owned(), runtime::Wrong::Hangs));
+    }
+
+    pub(super) fn proc(&self, path: &str) -> PathBuf {
+        self.node.stage.path("proc").join(path)
+    }
+
+    /// A process that began this many seconds after boot.
+    pub(super) fn with(&self, pid: i32, state: char, exe: &str, args: &str, unit: &str) {
+        let folder = self.proc(&pid.to_string());
+        fs::create_dir_all(folder.join("root")).unwrap();
+        fs::create_dir_all(folder.join("fd")).unwrap();
+        let name: String = PathBuf::from(exe).file_name().unwrap().to_str().unwrap().chars().take(15).collect();
+        let stat = format!("{pid} ({name}) {state} 1{} 10000{}\n", " 0".repeat(17), " 0".repeat(30));
+        fs::write(folder.join("stat"), stat).unwrap();
+        fs::write(folder.join("status"), format!("Uid:\t0\t0\t0\t0\nNSpid:\t{pid}\n")).unwrap();
+        fs::write(folder.join("cmdline"), args.replace(' ', "\0") + "\0").unwrap();
+        fs::write(folder.join("cgroup"), format!("12:pids:/x\n1:name=systemd:/system.slice/{unit}\n")).unwrap();
+        symlink(exe, folder.join("exe")).unwrap();
+    }
+
+    pub(super) fn kubelet(&self, port: u16, unit: &str) {
+        self.with(40, 'S', "/usr/bin/kubelet", &format!("kubelet --healthz-port={port}"), unit);
+    }
+
+    pub(super) async fn execute(&self, order: &ActionCommand) -> Outcome {
+        Agent::new(self.settings()).execute(order).await
+    }
+
+    pub(super) fn settings(&self) -> AgentSettings {
+        let mut settings = self.node.settings();
+        settings.endpoint.socket = self.node.stage.path("run/containerd/containerd.sock");
+        settings.proc = self.node.stage.path("proc");
+        settings.bus = Some(self.systemd.socket.clone());
+        settings.bounds.restart = Duration::from_millis(700);
+        settings.thresholds.set_bound(&nrh_core::faults::kubelet::START_AGE, Duration::from_secs(30));
+        settings
+    }
+
+    /// Refused for this reason with this in its sentence, and nothing asked for.
+    #[track_caller]
+    pub(super) fn left_alone(&self, outcome: &Outcome, reason: OutcomeReason, said: &str) {
+        refused(outcome, reason);
+        assert!(outcome.message.contains(said), "{}", outcome.message);
+        assert_eq!(self.systemd.acts(), [] as [String; 0]);
+    }
+}
+
+fn restart_of(action: CommandAction, fault_type: FaultType, with: Restart) -> ActionCommand {
+    ActionCommand { restart: Some(with), ..order(action, fault_type, Target::default()) }
+}
+
+fn kubelet() -> ActionCommand {
+    restart_of(CommandAction::RestartKubelet, FaultType::KubeletDown, Restart::default())
+}
+
+fn runtime() -> ActionCommand {
+    restart_of(CommandAction::RestartRuntime, FaultType::RuntimeUnreachable, Restart::default())
+}
+
+fn named(order: ActionCommand, unit: &str) -> ActionCommand {
+    ActionCommand { restart: Some(Restart { unit: Some(unit.to_owned()), ..Restart::default() }), ..order }
+}
+
+fn start_if_stopped(order: ActionCommand) -> ActionCommand {
+    ActionCommand { restart: Some(Restart { start_if_stopped: true, ..Restart::default() }), ..order }
+}
+
+fn careless(order: ActionCommand) -> ActionCommand {
+    ActionCommand { restart: Some(Restart { skip_safety_check: true, ..Restart::default() }), ..order }
+}
+
+/// A health check that says this.
+pub(super) async fn healthz(answer: &'static str) -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 256]).await;
+            let _ = stream.write_all(format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n").as_bytes()).await;
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_kubelet_that_is_gone_is_started_once() {
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    let order = kubelet();
+    let outcome = daemons.execute(&order).await;
+    done(&outcome);
+    let said = "kubelet.service was failed (failed); systemd's restart of it: done; it is active (running)";
+    assert_eq!(outcome.message, said);
+    assert_eq!(daemons.execute(&order).await.message, said, "the same order tells what came of it");
+    assert_eq!(daemons.systemd.acts(), ["ResetFailedUnit kubelet.service", "RestartUnit kubelet.service fail"]);
+}
+
+/// Told in kubernetes/node-problem-detector #444.
+#[tokio::test]
+async fn a_kubelet_whose_health_check_fails_is_restarted_and_one_that_is_well_or_young_is_not() {
+    let daemons = Daemons::of_kubelet(unit("active", "running"));
+    daemons.kubelet(healthz("500 Internal Server Error").await, KUBELET);
+    done(&daemons.execute(&kubelet()).await);
+
+    let daemons = Daemons::of_kubelet(unit("active", "running"));
+    daemons.kubelet(healthz("200 OK").await, KUBELET);
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::Recovered, "its health check is good");
+
+    let daemons = Daemons::of_kubelet(unit("active", "running"));
+    daemons.kubelet(healthz("500 Internal Server Error").await, KUBELET);
+    fs::write(daemons.proc("uptime"), "110.00 1.0\n").unwrap();
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::KubeletBusy, "began 10s ago");
+}
+
+#[tokio::test]
+async fn what_the_kubelet_would_wait_for_or_die_of_comes_first() {
+    let shim = |daemons: &Daemons, state| {
+        let args = format!("containerd-shim-runc-v2 -namespace k8s.io -id {}", id());
+        daemons.with(50, state, "/usr/bin/containerd-shim-runc-v2", &args, CONTAINERD);
+    };
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    shim(&daemons, 'T');
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::Protected, "is stopped");
+    done(&daemons.execute(&careless(kubelet())).await);
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    shim(&daemons, 'S');
+    done(&daemons.execute(&kubelet()).await);
+
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    let (container, sandbox) = (id(), id());
+    daemons.node.runtime.set(|world| world.containers.push(runtime::container(&container, &sandbox, 1)));
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::Protected, "clean it up first");
+
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    daemons.node.runtime.set(|world| world.wrong.insert("ListContainers".to_owned(), runtime::Wrong::Hangs));
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CheckFailed, "the list of containers");
+}
+
+#[tokio::test]
+async fn a_person_who_took_a_unit_out_of_service_is_heard_and_so_is_systemd() {
+    let file = |file: &str, active: &str, sub| UnitSeen { file: file.to_owned(), ..unit(active, sub) };
+    let load = |load: &str| UnitSeen { load: load.to_owned(), ..unit("inactive", "dead") };
+    for (seen, reason, said) in [
+        (file("masked", "inactive", "dead"), OutcomeReason::Protected, "is masked"),
+        (load("masked"), OutcomeReason::Protected, "is masked"),
+        (file("disabled", "inactive", "dead"), OutcomeReason::Protected, "is disabled"),
+        (file("disabled", "failed", "failed"), OutcomeReason::Protected, "is disabled"),
+        (unit("activating", "auto-restart"), OutcomeReason::Protected, "again and again"),
+        (unit("activating", "start"), OutcomeReason::KubeletBusy, "systemd is at work on it"),
+        (unit("deactivating", "stop-sigterm"), OutcomeReason::KubeletBusy, "systemd is at work on it"),
+        (unit("maintenance", "cleaning"), OutcomeReason::KubeletBusy, "systemd is at work on it"),
+        (UnitSeen { job: 7, ..unit("inactive", "dead") }, OutcomeReason::KubeletBusy, "systemd is at work on it"),
+        (load("error"), OutcomeReason::CheckFailed, "cannot be loaded"),
+        // Nobody sees a process where systemd sees one.
+        (unit("active", "running"), OutcomeReason::CheckFailed, "no process of the kubelet is seen"),
+    ] {
+        let daemons = Daemons::of_kubelet(seen);
+        daemons.left_alone(&daemons.execute(&careless(kubelet())).await, reason, said);
+        daemons.left_alone(&daemons.execute(&start_if_stopped(kubelet())).await, reason, said);
+    }
+    // What was only stopped is started where the policy says so, and only then.
+    for seen in [unit("inactive", "dead"), file("static", "inactive", "dead")] {
+        let daemons = Daemons::of_kubelet(seen);
+        let outcome = daemons.execute(&careless(kubelet())).await;
+        daemons.left_alone(&outcome, OutcomeReason::Protected, "was stopped by somebody");
+        done(&daemons.execute(&start_if_stopped(kubelet())).await);
+        assert_eq!(daemons.systemd.acts(), ["RestartUnit kubelet.service fail"]);
+    }
+    // And nobody sees a process gone that is there.
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    daemons.kubelet(healthz("500 Internal Server Error").await, KUBELET);
+    daemons.left_alone(
+        &daemons.execute(&kubelet()).await,
+        OutcomeReason::CheckFailed,
+        "process 40 of the kubelet is there",
+    );
+}
+
+#[tokio::test]
+async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
+    let bad = "500 Internal Server Error";
+    let k3s = || {
+        Daemons::new(&[("k3s.service", unit("active", "running"))], Restarts::End("done", unit("active", "running")))
+    };
+    let daemons = k3s();
+    daemons.kubelet(healthz(bad).await, "k3s.service");
+    let outcome = daemons.execute(&kubelet()).await;
+    daemons.left_alone(&outcome, OutcomeReason::Protected, "part of k3s.service, not of kubelet.service");
+    daemons.left_alone(&daemons.execute(&named(kubelet(), KUBELET)).await, OutcomeReason::Protected, "part of k3s");
+    done(&daemons.execute(&named(kubelet(), "k3s.service")).await);
+    // Nor is a kubelet.service taken for the kubelet of k3s while that is gone.
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    let mut settings = daemons.settings();
+    settings.endpoint.socket = PathBuf::from("/run/k3s/containerd/containerd.sock");
+    let outcome = Agent::new(settings.clone()).execute(&careless(kubelet())).await;
+    daemons.left_alone(&outcome, OutcomeReason::Protected, "the kubelet is inside something larger");
+    let outcome = Agent::new(settings).execute(&runtime()).await;
+    daemons.left_alone(&outcome, OutcomeReason::Protected, "is at no usual place");
+
+    // Neither is one started beside a kubelet that runs in none.
+    let daemons = Daemons::of_kubelet(unit("inactive", "dead"));
+    daemons.kubelet(healthz(bad).await, "session-1.scope");
+    daemons.left_alone(&daemons.execute(&named(kubelet(), KUBELET)).await, OutcomeReason::Protected, "in no unit");
+
+    let daemons = Daemons::new(&[], Restarts::Never);
+    daemons.left_alone(&daemons.execute(&kubelet()).await, OutcomeReason::CheckFailed, "kubelet.service is not known");
+    for unit in ["../kubelet.service", "kubelet.socket", "kubelet", ".service", "a b.service"] {
+        let outcome = daemons.execute(&named(kubelet(), unit)).await;
+        daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "is not the name of a service");
+    }
+}
+
+/// Whoever can write a policy must not start whatever the node has.
+#[tokio::test]
+async fn a_named_unit_without_a_process_has_to_be_one_that_starts_with_the_node() {
+    const OFF: &str = "systemd-poweroff.service";
+    for (file, allowed) in [("static", false), ("indirect", false), ("", false), ("enabled", true), ("linked", true)] {
+        let seen = UnitSeen { file: file.to_owned(), ..unit("failed", "failed") };
+        let daemons = Daemons::new(&[(OFF, seen)], Restarts::End("done", unit("active", "running")));
+        let outcome = daemons.execute(&named(kubelet(), OFF)).await;
+        if allowed {
+            done(&outcome);
+        } else {
+            daemons.left_alone(&outcome, OutcomeReason::Protected, "is no unit that is to be started with the node");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_that_is_silent_or_gone_is_restarted_and_one_that_answers_is_not() {
+    let containerd = |daemons: &Daemons| daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    let daemons = Daemons::of_runtime(unit("active", "running"));
+    containerd(&daemons);
+    done(&daemons.execute(&runtime()).await);
+    assert_eq!(daemons.systemd.acts(), ["RestartUnit containerd.service fail"], "what runs has not failed");
+
+    done(&Daemons::of_runtime(unit("failed", "failed")).execute(&runtime()).await);
+
+    let daemons = Daemons::of_runtime(unit("active", "running"));
+    containerd(&daemons);
+    daemons.node.runtime.set(|world| world.wrong.clear());
+    daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::Recovered, "answers a version call");
+    let list = restart_of(CommandAction::RestartRuntime, FaultType::RuntimeListHung, Restart::default());
+    daemons.left_alone(&daemons.execute(&list).await, OutcomeReason::Recovered, "lists its sandboxes");
+    let list = ActionCommand { operation_id: "again".into(), ..list };
+    daemons.node.runtime.set(|world| world.wrong.insert("ListPodSandbox".to_owned(), runtime::Wrong::Hangs));
+    done(&daemons.execute(&list).await);
+}
+
+#[tokio::test]
+async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
+    let daemons = Daemons::of_runtime(unit("active", "running"));
+    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    daemons.with(31, 'S', "/usr/bin/runc", &format!("runc create --bundle /b {}", id()), CONTAINERD);
+    daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::KubeletBusy, "would cut it off");
+    done(&daemons.execute(&careless(runtime())).await);
+
+    // One whose stop ends all of its processes ends the containers with it.
+    let daemons = Daemons::of_runtime(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
+    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::Protected, "KillMode=control-group");
+    done(&daemons.execute(&careless(runtime())).await);
+
+    // Docker's restart may end every container: a person has to name it.
+    let daemons = Daemons::of_runtime(unit("active", "running"));
+    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    let mut settings = daemons.settings();
+    settings.endpoint.socket = daemons.node.stage.path("cri-dockerd.sock");
+    let outcome = Agent::new(settings.clone()).execute(&runtime()).await;
+    daemons.left_alone(&outcome, OutcomeReason::Protected, "the runtime is Docker");
+    let outcome = Agent::new(settings).execute(&named(runtime(), "cri-docker.service")).await;
+    daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "is not known to systemd");
+
+    // Another containerd beside one that is gone: the kubelet's may be that, unless the unit is named.
+    let daemons = Daemons::of_runtime(unit("failed", "failed"));
+    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", "host-containerd.service");
+    daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::Protected, "part of host-containerd.service");
+    done(&daemons.execute(&named(runtime(), CONTAINERD)).await);
+}
+
+#[tokio::test]
+async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
+    let order = restart_of(CommandAction::RestartKubelet, FaultType::FdExhaustion, Restart::default());
+    for (limit, scarce) in [(10_000, false), (64, true)] {
+        let daemons = Daemons::of_kubelet(unit("active", "running"));
+        daemons.kubelet(healthz("200 OK").await, KUBELET);
+        fs::write(daemons.proc("40/status"), "Uid:\t0\t0\t0\t0\nNSpid:\t40\nFDSize:\t256\n").unwrap();
+        fs::write(daemons.proc("40/limits"), format!("Limit  Soft\nMax open files   {limit}   {limit}   files\n"))
+            .unwrap();
+        let outcome = daemons.execute(&ActionCommand { operation_id: format!("files-{limit}"), ..order.clone() }).await;
+        if scarce {
+            done(&outcome);
+        } else {
+            daemons.left_alone(&outcome, OutcomeReason::Recovered, "does not use 90%");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_restart_that_fails_or_does_not_end_is_told_as_it_is() {
+    let stands = || [(KUBELET, unit("failed", "failed"))];
+    let failed = |outcome: &Outcome, said: &str| {
+        assert_eq!((outcome.state, outcome.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
+        assert!(outcome.message.contains(said), "{}", outcome.message);
+    };
+    let daemons = Daemons::new(&stands(), Restarts::End("failed", unit("failed", "failed")));
+    failed(&daemons.execute(&kubelet()).await, "systemd's restart of it: failed; it is failed (failed)");
+    let daemons = Daemons::new(&stands(), Restarts::Never);
+    let outcome = daemons.execute(&kubelet()).await;
+    done(&outcome);
+    assert!(
+        outcome.message.contains("the result was not seen") && outcome.message.ends_with("systemd goes on with it")
+    );
+    let daemons = Daemons::new(&stands(), Restarts::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+    failed(&daemons.execute(&kubelet()).await, "was not restarted: asked for the restart: org.freedesktop.DBus");
+}
+
+#[tokio::test]
+async fn without_systemd_and_for_other_faults_nothing_is_restarted() {
+    let daemons = Daemons::of_kubelet(unit("failed", "failed"));
+    for order in [
+        restart_of(CommandAction::RestartKubelet, FaultType::KubeletStartBlocked, Restart::default()),
+        restart_of(CommandAction::RestartKubelet, FaultType::RuntimeUnreachable, Restart::default()),
+        restart_of(CommandAction::RestartRuntime, FaultType::KubeletDown, Restart::default()),
+        restart_of(CommandAction::RestartRuntime, FaultType::NetworkPluginHung, Restart::default()),
+    ] {
+        daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "no second check");
+    }
+    let mut settings = daemons.settings();
+    settings.bus = Some(daemons.node.stage.path("no-bus"));
+    refused(&Agent::new(settings).execute(&kubelet()).await, OutcomeReason::CheckFailed);
+}

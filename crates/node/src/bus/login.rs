@@ -1,0 +1,170 @@
+//! systemd's login manager (`org.freedesktop.login1`): whether it can reboot the machine, which inhibitors exist, and the
+//! reboot.
+//!
+//! ```text
+//! CanReboot ─► yes ─► ListInhibitors ─► nobody blocks it ─► Reboot(interactive: false)
+//! ```
+//!
+//! For root, the call itself ignores inhibitors that block a shutdown (`systemd-logind` checks them only for other users). So
+//! the node executor asks for them right before it, on the same connection. The login manager itself waits for inhibitors that
+//! only delay the shutdown, for as long as it is configured to (`InhibitDelayMaxSec`). The kubelet takes such a delay to end
+//! its pods in good order.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::message::{Message, Value};
+use super::{BusError, Conversation, Stop};
+use crate::patience::within;
+use nrh_core::observation::BusStep;
+use nrh_core::text::bounded;
+
+const LOGIN: &str = "org.freedesktop.login1";
+const PATH: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+/// Longest text of another program that is kept, in bytes.
+const MAX_SAID: usize = 160;
+/// Errors that come from the bus, and not from the login manager, after the bus delivered a call (D-Bus specification,
+/// `NoReply`; `Timeout`, `TimedOut` and `Disconnected` of its implementations).
+const OF_BUS: &str = "org.freedesktop.DBus.Error.";
+const UNANSWERED: [&str; 4] = ["NoReply", "Timeout", "TimedOut", "Disconnected"];
+/// Values of one inhibitor: what, who, why, how, user id, process id.
+const VALUES: usize = 6;
+
+/// Why the login manager was not asked to reboot the machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LoginError {
+    /// There is no bus, this process has no permission to ask it, or the server is no bus.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The connection broke, or could not be made.
+    #[error("the way to systemd's login manager over the system bus broke: {0}")]
+    Broken(String),
+    /// No answer in time.
+    #[error("no answer of systemd's login manager over the system bus within {}s", .0.as_secs())]
+    Silent(Duration),
+    /// The login manager, or the bus, refused.
+    #[error("{what}: {said}")]
+    Refused {
+        /// The call.
+        what: &'static str,
+        /// The error, with its text.
+        said: String,
+    },
+    /// The login manager says that the machine cannot be rebooted, or not by this process.
+    #[error(
+        "systemd's login manager answers {0:?} when asked whether it can reboot the node (CanReboot), expected \"yes\": {1}"
+    )]
+    Cannot(String, &'static str),
+    /// An inhibitor blocks the reboot.
+    #[error(
+        "a reboot is blocked by {0}; it is respected: end what blocks it (systemd-inhibit --list shows it), or reboot manually"
+    )]
+    Blocked(String),
+    /// The reboot was requested, and its result is not known.
+    #[error("the login manager was asked to reboot, and did not answer: {0}")]
+    NotSeen(String),
+}
+
+impl From<Stop> for LoginError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Because(error) => error.into(),
+            Stop::Io(error) => Self::Broken(bounded(&error.to_string(), MAX_SAID)),
+        }
+    }
+}
+
+/// Whether the machine can be rebooted and no inhibitor blocks it; each call within `limit`. Returns a phrase on which
+/// inhibitors delay it; empty where none does. It changes nothing.
+///
+/// # Errors
+/// Any reason against the reboot, or why the login manager cannot be asked.
+pub(crate) async fn may_reboot(socket: &Path, limit: Duration) -> Result<String, LoginError> {
+    allowed(&mut open(socket, limit).await?, limit).await
+}
+
+/// Repeats these checks and requests the reboot; each call within `limit`. Returns a phrase on which inhibitors delay it.
+///
+/// # Errors
+/// [`LoginError::NotSeen`] where the reboot was requested and no answer came; with any other error it was not requested, or it
+/// was refused.
+pub(crate) async fn reboot(socket: &Path, limit: Duration) -> Result<String, LoginError> {
+    let mut bus = open(socket, limit).await?;
+    let delays = allowed(&mut bus, limit).await?;
+    let fields = [(1, PATH), (6, LOGIN), (2, MANAGER), (3, "Reboot")];
+    let told = match within(limit, bus.tell_at(&fields, false)).await {
+        Err(_) => return Err(LoginError::NotSeen(LoginError::Silent(limit).to_string())),
+        Ok(Err(stop)) => return Err(LoginError::NotSeen(LoginError::from(stop).to_string())),
+        Ok(Ok(message)) => message,
+    };
+    // The bus reports that the login manager received the call and did not answer: the call may have worked.
+    let is_unanswered = |error: &String| UNANSWERED.contains(&error.strip_prefix(OF_BUS).unwrap_or(error));
+    if let Some(error) = told.error.as_ref().filter(|error| is_unanswered(error)) {
+        return Err(LoginError::NotSeen(format!("the bus says {}", bounded(error, MAX_SAID))));
+    }
+    good(told, "asked for the reboot").map(|_| delays)
+}
+
+async fn open(socket: &Path, limit: Duration) -> Result<Conversation, LoginError> {
+    let opened = within(limit, Conversation::open(socket, &mut BusStep::Connect)).await;
+    let opened = opened.map_err(|_| LoginError::Silent(limit))??;
+    opened.map_err(|said| LoginError::Refused { what: "the bus greets nobody", said })
+}
+
+async fn ask(bus: &mut Conversation, member: &'static str, limit: Duration) -> Result<Vec<Value>, LoginError> {
+    let said = within(limit, bus.ask_at(LOGIN, PATH, MANAGER, member, &[])).await;
+    good(said.map_err(|_| LoginError::Silent(limit))??, member)
+}
+
+async fn allowed(bus: &mut Conversation, limit: Duration) -> Result<String, LoginError> {
+    let can = ask(bus, "CanReboot", limit).await?.into_iter().next().and_then(Value::text);
+    let can = can.ok_or_else(|| odd("CanReboot: an answer without a text"))?;
+    if can != "yes" {
+        let what = match can.as_str() {
+            "challenge" => {
+                "it would ask a person for a password, so this process is not root there, or polkit is configured otherwise"
+            }
+            "na" => "the machine or its container has no reboot",
+            _ => "polkit or the machine forbids it",
+        };
+        return Err(LoginError::Cannot(bounded(&can, 32), what));
+    }
+    let (mut blocks, mut delays) = (Vec::new(), Vec::new());
+    let values = ask(bus, "ListInhibitors", limit).await?;
+    // An answer that cannot be parsed does not mean that no inhibitor exists.
+    let Some((Value::Number(count), locks)) = values.split_first() else {
+        return Err(odd("ListInhibitors: an answer of another kind"));
+    };
+    if usize::try_from(*count).ok().and_then(|count| count.checked_mul(VALUES)) != Some(locks.len()) {
+        return Err(odd("ListInhibitors: an answer that is not whole"));
+    }
+    for lock in locks.chunks(VALUES) {
+        let [Value::Text(what), Value::Text(who), Value::Text(why), Value::Text(how), _, Value::Number(pid)] = lock
+        else {
+            return Err(odd("ListInhibitors: an answer of another kind"));
+        };
+        if !what.split(':').any(|one| one == "shutdown") {
+            continue;
+        }
+        let phrase = format!("{} (process {pid}: {})", bounded(who, 64), bounded(why, 64));
+        if how == "delay" { delays.push(phrase) } else { blocks.push(phrase) }
+    }
+    if blocks.is_empty() {
+        return Ok(bounded(&delays.join(", "), MAX_SAID));
+    }
+    Err(LoginError::Blocked(bounded(&blocks.join(", "), MAX_SAID)))
+}
+
+fn odd(what: &str) -> LoginError {
+    BusError::Odd(what.to_owned()).into()
+}
+
+fn good(message: Message, what: &'static str) -> Result<Vec<Value>, LoginError> {
+    let Some(error) = message.error else { return Ok(message.values) };
+    let sentence = match message.values.first() {
+        Some(Value::Text(sentence)) => format!(": {}", bounded(sentence, MAX_SAID)),
+        _ => String::new(),
+    };
+    Err(LoginError::Refused { what, said: format!("{error}{sentence}") })
+}

@@ -1,0 +1,293 @@
+//! The kernel's numeric limits, their use, and what the daemons' threads wait for. It reads `/proc` and control groups only,
+//! and nothing on a disk.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::proc::{self, Groups, Handle, Waits, groups};
+use nrh_core::observation::{DaemonSeen, FrozenSeen, HostSeen, InitSeen, LimitSeen, Owner, ThreadWaiting, Usage};
+use nrh_core::text::bounded;
+
+mod untracked;
+
+/// Longest file of numbers that is read.
+const MAX_NUMBERS: usize = 256;
+/// Share of a limit, in percent, from which the collector verifies whose control group it is.
+const NEAR: u8 = 80;
+/// Names of the group in which the kubelet keeps all pods, for its two drivers and the two versions.
+const PODS: [&str; 4] = [
+    "sys/fs/cgroup/kubepods.slice",
+    "sys/fs/cgroup/kubepods",
+    "sys/fs/cgroup/pids/kubepods.slice",
+    "sys/fs/cgroup/pids/kubepods",
+];
+
+/// A daemon to check, as another collector has found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// Which daemon.
+    pub owner: Owner,
+    /// Its process id.
+    pub pid: i32,
+    /// Its start in clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// The processes to check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// The kubelet and the runtime's daemons.
+    pub daemons: Vec<Daemon>,
+    /// First processes of containers in creation.
+    pub inits: Vec<InitSeen>,
+    /// Ids in the runtime's newest lists, of containers and sandboxes; `None` = no list is available.
+    pub listed: Option<BTreeSet<String>>,
+    /// Which daemon does not exist or is not known, and why.
+    pub unseen: Option<String>,
+}
+
+impl Daemon {
+    /// The process, if it is still the same one.
+    pub(super) fn handle(&self, proc: &Path) -> io::Result<Handle> {
+        of_start(Handle::open(proc, self.pid)?, self.start_ticks)
+    }
+}
+
+fn of_start(handle: Handle, start_ticks: u64) -> io::Result<Handle> {
+    if handle.stat()?.start_ticks == start_ticks {
+        return Ok(handle);
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("process {} has ended", handle.pid())))
+}
+
+/// The state of the host collector.
+#[derive(Debug)]
+pub struct Host {
+    proc: PathBuf,
+    waits: Waits,
+}
+
+impl Host {
+    /// Reads this `/proc`.
+    pub fn new(proc: &Path) -> Self {
+        Self { proc: proc.to_path_buf(), waits: Waits::default() }
+    }
+
+    /// One reading.
+    ///
+    /// # Errors
+    /// When even the time since boot cannot be read. Every other error is in the field that it concerns.
+    pub fn look(&mut self, who: &Who) -> io::Result<HostSeen> {
+        let uptime = proc::uptime(&self.proc)?;
+        let mut seen = HostSeen {
+            pids: vec![LimitSeen { owner: Owner::Node, usage: self.threads().map_err(|error| said(&error)) }],
+            files: vec![LimitSeen { owner: Owner::Node, usage: self.files().map_err(|error| said(&error)) }],
+            daemons: Vec::new(),
+            frozen: Ok(Vec::new()),
+            untracked: Ok(Vec::new()),
+            untracked_left_out: 0,
+            unseen: who.unseen.clone(),
+        };
+        // Control groups are found below the root of a process that sees all of them.
+        let mut root = None;
+        for daemon in &who.daemons {
+            match daemon.handle(&self.proc) {
+                Ok(handle) => {
+                    let own = handle.root();
+                    self.daemon(daemon, &handle, own.as_ref().ok(), uptime, &mut seen);
+                    root = root.or(own.ok());
+                }
+                Err(error) => {
+                    seen.unseen.get_or_insert(bounded(&format!("{} cannot be checked: {error}", daemon.owner), 200));
+                }
+            }
+        }
+        self.waits.over();
+        if let Some(root) = &root {
+            seen.pids.extend(of_pods(root));
+            seen.frozen = self.frozen(root, &who.inits);
+            match who.listed.as_ref().map(|listed| untracked::find(root, listed)) {
+                Some(Ok(found)) => (seen.untracked, seen.untracked_left_out) = (Ok(found.told), found.left_out),
+                Some(Err(error)) => seen.untracked = Err(said(&error)),
+                None => seen.untracked = Err("the runtime's lists are not known".to_owned()),
+            }
+        } else {
+            let why = "no root of a kubelet or a runtime can be entered to find control groups";
+            seen.unseen.get_or_insert(why.to_owned());
+            seen.frozen = Err(why.to_owned());
+            seen.untracked = Err(why.to_owned());
+        }
+        Ok(seen)
+    }
+
+    /// Threads of the node. Each uses a process id.
+    fn threads(&self) -> io::Result<Usage> {
+        let text = self.numbers("loadavg")?;
+        let limit = |name| parse(&self.numbers(name)?);
+        let limit = limit("sys/kernel/pid_max")?.min(limit("sys/kernel/threads-max")?);
+        Ok(Usage { used: threads_of(&text).ok_or_else(|| odd(&text))?, limit })
+    }
+
+    /// Open files of the node.
+    fn files(&self) -> io::Result<Usage> {
+        let text = self.numbers("sys/fs/file-nr")?;
+        files_of(&text).ok_or_else(|| odd(&text))
+    }
+
+    fn numbers(&self, name: &str) -> io::Result<String> {
+        proc::bounded::read_whole(&self.proc.join(name), MAX_NUMBERS)
+    }
+
+    fn daemon(
+        &mut self,
+        daemon: &Daemon,
+        handle: &Handle,
+        root: Option<&OwnedFd>,
+        uptime: Duration,
+        seen: &mut HostSeen,
+    ) {
+        let limit = |usage: io::Result<Option<Usage>>| {
+            let usage = usage.map_err(|error| said(&error)).transpose()?;
+            Some(LimitSeen { owner: daemon.owner.clone(), usage })
+        };
+        seen.files.extend(limit(handle.open_files().map(Some)));
+        // A process whose root cannot be opened shows nothing of its group. A process without a group is no gap.
+        if let Some(root) = root {
+            seen.pids.extend(limit(of_group(root, handle)));
+        }
+        seen.daemons.push(DaemonSeen {
+            owner: daemon.owner.clone(),
+            pid: daemon.pid,
+            start_ticks: daemon.start_ticks,
+            waiting: self.waiting(handle, uptime).map_err(|error| said(&error)),
+        });
+    }
+
+    /// The thread that has waited uninterruptibly for the longest time.
+    fn waiting(&mut self, handle: &Handle, uptime: Duration) -> io::Result<Option<ThreadWaiting>> {
+        let mut longest: Option<ThreadWaiting> = None;
+        for thread in handle.threads()?.into_iter().filter(|thread| thread.state == 'D') {
+            // The thread may have ended by now.
+            let Ok(switches) = handle.thread_switches(thread.id) else { continue };
+            let waited = self.waits.saw((thread.id, thread.start_ticks), switches, 0, uptime);
+            if longest.as_ref().is_none_or(|longest| waited > longest.waited) {
+                let wchan = handle.thread_wchan(thread.id).ok().flatten();
+                longest = Some(ThreadWaiting { thread: thread.id, waited, wchan });
+            }
+        }
+        Ok(longest)
+    }
+
+    fn frozen(&self, root: &OwnedFd, inits: &[InitSeen]) -> Result<Vec<FrozenSeen>, String> {
+        let mut found = Vec::new();
+        for init in inits {
+            let groups = Handle::open(&self.proc, init.pid)
+                .and_then(|handle| of_start(handle, init.start_ticks))
+                .and_then(|handle| handle.groups());
+            let frozen = match groups {
+                Err(error) if proc::is_gone(&error) => continue,
+                groups => groups.and_then(|groups| frozen_group(root, &groups)),
+            };
+            match frozen {
+                Ok(None) => {}
+                Ok(Some(group)) => found.push(FrozenSeen {
+                    pid: init.pid,
+                    age: init.age,
+                    sandbox_id: init.sandbox_id.clone(),
+                    group: bounded(&group.display().to_string(), 256),
+                }),
+                Err(error) => return Err(format!("the control group of process {}: {}", init.pid, said(&error))),
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn said(error: &io::Error) -> String {
+    bounded(&error.to_string(), 160)
+}
+
+fn odd(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not of the form expected"))
+}
+
+/// The number of threads in `loadavg`.
+pub(crate) fn threads_of(loadavg: &str) -> Option<u64> {
+    loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+/// Used and maximum open files from `file-nr`.
+pub(crate) fn files_of(file_nr: &str) -> Option<Usage> {
+    let mut fields = file_nr.split_ascii_whitespace().map(str::parse);
+    Some(Usage { used: fields.next()?.ok()?, limit: fields.nth(1)?.ok()? })
+}
+
+fn parse(text: &str) -> io::Result<u64> {
+    text.trim().parse().map_err(|_| odd(text))
+}
+
+/// Processes and threads of one control group; `None` where it has no limit.
+fn of_folder(group: impl AsFd) -> io::Result<Option<Usage>> {
+    let (Some(limit), Some(used)) = (groups::file(&group, "pids.max")?, groups::file(&group, "pids.current")?) else {
+        return Ok(None);
+    };
+    usage(&limit, &used)
+}
+
+/// The values of `pids.max` and `pids.current`; `None` where there is no limit.
+pub(crate) fn usage(limit: &str, used: &str) -> io::Result<Option<Usage>> {
+    if limit.trim() == "max" {
+        return Ok(None);
+    }
+    Ok(Some(Usage { used: parse(used)?, limit: parse(limit)? }))
+}
+
+/// The group of all pods, where the kubelet keeps one.
+fn of_pods(root: &OwnedFd) -> Option<LimitSeen> {
+    let folder = PODS.iter().find_map(|path| groups::open(root, Path::new(path)).transpose())?;
+    let usage = folder.and_then(of_folder).map_err(|error| said(&error)).transpose()?;
+    Some(LimitSeen { owner: Owner::Pods, usage })
+}
+
+/// The use of one daemon's group. Near the limit, the code verifies that the daemon is in the group before it reports it.
+fn of_group(root: &OwnedFd, handle: &Handle) -> io::Result<Option<Usage>> {
+    let own: Groups = handle.groups()?;
+    for folder in own.folders("pids") {
+        let Some(group) = groups::open(root, &folder)? else { continue };
+        let Some(usage) = of_folder(&group)? else { continue };
+        let is_near = usage.is_at_least(NEAR);
+        return Ok((!is_near || has(&group, handle.pid())?).then_some(usage));
+    }
+    Ok(None)
+}
+
+fn has(group: impl AsFd, pid: i32) -> io::Result<bool> {
+    let members = groups::file(group, "cgroup.procs")?.unwrap_or_default();
+    let members: BTreeSet<&str> = members.lines().collect();
+    Ok(members.contains(pid.to_string().as_str()))
+}
+
+/// The first of its groups that is frozen. The wait channel does not show it: kernels freeze a process wherever it is.
+fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> {
+    for folder in groups.folders("freezer") {
+        let Some(group) = groups::open(root, &folder)? else { continue };
+        let old = groups::file(&group, "freezer.state")?;
+        let new = groups::file(&group, "cgroup.events")?;
+        if is_frozen(old.as_deref(), new.as_deref()) {
+            return Ok(Some(folder));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether `freezer.state` of version 1, or `cgroup.events` of version 2, says frozen.
+pub(crate) fn is_frozen(old: Option<&str>, new: Option<&str>) -> bool {
+    old.is_some_and(|state| matches!(state.trim(), "FROZEN" | "FREEZING"))
+        || new.is_some_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! Control groups of containers that are in no list of the runtime, and contain processes.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::PODS;
+use crate::proc::groups;
+use nrh_core::observation::UntrackedSeen;
+use nrh_core::text::{bounded, is_full_id};
+
+/// Maximum number of groups in one folder; more is an error, never a partial result.
+const MAX_GROUPS: usize = 4096;
+/// Maximum number of them reported in one reading, and of processes of each.
+const MAX_FOUND: usize = 16;
+const MAX_PIDS: usize = 8;
+
+/// The result of one search.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The reported groups, at most `MAX_FOUND`.
+    pub told: Vec<UntrackedSeen>,
+    /// How many more there are.
+    pub left_out: usize,
+}
+
+/// Searches below the kubelet's group of all pods. Where that group is at none of the usual places, the result is empty.
+pub(super) fn find(root: &OwnedFd, listed: &BTreeSet<String>) -> io::Result<Found> {
+    let mut found = Found::default();
+    for path in PODS {
+        let Some(pods) = groups::open(root, Path::new(path))? else { continue };
+        // Pods of the class Guaranteed are here. Those of the two other classes are one folder further down.
+        for name in groups::children(&pods, MAX_GROUPS)? {
+            if let Some(uid) = pod_uid(&name) {
+                of_pod(&pods, (path, &name), &uid, listed, &mut found)?;
+            } else if is_class(&name) {
+                let Some(class) = groups::open(&pods, Path::new(&name))? else { continue };
+                let path = format!("{path}/{name}");
+                for pod in groups::children(&class, MAX_GROUPS)? {
+                    let Some(uid) = pod_uid(&pod) else { continue };
+                    of_pod(&class, (&path, &pod), &uid, listed, &mut found)?;
+                }
+            }
+        }
+        break;
+    }
+    Ok(found)
+}
+
+fn of_pod(
+    parent: impl AsFd,
+    (path, name): (&str, &str),
+    uid: &str,
+    listed: &BTreeSet<String>,
+    found: &mut Found,
+) -> io::Result<()> {
+    let Some(pod) = groups::open(parent, Path::new(name))? else { return Ok(()) };
+    for container in groups::children(&pod, MAX_GROUPS)? {
+        let Some(id) = container_id(&container).filter(|id| !listed.contains(*id)) else { continue };
+        let Some(group) = groups::open(&pod, Path::new(&container))? else { continue };
+        // With version 2 the kernel reports on the whole subtree; a group with subgroups has no processes of its own.
+        let events = groups::file(&group, "cgroup.events")?;
+        let populated = events.map(|text| text.lines().any(|line| line == "populated 1"));
+        let pids = if populated == Some(false) { Vec::new() } else { processes(&group)? };
+        let lives = populated.unwrap_or(!pids.is_empty());
+        if lives && found.told.len() >= MAX_FOUND {
+            found.left_out += 1;
+        } else if lives {
+            let group = bounded(&format!("{path}/{name}/{container}"), 256);
+            found.told.push(UntrackedSeen { id: id.to_owned(), pod_uid: uid.to_owned(), group, pids });
+        }
+    }
+    Ok(())
+}
+
+/// Some of the processes of a group.
+fn processes(group: impl AsFd) -> io::Result<Vec<i32>> {
+    let text = match groups::file(group, "cgroup.procs") {
+        // The group holds threads instead of processes.
+        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => None,
+        read => read?,
+    };
+    Ok(text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).take(MAX_PIDS).collect())
+}
+
+/// `burstable`, `kubepods-besteffort.slice` and similar names.
+fn is_class(name: &str) -> bool {
+    let name = name.strip_prefix("kubepods-").unwrap_or(name);
+    matches!(name.strip_suffix(".slice").unwrap_or(name), "burstable" | "besteffort")
+}
+
+/// `podUID`, or with systemd `kubepods-burstable-podUID.slice`, in which the uid has underscores.
+fn pod_uid(name: &str) -> Option<String> {
+    let uid = match name.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit_once("-pod")?.1.replace('_', "-"),
+        None => name.strip_prefix("pod")?.to_owned(),
+    };
+    let is_uid = !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_uid.then(|| bounded(&uid, 64))
+}
+
+/// `ID`, or with systemd `cri-containerd-ID.scope`, `docker-ID.scope`, `crio-ID.scope`.
+fn container_id(name: &str) -> Option<&str> {
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    let id = name.rsplit_once('-').map_or(name, |(_, id)| id);
+    is_full_id(id).then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const UID: &str = "0a1b2c3d-0000-4000-8000-00000000000f";
+
+    fn id(digit: char) -> String {
+        digit.to_string().repeat(64)
+    }
+
+    /// A tree of plain folders that reads like control groups.
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn group(&self, path: &str, procs: &str, events: Option<&str>) {
+            let folder = self.0.path().join("sys/fs/cgroup").join(path);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cgroup.procs"), procs).unwrap();
+            if let Some(events) = events {
+                fs::write(folder.join("cgroup.events"), events).unwrap();
+            }
+        }
+
+        fn find(&self, listed: &[&str]) -> Vec<UntrackedSeen> {
+            self.found(listed).told
+        }
+
+        fn found(&self, listed: &[&str]) -> Found {
+            let root = OwnedFd::from(fs::File::open(self.0.path()).unwrap());
+            find(&root, &listed.iter().map(|id| (*id).to_owned()).collect()).unwrap()
+        }
+    }
+
+    #[test]
+    fn without_a_group_of_pods_there_is_nothing_to_look_at() {
+        assert_eq!(Tree::new().find(&[]), []);
+    }
+
+    #[test]
+    fn with_cgroupfs_and_version_1_what_no_list_has_is_found_with_its_processes() {
+        let tree = Tree::new();
+        let (known, lost, empty) = (id('a'), id('b'), id('c'));
+        tree.group(&format!("pids/kubepods/burstable/pod{UID}/{known}"), "11\n", None);
+        tree.group(&format!("pids/kubepods/burstable/pod{UID}/{lost}"), "21\n22\n", None);
+        tree.group(&format!("pids/kubepods/pod{UID}/{empty}"), "", None);
+        let found = tree.find(&[&known]);
+        let group = format!("sys/fs/cgroup/pids/kubepods/burstable/pod{UID}/{lost}");
+        assert_eq!(found, [UntrackedSeen { id: lost, pod_uid: UID.to_owned(), group, pids: vec![21, 22] }]);
+    }
+
+    #[test]
+    fn more_of_them_than_are_told_are_counted() {
+        let tree = Tree::new();
+        for number in 0..20 {
+            let id = format!("{number:064x}");
+            tree.group(&format!("kubepods/pod{UID}/{id}"), "21\n", Some("populated 1\nfrozen 0\n"));
+        }
+        let found = tree.found(&[&format!("{:064x}", 7)]);
+        assert_eq!((found.told.len(), found.left_out), (MAX_FOUND, 3));
+    }
+
+    #[test]
+    fn with_systemd_and_version_2_the_kernels_word_on_the_whole_group_counts() {
+        let tree = Tree::new();
+        let (lost, ended, divided) = (id('b'), id('c'), id('d'));
+        let uid = UID.replace('-', "_");
+        let pod = format!("kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{uid}.slice");
+        tree.group(&format!("{pod}/cri-containerd-{lost}.scope"), "31\n", Some("populated 1\nfrozen 0\n"));
+        tree.group(&format!("{pod}/cri-containerd-{ended}.scope"), "", Some("populated 0\nfrozen 0\n"));
+        tree.group(&format!("{pod}/crio-{divided}.scope"), "", Some("populated 1\nfrozen 0\n"));
+        let mut told: Vec<_> = tree.find(&[]).into_iter().map(|one| (one.id, one.pod_uid, one.pids.len())).collect();
+        told.sort_unstable();
+        assert_eq!(told, [(lost.clone(), UID.to_owned(), 1), (divided.clone(), UID.to_owned(), 0)]);
+        assert_eq!(tree.find(&[&lost, &divided]), []);
+    }
+
+    #[test]
+    fn names_of_any_other_form_are_nobodys() {
+        for name in ["pod", "podx/y", "burstable", "kubepods-burstable.slice", "system.slice", "pod../x"] {
+            assert_eq!(pod_uid(name), None, "{name}");
+        }
+        for name in ["init.scope", "abc", "cri-containerd-abc.scope", ""] {
+            assert_eq!(container_id(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The kubelet of this node: its process, and `/healthz` where that process's own settings say it serves it.
+//!
+//! ```text
+//! Finder::find (blocking) ─► Found { process, healthz address, runtime endpoint } ─► healthz (async)
+//! ```
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::patience::within;
+use crate::proc::table::Bounds;
+use crate::proc::{self, Handle, RawProcess, Table};
+use nrh_core::observation::KubeletSettings;
+use nrh_core::text::bounded;
+
+pub(crate) mod metrics;
+mod pin;
+pub mod port;
+pub mod server;
+pub(crate) mod settings;
+
+pub use settings::Settings;
+
+/// Longest wait for `/healthz`.
+const HEALTHZ_DEADLINE: Duration = Duration::from_secs(5);
+
+/// One form in which a kubelet runs: alone, or inside the one process of k3s and `MicroK8s`.
+struct Kind {
+    /// Names of the process.
+    commands: &'static [&'static str],
+    /// File name of its executable.
+    file: &'static str,
+    /// The default socket of its runtime. Another containerd at the usual place is not its own.
+    runtime: Option<&'static str>,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind { commands: &["kubelet"], file: "kubelet", runtime: None },
+    Kind {
+        commands: &["k3s", "k3s-server", "k3s-agent"],
+        file: "k3s",
+        runtime: Some("/run/k3s/containerd/containerd.sock"),
+    },
+    Kind { commands: &["kubelite"], file: "kubelite", runtime: Some("/var/snap/microk8s/common/run/containerd.sock") },
+];
+
+fn kind(command: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.commands.contains(&command))
+}
+
+/// A running kubelet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Process id.
+    pub pid: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Time since its start.
+    pub age: Duration,
+    /// What its flags and configuration say; an error is a sentence that says why they could not be read.
+    pub settings: Result<Settings, String>,
+}
+
+/// Finds the kubelet, and remembers the last one. It reads the kubelet's files once, because a running kubelet does not reload
+/// them either.
+#[derive(Debug)]
+pub struct Finder {
+    root: PathBuf,
+    last: Option<Found>,
+}
+
+impl Finder {
+    /// Reads the `/proc` at `root`.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), last: None }
+    }
+
+    /// The kubelet in the PID namespace of this `/proc`; `None` when none runs. Blocks: it needs its own thread.
+    ///
+    /// # Errors
+    /// When the process table cannot be read, a permission is missing (`PermissionDenied`), or several kubelets run.
+    pub fn find(&mut self) -> io::Result<Option<Found>> {
+        let uptime = proc::uptime(&self.root)?;
+        let last = self.last.take();
+        let mut found = match last {
+            Some(last) if self.lives(&last) => Some(last),
+            _ => self.search()?,
+        };
+        if let Some(found) = &mut found {
+            found.age = proc::age(found.start_ticks, uptime);
+            if found.settings.is_err() {
+                found.settings = self.settings(found.pid, found.start_ticks);
+            }
+        }
+        self.last.clone_from(&found);
+        Ok(found)
+    }
+
+    fn lives(&self, last: &Found) -> bool {
+        let stat = Handle::open(&self.root, last.pid).and_then(|handle| handle.stat());
+        stat.is_ok_and(|stat| stat.start_ticks == last.start_ticks && !proc::is_dead(stat.state))
+    }
+
+    fn search(&self) -> io::Result<Option<Found>> {
+        let table = Table::read(&self.root, [], Bounds::USUAL)?;
+        let mut kubelets = Vec::new();
+        for process in table.processes {
+            if self.is_kubelet(&process)? {
+                kubelets.push(process);
+            }
+        }
+        // A child that the kubelet has just started has the same name until it executes its own program.
+        let all: Vec<i32> = kubelets.iter().map(|process| process.pid).collect();
+        kubelets.retain(|process| !all.contains(&process.parent));
+        match kubelets.as_slice() {
+            [] => table.lack.map_or(Ok(None), |lack| Err(io::Error::other(format!("whether a kubelet runs: {lack}")))),
+            [process] => Ok(Some(Found {
+                pid: process.pid,
+                start_ticks: process.start_ticks,
+                age: Duration::ZERO,
+                settings: Err("not read yet".to_owned()),
+            })),
+            [one, other, ..] => Err(io::Error::other(format!(
+                "expected one kubelet, found processes {} and {}: which one is this node's is not known; end the other",
+                one.pid, other.pid
+            ))),
+        }
+    }
+
+    fn is_kubelet(&self, process: &RawProcess) -> io::Result<bool> {
+        let Some(kind) = kind(&process.command) else { return Ok(false) };
+        if process.is_dead() {
+            return Ok(false);
+        }
+        match self.prove(process, kind.file) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+            proven => Ok(proven.unwrap_or(false)),
+        }
+    }
+
+    /// A script with the name kubelet, or one in a container, is not the kubelet of this node.
+    fn prove(&self, process: &RawProcess, file: &str) -> io::Result<bool> {
+        let handle = Handle::open(&self.root, process.pid)?;
+        if handle.stat()?.start_ticks != process.start_ticks || !handle.is_of_node(&self.root)? {
+            return Ok(false);
+        }
+        let exe = handle.exe()?;
+        if exe.file_name().and_then(|name| name.to_str()) != Some(file) {
+            return Ok(false);
+        }
+        let asks_only = |arg: &String| matches!(arg.as_str(), "--version" | "--help" | "-h");
+        Ok(process.state == 'D' || !handle.args()?.iter().any(asks_only))
+    }
+
+    /// Whether a process is in this process's network namespace. Where that cannot be read, it counts as yes.
+    fn same_network(&self, pid: i32) -> bool {
+        let link = |process: &str| std::fs::read_link(self.root.join(process).join("ns/net")).ok();
+        match (link(&pid.to_string()), link("self")) {
+            (Some(theirs), Some(ours)) => theirs == ours,
+            _ => true,
+        }
+    }
+
+    fn settings(&self, pid: i32, start_ticks: u64) -> Result<Settings, String> {
+        let said = |error: io::Error| bounded(&format!("cannot read the kubelet's flags: {error}"), 200);
+        let handle = Handle::open(&self.root, pid).map_err(said)?;
+        if handle.stat().map_err(said)?.start_ticks != start_ticks {
+            return Err("the kubelet has ended".to_owned());
+        }
+        let args = handle.args().map_err(said)?;
+        let mut settings = settings::read(&args, &self.root.join(pid.to_string()))?;
+        let command = handle.stat().map_err(said)?.command;
+        let kind = kind(&command);
+        if settings.runtime_endpoint.is_none() {
+            settings.runtime_endpoint = kind.and_then(|kind| kind.runtime).map(ToOwned::to_owned);
+        }
+        if kind.is_some_and(|kind| kind.file != "kubelet") {
+            // The settings that it passes on to the kubelet inside are in its own flags and files.
+            settings.kubelet = KubeletSettings::default();
+            settings.server = None;
+        }
+        settings.same_network = self.same_network(pid);
+        Ok(settings)
+    }
+}
+
+/// Where `/healthz` is served, for a client on the same host.
+///
+/// # Errors
+/// A sentence that says why it cannot be asked: it is switched off, or served in another network namespace.
+pub fn healthz_address(settings: &Settings) -> Result<SocketAddr, String> {
+    if settings.healthz_port == 0 {
+        return Err("the kubelet's /healthz is switched off (port 0)".to_owned());
+    }
+    if !settings.same_network {
+        return Err("the kubelet is in another network namespace: its /healthz cannot be asked".to_owned());
+    }
+    let address = match settings.healthz_address {
+        IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        address => address,
+    };
+    Ok(SocketAddr::new(address, settings.healthz_port))
+}
+
+/// Asks `/healthz`: `Ok` when the answer is 200. Ends within `HEALTHZ_DEADLINE`.
+///
+/// # Errors
+/// A sentence: connection refused, no answer, or the first line of another answer.
+pub async fn healthz(address: SocketAddr) -> Result<(), String> {
+    match within(HEALTHZ_DEADLINE, status_line(address)).await {
+        Err(_) => Err(format!("no answer from {address} within {} s", HEALTHZ_DEADLINE.as_secs())),
+        Ok(Err(error)) => Err(bounded(&format!("{address}: {error}"), 200)),
+        Ok(Ok(line)) if is_ok(&line) => Ok(()),
+        Ok(Ok(line)) => Err(bounded(&format!("{address} answered {line:?}"), 200)),
+    }
+}
+
+fn is_ok(line: &str) -> bool {
+    let mut words = line.split(' ');
+    words.next().is_some_and(|version| version.starts_with("HTTP/1.")) && words.next() == Some("200")
+}
+
+async fn status_line(address: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut line = Vec::with_capacity(128);
+    // The read is limited: a server that never ends its first line is cut here.
+    let mut head = stream.take(512);
+    let mut buffer = [0_u8; 128];
+    loop {
+        let read = head.read(&mut buffer).await?;
+        line.extend_from_slice(buffer.get(..read).unwrap_or_default());
+        if read == 0 || line.contains(&b'\n') {
+            break;
+        }
+    }
+    let first = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(first).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,395 @@
+//! The settings of a running kubelet: its flags, and the files they name, read as that process sees them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, OFlags};
+use serde::Deserialize;
+
+use crate::proc::rooted;
+use crate::yaml;
+use nrh_core::go_duration;
+use nrh_core::observation::RUNTIME_REQUEST_TIMEOUT;
+use nrh_core::observation::{KubeletSettings, SettingsSource};
+use nrh_core::text::bounded;
+
+use super::server::Server;
+
+/// Largest configuration file that is read.
+const MAX_FILE: usize = 1 << 20;
+/// Maximum number of drop-in files that are read.
+const MAX_DROP_INS: usize = 64;
+
+/// The few settings that matter here, with the kubelet's own defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Port of `/healthz`; 0 switches it off.
+    pub healthz_port: u16,
+    /// Address `/healthz` is bound to.
+    pub healthz_address: IpAddr,
+    /// Endpoint of the runtime, as written.
+    pub runtime_endpoint: Option<String>,
+    /// Whether the kubelet is in this process's network namespace.
+    pub same_network: bool,
+    /// The kubelet's own port; `None` = its place is not known.
+    pub server: Option<Server>,
+    /// The settings that thresholds depend on.
+    pub kubelet: KubeletSettings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            healthz_port: 10248,
+            healthz_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            runtime_endpoint: None,
+            same_network: true,
+            server: Some(Server::default()),
+            kubelet: KubeletSettings { source: SettingsSource::Default, ..KubeletSettings::default() },
+        }
+    }
+}
+
+/// The part of a `KubeletConfiguration` that is read. YAML or JSON, as the kubelet takes both.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ConfigFile {
+    healthz_port: Option<u16>,
+    healthz_bind_address: Option<String>,
+    container_runtime_endpoint: Option<String>,
+    runtime_request_timeout: Option<String>,
+    feature_gates: Option<BTreeMap<String, bool>>,
+    address: Option<String>,
+    port: Option<u16>,
+    enable_server: Option<bool>,
+    tls_cert_file: Option<String>,
+}
+
+/// Reads the settings of the process whose `/proc` folder is `process`: its file, its drop-ins, then its flags.
+///
+/// # Errors
+/// A sentence that names the file or flag. A wrong guess would ask another process's port.
+pub(super) fn read(args: &[String], process: &Path) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    if let Some(path) = flag(args, "config").filter(|path| !path.is_empty()) {
+        config(process, Path::new(path), &mut settings)?;
+    }
+    if let Some(folder) = flag(args, "config-dir").filter(|path| !path.is_empty()) {
+        for path in drop_ins(process, Path::new(folder))? {
+            config(process, &path, &mut settings)?;
+        }
+    }
+    apply_flags(&mut settings, args)?;
+    Ok(settings)
+}
+
+/// Applies the flags.
+pub(crate) fn apply_flags(settings: &mut Settings, args: &[String]) -> Result<(), String> {
+    if let Some(port) = flag(args, "healthz-port") {
+        settings.healthz_port = port.parse().map_err(|_| unreadable("--healthz-port", port))?;
+    }
+    if let Some(address) = flag(args, "healthz-bind-address") {
+        settings.healthz_address = address.parse().map_err(|_| unreadable("--healthz-bind-address", address))?;
+    }
+    if let Some(endpoint) = flag(args, "container-runtime-endpoint").filter(|text| !text.is_empty()) {
+        settings.runtime_endpoint = Some(bounded(endpoint, 512));
+    }
+    if let Some(server) = &mut settings.server {
+        if let Some(address) = flag(args, "address") {
+            server.address = address.parse().map_err(|_| unreadable("--address", address))?;
+        }
+        if let Some(port) = flag(args, "port") {
+            server.port = port.parse().map_err(|_| unreadable("--port", port))?;
+        }
+        if let Some(on) = flag(args, "enable-server") {
+            server.enabled = on != "false";
+        }
+        if let Some(file) = flag(args, "tls-cert-file") {
+            server.cert_file = path(file);
+        }
+        if let Some(folder) = flag(args, "cert-dir").and_then(path) {
+            server.cert_dir = folder;
+        }
+    }
+    if let Some(timeout) = flag(args, "runtime-request-timeout") {
+        time_out(&mut settings.kubelet, timeout, SettingsSource::Flags);
+    }
+    // Each one adds to the previous ones.
+    for (name, on) in flags(args, "feature-gates").flat_map(|gates| gates.split(',')).filter_map(gate) {
+        open_gate(settings, name, on, SettingsSource::Flags);
+    }
+    Ok(())
+}
+
+/// `Name=true`, in the kubelet's syntax. A value with which the kubelet would not start is ignored.
+fn gate(text: &str) -> Option<(&str, bool)> {
+    let (name, on) = text.split_once('=')?;
+    Some((name.trim(), matches!(on.trim(), "1" | "t" | "T" | "true" | "True" | "TRUE")))
+}
+
+fn open_gate(settings: &mut Settings, name: &str, on: bool, source: SettingsSource) {
+    if name == "EventedPLEG" {
+        (settings.kubelet.evented_pleg, settings.kubelet.source) = (on, settings.kubelet.source.max(source));
+    }
+}
+
+/// Applies the timeout of a call to the runtime; an empty value means the kubelet's default. A value that cannot be parsed does
+/// not stop the check of the kubelet's health: only a longer wait depends on it.
+fn time_out(kubelet: &mut KubeletSettings, text: &str, source: SettingsSource) {
+    let Some(limit) = go_duration::parse(text) else {
+        kubelet.source = SettingsSource::Assumed;
+        return;
+    };
+    kubelet.request_timeout = if limit.is_zero() { RUNTIME_REQUEST_TIMEOUT } else { limit };
+    kubelet.source = kubelet.source.max(source);
+}
+
+/// Applies a file.
+pub(crate) fn apply(settings: &mut Settings, file: &ConfigFile) -> Result<(), String> {
+    if let Some(port) = file.healthz_port {
+        settings.healthz_port = port;
+    }
+    if let Some(address) = file.healthz_bind_address.as_deref().filter(|text| !text.is_empty()) {
+        settings.healthz_address = address.parse().map_err(|_| no_address("healthzBindAddress"))?;
+    }
+    if let Some(endpoint) = file.container_runtime_endpoint.as_deref().filter(|text| !text.is_empty()) {
+        settings.runtime_endpoint = Some(bounded(endpoint, 512));
+    }
+    if let Some(server) = &mut settings.server {
+        if let Some(address) = file.address.as_deref().filter(|text| !text.is_empty()) {
+            server.address = address.parse().map_err(|_| no_address("address"))?;
+        }
+        // An empty value means the default, also where it is written out.
+        server.port = file.port.filter(|port| *port != 0).unwrap_or(server.port);
+        server.enabled = file.enable_server.unwrap_or(server.enabled);
+        if let Some(file) = &file.tls_cert_file {
+            server.cert_file = path(file);
+        }
+    }
+    if let Some(timeout) = file.runtime_request_timeout.as_deref().filter(|text| !text.is_empty()) {
+        time_out(&mut settings.kubelet, timeout, SettingsSource::File);
+    }
+    for (name, on) in file.feature_gates.iter().flatten() {
+        open_gate(settings, name, *on, SettingsSource::File);
+    }
+    Ok(())
+}
+
+fn path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
+}
+
+/// The error for a key of a file; it does not repeat the value.
+fn no_address(key: &str) -> String {
+    format!("{key} of the kubelet's configuration is not an IP address")
+}
+
+/// The error for a flag; every process of the node can read its value anyway.
+fn unreadable(flag: &str, value: &str) -> String {
+    bounded(&format!("the kubelet's {flag} is {value:?}, which is not understood"), 200)
+}
+
+fn config(process: &Path, path: &Path, settings: &mut Settings) -> Result<(), String> {
+    let said = |error: &dyn std::fmt::Display| {
+        bounded(&format!("cannot read the kubelet's configuration {}: {error}", path.display()), 300)
+    };
+    let text = read_in_root(process, path).map_err(|error| said(&error))?;
+    let file = yaml::read(&text).map_err(|error| said(&error))?;
+    apply(settings, &file)
+}
+
+/// The drop-in files, in the order in which the kubelet applies them: `*.conf`, by path.
+fn drop_ins(process: &Path, folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let said = |error: io::Error| bounded(&format!("cannot list the kubelet's {}: {error}", folder.display()), 300);
+    let mut files = Vec::new();
+    for entry in listed(process, folder).map_err(said)? {
+        let name = PathBuf::from(OsStr::from_bytes(entry.map_err(|error| said(error.into()))?.file_name().to_bytes()));
+        if name.extension().is_some_and(|extension| extension == "conf") {
+            files.push(folder.join(name));
+        }
+        if files.len() > MAX_DROP_INS {
+            return Err(format!("the kubelet's {} holds more than {MAX_DROP_INS} files", folder.display()));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The contents of a folder, as the process sees it.
+fn listed(process: &Path, folder: &Path) -> io::Result<Dir> {
+    let (root, folder) = rooted::of_process(process, folder)?;
+    Ok(Dir::new(rooted::open(root, &folder, rooted::READ | OFlags::DIRECTORY)?)?)
+}
+
+/// Reads a file as the process sees it.
+fn read_in_root(process: &Path, path: &Path) -> io::Result<String> {
+    let (root, path) = rooted::of_process(process, path)?;
+    rooted::read(root, &path, MAX_FILE)
+}
+
+/// The last value of a flag, which is the one in force.
+pub(crate) fn flag<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+    flags(args, name).last()
+}
+
+/// The values of every `--name value` and `--name=value`, as the kubelet's flag parser takes them.
+fn flags<'a>(args: &'a [String], name: &str) -> impl Iterator<Item = &'a str> {
+    let mut rest = args.iter().skip(1);
+    std::iter::from_fn(move || {
+        loop {
+            let Some(bare) = rest.next()?.strip_prefix("--") else { continue };
+            if bare == name {
+                return rest.next().map(String::as_str);
+            }
+            if let Some(given) = bare.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')) {
+                return Some(given);
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod file_tests;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, Mode};
+
+    use super::*;
+
+    pub(super) fn args(words: &[&str]) -> Vec<String> {
+        std::iter::once("kubelet").chain(words.iter().copied()).map(ToOwned::to_owned).collect()
+    }
+
+    pub(super) fn process_with(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join("root").join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn without_flags_the_kubelets_defaults_hold() {
+        let folder = process_with(&[]);
+        assert_eq!(read(&args(&[]), folder.path()), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn flags_win_over_drop_ins_and_those_over_the_file() {
+        let folder = process_with(&[
+            (
+                "etc/k.yaml",
+                "kind: KubeletConfiguration\nhealthzPort: 1001\nhealthzBindAddress: 10.0.0.1\ncontainerRuntimeEndpoint: unix:///a.sock\nother: {x: [1]}\n",
+            ),
+            ("etc/d/20.conf", "healthzPort: 1002\n"),
+            ("etc/d/10.conf", "healthzPort: 1003\ncontainerRuntimeEndpoint: unix:///b.sock\n"),
+            ("etc/d/30.txt", "healthzPort: 1004\n"),
+        ]);
+        let settings = read(&args(&["--config", "/etc/k.yaml", "--config-dir=/etc/d"]), folder.path()).unwrap();
+        assert_eq!(settings.healthz_port, 1002);
+        assert_eq!(settings.healthz_address, "10.0.0.1".parse::<IpAddr>().unwrap());
+        assert_eq!(settings.runtime_endpoint.as_deref(), Some("unix:///b.sock"));
+        let flags = ["--config=/etc/k.yaml", "--healthz-port=0", "--container-runtime-endpoint", "unix:///c.sock"];
+        let settings = read(&args(&flags), folder.path()).unwrap();
+        assert_eq!((settings.healthz_port, settings.runtime_endpoint.as_deref()), (0, Some("unix:///c.sock")));
+    }
+
+    #[test]
+    fn settings_that_thresholds_depend_on_come_with_where_they_stand() {
+        use SettingsSource::{Assumed, Default, File, Flags};
+        let folder = process_with(&[
+            ("plain", "healthzPort: 1001\nfeatureGates:\nruntimeRequestTimeout: \"\"\n"),
+            ("slow", "runtimeRequestTimeout: 15m\nfeatureGates: {EventedPLEG: true, Other: true}\n"),
+            ("d/10.conf", "featureGates: {EventedPLEG: false}\n"),
+            ("zero", "runtimeRequestTimeout: 0s\n"),
+            ("odd", "runtimeRequestTimeout: soon\nhealthzPort: 1002\n"),
+        ]);
+        let read = |words: &[&str]| {
+            let kubelet = read(&args(words), folder.path()).unwrap().kubelet;
+            (kubelet.request_timeout.as_secs(), kubelet.evented_pleg, kubelet.source)
+        };
+        assert_eq!(read(&[]), (120, false, Default));
+        assert_eq!(read(&["--config=/plain"]), (120, false, Default));
+        assert_eq!(read(&["--config=/slow"]), (900, true, File));
+        assert_eq!(read(&["--config=/slow", "--config-dir=/d"]), (900, false, File));
+        assert_eq!(read(&["--config=/slow", "--runtime-request-timeout=4m0s"]), (240, true, Flags));
+        assert_eq!(
+            read(&["--feature-gates=A=false,EventedPLEG=true", "--feature-gates", "B=true"]),
+            (120, true, Flags)
+        );
+        assert_eq!(read(&["--config=/zero"]), (120, false, File));
+        assert_eq!(read(&["--config=/odd"]), (120, false, Assumed), "its port is asked all the same");
+    }
+
+    #[test]
+    fn where_its_own_port_is_and_what_it_shows_there_is_read_too() {
+        let folder = process_with(&[
+            ("k.yaml", "address: 10.0.0.1\nport: 10260\ntlsCertFile: /etc/tls.crt\n"),
+            ("zero.yaml", "address: \"\"\nport: 0\nenableServer: false\ntlsCertFile: \"\"\n"),
+        ]);
+        let server = |words: &[&str]| read(&args(words), folder.path()).unwrap().server.unwrap();
+        assert_eq!(server(&[]), Server::default());
+        let found = server(&["--config=/k.yaml", "--cert-dir=/pki"]);
+        assert_eq!((found.address.to_string(), found.port), ("10.0.0.1".to_owned(), 10260));
+        assert_eq!((found.cert_dir, found.cert_file), ("/pki".into(), Some("/etc/tls.crt".into())));
+        let flags = ["--config=/k.yaml", "--address=::1", "--port", "99", "--tls-cert-file=/x.crt", "--enable-server"];
+        let found = server(&flags);
+        assert_eq!((found.address.to_string(), found.port, found.enabled), ("::1".to_owned(), 99, true));
+        assert_eq!(found.cert_file, Some("/x.crt".into()));
+        assert_eq!(server(&["--config=/zero.yaml"]), Server { enabled: false, ..Server::default() });
+        assert!(!server(&["--enable-server=false"]).enabled);
+        for wrong in ["--address=here", "--port=99999"] {
+            assert!(read(&args(&[wrong]), folder.path()).unwrap_err().contains("kubelet"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn links_are_followed_inside_the_kubelets_own_root() {
+        let folder = process_with(&[("real/k.json", r#"{"healthzPort": 77}"#)]);
+        symlink("/real/k.json", folder.path().join("root/k.yaml")).unwrap();
+        assert_eq!(read(&args(&["--config=/k.yaml"]), folder.path()).unwrap().healthz_port, 77);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_understood_is_said_so_and_never_guessed() {
+        let folder = process_with(&[("bad", "{{{"), ("port", "healthzPort: 99999"), ("ip", "healthzBindAddress: x y")]);
+        for path in ["/bad", "/port", "/ip", "/missing", "/"] {
+            let error = read(&args(&[&format!("--config={path}")]), folder.path()).unwrap_err();
+            assert!(error.len() <= 300 && error.contains("kubelet"), "{path}: {error}");
+        }
+        let large = process_with(&[("large", &"#".repeat(2 << 20))]);
+        assert!(read(&args(&["--config=/large"]), large.path()).unwrap_err().contains("larger than"));
+    }
+
+    #[test]
+    fn a_folder_of_too_many_files_is_not_read() {
+        let names: Vec<String> = (0..=MAX_DROP_INS).map(|number| format!("d/{number}.conf")).collect();
+        let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+        let read = |files: &[(&str, &str)]| read(&args(&["--config-dir=/d"]), process_with(files).path());
+        assert!(read(&files[1..]).is_ok());
+        assert!(read(&files).unwrap_err().contains("more than 64 files"));
+    }
+
+    #[test]
+    fn a_file_that_is_nested_too_deeply_is_refused() {
+        let folder = process_with(&[("deep", &format!("other: {}", "[".repeat(60) + &"]".repeat(60)))]);
+        assert!(read(&args(&["--config=/deep"]), folder.path()).is_err());
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_the_file_does_not_hold_the_thread() {
+        let folder = process_with(&[("x", "")]);
+        let pipe = folder.path().join("root/pipe");
+        rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert!(read(&args(&["--config=/pipe"]), folder.path()).unwrap_err().contains("not a plain file"));
+    }
+}

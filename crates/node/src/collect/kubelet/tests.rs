@@ -1,0 +1,162 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use tokio::net::TcpListener;
+
+use super::*;
+
+async fn answering(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0_u8; 256];
+        let _ = stream.read(&mut request).await.unwrap();
+        stream.write_all(answer).await.unwrap();
+    });
+    address
+}
+
+#[tokio::test]
+async fn only_200_is_healthy() {
+    assert_eq!(healthz(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await).await, Ok(()));
+    for answer in [
+        &b"HTTP/1.1 500 Internal Server Error\r\n\r\n200"[..],
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"SSH-2.0-OpenSSH 200\r\n",
+        b"\xff\xfe\x00200",
+        b"",
+    ] {
+        let error = healthz(answering(answer).await).await.unwrap_err();
+        assert!(error.len() <= 200, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_endless_first_line_is_cut() {
+    let endless: &'static [u8] = Vec::leak(vec![b'x'; 1 << 16]);
+    assert!(healthz(answering(endless).await).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_port_ends_at_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let error = healthz(listener.local_addr().unwrap()).await.unwrap_err();
+    assert!(error.contains("within 5 s"), "{error}");
+}
+
+#[tokio::test]
+async fn a_closed_port_says_refused() {
+    // A port that is never given out; one that was given back could be somebody else's by now.
+    assert!(healthz("127.0.0.1:1".parse().unwrap()).await.unwrap_err().contains("refused"));
+}
+
+#[test]
+fn the_address_is_one_a_client_can_use() {
+    let at = |address: &str, healthz_port| {
+        let settings = Settings { healthz_address: address.parse().unwrap(), healthz_port, ..Settings::default() };
+        healthz_address(&settings)
+    };
+    assert_eq!(at("0.0.0.0", 10248), Ok("127.0.0.1:10248".parse().unwrap()));
+    assert_eq!(at("::", 1), Ok("[::1]:1".parse().unwrap()));
+    assert_eq!(at("10.99.0.11", 10258), Ok("10.99.0.11:10258".parse().unwrap()));
+    assert!(at("127.0.0.1", 0).unwrap_err().contains("switched off"));
+    let elsewhere = Settings { same_network: false, ..Settings::default() };
+    assert!(healthz_address(&elsewhere).unwrap_err().contains("network namespace"));
+}
+
+/// A made-up `/proc`, 1,000 s after boot.
+struct Proc(tempfile::TempDir);
+
+impl Proc {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("uptime"), "1000.00 1.0\n").unwrap();
+        Self(folder)
+    }
+
+    /// A process that started this many seconds after boot.
+    fn with(&self, pid: i32, command: &str, exe: &str, args: &str, began: u64) {
+        let folder = self.0.path().join(pid.to_string());
+        fs::create_dir_all(folder.join("root/etc")).unwrap();
+        let stat = format!("{pid} ({command}) S 1{} {}{}\n", " 0".repeat(17), began * 100, " 0".repeat(30));
+        fs::write(folder.join("stat"), stat).unwrap();
+        fs::write(folder.join("status"), format!("Uid:\t0\t0\t0\t0\nNSpid:\t{pid}\n")).unwrap();
+        fs::write(folder.join("cgroup"), "0::/system.slice/kubelet.service\n").unwrap();
+        fs::write(folder.join("cmdline"), args.replace(' ', "\0") + "\0").unwrap();
+        let _ = fs::remove_file(folder.join("exe"));
+        symlink(exe, folder.join("exe")).unwrap();
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+}
+
+#[test]
+fn the_kubelet_is_found_with_its_own_settings_and_followed_over_a_restart() {
+    let root = Proc::new();
+    let mut finder = Finder::new(root.0.path());
+    assert_eq!(finder.find().unwrap(), None);
+
+    root.with(40, "kubelet", "/usr/bin/kubelet", "kubelet --config=/etc/k.yaml", 900);
+    let found = finder.find().unwrap().unwrap();
+    assert_eq!((found.pid, found.start_ticks, found.age), (40, 90_000, Duration::from_secs(100)));
+    assert!(found.settings.unwrap_err().contains("/etc/k.yaml"), "its file cannot be read yet");
+
+    fs::write(root.file("40/root/etc/k.yaml"), "healthzPort: 11001\n").unwrap();
+    assert_eq!(finder.find().unwrap().unwrap().settings.unwrap().healthz_port, 11001);
+    // A running kubelet does not read its file again, so neither do we.
+    fs::write(root.file("40/root/etc/k.yaml"), "healthzPort: 22002\n").unwrap();
+    assert_eq!(finder.find().unwrap().unwrap().settings.unwrap().healthz_port, 11001);
+
+    fs::remove_dir_all(root.file("40")).unwrap();
+    root.with(41, "kubelet", "/usr/bin/kubelet", "kubelet --healthz-port=33003", 950);
+    let found = finder.find().unwrap().unwrap();
+    assert_eq!((found.pid, found.settings.unwrap().healthz_port), (41, 33003));
+    fs::remove_dir_all(root.file("41")).unwrap();
+    assert_eq!(finder.find().unwrap(), None);
+}
+
+#[test]
+fn what_only_calls_itself_kubelet_is_none() {
+    let root = Proc::new();
+    root.with(40, "kubelet", "/usr/bin/dash", "/bin/sh /usr/local/bin/kubelet", 900);
+    root.with(41, "kubelet", "/usr/bin/kubelet", "kubelet --version", 900);
+    root.with(42, "other", "/usr/bin/kubelet", "kubelet", 900);
+    root.with(43, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
+    fs::write(root.file("43/status"), "Uid:\t0\t0\t0\t0\nNSpid:\t43\t7\n").unwrap();
+    root.with(44, "kubelet", "/kubelet", "kubelet", 900);
+    fs::write(root.file("44/status"), "Uid:\t65534\t65534\t65534\t65534\nNSpid:\t44\n").unwrap();
+    root.with(45, "kubelet", "/kubelet", "kubelet", 900);
+    fs::write(root.file("45/cgroup"), "0::/kubepods/besteffort/podx/y\n").unwrap();
+    assert_eq!(Finder::new(root.0.path()).find().unwrap(), None);
+}
+
+#[test]
+fn of_two_kubelets_none_is_believed_and_a_child_that_has_not_begun_is_no_second_one() {
+    let root = Proc::new();
+    root.with(40, "kubelet", "/usr/bin/kubelet", "kubelet", 900);
+    root.with(41, "kubelet", "/usr/bin/kubelet", "kubelet", 950);
+    let stat = fs::read_to_string(root.file("41/stat")).unwrap();
+    let said = Finder::new(root.0.path()).find().unwrap_err().to_string();
+    assert!(said.contains("processes 40 and 41"), "{said}");
+    fs::write(root.file("41/stat"), stat.replace(") S 1 ", ") S 40 ")).unwrap();
+    assert_eq!(Finder::new(root.0.path()).find().unwrap().unwrap().pid, 40);
+}
+
+#[test]
+fn k3s_brings_its_own_kubelet_and_runtime() {
+    let root = Proc::new();
+    root.with(40, "k3s-agent", "/var/lib/rancher/k3s/data/current/bin/k3s", "k3s agent", 900);
+    let settings = Finder::new(root.0.path()).find().unwrap().unwrap().settings.unwrap();
+    assert_eq!(settings.runtime_endpoint.as_deref(), Some("/run/k3s/containerd/containerd.sock"));
+    assert_eq!(settings.kubelet.source, nrh_core::observation::SettingsSource::Assumed);
+}
+
+#[test]
+fn a_table_that_cannot_be_read_is_not_a_missing_kubelet() {
+    let root = Proc::new();
+    fs::remove_file(root.file("uptime")).unwrap();
+    assert!(Finder::new(root.0.path()).find().is_err());
+}

@@ -1,0 +1,372 @@
+//! The processes of interest: shims, CNI plugins, `runc` and similar runtimes, the runtime, the kubelet.
+//!
+//! Every function here may block in the kernel, so it runs on its own thread. The collector remembers a proven role as long as
+//! the process lives: a proof costs reads, and is not available from a process in state D.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::proc::place::Place;
+use crate::proc::role::{self, DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
+use crate::proc::table::Bounds;
+use crate::proc::{self, Handle, Lock, LockedFile, Locks, RawProcess, Table, Waits};
+use nrh_core::observation::{LeftOut, MayBe, Part, ProcessSeen, ProcessTable, Unproven, answers_nobody};
+use nrh_core::text::bounded;
+
+mod inits;
+
+/// Maximum number of processes of interest in one reading, and of processes that may be of interest. Those that stand out are
+/// kept first.
+const MAX_SEEN: usize = 8192;
+/// Maximum number of lock paths kept of one process.
+const MAX_HOLDS: usize = 4;
+/// A plugin younger than this is not checked for locks.
+const YOUNG: Duration = Duration::from_secs(2);
+
+/// A proof, with the values that must not change while it holds. The name changes when a process executes another file. The
+/// parent changes when the caller has ended (and then a plugin needs more proof).
+#[derive(Debug)]
+struct Proven {
+    command: String,
+    parent: i32,
+    proof: Proof,
+}
+
+impl Proven {
+    fn holds_for(&self, process: &RawProcess) -> bool {
+        self.command == process.command && self.parent == process.parent && !process.is_dead()
+    }
+
+    /// A plugin that waited uninterruptibly when it was proven did not show for which sandbox it was called.
+    const fn is_whole(&self) -> bool {
+        !matches!(self.proof, Proof::NetworkPlugin { command: None, .. })
+    }
+}
+
+/// The result of proving one process.
+enum Tried {
+    Proven(Proof),
+    No,
+    Unproven,
+}
+
+/// The state of the process collector.
+#[derive(Debug)]
+pub struct Processes {
+    root: PathBuf,
+    prover: Prover,
+    /// What was proven, by pid and start time.
+    proven: BTreeMap<(i32, u64), Proven>,
+    /// Processes of containers below those that call OCI runtimes, by pid and start time, with their name and their parent.
+    foreign: BTreeMap<(i32, u64), (Box<str>, i32)>,
+    waits: Waits,
+    /// Processes that make no progress.
+    stills: Waits,
+    round: u64,
+    bounds: Bounds,
+    most: usize,
+}
+
+impl Processes {
+    /// Reads the `/proc` at `root`.
+    pub fn new(root: &Path) -> Self {
+        Self::with(Prover::new(root))
+    }
+
+    /// Reads the prover's `/proc` with this prover.
+    pub fn with(prover: Prover) -> Self {
+        Self {
+            root: prover.root().to_path_buf(),
+            prover,
+            proven: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            waits: Waits::default(),
+            stills: Waits::default(),
+            round: 0,
+            bounds: Bounds::USUAL,
+            most: MAX_SEEN,
+        }
+    }
+
+    /// One reading. `with_docker` means that the kubelet's shims are Docker's. If the process table is too long, the reading is
+    /// partial and says what it has left out.
+    ///
+    /// # Errors
+    /// When a process of the table cannot be read, or a permission is missing (`PermissionDenied`). Processes that end
+    /// meanwhile are left out.
+    pub fn look(&mut self, with_docker: bool) -> io::Result<ProcessTable> {
+        let namespace = if with_docker { DOCKER_NAMESPACE } else { KUBELET_NAMESPACE };
+        let uptime = proc::uptime(&self.root)?;
+        let known = self.proven.keys().map(|(pid, _)| *pid);
+        let Table { processes: table, left_out, lack } = Table::read(&self.root, known, self.bounds)?;
+        let node = Place::of_first(&self.root);
+        let mut still = BTreeMap::new();
+        let (mut processes, mut unproven) = (Vec::new(), Vec::new());
+        for process in &table {
+            let proof = match self.prove(&node, &table, process)? {
+                Tried::Proven(proof) => proof,
+                Tried::No => continue,
+                Tried::Unproven => {
+                    let waited = self.waited(process, uptime);
+                    unproven.push(Unproven { waited, ..candidate(&table, process, uptime) });
+                    continue;
+                }
+            };
+            if let Some(seen) = self.seen(process, &proof, namespace, uptime) {
+                let is_followed = matches!(seen.part, Part::RuntimeClient { .. } | Part::NetworkPlugin { .. });
+                let still = is_followed && lack.is_none();
+                let still = still.then(|| self.still(&table, process, uptime));
+                processes.push(ProcessSeen { waited: self.waited(process, uptime), still, ..seen });
+            }
+            let proven = Proven { command: process.command.clone(), parent: process.parent, proof };
+            still.insert((process.pid, process.start_ticks), proven);
+        }
+        self.proven = still;
+        self.foreign.retain(|(pid, start_ticks), _| {
+            proc::find(&table, *pid).is_some_and(|process| process.start_ticks == *start_ticks)
+        });
+        self.waits.over();
+        self.stills.over();
+        let dropped = self.keep_most(&mut processes, &mut unproven);
+        let (inits, more) = inits::find(&self.proven, &table, uptime);
+        let beyond = (left_out > 0).then(|| {
+            let kept = self.bounds.kept;
+            format!("beyond {kept} processes, {left_out} of containers or of other users than root are not checked")
+        });
+        let left_out =
+            LeftOut { locks: self.lock_facts(&mut processes), processes: lack.or(dropped), inits: more.or(beyond) };
+        self.round = self.round.saturating_add(1);
+        Ok(ProcessTable { processes, unproven, inits, left_out, round: self.round })
+    }
+
+    /// Keeps as many as there is room for: daemons, then unresponsive processes, then the oldest. Returns a text on what it has
+    /// left out.
+    fn keep_most(&self, processes: &mut Vec<ProcessSeen>, unproven: &mut Vec<Unproven>) -> Option<String> {
+        let most = self.most;
+        let beyond = processes.len().saturating_sub(most) + unproven.len().saturating_sub(most);
+        if beyond == 0 {
+            return None;
+        }
+        processes.sort_by_key(|seen| {
+            let is_daemon = matches!(seen.part, Part::Runtime | Part::Kubelet);
+            (!is_daemon, !answers_nobody(seen.state), seen.start_ticks, seen.pid)
+        });
+        unproven.sort_by_key(|one| (!answers_nobody(one.state), one.start_ticks, one.pid));
+        processes.truncate(most);
+        unproven.truncate(most);
+        Some(format!("{beyond} processes of the runtime are not kept beyond {most}"))
+    }
+
+    /// How long a process in state D has been seen in it. Where its context switches cannot be read, the wait has just begun.
+    fn waited(&mut self, process: &RawProcess, uptime: Duration) -> Option<Duration> {
+        if process.state != 'D' {
+            return None;
+        }
+        let switches = self.handle(process).and_then(|handle| handle.switches().ok());
+        let id = (process.pid, process.start_ticks);
+        Some(switches.map_or(Duration::ZERO, |switches| self.waits.saw(id, switches, 0, uptime)))
+    }
+
+    /// How long a process and those below it have made no progress.
+    fn still(&mut self, table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Duration {
+        let id = (process.pid, process.start_ticks);
+        self.stills.saw(id, proc::progress(table, process), proc::NO_PROGRESS, uptime)
+    }
+
+    /// The role of this process, from memory or proven anew.
+    fn prove(&mut self, node: &Place, table: &[RawProcess], process: &RawProcess) -> io::Result<Tried> {
+        let is_foreign = self.is_foreign(node, table, process);
+        let known = self.proven.get(&(process.pid, process.start_ticks)).filter(|known| known.holds_for(process));
+        if let Some(known) = known
+            && known.is_whole()
+        {
+            return Ok(Tried::Proven(known.proof.clone()));
+        }
+        match is_foreign.and_then(|is_foreign| if is_foreign { Ok(None) } else { self.prover.prove(table, process) }) {
+            Ok(proof) => Ok(proof.map_or(Tried::No, Tried::Proven)),
+            // Without permission to read, every answer would be a guess. So the whole reading fails and names the process.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(io::Error::new(
+                error.kind(),
+                format!("cannot check process {} ({}): {error}", process.pid, bounded(&process.command, 15)),
+            )),
+            Err(error) if proc::is_gone(&error) => Ok(Tried::No),
+            Err(_) => Ok(known.map_or(Tried::Unproven, |known| Tried::Proven(known.proof.clone()))),
+        }
+    }
+
+    /// Whether a process that may be an OCI runtime, by its parents alone, belongs to a container. This is remembered: there
+    /// are many of them, and none of them becomes one of the node's.
+    fn is_foreign(&mut self, node: &Place, table: &[RawProcess], process: &RawProcess) -> io::Result<bool> {
+        let id = (process.pid, process.start_ticks);
+        if let Some((command, parent)) = self.foreign.get(&id)
+            && **command == *process.command
+            && *parent == process.parent
+        {
+            return Ok(true);
+        }
+        if process.is_dead()
+            || role::is_named_part(&process.command)
+            || self.proven.contains_key(&id)
+            || !role::is_below_client_caller(table, process)
+        {
+            return Ok(false);
+        }
+        let is_foreign = !node.has(&Handle::open(&self.root, process.pid)?)?;
+        if is_foreign {
+            self.foreign.insert(id, (process.command.as_str().into(), process.parent));
+        }
+        Ok(is_foreign)
+    }
+
+    fn seen(&self, process: &RawProcess, proof: &Proof, namespace: &str, uptime: Duration) -> Option<ProcessSeen> {
+        let part = part(process, proof, namespace)?;
+        // The wait channel of a healthy shim or monitor gives no information. That of all others does, and of those that are
+        // stopped or in state D.
+        let wants_wchan = !matches!(part, Part::Shim { .. } | Part::Monitor { .. }) || answers_nobody(process.state);
+        let wchan = wants_wchan.then(|| self.handle(process)?.wchan().ok().flatten()).flatten();
+        Some(ProcessSeen {
+            pid: process.pid,
+            parent: process.parent,
+            start_ticks: process.start_ticks,
+            age: proc::age(process.start_ticks, uptime),
+            state: process.state,
+            command: bounded(&process.command, 64),
+            wchan,
+            waited: None,
+            still: None,
+            part,
+        })
+    }
+
+    /// Names the locks that plugins hold while others wait, and the plugins that wait. Returns the reason why it may not know
+    /// all of them: any process on the node can make the lock table too long, and that must not hide the plugins themselves.
+    fn lock_facts(&self, processes: &mut [ProcessSeen]) -> Option<String> {
+        let is_old = |seen: &ProcessSeen| matches!(seen.part, Part::NetworkPlugin { .. }) && seen.age >= YOUNG;
+        let mut old: Vec<(Vec<LockedFile>, &mut ProcessSeen)> =
+            processes.iter_mut().filter(|seen| is_old(seen)).map(|seen| (self.locked_files(seen), seen)).collect();
+        if old.is_empty() {
+            return None;
+        }
+        let plugins: BTreeSet<i32> = old.iter().map(|(_, seen)| seen.pid).collect();
+        let files: BTreeSet<_> = old.iter().flat_map(|(files, _)| files).map(|file| (file.kind, file.file)).collect();
+        let is_asked = |lock: &Lock| {
+            files.contains(&(lock.kind, lock.file)) || lock.waiters.iter().any(|waiter| plugins.contains(waiter))
+        };
+        let (locks, lack) = match proc::locks(&self.root, is_asked) {
+            Ok(Locks { locks, is_cut: false }) => (locks, None),
+            Ok(Locks { locks, is_cut: true }) => (
+                locks,
+                Some("the node has more file locks than are read: who waits for a lock is known in part".to_owned()),
+            ),
+            Err(error) => {
+                (Vec::new(), Some(format!("the file locks cannot be read: {}", bounded(&error.to_string(), 128))))
+            }
+        };
+        for (files, seen) in &mut old {
+            let held = held(seen.pid, files, &locks);
+            let in_lock = seen.wchan.as_deref().is_some_and(proc::waits_for_lock);
+            let queued = locks.iter().any(|lock| lock.waiters.contains(&seen.pid));
+            // A plugin that may wait itself is not counted as the one that the others wait for.
+            let may_wait = lack.is_some() && seen.wchan.is_none() && seen.state != 'R';
+            if let Part::NetworkPlugin { holds, waits, waiters, .. } = &mut seen.part {
+                *waits = in_lock || queued || may_wait;
+                *waiters = u32::try_from(held.waiters.len()).unwrap_or(u32::MAX);
+                *holds = held.paths;
+            }
+        }
+        lack
+    }
+
+    /// The files that this process has locked.
+    fn locked_files(&self, seen: &ProcessSeen) -> Vec<LockedFile> {
+        let handle = Handle::open(&self.root, seen.pid);
+        let same = |handle: &Handle| handle.stat().is_ok_and(|stat| stat.start_ticks == seen.start_ticks);
+        let files = handle.ok().filter(same).and_then(|handle| handle.locked_files().ok());
+        files.unwrap_or_default()
+    }
+
+    fn handle(&self, process: &RawProcess) -> Option<Handle> {
+        let handle = Handle::open(&self.root, process.pid).ok()?;
+        (handle.stat().ok()?.start_ticks == process.start_ticks).then_some(handle)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    paths: Vec<String>,
+    waiters: BTreeSet<i32>,
+}
+
+/// Of the files that a process has locked, those that other processes wait for.
+fn held(pid: i32, files: &[LockedFile], locks: &[Lock]) -> Held {
+    let mut held = Held::default();
+    for file in files {
+        let waiting: BTreeSet<i32> = locks
+            .iter()
+            .filter(|lock| lock.kind == file.kind && lock.file == file.file)
+            .flat_map(|lock| lock.waiters.iter().copied())
+            .filter(|waiter| *waiter != pid)
+            .collect();
+        if waiting.is_empty() {
+            continue;
+        }
+        if held.paths.len() < MAX_HOLDS && !held.paths.contains(&file.path) {
+            held.paths.push(file.path.clone());
+        }
+        held.waiters.extend(waiting);
+    }
+    held
+}
+
+/// A process that could not be proven, with the reason why it is a candidate.
+fn candidate(table: &[RawProcess], process: &RawProcess, uptime: Duration) -> Unproven {
+    let may_be = if role::is_shim_name(&process.command) {
+        MayBe::Shim
+    } else if role::is_client_name(&process.command) {
+        MayBe::RuntimeClient
+    } else if role::is_named_part(&process.command) {
+        MayBe::Other
+    } else if !role::is_below_plugin_caller(table, process) {
+        MayBe::RuntimeClient
+    } else {
+        MayBe::NetworkPlugin
+    };
+    Unproven {
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+        age: proc::age(process.start_ticks, uptime),
+        state: process.state,
+        waited: None,
+        command: bounded(&process.command, 64),
+        may_be,
+    }
+}
+
+fn part(process: &RawProcess, proof: &Proof, ours: &str) -> Option<Part> {
+    Some(match proof {
+        Proof::Shim { id, namespace } if namespace == ours => {
+            Part::Shim { id: bounded(id, 128), living_children: process.living_children }
+        }
+        Proof::Shim { .. } => return None,
+        Proof::NetworkPlugin { plugin, sandbox_id, pod_uid, .. } => Part::NetworkPlugin {
+            plugin: bounded(plugin, 64),
+            sandbox_id: sandbox_id.as_deref().map(|id| bounded(id, 128)),
+            pod_uid: pod_uid.as_deref().map(|uid| bounded(uid, 64)),
+            holds: Vec::new(),
+            waits: false,
+            waiters: 0,
+        },
+        Proof::RuntimeClient { verb, container_id } => Part::RuntimeClient {
+            verb: bounded(verb, 16),
+            container_id: container_id.as_deref().map(|id| bounded(id, 128)),
+        },
+        Proof::Monitor { id } => Part::Monitor { id: id.clone() },
+        Proof::Runtime { .. } => Part::Runtime,
+        Proof::Kubelet => Part::Kubelet,
+    })
+}
+
+#[cfg(test)]
+mod tests;

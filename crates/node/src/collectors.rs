@@ -1,0 +1,387 @@
+//! The collectors: each asks one dependency at its own interval, and none can delay another.
+//!
+//! ```text
+//! version · lists · status · tasks · port · bus (async calls, connections of their own)
+//! processes · kubelet · host · disks (blocking, one thread each)
+//!        └──────────► slots: last outcome and the call that is out ──► Observations (a copy, at any moment)
+//! ```
+//!
+//! A call past its deadline is an observation at once, and stays out. A second call would only add to what hangs, because an
+//! abandoned call leaves work behind in the server. After a long bound the collector drops and counts the call, and asks again
+//! after longer and longer waits.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::collect::kubelet::server::Served;
+use crate::collect::lists::ListCall;
+use crate::collect::{HostPaths, pressure};
+use crate::cri::endpoint::{Endpoint, Flags, NamedBy};
+use nrh_api::evidence::Outstanding;
+use nrh_core::observation::{
+    BusSeen, ClockSeen, DisksSeen, HostSeen, KubeletSeen, ListRound, Observations, Part, PortSeen, ProcessTable,
+    Reading, RuntimeKind, RuntimeSeen, StatusSeen, answers_nobody,
+};
+use nrh_core::text::is_full_id;
+
+mod bus;
+mod hints;
+mod host;
+mod local;
+mod outstanding;
+mod pace;
+mod port;
+mod runtime;
+mod slot;
+mod tasks;
+mod worker;
+
+pub use hints::Hints;
+pub use pace::{Pace, Paces};
+use slot::Slot;
+use tasks::Table;
+
+/// What the collectors need to know.
+#[derive(Clone, Debug, Default)]
+pub struct CollectorSettings {
+    /// Sockets that a person has named.
+    pub sockets: Flags,
+    /// The socket that an earlier probe used since the last boot.
+    pub saved_endpoint: Option<Endpoint>,
+    /// The kubelet's version, where an earlier probe learned it since the last boot.
+    pub kubelet_version: Option<String>,
+    /// Where the host's files and processes are.
+    pub host: HostPaths,
+    /// The file with the token for the kubelet's own port, where there is one.
+    pub token: Option<PathBuf>,
+    /// The kernel's log, where the probe follows it.
+    pub kernel_log: Option<PathBuf>,
+    /// The intervals and deadlines.
+    pub paces: Paces,
+}
+
+/// The running collectors. They end when this is dropped.
+#[derive(Debug)]
+pub struct Collectors {
+    shared: Arc<Shared>,
+    running: Vec<JoinHandle<()>>,
+}
+
+/// The current mode of all collectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tempo {
+    urgent: bool,
+    /// Counts the requests for a check by all collectors.
+    asked: u64,
+}
+
+/// The state that all collectors write to and read from.
+#[derive(Debug)]
+struct Shared {
+    version: Mutex<Slot<RuntimeSeen>>,
+    lists: Mutex<Slot<ListRound>>,
+    status: Mutex<Slot<StatusSeen>>,
+    list_call: Mutex<ListCall>,
+    /// Whether the last round failed because a list was too large.
+    list_too_large: Mutex<bool>,
+    rechecks_out: Mutex<usize>,
+    processes: Mutex<Slot<ProcessTable>>,
+    kubelet: Mutex<Slot<KubeletSeen>>,
+    host: Mutex<Slot<HostSeen>>,
+    disks: Mutex<Slot<DisksSeen>>,
+    port: Mutex<Slot<PortSeen>>,
+    /// The kubelet whose own port may be asked, or why there is none.
+    served: Mutex<Result<Served, String>>,
+    bus: Mutex<Slot<BusSeen>>,
+    /// No collector fills it: answers to reports bring it.
+    clock: Mutex<Slot<ClockSeen>>,
+    /// The host's process table.
+    proc: PathBuf,
+    tasks: Mutex<Table>,
+    endpoint: Mutex<Option<Endpoint>>,
+    /// The kubelet's version; other components report it.
+    kubelet_version: Mutex<Option<String>>,
+    /// Docker's own socket, where Docker is the runtime.
+    docker: Mutex<Option<PathBuf>>,
+    /// What kind of runtime has answered last.
+    kind: Mutex<RuntimeKind>,
+    /// Whether the kubelet's own files name this socket.
+    of_kubelet: Mutex<Option<(PathBuf, bool)>>,
+    given_up: Mutex<BTreeMap<&'static str, u64>>,
+    held_up: Mutex<BTreeMap<&'static str, Duration>>,
+    hints: Mutex<Hints>,
+    tempo: watch::Sender<Tempo>,
+    /// Wakes the task collector when its objects or suspects have changed.
+    tasks_changed: Notify,
+    changed: Notify,
+}
+
+/// Locks, also after a panic elsewhere: the values are consistent at any moment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Collectors {
+    /// Starts all collectors on the current tokio runtime, and the threads of those that may block.
+    pub fn start(settings: CollectorSettings) -> Self {
+        let shared = Arc::new(Shared::new(&settings));
+        let running = vec![
+            tokio::spawn(runtime::version(Arc::clone(&shared), settings.paces.version)),
+            tokio::spawn(runtime::lists(Arc::clone(&shared), settings.paces.lists)),
+            tokio::spawn(runtime::status(Arc::clone(&shared), settings.paces.status)),
+            tokio::spawn(tasks::run(Arc::clone(&shared), settings.host.proc.clone())),
+            tokio::spawn(local::processes(Arc::clone(&shared), settings.host.clone(), settings.paces.processes)),
+            tokio::spawn(host::host(Arc::clone(&shared), settings.host.clone(), settings.paces.host)),
+            tokio::spawn(host::disks(Arc::clone(&shared), settings.host.clone(), settings.paces.disks)),
+            tokio::spawn(port::port(
+                Arc::clone(&shared),
+                settings.host.proc.clone(),
+                settings.token.clone(),
+                settings.paces.port,
+            )),
+            tokio::spawn(bus::bus(Arc::clone(&shared), settings.host.clone(), settings.paces.bus)),
+            tokio::spawn(hints::follow(Arc::clone(&shared), settings.kernel_log.clone())),
+            tokio::spawn(local::kubelet(Arc::clone(&shared), settings)),
+        ];
+        Self { shared, running }
+    }
+
+    /// A copy of what every collector knew at `at`; never waits. `now` is the same moment on the node's monotonic clock.
+    pub fn observations(&self, now: Duration, at: Instant) -> Observations {
+        let shared = &self.shared;
+        let lists = lock(&shared.lists).look(at);
+        let sandbox_list_hung = matches!(lists, Reading::Hung { .. })
+            && matches!(*lock(&shared.list_call), ListCall::Sandboxes | ListCall::SandboxesAgain);
+        // One lock at a time: a guard in a struct expression would live until its end.
+        let runtime = lock(&shared.version).look(at);
+        let status = lock(&shared.status).look(at);
+        let kind = *lock(&shared.kind);
+        let tasks = lock(&shared.tasks).looks(at);
+        let processes = lock(&shared.processes).look(at);
+        let kubelet = lock(&shared.kubelet).look(at);
+        let list_too_large = matches!(lists, Reading::Failed { .. }) && *lock(&shared.list_too_large);
+        let host = lock(&shared.host).look(at);
+        let disks = lock(&shared.disks).look(at);
+        let port = lock(&shared.port).look(at);
+        let bus = lock(&shared.bus).look(at);
+        let clock = lock(&shared.clock).look(at);
+        let pressure = pressure::read(&shared.proc);
+        Observations {
+            now,
+            runtime,
+            status,
+            kind,
+            lists,
+            sandbox_list_hung,
+            list_too_large,
+            tasks,
+            processes,
+            kubelet,
+            host,
+            disks,
+            port,
+            bus,
+            clock,
+            pressure,
+        }
+    }
+
+    /// Waits until, since the last return, a check has brought a result that must be judged at once. Such a result is one that
+    /// failed or passed its deadline, the first one after that, one that stands out, and any one while a fault is suspected or
+    /// a check was requested. All other results at rest wait for the next evaluation.
+    pub async fn changed(&self) {
+        self.shared.changed.notified().await;
+    }
+
+    /// Requests a check by all collectors now. A collector whose call is out still waits for it.
+    pub fn refresh(&self) {
+        self.shared.refresh();
+    }
+
+    /// Shortens the intervals while a fault is suspected.
+    pub fn set_urgent(&self, urgent: bool) {
+        self.shared.tempo.send_if_modified(|tempo| std::mem::replace(&mut tempo.urgent, urgent) != urgent);
+    }
+
+    /// Gives priority to the tasks of these containers (or sandboxes), until the next call of this. Ids that the runtime does
+    /// not list are ignored.
+    pub fn suspects(&self, ids: Vec<String>) {
+        if lock(&self.shared.tasks).suspect(ids.into_iter().collect()) {
+            self.shared.tasks_changed.notify_one();
+        }
+    }
+
+    /// The runtime's socket in use, if one is known.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        lock(&self.shared.endpoint).clone()
+    }
+
+    /// Sets the kubelet's version: on the node alone, only a run of its program would show it.
+    pub fn kubelet_is(&self, version: Option<String>) {
+        *lock(&self.shared.kubelet_version) = version;
+    }
+
+    /// Sets what an answer of the API server shows about the node's clock.
+    pub fn clock_is(&self, seen: ClockSeen) {
+        lock(&self.shared.clock).ended(Ok(seen), Instant::now(), Duration::ZERO);
+    }
+
+    /// The kubelet's version, if any component has reported it.
+    pub fn kubelet_version(&self) -> Option<String> {
+        lock(&self.shared.kubelet_version).clone()
+    }
+
+    /// Docker's own socket, where Docker is the runtime and it is known.
+    pub fn docker_socket(&self) -> Option<PathBuf> {
+        lock(&self.shared.docker).clone()
+    }
+
+    /// Counts of what has been read from the kernel's log.
+    pub fn hints(&self) -> Hints {
+        *lock(&self.shared.hints)
+    }
+
+    /// How many calls are out, and how many were dropped.
+    pub fn outstanding(&self) -> Outstanding {
+        let shared = &self.shared;
+        let mut out = BTreeMap::new();
+        out.insert("version", usize::from(lock(&shared.version).is_out()));
+        out.insert("lists", usize::from(lock(&shared.lists).is_out()));
+        out.insert("status", usize::from(lock(&shared.status).is_out()));
+        out.insert("rechecks", *lock(&shared.rechecks_out));
+        out.insert("processes", usize::from(lock(&shared.processes).is_out()));
+        out.insert("kubelet", usize::from(lock(&shared.kubelet).is_out()));
+        out.insert("host", usize::from(lock(&shared.host).is_out()));
+        out.insert("disks", usize::from(lock(&shared.disks).is_out()));
+        out.insert("port", usize::from(lock(&shared.port).is_out()));
+        out.insert("bus", usize::from(lock(&shared.bus).is_out()));
+        out.insert("tasks", lock(&shared.tasks).out());
+        let (given_up, held_up) = (lock(&shared.given_up).clone(), lock(&shared.held_up).clone());
+        outstanding::outstanding(out, &given_up, &held_up)
+    }
+}
+
+impl Drop for Collectors {
+    fn drop(&mut self) {
+        for collector in &self.running {
+            collector.abort();
+        }
+    }
+}
+
+impl Shared {
+    /// Requests a check by all collectors now.
+    fn refresh(&self) {
+        self.tempo.send_modify(|tempo| tempo.asked = tempo.asked.wrapping_add(1));
+    }
+
+    fn new(settings: &CollectorSettings) -> Self {
+        let paces = &settings.paces;
+        let named = settings.sockets.runtime.clone();
+        Self {
+            version: Mutex::new(Slot::new(paces.version.deadline)),
+            lists: Mutex::new(Slot::new(paces.lists.deadline)),
+            status: Mutex::new(Slot::new(paces.status.deadline)),
+            list_call: Mutex::new(ListCall::Sandboxes),
+            list_too_large: Mutex::new(false),
+            rechecks_out: Mutex::new(0),
+            processes: Mutex::new(Slot::new(paces.processes.deadline)),
+            kubelet: Mutex::new(Slot::new(paces.kubelet.deadline)),
+            host: Mutex::new(Slot::new(paces.host.deadline)),
+            disks: Mutex::new(Slot::new(paces.disks.deadline)),
+            port: Mutex::new(Slot::new(paces.port.deadline)),
+            served: Mutex::new(Err("the kubelet was not checked yet".to_owned())),
+            bus: Mutex::new(Slot::new(paces.bus.deadline)),
+            clock: Mutex::new(Slot::new(Duration::ZERO)),
+            proc: settings.host.proc.clone(),
+            tasks: Mutex::new(Table::new(paces)),
+            endpoint: Mutex::new(
+                named
+                    .map(|socket| Endpoint::cri(socket, NamedBy::Flag))
+                    .or_else(|| settings.saved_endpoint.clone().filter(|saved| saved.socket.is_absolute())),
+            ),
+            kubelet_version: Mutex::new(settings.kubelet_version.clone()),
+            docker: Mutex::new(settings.sockets.docker.clone()),
+            kind: Mutex::new(RuntimeKind::Unknown),
+            of_kubelet: Mutex::new(None),
+            given_up: Mutex::new(BTreeMap::new()),
+            held_up: Mutex::new(BTreeMap::new()),
+            hints: Mutex::new(Hints::default()),
+            tempo: watch::Sender::new(Tempo::default()),
+            tasks_changed: Notify::new(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn gave_up(&self, collector: &'static str) {
+        let mut counts = lock(&self.given_up);
+        let count = counts.entry(collector).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Records time in which a call of this collector was out and this process could not run.
+    fn was_held_up(&self, collector: &'static str, by: Duration) {
+        if !by.is_zero() {
+            let mut times = lock(&self.held_up);
+            let time = times.entry(collector).or_default();
+            *time = time.saturating_add(by);
+        }
+    }
+
+    /// Passes the current objects to the task collector after a check of another collector. A failed check changes nothing: the
+    /// previous result is still the best available list of what to ask for.
+    fn aim_tasks(&self) {
+        let mut changed = false;
+        let answered = lock(&self.version).value().map(|seen| RuntimeKind::of(&seen.name));
+        if let Some(kind) = answered {
+            *lock(&self.kind) = kind;
+            changed |= lock(&self.tasks).serve(kind);
+        }
+        if let Some(table) = lock(&self.processes).value() {
+            let stopped = table.processes.iter().filter_map(stopped_shim).collect();
+            let lonely = table.processes.iter().filter_map(lonely_shim).collect();
+            changed |= lock(&self.tasks).stopped(stopped);
+            lock(&self.tasks).lonely(lonely);
+        }
+        if let Some(round) = lock(&self.lists).value() {
+            changed |= lock(&self.tasks).aim(round);
+        }
+        if changed {
+            self.tasks_changed.notify_one();
+        }
+    }
+}
+
+/// The id that a stopped shim, or CRI-O's monitor, serves. A stopped process gives no answer, so the collector asks for its
+/// tasks at once.
+fn stopped_shim(process: &nrh_core::observation::ProcessSeen) -> Option<String> {
+    match &process.part {
+        Part::Shim { id, .. } | Part::Monitor { id } if answers_nobody(process.state) => Some(id.clone()),
+        _ => None,
+    }
+}
+
+/// The id of a shim that may be left over: old, without parent or child, and not stopped (a stopped one is evidence by itself).
+/// It counts from the default age on, which no configuration shortens.
+fn lonely_shim(process: &nrh_core::observation::ProcessSeen) -> Option<String> {
+    match &process.part {
+        Part::Shim { id, living_children: 0 }
+            if process.parent == 1
+                && process.state != 'T'
+                && process.age >= nrh_core::faults::leaked_shim::AGE.shipped
+                && is_full_id(id) =>
+        {
+            Some(id.clone())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

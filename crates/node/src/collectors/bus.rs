@@ -1,0 +1,61 @@
+//! The collector that asks systemd over the system bus whether it responds. Programs restart a unit or create a pod's control
+//! group through the same bus.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::Shared;
+use super::pace::{Looker, Pace, drive};
+use super::slot::{Failure, Slot};
+use super::worker::Worker;
+use crate::bus::{BusError, ping, socket};
+use crate::collect::HostPaths;
+use nrh_core::observation::BusSeen;
+
+/// Deadline of a check: a bus at rest answers within a millisecond.
+const LIMIT: Duration = Duration::from_secs(5);
+
+pub(super) async fn bus(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
+    let make = move || -> Box<dyn FnMut() -> Result<Way, Failure> + Send> {
+        let paths = paths.clone();
+        Box::new(move || way(&paths))
+    };
+    // The folders are in memory on most nodes. Where the root is on a network file system, reading their path may hang.
+    drive(&shared, BusLooker { worker: Worker::new("nrh-bus", Box::new(make)) }, pace).await;
+}
+
+/// How to reach systemd.
+enum Way {
+    /// The socket of the bus.
+    Bus(PathBuf),
+    /// systemd does not run this node, or has no bus.
+    Nobody,
+}
+
+fn way(paths: &HostPaths) -> Result<Way, Failure> {
+    socket(paths).map(|found| found.map_or(Way::Nobody, Way::Bus)).map_err(Failure::Blind)
+}
+
+struct BusLooker {
+    worker: Worker<Way>,
+}
+
+impl Looker for BusLooker {
+    type Value = BusSeen;
+    const NAME: &'static str = "bus";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<BusSeen>> {
+        &shared.bus
+    }
+
+    async fn look(&mut self) -> Result<BusSeen, Failure> {
+        let Way::Bus(socket) = self.worker.ask().await? else { return Ok(BusSeen::NoBus) };
+        match ping(&socket, LIMIT).await {
+            Ok(seen) => Ok(seen),
+            // The socket existed a moment ago.
+            Err(error @ (BusError::Missing(_) | BusError::Odd(_))) => Err(Failure::Failed(error.to_string())),
+            Err(error @ BusError::Forbidden(_)) => Err(Failure::Blind(error.to_string())),
+        }
+    }
+}

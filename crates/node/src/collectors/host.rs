@@ -1,0 +1,128 @@
+//! The two collectors that check the resources of the runtime and the kubelet: the kernel's limits, and the disks. Other
+//! collectors find the daemons to check.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::pace::{Looker, Pace, drive};
+use super::slot::{Failure, Slot};
+use super::worker::Worker;
+use super::{Shared, lock};
+use crate::collect::HostPaths;
+use crate::collect::disks::Disks;
+use crate::collect::host::{Daemon, Host, Who};
+use nrh_core::observation::{DisksSeen, HostSeen, Owner, Part};
+use nrh_core::text::bounded;
+
+/// Where the kernel shows its devices.
+const SYS: &str = "/sys";
+/// How long a first check waits for the collectors that find the daemons.
+const FIRST: Duration = Duration::from_secs(5);
+const FIRST_STEP: Duration = Duration::from_millis(100);
+
+pub(super) async fn host(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
+    let for_worker = Arc::clone(&shared);
+    let make = move || -> Box<dyn FnMut() -> Result<HostSeen, Failure> + Send> {
+        let (mut eye, shared) = (Host::new(&paths.proc), Arc::clone(&for_worker));
+        Box::new(move || {
+            let failed = |error: std::io::Error| Failure::Failed(bounded(&error.to_string(), 300));
+            let listed = lock(&shared.lists).value().map(|round| round.ids().map(str::to_owned).collect());
+            eye.look(&Who { listed, ..who(&shared) }).map_err(failed)
+        })
+    };
+    let worker = Worker::new("nrh-host", Box::new(make));
+    drive(&shared, HostLooker { shared: Arc::clone(&shared), worker }, pace).await;
+}
+
+pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
+    let for_worker = Arc::clone(&shared);
+    let make = move || -> Box<dyn FnMut() -> Result<DisksSeen, Failure> + Send> {
+        let (mut eye, shared) = (Disks::new(&paths.proc, Path::new(SYS)), Arc::clone(&for_worker));
+        Box::new(move || Ok(eye.look(&who(&shared))))
+    };
+    let worker = Worker::new("nrh-disks", Box::new(make));
+    drive(&shared, DisksLooker { shared: Arc::clone(&shared), worker }, pace).await;
+}
+
+/// The daemons as the other collectors last saw them. A pid is only a hint: the reader verifies the start time.
+fn who(shared: &Shared) -> Who {
+    let mut who = Who::default();
+    let mut unseen = |why: &str| {
+        who.unseen.get_or_insert_with(|| why.to_owned());
+    };
+    match lock(&shared.kubelet).value().map(|kubelet| kubelet.process) {
+        Some(Some((pid, start_ticks, _))) => who.daemons.push(Daemon { owner: Owner::Kubelet, pid, start_ticks }),
+        Some(None) => unseen("no kubelet runs that could be checked"),
+        None => unseen("whether a kubelet runs is not known"),
+    }
+    let table = lock(&shared.processes);
+    let Some(table) = table.value() else {
+        unseen("the process table is not known");
+        return who;
+    };
+    let runtimes = table.processes.iter().filter(|process| process.part == Part::Runtime);
+    let before = who.daemons.len();
+    who.daemons.extend(runtimes.map(|process| Daemon {
+        owner: Owner::Runtime(process.command.clone()),
+        pid: process.pid,
+        start_ticks: process.start_ticks,
+    }));
+    who.inits.clone_from(&table.inits);
+    if who.daemons.len() == before {
+        unseen("no process of the runtime is seen");
+    }
+    if let Some(why) = &table.left_out.processes {
+        unseen(why);
+    }
+    who
+}
+
+/// Waits a limited time until the other collectors have checked once.
+pub(super) async fn others_have_looked(shared: &Shared) {
+    let began = Instant::now();
+    let never = || lock(&shared.kubelet).has_never_ended() || lock(&shared.processes).has_never_ended();
+    while never() && began.elapsed() < FIRST {
+        sleep(FIRST_STEP).await;
+    }
+}
+
+struct HostLooker {
+    shared: Arc<Shared>,
+    worker: Worker<HostSeen>,
+}
+
+impl Looker for HostLooker {
+    type Value = HostSeen;
+    const NAME: &'static str = "host";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<HostSeen>> {
+        &shared.host
+    }
+
+    async fn look(&mut self) -> Result<HostSeen, Failure> {
+        others_have_looked(&self.shared).await;
+        self.worker.ask().await
+    }
+}
+
+struct DisksLooker {
+    shared: Arc<Shared>,
+    worker: Worker<DisksSeen>,
+}
+
+impl Looker for DisksLooker {
+    type Value = DisksSeen;
+    const NAME: &'static str = "disks";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<DisksSeen>> {
+        &shared.disks
+    }
+
+    async fn look(&mut self) -> Result<DisksSeen, Failure> {
+        others_have_looked(&self.shared).await;
+        self.worker.ask().await
+    }
+}

@@ -1,0 +1,241 @@
+//! The two collectors that check the node itself: the process table, and the kubelet.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::pace::{Looker, Pace, drive};
+use super::slot::{Failure, Slot};
+use super::worker::Worker;
+use super::{CollectorSettings, Shared, lock};
+use crate::collect::HostPaths;
+use crate::collect::kubelet::server::Served;
+use crate::collect::kubelet::{Finder, Found, healthz, healthz_address};
+use crate::collect::processes::Processes;
+use crate::cri::endpoint::{self, Endpoint, Flags, NamedBy};
+use crate::proc::processor_time;
+use nrh_core::faults::{kubelet, runtime_client_hung};
+use nrh_core::observation::{
+    KubeletSeen, KubeletSettings, Part, ProcessSeen, ProcessTable, RuntimeKind, answers_nobody,
+};
+use nrh_core::text::bounded;
+
+pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) {
+    // The memory of proofs and the number of the round outlive a thread.
+    let eye = Arc::new(Mutex::new(Processes::new(&host.proc)));
+    let for_worker = Arc::clone(&shared);
+    let make = move || -> Box<dyn FnMut() -> Result<(ProcessTable, Duration), Failure> + Send> {
+        let (eye, shared) = (Arc::clone(&eye), Arc::clone(&for_worker));
+        let root = host.proc.clone();
+        Box::new(move || {
+            let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
+            let began = processor_time();
+            let table = match eye.try_lock() {
+                Ok(mut eye) => eye.look(with_docker),
+                // The previous thread hangs inside its reading: start without its memory.
+                Err(_) => Processes::new(&root).look(with_docker),
+            };
+            Ok((table.map_err(|error| failure(&error))?, processor_time().saturating_sub(began)))
+        })
+    };
+    let worker = Worker::new("nrh-processes", Box::new(make));
+    drive(&shared, ProcessLooker { worker, round: 0, cost: Duration::ZERO, settled: true }, pace).await;
+}
+
+pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
+    let (pace, for_worker) = (settings.paces.kubelet, Arc::clone(&shared));
+    let make = move || -> Box<dyn FnMut() -> Result<Local, Failure> + Send> {
+        let mut finder = Finder::new(&settings.host.proc);
+        let (flags, host, shared) = (settings.sockets.clone(), settings.host.clone(), Arc::clone(&for_worker));
+        Box::new(move || {
+            let known = lock(&shared.endpoint).clone();
+            let with_docker = *lock(&shared.kind) == RuntimeKind::Docker;
+            let docker = with_docker.then(|| endpoint::docker(&flags, &host));
+            Ok(Local { docker, ..look(&mut finder, &flags, known.as_ref(), &host) })
+        })
+    };
+    let worker = Worker::new("nrh-kubelet", Box::new(make));
+    drive(&shared, KubeletLooker { shared: Arc::clone(&shared), worker, round: 0 }, pace).await;
+}
+
+fn failure(error: &io::Error) -> Failure {
+    let text = bounded(&error.to_string(), 300);
+    if error.kind() == io::ErrorKind::PermissionDenied { Failure::Blind(text) } else { Failure::Failed(text) }
+}
+
+struct ProcessLooker {
+    worker: Worker<(ProcessTable, Duration)>,
+    round: u64,
+    /// Processor time of the last check.
+    cost: Duration,
+    settled: bool,
+}
+
+/// Only the next check shows whether a process makes progress, and most processes end before that.
+fn is_to_be_followed(process: &ProcessSeen) -> bool {
+    let is_one = match &process.part {
+        Part::RuntimeClient { verb, .. } => runtime_client_hung::ENDING.contains(&verb.as_str()),
+        Part::NetworkPlugin { .. } => true,
+        _ => false,
+    };
+    is_one && (Duration::from_secs(5)..runtime_client_hung::AGE.shipped).contains(&process.age)
+}
+
+impl Looker for ProcessLooker {
+    type Value = ProcessTable;
+    const NAME: &'static str = "processes";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<ProcessTable>> {
+        &shared.processes
+    }
+
+    fn stands_out(seen: &ProcessTable) -> bool {
+        let is_odd = |process: &ProcessSeen| match process.part {
+            Part::NetworkPlugin { .. } | Part::RuntimeClient { .. } => true,
+            _ => answers_nobody(process.state),
+        };
+        // The first process of a container chooses its own name, so it does not stand out. A client of the runtime waits for a
+        // real one, and that client does.
+        !seen.unproven.is_empty() || seen.processes.iter().any(is_odd)
+    }
+
+    fn stored(shared: &Shared) {
+        shared.aim_tasks();
+    }
+
+    fn cost(&self) -> Duration {
+        self.cost
+    }
+
+    fn settled(&self) -> bool {
+        self.settled
+    }
+
+    async fn look(&mut self) -> Result<ProcessTable, Failure> {
+        // A check that fails is repeated at the normal interval.
+        self.cost = Duration::ZERO;
+        let (table, cost) = self.worker.ask().await?;
+        self.cost = cost;
+        self.round = self.round.saturating_add(1);
+        self.settled = !table.processes.iter().any(is_to_be_followed);
+        Ok(ProcessTable { round: self.round, ..table })
+    }
+}
+
+/// What the thread of the kubelet collector finds.
+struct Local {
+    kubelet: Result<Option<Found>, Failure>,
+    /// When its age was read.
+    at: Instant,
+    endpoint: Option<Endpoint>,
+    of_kubelet: Option<(PathBuf, bool)>,
+    /// Docker's own socket, where Docker is the runtime.
+    docker: Option<PathBuf>,
+}
+
+fn look(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &HostPaths) -> Local {
+    let (at, kubelet) = (Instant::now(), finder.find().map_err(|error| failure(&error)));
+    let settings = kubelet.as_ref().ok().and_then(Option::as_ref).and_then(|found| found.settings.as_ref().ok());
+    let named = settings.and_then(|settings| settings.runtime_endpoint.as_deref());
+    let endpoint = endpoint::find(flags, named, host);
+    let used = endpoint.as_ref().filter(|found| found.named_by != NamedBy::Nobody).or(known);
+    let pid = kubelet.as_ref().ok().and_then(Option::as_ref).map(|found| found.pid);
+    let of_kubelet = used
+        .zip(pid)
+        .and_then(|(used, pid)| Some((used.socket.clone(), endpoint::is_there_for(pid, &used.socket, host)?)));
+    Local { kubelet, at, endpoint, of_kubelet, docker: None }
+}
+
+struct KubeletLooker {
+    shared: Arc<Shared>,
+    worker: Worker<Local>,
+    round: u64,
+}
+
+impl Looker for KubeletLooker {
+    type Value = KubeletSeen;
+    const NAME: &'static str = "kubelet";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<KubeletSeen>> {
+        &shared.kubelet
+    }
+
+    fn stands_out(seen: &KubeletSeen) -> bool {
+        // A kubelet that dies at its start may answer for a moment each time.
+        let is_young = |(_, _, age): (i32, u64, Duration)| age < kubelet::START_AGE.shipped * 2;
+        seen.process.is_none_or(is_young) || seen.healthz != Some(true)
+    }
+
+    async fn look(&mut self) -> Result<KubeletSeen, Failure> {
+        let local = self.worker.ask().await?;
+        *lock(&self.shared.of_kubelet) = local.of_kubelet;
+        self.learn(local.endpoint);
+        self.learn_docker(local.docker);
+        let found = local.kubelet?;
+        self.round = self.round.saturating_add(1);
+        let version = lock(&self.shared.kubelet_version).clone();
+        let mut seen = KubeletSeen { round: self.round, version, ..KubeletSeen::default() };
+        let Some(found) = found else {
+            *lock(&self.shared.served) = Err("no kubelet runs".to_owned());
+            return Ok(seen);
+        };
+        seen.settings = Some(found.settings.as_ref().map_or_else(|_| KubeletSettings::default(), |read| read.kubelet));
+        match found.settings.as_ref().map_err(Clone::clone).and_then(healthz_address) {
+            Err(reason) => seen.note = Some(reason),
+            Ok(address) => {
+                let said = healthz(address).await;
+                seen.healthz = Some(said.is_ok());
+                seen.note = said.err();
+            }
+        }
+        *lock(&self.shared.served) = served(&found, &seen);
+        // The call may have taken long since then, and the age is compared with the end of this check.
+        seen.process = Some((found.pid, found.start_ticks, found.age + local.at.elapsed()));
+        Ok(seen)
+    }
+}
+
+/// Whether this kubelet may be asked at its own port. One that does not answer, or has just started, has enough load already.
+fn served(found: &Found, seen: &KubeletSeen) -> Result<Served, String> {
+    let settings = found.settings.as_ref().map_err(Clone::clone)?;
+    if seen.healthz == Some(false) || found.age < kubelet::START_AGE.shipped {
+        return Err("no kubelet has completed its start".to_owned());
+    }
+    if !settings.same_network {
+        return Err("the kubelet is in another network namespace: its port cannot be asked".to_owned());
+    }
+    let server = settings.server.clone().ok_or("where a kubelet of this kind has its port is not known")?;
+    Ok(Served { pid: found.pid, start_ticks: found.start_ticks, server })
+}
+
+impl KubeletLooker {
+    /// Takes over a found socket. A known socket stays known while no other one is named: when the kubelet is gone, the
+    /// runtime's socket is still known, and a guess is no better than the socket that an earlier probe used.
+    fn learn(&self, found: Option<Endpoint>) {
+        let Some(found) = found else { return };
+        let mut known = lock(&self.shared.endpoint);
+        if known.as_ref().is_some_and(|known| !found.replaces(known)) {
+            return;
+        }
+        tracing::info!(socket = %found.socket.display(), named_by = ?found.named_by, api = ?found.api, "runtime socket");
+        *known = Some(found);
+        drop(known);
+        // The collectors that were unavailable until now should not wait for their next turn.
+        self.shared.refresh();
+    }
+
+    fn learn_docker(&self, found: Option<PathBuf>) {
+        let Some(found) = found else { return };
+        if lock(&self.shared.docker).as_ref() == Some(&found) {
+            return;
+        }
+        tracing::info!(socket = %found.display(), "Docker's socket");
+        *lock(&self.shared.docker) = Some(found);
+        self.shared.tasks_changed.notify_one();
+        // The collectors that were unavailable until now should not wait for their next turn.
+        self.shared.refresh();
+    }
+}

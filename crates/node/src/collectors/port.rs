@@ -1,0 +1,137 @@
+//! The collector that asks the kubelet at its own port. The kubelet's collector finds that kubelet. While the kubelet is down
+//! or starts, this collector asks nothing.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::host::others_have_looked;
+use super::pace::{Looker, Pace, drive};
+use super::slot::{Failure, Slot};
+use super::worker::Worker;
+use super::{Shared, lock};
+use crate::collect::kubelet::port::Port;
+use crate::collect::kubelet::server::{Door, door};
+use nrh_core::observation::{PortSeen, RelistsSeen};
+
+/// Time from the first calm check until checks become seldom. Two clean checks end a fault, and two requested checks right
+/// after each other may count as one.
+const CALM: Duration = Duration::from_secs(30);
+/// Relists of the kubelet that take this long may soon count as slow; ordinary ones take well under a second.
+const SLOW: Duration = Duration::from_secs(10);
+
+pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathBuf>, pace: Pace) {
+    let for_worker = Arc::clone(&shared);
+    let make = move || -> Box<dyn FnMut() -> Result<Result<Door, String>, Failure> + Send> {
+        let (shared, proc, token) = (Arc::clone(&for_worker), proc.clone(), token.clone());
+        Box::new(move || {
+            let served = lock(&shared.served).clone();
+            Ok(served.and_then(|served| door(&proc, &served, token.as_deref())))
+        })
+    };
+    // Certificates are on the node's disks, and a read from those may hang.
+    let worker = Worker::new("nrh-port", Box::new(make));
+    let looker = PortLooker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: Calm::default() };
+    drive(&shared, looker, pace).await;
+}
+
+struct PortLooker {
+    shared: Arc<Shared>,
+    worker: Worker<Result<Door, String>>,
+    port: Port,
+    calm: Calm,
+}
+
+impl Looker for PortLooker {
+    type Value = PortSeen;
+    const NAME: &'static str = "port";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<PortSeen>> {
+        &shared.port
+    }
+
+    async fn look(&mut self) -> Result<PortSeen, Failure> {
+        others_have_looked(&self.shared).await;
+        match self.worker.ask().await? {
+            Ok(door) => {
+                let seen = self.port.look(&door).await;
+                self.calm.note(is_calm(&seen) || self.port.refused(), Instant::now());
+                Ok(seen)
+            }
+            // No kubelet was asked. This is not `Blind`: a missing permission, or a port that is not served, does not change by
+            // itself.
+            Err(why) => {
+                self.calm.note(false, Instant::now());
+                Ok(PortSeen { sync_loop: Err(why.clone()), relists: Err(why) })
+            }
+        }
+    }
+
+    fn settled(&self) -> bool {
+        self.calm.is_long()
+    }
+}
+
+/// The time since which every check found nothing that needs an early next check.
+#[derive(Debug, Default)]
+struct Calm {
+    first_and_last: Option<(Instant, Instant)>,
+}
+
+impl Calm {
+    fn note(&mut self, calm: bool, at: Instant) {
+        self.first_and_last = calm.then(|| (self.first_and_last.map_or(at, |(first, _)| first), at));
+    }
+
+    fn is_long(&self) -> bool {
+        self.first_and_last.is_some_and(|(first, last)| last.saturating_duration_since(first) >= CALM)
+    }
+}
+
+/// Whether the next check has time. A fault, or the sign of one, must be confirmed, and so must its end.
+fn is_calm(seen: &PortSeen) -> bool {
+    let quick = |relists: &RelistsSeen| {
+        relists.mean.is_some_and(|mean| mean < SLOW)
+            && relists.idle < SLOW
+            && relists.unmoved.is_none_or(|unmoved| unmoved < SLOW)
+    };
+    seen.sync_loop != Ok(false) && seen.relists.as_ref().is_ok_and(quick)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calm_takes_two_looks_that_are_apart() {
+        let (mut calm, began) = (Calm::default(), Instant::now());
+        let mut note = |is_calm: bool, second: u64| {
+            calm.note(is_calm, began + Duration::from_secs(second));
+            calm.is_long()
+        };
+        assert!(!note(true, 0) && !note(true, 2), "two at once are one");
+        assert!(note(true, 46) && note(true, 600));
+        assert!(!note(false, 610) && !note(true, 650) && note(true, 700), "it begins anew");
+    }
+
+    #[test]
+    fn only_a_kubelet_that_gets_on_is_left_alone_for_longer() {
+        let quick = RelistsSeen { begun: true, mean: Some(Duration::from_millis(20)), ..RelistsSeen::default() };
+        let told = |sync_loop, relists| PortSeen { sync_loop, relists };
+        assert!(is_calm(&told(Ok(true), Ok(quick))));
+        assert!(is_calm(&told(Err("403".into()), Ok(quick))), "a right that is missing is missing in a minute too");
+        let slow = |relists| told(Ok(true), Ok(relists));
+        for busy in [
+            told(Ok(false), Ok(quick)),
+            told(Ok(true), Err("no answer".into())),
+            slow(RelistsSeen { mean: None, ..quick }),
+            slow(RelistsSeen { mean: Some(SLOW), ..quick }),
+            slow(RelistsSeen { idle: SLOW, ..quick }),
+            slow(RelistsSeen { unmoved: Some(SLOW), ..quick }),
+        ] {
+            assert!(!is_calm(&busy), "{busy:?}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The collectors that ask the runtime as a whole: its version on a fresh connection, the round of lists, and its own report on
+//! its readiness.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::pace::{Looker, Pace, drive};
+use super::slot::{Failure, Slot};
+use super::{Shared, lock};
+use crate::collect::lists::{Asked, ListCall, Lists};
+use crate::cri::CriError;
+use crate::cri::endpoint::{Api, Endpoint, NamedBy};
+use crate::docker::Docker;
+use crate::runtime::{Client, Place};
+use nrh_core::observation::{ListRound, RuntimeKind, RuntimeSeen, StatusSeen};
+
+pub(super) async fn version(shared: Arc<Shared>, pace: Pace) {
+    let looker = Version { shared: Arc::clone(&shared), bound: pace.bound, answered: None };
+    drive(&shared, looker, pace).await;
+}
+
+pub(super) async fn lists(shared: Arc<Shared>, pace: Pace) {
+    let looker =
+        ListLooker { shared: Arc::clone(&shared), bound: pace.bound, connected: None, lists: Lists::default() };
+    drive(&shared, looker, pace).await;
+}
+
+pub(super) async fn status(shared: Arc<Shared>, pace: Pace) {
+    let looker = StatusLooker { shared: Arc::clone(&shared), bound: pace.bound };
+    drive(&shared, looker, pace).await;
+}
+
+/// The socket to use, or why there is none.
+pub(super) fn endpoint(shared: &Shared) -> Result<Endpoint, Failure> {
+    lock(&shared.endpoint).clone().ok_or_else(|| {
+        Failure::Blind(
+            "no runtime socket known: none named by flag, none by a running kubelet, none at a usual path".to_owned(),
+        )
+    })
+}
+
+/// The socket of Docker itself; `None` where Docker is not the runtime, or not known to be.
+fn docker_socket(shared: &Shared) -> Option<PathBuf> {
+    let endpoint = lock(&shared.endpoint).clone();
+    match endpoint {
+        Some(Endpoint { socket, api: Api::Docker, .. }) => Some(socket),
+        _ if *lock(&shared.kind) == RuntimeKind::Docker => lock(&shared.docker).clone(),
+        _ => None,
+    }
+}
+
+/// Where to ask about single tasks, or why this is not possible.
+pub(super) fn place(shared: &Shared) -> Result<Place, Failure> {
+    let kind = *lock(&shared.kind);
+    match kind {
+        RuntimeKind::Docker => {}
+        RuntimeKind::CriO => return Ok(Place::CriO(endpoint(shared)?.socket)),
+        _ => return Ok(Place::Containerd(endpoint(shared)?.socket)),
+    }
+    let blind = || Failure::Blind("the runtime is Docker, and its own socket was not checked yet".to_owned());
+    docker_socket(shared).map(Place::Docker).ok_or_else(blind)
+}
+
+struct Version {
+    shared: Arc<Shared>,
+    bound: Duration,
+    /// The socket at which a runtime has answered this process before.
+    answered: Option<PathBuf>,
+}
+
+impl Version {
+    /// What a failed connection or call means. A problem of this process is not the runtime's fault. A missing socket is
+    /// evidence only where it has answered before, or where the kubelet does not see it either.
+    fn judge(&self, endpoint: &Endpoint, error: CriError) -> Failure {
+        let socket = endpoint.socket.as_path();
+        if self.answered.as_deref() == Some(socket) {
+            return unconnected(error);
+        }
+        let is_guess = endpoint.named_by == NamedBy::Nobody;
+        match error {
+            CriError::Unreachable(reason) | CriError::Missing(reason) | CriError::Unimplemented(reason) if is_guess => {
+                Failure::Blind(format!("nobody named the runtime's socket, and a usual one is dead: {reason}"))
+            }
+            CriError::Missing(reason) => match lock(&self.shared.of_kubelet).as_ref() {
+                // A person names a path as this process sees it. The kubelet's view proves nothing about that path.
+                Some((path, false)) if path == socket && endpoint.named_by == NamedBy::Kubelet => {
+                    Failure::Failed(reason)
+                }
+                Some((path, true)) if path == socket => Failure::Blind(format!(
+                    "the kubelet sees this socket, the probe does not (is it mounted?): {reason}"
+                )),
+                _ => Failure::Blind(format!("whether the node has this socket is not known: {reason}")),
+            },
+            error => unconnected(error),
+        }
+    }
+}
+
+impl Looker for Version {
+    type Value = RuntimeSeen;
+    const NAME: &'static str = "version";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<RuntimeSeen>> {
+        &shared.version
+    }
+
+    fn stored(shared: &Shared) {
+        shared.aim_tasks();
+    }
+
+    async fn look(&mut self) -> Result<RuntimeSeen, Failure> {
+        let endpoint = endpoint(&self.shared)?;
+        let client = Client::connect(&endpoint).await.map_err(|error| self.judge(&endpoint, error))?;
+        let seen = client.version(self.bound).await.map_err(|error| match error {
+            // The call itself timed out: only the long bound drops it.
+            error @ CriError::Deadline(_) => error.into(),
+            error => self.judge(&endpoint, error),
+        })?;
+        self.answered = Some(endpoint.socket);
+        Ok(seen)
+    }
+}
+
+/// A connection that is not accepted in time is a result of its own, and leaves no call behind.
+pub(super) fn unconnected(error: CriError) -> Failure {
+    match error {
+        CriError::Deadline(after) => Failure::Failed(format!("connection not accepted within {} s", after.as_secs())),
+        other => other.into(),
+    }
+}
+
+struct ListLooker {
+    shared: Arc<Shared>,
+    bound: Duration,
+    /// The socket, and two connections to it: one for lists, one for direct questions.
+    connected: Option<(Endpoint, Client, Client)>,
+    lists: Lists,
+}
+
+impl Looker for ListLooker {
+    type Value = ListRound;
+    const NAME: &'static str = "lists";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<ListRound>> {
+        &shared.lists
+    }
+
+    fn stands_out(seen: &ListRound) -> bool {
+        !seen.rechecks.is_empty()
+    }
+
+    fn stored(shared: &Shared) {
+        shared.aim_tasks();
+    }
+
+    async fn look(&mut self) -> Result<ListRound, Failure> {
+        let endpoint = endpoint(&self.shared)?;
+        let kept = self.connected.take().filter(|(to, ..)| *to == endpoint);
+        let (to, lists, status) = if let Some(kept) = kept {
+            kept
+        } else {
+            let lists = Client::connect(&endpoint).await.map_err(unconnected)?;
+            let status = Client::connect(&endpoint).await.map_err(unconnected)?;
+            (endpoint, lists, status)
+        };
+        let docker = docker_socket(&self.shared).map(|socket| Docker::at(&socket));
+        let asked = Asked { lists, status, docker };
+        let shared = Arc::clone(&self.shared);
+        let at = move |call: ListCall| {
+            *lock(&shared.list_call) = call;
+            lock(&shared.lists).sent(tokio::time::Instant::now());
+        };
+        let result = self.lists.round(&asked, self.bound, at).await;
+        *lock(&self.shared.rechecks_out) = self.lists.outstanding();
+        *lock(&self.shared.list_too_large) = matches!(result, Err(CriError::TooLarge(_)));
+        if let Ok(round) = &result
+            && to.api == Api::Docker
+            && round.sandboxes.is_empty()
+            && round.containers.is_empty()
+        {
+            let reason = "the Docker of this node has no container of a kubelet: it is hardly the kubelet's runtime";
+            return Err(Failure::Blind(reason.to_owned()));
+        }
+        // Kept only after a whole round: a connection with an error is not used for the next one.
+        if result.is_ok() {
+            self.connected = Some((to, asked.lists, asked.status));
+        }
+        Ok(result?)
+    }
+}
+
+/// It uses a new connection each time: the call may wait for a network plugin, and no other call waits behind it.
+struct StatusLooker {
+    shared: Arc<Shared>,
+    bound: Duration,
+}
+
+impl Looker for StatusLooker {
+    type Value = StatusSeen;
+    const NAME: &'static str = "status";
+
+    fn slot(shared: &Shared) -> &Mutex<Slot<StatusSeen>> {
+        &shared.status
+    }
+
+    async fn look(&mut self) -> Result<StatusSeen, Failure> {
+        let client = Client::connect(&endpoint(&self.shared)?).await.map_err(unconnected)?;
+        Ok(client.status(self.bound).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::collectors::CollectorSettings;
+
+    const SOCKET: &str = "/run/x.sock";
+
+    fn judged(named_by: NamedBy, answered: bool, of_kubelet: Option<bool>, error: &CriError) -> Failure {
+        let shared = Arc::new(Shared::new(&CollectorSettings::default()));
+        *lock(&shared.of_kubelet) = of_kubelet.map(|there| (PathBuf::from(SOCKET), there));
+        let answered = answered.then(|| PathBuf::from(SOCKET));
+        let version = Version { shared, bound: Duration::from_secs(1), answered };
+        version.judge(&Endpoint::cri(Path::new(SOCKET).to_owned(), named_by), error.clone())
+    }
+
+    /// Reported in kubereboot/kured #976, kubernetes/node-problem-detector #861 and kubernetes/kops #16763.
+    #[test]
+    fn what_the_probe_lacks_is_not_the_runtimes_fault() {
+        use NamedBy::{Flag, Kubelet, Nobody};
+        let text = || "x".to_owned();
+        let (missing, refused) = (CriError::Missing(text()), CriError::Unreachable(text()));
+        let (forbidden, foreign) = (CriError::Forbidden(text()), CriError::Unimplemented(text()));
+        for (named_by, answered, of_kubelet, error, is_blind) in [
+            // The socket existed for this process before.
+            (Kubelet, true, None, &missing, false),
+            (Nobody, true, None, &missing, false),
+            (Nobody, true, None, &foreign, false),
+            // Not mounted, really missing, and unknown.
+            (Kubelet, false, Some(true), &missing, true),
+            (Kubelet, false, Some(false), &missing, false),
+            (Kubelet, false, None, &missing, true),
+            (Flag, false, Some(false), &missing, true),
+            // The socket exists, and no process listens.
+            (Kubelet, false, None, &refused, false),
+            (Flag, false, None, &refused, false),
+            (Nobody, false, Some(true), &refused, true),
+            // Another service, or no permission to ask.
+            (Nobody, false, None, &foreign, true),
+            (Kubelet, false, None, &foreign, false),
+            (Kubelet, true, Some(true), &forbidden, true),
+            (Flag, false, None, &forbidden, true),
+        ] {
+            let failure = judged(named_by, answered, of_kubelet, error);
+            let blind = matches!(failure, Failure::Blind(_));
+            assert_eq!(
+                blind, is_blind,
+                "{named_by:?} answered {answered} kubelet {of_kubelet:?}: {error} is {failure:?}"
+            );
+        }
+        // What the kubelet sees at another path proves nothing about this socket.
+        let shared = Arc::new(Shared::new(&CollectorSettings::default()));
+        *lock(&shared.of_kubelet) = Some((PathBuf::from("/run/other.sock"), false));
+        let version = Version { shared, bound: Duration::from_secs(1), answered: None };
+        let failure = version.judge(&Endpoint::cri(PathBuf::from(SOCKET), Kubelet), missing);
+        assert!(matches!(failure, Failure::Blind(_)), "{failure:?}");
+    }
+}

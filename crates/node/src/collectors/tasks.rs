@@ -1,0 +1,577 @@
+//! The collector of single tasks. It asks for a suspect at once, then at a fixed interval and in time for each reading that
+//! counts. It asks for all other tasks in turn. When a check is requested, it asks for all tasks at once.
+//!
+//! Behind containerd, one question a round (`Tasks/List`) reaches all shims. A task that is missing in the answer is a suspect.
+//! While no such answer comes, the collector asks for all tasks one by one.
+//!
+//! containerd bounds its own wait for a shim. Docker and CRI-O have no such bound: where they wait for a locked container, they
+//! wait for ever. A question without any answer may also mean that the daemon itself is stuck while every shim is well. So it
+//! counts against its task only once the daemon has answered another question that was sent after the deadline of this one.
+//! Where no other question is out, the collector sends a control question.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::pace::{Pace, Paces, back_off};
+use super::runtime::{place, unconnected};
+use super::slot::{Failure, Slot};
+use super::{Shared, lock};
+use crate::runtime::{Asker, Place};
+use nrh_core::observation::{ListRound, Reading, RuntimeKind, TaskAnswer};
+use nrh_core::thresholds::task_interval;
+
+mod wanted;
+
+use wanted::wanted;
+
+/// Maximum number of questions out that are not past their deadline.
+const MAX_FRESH: usize = 4;
+/// Maximum number of questions out.
+const MAX_OUT: usize = 16;
+/// Wait between two control questions, and the deadline of each.
+const CONTROL: Duration = Duration::from_secs(5);
+/// Maximum number of tasks that the collector watches; far above what a kubelet allows.
+const MAX_TASKS: usize = 8192;
+/// Minimum time between two questions to one suspect when a check is requested.
+const SUSPECT_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum time between two questions to other tasks when a check is requested: 250 tasks take 5 s.
+const HURRIED_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the question for all tasks may stay out. containerd waits 2 s for each shim that gives no answer.
+const LIST_BOUND: Duration = Duration::from_secs(20);
+/// Minimum time that containerd waits for one shim (`io.containerd.timeout.task.state`). When containerd reports silence, the
+/// shim has been silent for at least this long.
+const SHIM_WAIT: Duration = Duration::from_secs(2);
+/// How much later than necessary the collector asks for an answer that counts. The tracker computes the time of an answer from
+/// its age, with an error of milliseconds. It ignores an answer that seems too early, and the next one follows many seconds
+/// later.
+const LATE: Duration = Duration::from_millis(500);
+/// Wait before a failed question (a broken connection) is repeated.
+const RETRY: Duration = Duration::from_secs(30);
+/// Longest sleep: it limits the effect of an error in the computed next time.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// One task and when it was asked for last.
+#[derive(Debug)]
+struct Entry {
+    sandbox: String,
+    slot: Slot<TaskAnswer>,
+    ended: Option<Instant>,
+    given_up: u32,
+    /// It did not answer the last question: this collector itself suspects it.
+    mute: bool,
+    /// The last question failed and gave no information about the task.
+    failed: bool,
+    /// The last answer for all tasks did not contain it.
+    missing: bool,
+    /// Silence seen by the question for all tasks, not yet added to a reading.
+    silent: Duration,
+    /// The newest reading that counts, of a task that gives no answer.
+    counted: Option<Instant>,
+}
+
+impl Entry {
+    fn new(sandbox: &str, deadline: Duration) -> Self {
+        let slot = Slot::new(deadline);
+        let sandbox = sandbox.to_owned();
+        Self {
+            sandbox,
+            slot,
+            ended: None,
+            given_up: 0,
+            mute: false,
+            failed: false,
+            missing: false,
+            silent: Duration::ZERO,
+            counted: None,
+        }
+    }
+
+    /// Minimum time between two questions to a task that is no suspect.
+    fn own_wait(&self, pace: Pace) -> Duration {
+        let wait = if self.failed { RETRY.min(pace.rest) } else { pace.rest };
+        back_off(self.given_up).map_or(wait, |least| wait.max(least))
+    }
+}
+
+/// All existing tasks, and which of them are suspects.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// The intervals and deadlines of questions to containerd, and to Docker and CRI-O.
+    paces: (Pace, Pace),
+    /// Time between two readings of a silent task that both count.
+    counted: Duration,
+    /// The runtime to ask, as far as known.
+    kind: RuntimeKind,
+    entries: BTreeMap<String, Entry>,
+    suspects: BTreeSet<String>,
+    /// Sandboxes whose shim is stopped.
+    stopped: BTreeSet<String>,
+    /// Ids of shims that may be left over: they are, if containerd does not know their task.
+    lonely: BTreeSet<String>,
+    /// When a task that is no suspect was asked for last.
+    turn: Option<Instant>,
+    /// When one question asked for all tasks last; whether that question is out, and whether the last one was answered.
+    listed: Option<Instant>,
+    list_is_out: bool,
+    list_works: bool,
+    /// When the newest question that the task service has answered was sent.
+    alive: Option<Instant>,
+    /// When the last control question was sent.
+    control: Option<Instant>,
+}
+
+impl Table {
+    pub(super) const fn new(paces: &Paces) -> Self {
+        Self {
+            paces: (paces.tasks, paces.inspect),
+            counted: paces.counted,
+            kind: RuntimeKind::Unknown,
+            entries: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            lonely: BTreeSet::new(),
+            turn: None,
+            listed: None,
+            list_is_out: false,
+            list_works: false,
+            alive: None,
+            control: None,
+        }
+    }
+
+    /// Whether the runtime answers questions about single tasks at all.
+    const fn serves(&self) -> bool {
+        matches!(self.kind, RuntimeKind::Containerd | RuntimeKind::Docker | RuntimeKind::CriO)
+    }
+
+    fn pace(&self) -> Pace {
+        if self.kind.answers_itself() { self.paces.1 } else { self.paces.0 }
+    }
+
+    pub(super) fn looks(&self, now: Instant) -> BTreeMap<String, Reading<TaskAnswer>> {
+        let asked = self.entries.iter().filter(|(_, entry)| entry.ended.is_some() || entry.slot.is_out());
+        asked.map(|(id, entry)| (id.clone(), self.look(entry, now))).collect()
+    }
+
+    fn look(&self, entry: &Entry, now: Instant) -> Reading<TaskAnswer> {
+        match entry.slot.look(now) {
+            Reading::Hung { out } if !self.is_proven(entry, now) => {
+                let out = out.as_secs();
+                let who = match self.kind {
+                    RuntimeKind::Docker => "Docker",
+                    RuntimeKind::CriO => "CRI-O",
+                    _ => "containerd",
+                };
+                let error = format!("out for {out} s, and {who} has answered no other question since it was due");
+                Reading::Failed { error, age: Duration::ZERO }
+            }
+            look => look,
+        }
+    }
+
+    /// Whether the daemon has answered a question that was sent after the deadline of this one. The time at which this process
+    /// reads an answer proves nothing: the answer may have waited for this process.
+    fn is_proven(&self, entry: &Entry, now: Instant) -> bool {
+        entry.slot.due_since(now).is_some_and(|due| self.alive.is_some_and(|alive| alive >= due))
+    }
+
+    /// When a control question is due; `None` while nothing depends on its answer.
+    fn control_due(&self, now: Instant) -> Option<Instant> {
+        let unproven = self.entries.values().filter(|entry| !self.is_proven(entry, now));
+        let due = unproven.filter_map(|entry| entry.slot.due_since(now)).min()?;
+        Some(self.control.map_or(due, |sent| due.max(sent + CONTROL)))
+    }
+
+    /// Whether one more question may be sent.
+    fn has_room(&self, now: Instant) -> bool {
+        let out = || self.entries.values().filter(|entry| entry.slot.is_out());
+        out().count() < MAX_OUT && out().filter(|entry| entry.slot.due_since(now).is_none()).count() < MAX_FRESH
+    }
+
+    pub(super) fn out(&self) -> usize {
+        self.entries.values().filter(|entry| entry.slot.is_out()).count()
+    }
+
+    /// Sets the suspects. Returns whether they changed.
+    pub(super) fn suspect(&mut self, ids: BTreeSet<String>) -> bool {
+        std::mem::replace(&mut self.suspects, ids) != self.suspects
+    }
+
+    /// Sets the kind of runtime to ask. Returns whether it changed.
+    pub(super) fn serve(&mut self, kind: RuntimeKind) -> bool {
+        let changed = std::mem::replace(&mut self.kind, kind) != kind;
+        if changed {
+            // Answers of another runtime, past and future, are about other tasks.
+            self.entries.clear();
+            (self.alive, self.listed, self.list_works) = (None, None, false);
+        }
+        changed
+    }
+
+    /// Sets the ids whose shim is stopped. Returns whether they changed.
+    pub(super) fn stopped(&mut self, ids: BTreeSet<String>) -> bool {
+        std::mem::replace(&mut self.stopped, ids) != self.stopped
+    }
+
+    /// Sets the ids of shims that may be left over; the collector asks for them from the next round on.
+    pub(super) fn lonely(&mut self, ids: BTreeSet<String>) {
+        self.lonely = ids;
+    }
+
+    /// Takes over what the runtime lists. Returns whether anything changed.
+    pub(super) fn aim(&mut self, round: &ListRound) -> bool {
+        // Docker cannot say which other client such a shim may belong to.
+        let lonely = if self.kind == RuntimeKind::Containerd { self.lonely.clone() } else { BTreeSet::new() };
+        let mut wanted = if self.serves() { wanted(round, self.kind) } else { BTreeMap::new() };
+        for id in &lonely {
+            wanted.entry(id).or_insert(id);
+        }
+        let deadline = self.pace().deadline;
+        let before = self.entries.len();
+        // A question that is out stays known until it ends. Otherwise it could be sent twice.
+        self.entries.retain(|id, entry| entry.slot.is_out() || wanted.contains_key(id.as_str()));
+        let mut changed = self.entries.len() != before;
+        for (id, sandbox) in wanted {
+            if self.entries.len() >= MAX_TASKS || self.entries.contains_key(id) {
+                continue;
+            }
+            changed = true;
+            self.entries.insert(id.to_owned(), Entry::new(sandbox, deadline));
+        }
+        changed
+    }
+
+    fn is_suspect(&self, id: &str, entry: &Entry) -> bool {
+        entry.mute
+            || entry.missing
+            || self.suspects.contains(id)
+            || self.suspects.contains(&entry.sandbox)
+            || self.stopped.contains(&entry.sandbox)
+            || self.stopped.contains(id)
+    }
+
+    /// When a suspect may be asked for again. `asked` is the last time at which a check was requested.
+    fn suspect_due(&self, entry: &Entry, now: Instant, asked: Option<Instant>) -> Instant {
+        let Some(ended) = entry.ended.filter(|_| !entry.missing) else { return now };
+        let wanted = asked.is_some_and(|asked| asked > ended);
+        let urgent = self.pace().urgent;
+        let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
+        let due = ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least));
+        // The answer must come when it counts, and no question that was sent too early for that may be out at that time. A task
+        // whose question fails is not asked for earlier.
+        let counts = entry.counted.filter(|_| !entry.failed);
+        let counts = counts.map(|counted| (counted + self.counted + LATE).checked_sub(SHIM_WAIT).unwrap_or(now));
+        let next = |counts: Instant| {
+            let is_early = due + SHIM_WAIT + SUSPECT_INTERVAL <= counts;
+            if is_early { due } else { counts.max(ended + SUSPECT_INTERVAL) }
+        };
+        counts.map_or(due, next)
+    }
+
+    /// The next question, and when it is due: the most overdue suspect, else the task whose turn it is.
+    fn next(&self, now: Instant, asked: Option<Instant>) -> Option<(Instant, String)> {
+        let free = || self.entries.iter().filter(|(_, entry)| !entry.slot.is_out());
+        let suspect = free()
+            .filter(|(id, entry)| self.is_suspect(id, entry))
+            .map(|(id, entry)| (self.suspect_due(entry, now, asked), id.clone()))
+            .min();
+        let pace = self.pace();
+        let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX).max(1);
+        let interval = self.round().checked_div(count).unwrap_or_default();
+        // Tasks that the answer to the question for all has shown to respond have had their turn.
+        let own_wait = |entry: &Entry| {
+            let least = if self.list_works { self.round() + LIST_BOUND } else { Duration::ZERO };
+            entry.own_wait(pace).max(least)
+        };
+        let after = |interval| self.turn.map_or(now, |turn| turn + interval);
+        let other = free()
+            .filter(|(id, entry)| !self.is_suspect(id, entry))
+            .min_by_key(|(_, entry)| entry.ended.map(|ended| ended + own_wait(entry)))
+            .map(|(id, entry)| {
+                let own = entry.ended.map(|ended| ended + own_wait(entry));
+                let hurried = entry.given_up == 0 && asked.is_some_and(|asked| entry.ended < Some(asked));
+                let due =
+                    if hurried { after(HURRIED_INTERVAL) } else { own.into_iter().fold(after(interval), Instant::max) };
+                (due, id.clone())
+            });
+        match (suspect, other) {
+            (Some(suspect), Some(other)) if suspect.0 <= now || suspect.0 <= other.0 => Some(suspect),
+            (Some(suspect), None) => Some(suspect),
+            (_, other) => other,
+        }
+    }
+
+    fn sent(&mut self, id: &str, now: Instant) {
+        let suspected = self.entries.get(id).is_some_and(|entry| self.is_suspect(id, entry));
+        if !suspected {
+            self.turn = Some(now);
+        }
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.slot.sent(now);
+            entry.missing = false;
+        }
+    }
+
+    /// The time in which all tasks are asked for.
+    fn round(&self) -> Duration {
+        let tasks = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        self.pace().rest.max(task_interval(self.kind).min(self.pace().rest).saturating_mul(tasks))
+    }
+
+    /// When one question asks for all tasks; never while such a question is out. `asked` is the last time at which a check was
+    /// requested.
+    fn list_due(&self, now: Instant, asked: Option<Instant>) -> Option<Instant> {
+        if self.list_is_out
+            || self.entries.is_empty()
+            || !matches!(self.kind, RuntimeKind::Containerd | RuntimeKind::Docker)
+        {
+            return None;
+        }
+        let Some(listed) = self.listed else { return Some(now) };
+        Some(if asked > Some(listed) { listed + SUSPECT_INTERVAL } else { listed + self.round() })
+    }
+
+    /// Records whose shims have answered, `now`, the question that was sent at `sent`. Returns whether anything changed.
+    fn answered(&mut self, answered: &BTreeSet<String>, sent: Instant, now: Instant) -> bool {
+        if !self.entries.keys().any(|id| answered.contains(id)) {
+            // All shims are unresponsive, or it is another containerd: the collector asks for each task alone in its turn.
+            return false;
+        }
+        self.alive = self.alive.max(Some(sent));
+        // Docker's own state of a container is asked for alone.
+        let is_enough = self.kind == RuntimeKind::Containerd;
+        self.list_works = is_enough;
+        // An answer that came at once did not wait for any shim.
+        let silent = if now >= sent + SHIM_WAIT { SHIM_WAIT } else { Duration::ZERO };
+        let mut news = false;
+        let asked_before =
+            self.entries.iter().filter(|(_, entry)| !entry.slot.is_out() && entry.ended.is_none_or(|at| at < sent));
+        let ids: Vec<String> = asked_before.map(|(id, _)| id.clone()).collect();
+        for id in ids {
+            if answered.contains(&id) {
+                if is_enough {
+                    // Its shim may have answered any time since then. The oldest time counts.
+                    news |= self.ended(&id, sent, Ok(TaskAnswer::Answered), sent);
+                }
+            } else if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.mute) {
+                // A task that is known to be silent is asked for when its answer counts.
+                (entry.missing, entry.silent) = (true, silent);
+                news = true;
+            }
+        }
+        news
+    }
+
+    /// Records the end of one question. Returns whether anything changed. A task that still answers is no change: on a full
+    /// node the collector asks for one every other second.
+    fn ended(&mut self, id: &str, sent: Instant, result: Result<TaskAnswer, Failure>, now: Instant) -> bool {
+        if result.is_ok() {
+            self.alive = self.alive.max(Some(sent));
+        }
+        let Some(entry) = self.entries.get_mut(id) else { return false };
+        let still = entry.slot.due_since(now).is_none()
+            && matches!(&result, Ok(TaskAnswer::Answered | TaskAnswer::DaemonAnswered))
+            && entry.slot.value() == result.as_ref().ok();
+        let given_up = matches!(result, Err(Failure::Exhausted(_)));
+        entry.given_up = if given_up { entry.given_up.saturating_add(1) } else { 0 };
+        entry.mute = match &result {
+            Ok(answer) => *answer == TaskAnswer::NoAnswer,
+            // An error gives no new information about the task.
+            Err(_) => entry.mute || given_up,
+        };
+        entry.failed = result.is_err();
+        entry.ended = Some(now);
+        let mut took = now.saturating_duration_since(sent);
+        if result == Ok(TaskAnswer::NoAnswer) {
+            // The shim may not have caused all of that time: this process, or containerd, may have been delayed.
+            took = took.min(SHIM_WAIT) + entry.silent;
+            entry.counted = match entry.counted {
+                Some(before) if now < before + self.counted => Some(before),
+                Some(_) => Some(now),
+                None => now.checked_sub(took),
+            };
+        } else if result.is_ok() {
+            entry.counted = None;
+        }
+        entry.silent = Duration::ZERO;
+        entry.slot.ended(result, now, took);
+        !still
+    }
+
+    /// Updates the time that each question has been out. Returns how long this process was delayed meanwhile, and whether a
+    /// question has passed its deadline since the last call.
+    fn count(&mut self, now: Instant) -> (Duration, bool) {
+        let (mut held_up, mut passed) = (Duration::ZERO, false);
+        for slot in self.entries.values_mut().map(|entry| &mut entry.slot) {
+            let was_within = slot.next_count().is_some();
+            held_up = held_up.max(slot.count(now));
+            passed |= was_within && slot.next_count().is_none();
+        }
+        (held_up, passed)
+    }
+
+    /// When to count next.
+    fn next_count(&self) -> Option<Instant> {
+        self.entries.values().filter_map(|entry| entry.slot.next_count()).min()
+    }
+}
+
+/// The result of one question.
+enum Answer {
+    /// For this task; when it was sent, and its result.
+    Task(String, Instant, Result<TaskAnswer, Failure>),
+    /// To the control question: when it was sent, if it was answered.
+    Control(Option<Instant>),
+    /// To the question for all tasks: when it was sent, and whose shims have answered, where the runtime reports that.
+    All(Instant, Result<Option<BTreeSet<String>>, Failure>),
+}
+
+/// Asks questions for ever.
+pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
+    let mut tempo = shared.tempo.subscribe();
+    let mut asked = (tempo.borrow_and_update().asked, None);
+    let mut connection: Option<(Place, Asker)> = None;
+    let mut calls: JoinSet<Answer> = JoinSet::new();
+    loop {
+        let now = Instant::now();
+        let (held_up, passed) = lock(&shared.tasks).count(now);
+        shared.was_held_up("tasks", held_up);
+        if passed {
+            shared.changed.notify_one();
+        }
+        let wanted = tempo.borrow_and_update().asked;
+        if wanted != asked.0 {
+            asked = (wanted, Some(now));
+        }
+        let control = lock(&shared.tasks).control_due(now);
+        if control.is_some_and(|due| due <= now) {
+            lock(&shared.tasks).control = Some(now);
+            // On its own connection: a stuck connection is no proof about the service.
+            if let Ok(place) = place(&shared) {
+                calls.spawn(ask_control(place, proc.clone(), now));
+            }
+            continue;
+        }
+        let all = lock(&shared.tasks).list_due(now, asked.1);
+        if all.is_some_and(|due| due <= now) {
+            {
+                let mut table = lock(&shared.tasks);
+                (table.listed, table.list_is_out) = (Some(now), true);
+            }
+            match connected(&shared, &proc, &mut connection).await {
+                Ok(service) => drop(calls.spawn(ask_all(service, now))),
+                Err(failure) => finish(&shared, Answer::All(now, Err(failure)), &mut connection),
+            }
+            continue;
+        }
+        let next = {
+            let table = lock(&shared.tasks);
+            if table.has_room(now) { table.next(now, asked.1) } else { None }
+        };
+        if let Some((due, id)) = &next
+            && *due <= now
+        {
+            let sent = Instant::now();
+            lock(&shared.tasks).sent(id, sent);
+            let bound = lock(&shared.tasks).pace().bound;
+            match connected(&shared, &proc, &mut connection).await {
+                Ok(service) => drop(calls.spawn(call(service, id.clone(), sent, bound))),
+                Err(failure) => finish(&shared, Answer::Task(id.clone(), sent, Err(failure)), &mut connection),
+            }
+            continue;
+        }
+        let count = lock(&shared.tasks).next_count();
+        let wake = [next.map(|(due, _)| due), count, control, all].into_iter().flatten().min();
+        let wake = wake.map_or(now + LONGEST, |wake| wake.min(now + LONGEST));
+        tokio::select! {
+            Some(answer) = calls.join_next() => match answer {
+                Ok(answer) => finish(&shared, answer, &mut connection),
+                Err(error) => tracing::error!(%error, "a question about a task ended oddly"),
+            },
+            () = sleep_until(wake) => {}
+            () = shared.tasks_changed.notified() => {}
+            _ = tempo.changed() => {}
+        }
+    }
+}
+
+async fn call(asker: Asker, id: String, sent: Instant, bound: Duration) -> Answer {
+    let result = asker.ask(&id, bound).await.map_err(Failure::from);
+    Answer::Task(id, sent, result)
+}
+
+async fn ask_all(asker: Asker, sent: Instant) -> Answer {
+    Answer::All(sent, asker.answered(LIST_BOUND).await.map_err(Failure::from))
+}
+
+async fn ask_control(place: Place, proc: PathBuf, sent: Instant) -> Answer {
+    // Connecting and answering have one deadline each.
+    let answers = async { Asker::connect(&place, &proc).await?.answers(CONTROL).await };
+    Answer::Control(answers.await.is_ok().then_some(sent))
+}
+
+fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker)>) {
+    shared.was_held_up("tasks", lock(&shared.tasks).count(Instant::now()).0);
+    let (id, sent, result) = match answer {
+        Answer::Task(id, sent, result) => (id, sent, result),
+        Answer::Control(answered) => {
+            if answered.is_some() {
+                let mut table = lock(&shared.tasks);
+                table.alive = table.alive.max(answered);
+                shared.changed.notify_one();
+            }
+            return;
+        }
+        Answer::All(sent, answered) => return finish_all(shared, sent, answered, connection),
+    };
+    match &result {
+        Err(Failure::Exhausted(_)) => shared.gave_up("tasks"),
+        // After any error, the next question gets a fresh connection.
+        Err(_) => *connection = None,
+        Ok(_) => {}
+    }
+    if lock(&shared.tasks).ended(&id, sent, result, Instant::now()) {
+        shared.changed.notify_one();
+    }
+}
+
+/// Handles the end of a question for all tasks. One that fails gives no information about any task: they are asked one by one.
+fn finish_all(
+    shared: &Shared,
+    sent: Instant,
+    answered: Result<Option<BTreeSet<String>>, Failure>,
+    connection: &mut Option<(Place, Asker)>,
+) {
+    let mut table = lock(&shared.tasks);
+    (table.list_is_out, table.list_works) = (false, false);
+    match answered {
+        Ok(Some(answered)) => {
+            if table.answered(&answered, sent, Instant::now()) {
+                shared.changed.notify_one();
+            }
+        }
+        Ok(None) => {}
+        Err(Failure::Exhausted(_)) => shared.gave_up("tasks"),
+        Err(_) => *connection = None,
+    }
+}
+
+async fn connected(shared: &Shared, proc: &Path, connection: &mut Option<(Place, Asker)>) -> Result<Asker, Failure> {
+    let place = place(shared)?;
+    if let Some((to, asker)) = connection
+        && *to == place
+    {
+        return Ok(asker.clone());
+    }
+    let asker = Asker::connect(&place, proc).await.map_err(unconnected)?;
+    *connection = Some((place, asker.clone()));
+    Ok(asker)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! containerd's own question about one task: `containerd.services.tasks.v1.Tasks/Get`.
+//!
+//! containerd waits 2 s for the shim and then answers by itself, so nothing piles up in it. `Tasks/List` asks all shims, one
+//! after the other, for the price of one call. Its answer proves only that a shim responds. A task that is missing in it is
+//! asked for alone.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use std::collections::BTreeSet;
+
+use containerd_client::services::v1::tasks_client::TasksClient;
+use containerd_client::services::v1::{GetRequest, ListTasksRequest};
+use containerd_client::types::v1::Status as TaskStatus;
+use tonic::Request;
+use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
+
+use super::{CriError, ask, channel};
+use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE};
+
+/// A task that does not exist: containers have ids of 64 hex digits.
+const NOBODY: &str = "nrh-asks-for-nobody";
+/// Largest answer, about one task or about all. Each takes some 150 bytes.
+const MAX_ANSWER: usize = 1 << 20;
+
+/// containerd's report on one task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// The shim answered.
+    Known,
+    /// The shim answered that the task's process has ended.
+    Ended,
+    /// containerd does not know the state: the shim did not answer, or answered with an error.
+    Unknown,
+}
+
+/// One connection to containerd's task service. Clones share it.
+#[derive(Clone)]
+pub struct Tasks {
+    client: TasksClient<Channel>,
+    namespace: &'static str,
+}
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tasks")
+    }
+}
+
+impl Tasks {
+    /// Connects to containerd's socket, the same that serves CRI, to ask for tasks of the kubelet.
+    ///
+    /// # Errors
+    /// As [`super::Cri::connect`].
+    pub async fn connect(socket: &Path) -> Result<Self, CriError> {
+        Self::of(socket, KUBELET_NAMESPACE).await
+    }
+
+    /// Connects to the containerd that runs Docker's containers, where its socket is beside Docker's: the one that Docker
+    /// brings, or that of the node. `None` where there is none, or it cannot be reached.
+    pub async fn of_docker(docker: &Path) -> Option<Self> {
+        let beside = |path: &str| docker.parent().map(|folder| folder.join(path)).filter(|socket| socket.exists());
+        let socket = beside("docker/containerd/containerd.sock").or_else(|| beside("containerd/containerd.sock"))?;
+        Self::of(&socket, DOCKER_NAMESPACE).await.ok()
+    }
+
+    async fn of(socket: &Path, namespace: &'static str) -> Result<Self, CriError> {
+        let client = TasksClient::new(channel(socket).await?).max_decoding_message_size(MAX_ANSWER);
+        Ok(Self { client, namespace })
+    }
+
+    /// Asks for the task of container or sandbox `id`.
+    ///
+    /// # Errors
+    /// [`CriError::NotFound`] when there is no such task, [`CriError::DeadlineInside`] when containerd itself gave
+    /// up on the shim, [`CriError::Deadline`] when containerd did not answer within `deadline`.
+    pub async fn get(&self, id: &str, deadline: Duration) -> Result<TaskState, CriError> {
+        let mut client = self.client.clone();
+        let mut request = Request::new(GetRequest { container_id: id.to_owned(), exec_id: String::new() });
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.namespace));
+        let answer = ask(deadline, id, client.get(request)).await?;
+        let status = answer.process.map(|process| process.status);
+        Ok(match status.map(TaskStatus::try_from) {
+            Some(Ok(TaskStatus::Unknown) | Err(_)) | None => TaskState::Unknown,
+            Some(Ok(TaskStatus::Stopped)) => TaskState::Ended,
+            Some(Ok(_)) => TaskState::Known,
+        })
+    }
+
+    /// The running tasks whose shim answered containerd. A missing task has ended, does not exist, or has a shim that did not
+    /// answer. containerd asks the shims one after the other, and waits 2 s for each that gives no answer.
+    ///
+    /// # Errors
+    /// [`CriError::Deadline`] when containerd did not answer within `deadline`, and any other error of containerd.
+    pub async fn answered(&self, deadline: Duration) -> Result<BTreeSet<String>, CriError> {
+        let mut client = self.client.clone();
+        let mut request = Request::new(ListTasksRequest { filter: String::new() });
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.namespace));
+        let answer = ask(deadline, "all tasks", client.list(request)).await?;
+        let is_alive = |status: i32| {
+            !matches!(TaskStatus::try_from(status), Ok(TaskStatus::Unknown | TaskStatus::Stopped) | Err(_))
+        };
+        let answered = answer.tasks.into_iter().filter(|task| is_alive(task.status));
+        Ok(answered.map(|task| if task.container_id.is_empty() { task.id } else { task.container_id }).collect())
+    }
+
+    /// Whether the task service responds at all. It asks for a task that does not exist, so the question reaches no shim.
+    ///
+    /// Silence about one task is evidence about that task only while this call succeeds. Otherwise containerd is stuck, and
+    /// every shim may be well.
+    ///
+    /// # Errors
+    /// Any other error of containerd, or [`CriError::Deadline`].
+    pub async fn answers(&self, deadline: Duration) -> Result<(), CriError> {
+        match self.get(NOBODY, deadline).await {
+            Ok(_) | Err(CriError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

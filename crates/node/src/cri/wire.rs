@@ -1,0 +1,191 @@
+//! Lists of the runtime, read item by item.
+//!
+//! An answer may be as large as the kubelet accepts (16 MiB). Most of it is annotations and labels that the authors of pods
+//! have written. The parser skips them without a copy, and keeps of each item only what is used. So an answer costs its own
+//! size while it is read, and at most [`MAX_KEPT`] afterwards. A list that needs more is refused as a whole: an item that is
+//! missing in a list is evidence (of orphans, of leaked shims), so a partial list would be worse than none.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use prost::bytes::Buf;
+use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, skip_field};
+use prost::{DecodeError, Message};
+use tonic::Status;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+use super::messages::{Container, Sandbox};
+use super::seen;
+use nrh_core::fault::PodRef;
+use nrh_core::observation::{ContainerSeen, SandboxSeen};
+
+/// Maximum number of bytes kept of one list: some 5,000 containers, or 7,500 sandboxes. Two rounds of lists are in memory while
+/// the next one is read.
+pub(crate) const MAX_KEPT: usize = 5 << 19;
+/// Memory of a text beside its letters, in bytes.
+const TEXT: usize = 16;
+/// The field number of the items, in both lists.
+const ITEMS: u32 = 1;
+
+/// The part of one item of a list that is kept.
+pub(crate) trait Item: Sized + Send + Sync + 'static {
+    /// The item as the runtime sends it.
+    type Raw: Message + Default;
+    /// Converts it to the part that is kept.
+    fn of(raw: Self::Raw) -> Self;
+    /// Its approximate size in bytes.
+    fn size(&self) -> usize;
+}
+
+impl Item for ContainerSeen {
+    type Raw = Container;
+
+    fn of(raw: Container) -> Self {
+        seen::container(raw)
+    }
+
+    fn size(&self) -> usize {
+        let texts = [&self.id, &self.sandbox_id, &self.name];
+        size_of::<Self>()
+            + texts.map(|text| size_of_text(text)).iter().sum::<usize>()
+            + self.pod.as_ref().map_or(0, size_of_pod)
+    }
+}
+
+/// Of a sandbox, only its id.
+impl Item for String {
+    type Raw = Sandbox;
+
+    fn of(raw: Sandbox) -> Self {
+        seen::sandbox(raw).id
+    }
+
+    fn size(&self) -> usize {
+        size_of_text(self)
+    }
+}
+
+impl Item for SandboxSeen {
+    type Raw = Sandbox;
+
+    fn of(raw: Sandbox) -> Self {
+        seen::sandbox(raw)
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + size_of_text(&self.id) + size_of_pod(&self.pod)
+    }
+}
+
+pub(super) const fn size_of_text(text: &str) -> usize {
+    text.len() + TEXT
+}
+
+fn size_of_pod(pod: &PodRef) -> usize {
+    [&pod.namespace, &pod.name, &pod.uid].map(|text| size_of_text(text)).iter().sum()
+}
+
+/// A list, with the size of the answer in bytes.
+pub(crate) struct Listed<T> {
+    pub items: Vec<T>,
+    pub bytes: usize,
+}
+
+/// Reads the answer to a request for a list.
+pub(super) struct ListCodec<Q, T>(PhantomData<fn(Q) -> T>);
+
+impl<Q, T> ListCodec<Q, T> {
+    pub(super) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<Q: Message + 'static, T: Item> Codec for ListCodec<Q, T> {
+    type Encode = Q;
+    type Decode = Listed<T>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self::new()
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self::new()
+    }
+}
+
+impl<Q: Message + 'static, T: Item> Encoder for ListCodec<Q, T> {
+    type Item = Q;
+    type Error = Status;
+
+    fn encode(&mut self, request: Q, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        request.encode(out).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl<Q: Message + 'static, T: Item> Decoder for ListCodec<Q, T> {
+    type Item = Listed<T>;
+    type Error = Status;
+
+    fn decode(&mut self, answer: &mut DecodeBuf<'_>) -> Result<Option<Listed<T>>, Status> {
+        read(answer).map(Some).map_err(|error| match error {
+            ListError::Malformed(error) => Status::internal(error.to_string()),
+            ListError::TooLarge(_) => Status::out_of_range(error.to_string()),
+        })
+    }
+}
+
+/// Why a list is refused.
+#[derive(Debug)]
+pub(crate) enum ListError {
+    /// The answer is not a list.
+    Malformed(DecodeError),
+    /// The list needs more than [`MAX_KEPT`]; this many items were read.
+    TooLarge(usize),
+}
+
+impl fmt::Display for ListError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(error) => error.fmt(f),
+            Self::TooLarge(items) => {
+                write!(f, "{items} items of the list take more than the {} KiB that are kept of one", MAX_KEPT >> 10)
+            }
+        }
+    }
+}
+
+impl From<DecodeError> for ListError {
+    fn from(error: DecodeError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+/// Reads a list to its end.
+///
+/// # Errors
+/// See [`ListError`].
+pub(crate) fn read<T: Item>(mut answer: impl Buf) -> Result<Listed<T>, ListError> {
+    let bytes = answer.remaining();
+    let (mut items, mut kept) = (Vec::new(), 0_usize);
+    while answer.has_remaining() {
+        let (field, wire_type) = decode_key(&mut answer)?;
+        if field != ITEMS {
+            skip_field(wire_type, field, &mut answer, DecodeContext::default())?;
+            continue;
+        }
+        check_wire_type(WireType::LengthDelimited, wire_type)?;
+        let item = T::of(T::Raw::decode_length_delimited(&mut answer)?);
+        kept = kept.saturating_add(item.size());
+        items.push(item);
+        if kept > MAX_KEPT {
+            return Err(ListError::TooLarge(items.len()));
+        }
+    }
+    items.shrink_to_fit();
+    Ok(Listed { items, bytes })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Finds the processes involved in a fault, from the last reading of the process table; it reads nothing itself.
+
+use super::process::Involved;
+use nrh_core::fault::Fault;
+use nrh_core::observation::{Observations, Part, ProcessSeen};
+
+/// Maximum number of processes per bundle.
+const MAX_INVOLVED: usize = 6;
+
+/// Returns the fault's own process first, then the daemons, then its shim, then any other process that is stopped or
+/// stuck.
+pub(super) fn involved(fault: &Fault, seen: &Observations) -> Vec<Involved> {
+    let mut found: Vec<Involved> = Vec::new();
+    let mut add = |part: &'static str, pid: i32, start_ticks: u64, command: &str| {
+        let known = found.iter().any(|one| (one.pid, one.start_ticks) == (pid, start_ticks));
+        if !known && found.len() < MAX_INVOLVED {
+            found.push(Involved { part, pid, start_ticks, command: command.to_owned() });
+        }
+    };
+    if let Some(target) = &fault.target.process {
+        add("target", target.pid, target.start_ticks, &target.command);
+    }
+    let table = seen.processes.value();
+    let processes: &[ProcessSeen] = table.map_or(&[], |table| &table.processes);
+    let mut add_all = |part, wanted: &dyn Fn(&ProcessSeen) -> bool| {
+        for process in processes.iter().filter(|process| wanted(process)) {
+            add(part, process.pid, process.start_ticks, &process.command);
+        }
+    };
+    add_all("runtime", &|process| process.part == Part::Runtime);
+    add_all("kubelet", &|process| process.part == Part::Kubelet);
+    add_all("shim", &|process| matches!(&process.part, Part::Shim { id, .. } if is_of(fault, id)));
+    add_all("monitor", &|process| matches!(&process.part, Part::Monitor { id } if is_of(fault, id)));
+    add_all("stuck", &|process| is_stuck(process.state));
+    for process in table.iter().flat_map(|table| &table.unproven).filter(|process| is_stuck(process.state)) {
+        add("stuck", process.pid, process.start_ticks, &process.command);
+    }
+    found
+}
+
+fn is_of(fault: &Fault, id: &str) -> bool {
+    let (subject, target) = (&fault.subject, &fault.target);
+    let ids = [&subject.id, &subject.sandbox_id, &target.container_id, &target.sandbox_id];
+    ids.into_iter().flatten().any(|known| known == id)
+}
+
+/// Whether the process is stopped, or in an uninterruptible wait.
+const fn is_stuck(state: char) -> bool {
+    matches!(state, 'D' | 'T' | 't')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nrh_core::examples::fault;
+    use nrh_core::examples::{Node, SANDBOX};
+    use nrh_core::fault::{FaultType, ProcessRef, Role};
+
+    #[test]
+    fn the_target_comes_first_and_nobody_twice() {
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        let seen = node.seen();
+        let mut fault = fault(FaultType::HungContainer);
+        fault.subject.sandbox_id = Some(SANDBOX.into());
+        let found = involved(&fault, &seen);
+        let parts: Vec<&str> = found.iter().map(|one| one.part).collect();
+        assert!(parts.contains(&"shim") && parts.contains(&"runtime") && !parts.contains(&"target"), "{parts:?}");
+        let shim = found.iter().find(|one| one.part == "shim").unwrap().clone();
+        fault.target.process = Some(ProcessRef {
+            role: Role::Shim,
+            pid: shim.pid,
+            start_ticks: shim.start_ticks,
+            state: "T".into(),
+            wchan: None,
+            command: shim.command.clone(),
+        });
+        let again = involved(&fault, &seen);
+        assert_eq!((again.len(), again[0].part, again[0].pid), (found.len(), "target", shim.pid));
+    }
+
+    #[test]
+    fn a_stopped_shim_is_told_also_where_the_fault_names_none() {
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        let found = involved(&fault(FaultType::RuntimeUpdateBlocked), &node.seen());
+        assert!(found.iter().any(|one| one.part == "stuck"), "{found:?}");
+        assert!(found.len() <= MAX_INVOLVED);
+        assert!(involved(&fault(FaultType::RuntimeUpdateBlocked), &Node::blind().seen()).is_empty());
+    }
+}

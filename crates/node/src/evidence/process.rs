@@ -1,0 +1,140 @@
+//! One process of a bundle. Every read here can block in the kernel, so it runs on a separate thread and publishes what
+//! it has read as it goes: a read that never returns loses what comes after it, not what came before.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use super::room::Room;
+use crate::proc::{Handle, Thread, is_gone};
+use nrh_api::evidence::{ProcessEvidence, Section, ThreadEvidence};
+
+/// Space for one process, in bytes of JSON.
+const ROOM: usize = 14 << 10;
+/// Part of that space, reserved for its limits and cgroups.
+const MAX_TEXT: usize = 3 << 10;
+/// Space of a thread without its stack.
+const THREAD: usize = 128;
+/// Maximum number of stack lines per thread.
+const MAX_FRAMES: usize = 24;
+
+/// A process involved in a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Involved {
+    pub(super) part: &'static str,
+    pub(super) pid: i32,
+    pub(super) start_ticks: u64,
+    pub(super) command: String,
+}
+
+impl Involved {
+    /// Returns what is known of the process before anything is read.
+    pub(super) fn unread(&self) -> ProcessEvidence {
+        ProcessEvidence {
+            part: self.part.to_owned(),
+            pid: self.pid,
+            start_ticks: self.start_ticks,
+            command: self.command.clone(),
+            ..ProcessEvidence::default()
+        }
+    }
+}
+
+/// Reads what the kernel reports about the process, the most reliable and cheapest first, into `told`.
+pub(super) fn look(proc: &Path, involved: &Involved, told: &Mutex<ProcessEvidence>) {
+    let tell = |change: &mut dyn FnMut(&mut ProcessEvidence)| {
+        change(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
+    };
+    let mut room = Room(ROOM);
+    if let Err(error) = read(proc, involved, &mut room, &tell) {
+        let note = if is_gone(&error) { "it has ended".to_owned() } else { format!("cannot be checked: {error}") };
+        tell(&mut |process| process.note.clone_from(&note));
+    }
+}
+
+type Tell<'t> = &'t dyn Fn(&mut dyn FnMut(&mut ProcessEvidence));
+
+fn read(proc: &Path, involved: &Involved, room: &mut Room, tell: Tell<'_>) -> io::Result<()> {
+    let handle = Handle::open(proc, involved.pid)?;
+    let stat = handle.stat()?;
+    if stat.start_ticks != involved.start_ticks {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    tell(&mut |process| {
+        process.state = stat.state.to_string();
+        process.command.clone_from(&stat.command);
+    });
+    let wchan = handle.wchan().ok().flatten();
+    tell(&mut |process| process.wchan.clone_from(&wchan));
+    let caught = handle.caught_signals().ok().map(|caught| format!("{caught:016x}"));
+    tell(&mut |process| process.caught_signals.clone_from(&caught));
+    let mut texts = Room(MAX_TEXT);
+    room.take(MAX_TEXT);
+    let limits = section(handle.limits(), &mut texts);
+    tell(&mut |process| process.limits = limits.clone());
+    let groups = section(handle.groups().map(|groups| groups.text().to_owned()), &mut texts);
+    tell(&mut |process| process.groups = groups.clone());
+    let threads = handle.threads();
+    match &threads {
+        Ok(threads) => tell(&mut |process| process.thread_states = states(threads)),
+        Err(error) => tell(&mut |process| process.note = format!("its threads cannot be listed: {error}")),
+    }
+    let stack = match handle.kernel_stack() {
+        Ok(stack) => room.lines(stack.lines().take(MAX_FRAMES)),
+        Err(error) => Section::missing(unread_stack(involved.pid, &error)),
+    };
+    let readable = stack.note.is_empty();
+    tell(&mut |process| process.stack = stack.clone());
+    for thread in ordered(threads.unwrap_or_default()) {
+        if !room.take(THREAD) {
+            tell(&mut |process| "there is no room for all of its threads".clone_into(&mut process.note));
+            break;
+        }
+        let wchan = handle.thread_wchan(thread.id).ok().flatten();
+        let stack = readable.then(|| handle.thread_kernel_stack(thread.id).ok()).flatten().unwrap_or_default();
+        let stack = room.lines(stack.lines().take(MAX_FRAMES)).lines;
+        let one = ThreadEvidence { id: thread.id, state: thread.state.to_string(), wchan, stack };
+        tell(&mut |process| process.threads.push(one.clone()));
+    }
+    Ok(())
+}
+
+fn section(text: io::Result<String>, room: &mut Room) -> Section {
+    match text {
+        Ok(text) => room.lines(text.lines()),
+        Err(error) => Section::missing(format!("cannot be read: {error}")),
+    }
+}
+
+fn unread_stack(pid: i32, error: &io::Error) -> String {
+    let command = format!("`cat /proc/{pid}/stack` as root on the node shows it, if the process still waits there");
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("cannot be read: that takes CAP_SYS_ADMIN, which the probe is not given; {command}")
+        }
+        _ => format!("cannot be read: {error}; {command}"),
+    }
+}
+
+fn states(threads: &[Thread]) -> std::collections::BTreeMap<String, u32> {
+    let mut states = std::collections::BTreeMap::new();
+    for thread in threads {
+        let count: &mut u32 = states.entry(thread.state.to_string()).or_default();
+        *count = count.saturating_add(1);
+    }
+    states
+}
+
+/// Orders the threads: stuck or stopped ones first, then running ones, then sleeping ones.
+fn ordered(mut threads: Vec<Thread>) -> Vec<Thread> {
+    threads.sort_by_key(|thread| {
+        let rank = match thread.state {
+            'D' => 0,
+            'T' | 't' => 1,
+            'S' | 'I' => 3,
+            _ => 2,
+        };
+        (rank, thread.id)
+    });
+    threads
+}

@@ -1,0 +1,34 @@
+//! The shell on the node side: collectors look, the core judges, one report is written; the agent acts on orders.
+//!
+//! ```text
+//! collectors (cri or docker · tasks · processes · kubelet · host · disks · port · bus) ─► Observations ─► core::diagnose ─► core::tracker
+//!            ─► report; a fault is confirmed ─► evidence: one bundle, kept on the node
+//! order (a NodeCommand's, or a Job's variable) ─► agent: claim ─► look again ─► act on one object ─► outcome
+//! ```
+
+#![cfg(target_os = "linux")]
+
+pub mod agent;
+pub mod args;
+pub mod bus;
+pub mod collect;
+pub mod collectors;
+pub mod config;
+pub mod cri;
+pub mod docker;
+pub mod evidence;
+#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
+mod http;
+pub mod kmsg;
+pub mod local;
+pub(crate) mod misread;
+mod patience;
+pub mod proc;
+pub mod report;
+pub mod run;
+pub mod runtime;
+mod sentinel;
+pub mod state;
+pub(crate) mod yaml;

@@ -1,0 +1,243 @@
+//! One process, bound to its lifetime: its `/proc` directory is opened once, and everything is read through it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::bounded::{self, Bytes, whole_lines};
+use super::locks::{FileId, LockKind, parse_held};
+use super::rooted;
+use super::stat::{self, Stat};
+use nrh_core::text::bounded;
+
+/// Maximum number of bytes of arguments that are read.
+const MAX_ARGS: usize = 64 << 10;
+/// Maximum number of bytes of `status` that are read. 65,536 groups fit. A process can give itself that many, and the lines of
+/// interest come after them.
+pub(super) const MAX_STATUS: usize = 1 << 20;
+/// Maximum number of bytes of environment that are read.
+const MAX_ENVIRON: usize = 256 << 10;
+/// Longest value of a variable that is accepted; a longer one counts as missing.
+const MAX_VALUE: usize = 4096;
+/// Maximum number of open files of one process that are checked.
+const MAX_DESCRIPTORS: usize = 1024;
+/// Maximum number of bytes of one `fdinfo` that are read.
+const MAX_FDINFO: usize = 16 << 10;
+
+/// A process: reads fail with ESRCH once it has ended, and never show a later process with the same pid.
+#[derive(Debug)]
+pub struct Handle {
+    pid: i32,
+    dir: OwnedFd,
+}
+
+/// A file whose lock a process holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockedFile {
+    /// Interface.
+    pub kind: LockKind,
+    /// The file, as [`super::Lock`] names it.
+    pub file: FileId,
+    /// Path of the file in the process's own mount namespace.
+    pub path: String,
+}
+
+impl Handle {
+    /// Binds to the process that has this pid now.
+    pub fn open(root: &Path, pid: i32) -> io::Result<Self> {
+        let dir = rustix::fs::open(root.join(pid.to_string()), rooted::FOLDER, Mode::empty())?;
+        Ok(Self { pid, dir })
+    }
+
+    /// Its process id.
+    pub const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Its `stat` line, now.
+    pub fn stat(&self) -> io::Result<Stat> {
+        stat::from_file(&mut self.file("stat")?, self.pid)
+    }
+
+    /// Kernel function it waits in; `None` where it runs, or the kernel does not say.
+    pub fn wchan(&self) -> io::Result<Option<String>> {
+        let text = self.read("wchan", 128)?.bytes;
+        let name = bounded(String::from_utf8_lossy(&text).trim(), 64);
+        Ok(Some(name).filter(|name| !name.is_empty() && name != "0"))
+    }
+
+    /// Its arguments; an error when they are longer than 64 KiB, or when it waits uninterruptibly.
+    pub fn args(&self) -> io::Result<Vec<String>> {
+        self.refuse_uninterruptible("arguments")?;
+        let read = self.read("cmdline", MAX_ARGS)?;
+        if read.truncated {
+            return Err(io::Error::other(format!(
+                "arguments of process {} are longer than {MAX_ARGS} bytes",
+                self.pid
+            )));
+        }
+        Ok(split(&read.bytes).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect())
+    }
+
+    /// The file it executes, without the suffix the kernel adds when that file was replaced since.
+    pub fn exe(&self) -> io::Result<PathBuf> {
+        let link = self.link("exe")?;
+        Ok(link.strip_suffix(" (deleted)").map_or_else(|| PathBuf::from(&link), PathBuf::from))
+    }
+
+    /// The values of these variables from the environment at its start, in the requested order.
+    ///
+    /// Nothing else of the environment is kept: it holds secrets. Only the first 256 KiB are searched.
+    pub fn environ<const N: usize>(&self, names: [&str; N]) -> io::Result<[Option<String>; N]> {
+        self.refuse_uninterruptible("environment")?;
+        let read = self.read("environ", MAX_ENVIRON)?;
+        Ok(names.map(|name| variable(whole_entries(&read), name)))
+    }
+
+    /// The files that it has locked, found through its own open files. The result is exact also for an inherited lock that an
+    /// ended process took. At most 1,024 open files are checked.
+    pub fn locked_files(&self) -> io::Result<Vec<LockedFile>> {
+        let mut found = Vec::new();
+        for entry in rustix::fs::Dir::read_from(self.folder("fdinfo")?)?.take(MAX_DESCRIPTORS.saturating_add(2)) {
+            let entry = entry?;
+            let Ok(number) = entry.file_name().to_str().unwrap_or_default().parse::<u32>() else { continue };
+            match self.locks_of(number) {
+                Ok(locked) => found.extend(locked),
+                Err(error) if super::is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        found.sort_by(|a, b| (a.file, a.kind, &a.path).cmp(&(b.file, b.kind, &b.path)));
+        found.dedup();
+        Ok(found)
+    }
+
+    fn locks_of(&self, descriptor: u32) -> io::Result<Vec<LockedFile>> {
+        let text = self.read(&format!("fdinfo/{descriptor}"), MAX_FDINFO)?.bytes;
+        let text = String::from_utf8_lossy(&text);
+        let mut found = Vec::new();
+        for (kind, file) in held(&text) {
+            let path = bounded(&self.link(&format!("fd/{descriptor}"))?, 512);
+            found.push(LockedFile { kind, file, path });
+        }
+        Ok(found)
+    }
+
+    /// Arguments and environment are in the memory of the process. To read them takes its memory lock, and a process in state D
+    /// may hold that lock for ever.
+    fn refuse_uninterruptible(&self, what: &str) -> io::Result<()> {
+        if self.stat()?.state == 'D' {
+            let text = format!("{what} of process {} not read: it waits uninterruptibly", self.pid);
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, text));
+        }
+        Ok(())
+    }
+
+    /// The root folder of the process, as it sees it.
+    pub fn root(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::fs::openat(&self.dir, "root", rooted::FOLDER, Mode::empty())?)
+    }
+
+    /// The folder of its open files, or of its threads.
+    pub(super) fn folder(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.dir, name, flags, Mode::empty())?)
+    }
+
+    pub(super) fn file(&self, name: &str) -> io::Result<File> {
+        let fd = rustix::fs::openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(File::from(fd))
+    }
+
+    pub(super) fn read(&self, name: &str, most: usize) -> io::Result<Bytes> {
+        bounded::read_file(&mut self.file(name)?, most)
+    }
+
+    pub(super) fn link(&self, name: &str) -> io::Result<String> {
+        let target = rustix::fs::readlinkat(&self.dir, name, Vec::new())?;
+        let target = std::ffi::OsString::from_vec(target.into_bytes());
+        Ok(target.to_string_lossy().into_owned())
+    }
+}
+
+/// The locks in an `fdinfo`.
+pub(crate) fn held(fdinfo: &str) -> impl Iterator<Item = (LockKind, FileId)> {
+    whole_lines(fdinfo).filter_map(|line| parse_held(line.strip_prefix("lock:")?))
+}
+
+/// What was read, without an entry that was cut.
+pub(crate) fn whole_entries(read: &Bytes) -> &[u8] {
+    let whole = |at| read.bytes.get(..at).unwrap_or_default();
+    if read.truncated { whole(read.bytes.iter().rposition(|byte| *byte == 0).unwrap_or_default()) } else { &read.bytes }
+}
+
+pub(crate) fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let parts = (!bytes.is_empty()).then(|| bytes.strip_suffix(&[0]).unwrap_or(bytes).split(|byte| *byte == 0));
+    parts.into_iter().flatten()
+}
+
+/// The complete value of a variable, or none: half an id is another id.
+pub(crate) fn variable(environ: &[u8], name: &str) -> Option<String> {
+    let value = split(environ).find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    std::str::from_utf8(value).ok().filter(|value| value.len() <= MAX_VALUE).map(|value| bounded(value, MAX_VALUE))
+}
+
+/// Depth of its PID namespace below that of this `/proc`: 1 for processes of the node itself, more for those inside containers.
+pub(crate) fn parse_depth(status: &str) -> Option<usize> {
+    let pids = whole_lines(status).find_map(|line| line.strip_prefix("NSpid:"))?;
+    Some(pids.split_ascii_whitespace().count()).filter(|depth| *depth > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_matched_whole() {
+        let environ = b"XCNI_COMMAND=DEL\0CNI_COMMANDS=x\0CNI_COMMAND=ADD\0CNI_ARGS=a=b\0";
+        assert_eq!(variable(environ, "CNI_COMMAND").as_deref(), Some("ADD"));
+        assert_eq!(variable(environ, "CNI_ARGS").as_deref(), Some("a=b"));
+        assert_eq!(variable(environ, "CNI"), None);
+        assert_eq!(variable(b"", "CNI"), None);
+    }
+
+    #[test]
+    fn a_variable_is_taken_whole_or_not_at_all() {
+        // The longest names that Kubernetes allows.
+        let args = format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};MORE=x;K8S_POD_UID={}",
+            "n".repeat(63),
+            "p".repeat(253),
+            "c".repeat(64),
+            "u".repeat(36)
+        );
+        let environ = format!("A=1\0CNI_ARGS={args}\0");
+        assert_eq!(variable(environ.as_bytes(), "CNI_ARGS"), Some(args));
+        assert_eq!(variable(format!("CNI_ARGS={}", "x".repeat(MAX_VALUE + 1)).as_bytes(), "CNI_ARGS"), None);
+        let cut = |truncated| Bytes { bytes: b"A=1\0CNI_CONTAINERID=abc".to_vec(), truncated };
+        assert_eq!(variable(whole_entries(&cut(true)), "CNI_CONTAINERID"), None);
+        assert_eq!(variable(whole_entries(&cut(false)), "CNI_CONTAINERID").as_deref(), Some("abc"));
+    }
+
+    #[test]
+    fn a_lock_in_a_line_that_was_cut_is_none() {
+        let whole = "pos:\t0\nlock:\t1: FLOCK  ADVISORY  WRITE 123 fe:00:5554898 0 EOF\n";
+        assert_eq!(held(whole).count(), 1);
+        for cut in 0..whole.len() {
+            assert_eq!(held(&whole[..cut]).count(), 0, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn depth_counts_namespaces() {
+        assert_eq!(parse_depth("Pid:\t7\nNSpid:\t7\n"), Some(1));
+        assert_eq!(parse_depth("NSpid:\t7\t1\n"), Some(2));
+        assert_eq!(parse_depth("Pid:\t7\n"), None);
+        // In a container, with a text that is cut because the list of groups before the line is as long as possible.
+        assert_eq!(parse_depth("NSpid:\t7"), None);
+    }
+}

@@ -1,0 +1,353 @@
+//! Which role a process has, proven from its place, executable, arguments, environment and parents.
+//!
+//! A process outside the node's own namespaces proves nothing. A containerd inside a pod has its own shims and plugins, and the
+//! probe must not touch any of them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Handle, RawProcess, ancestors};
+use nrh_core::fault::Role;
+
+mod args;
+
+pub(crate) use args::{client, monitor, pod_uid, shim};
+
+/// Maximum number of parents between a plugin or a client and its caller: delegated plugins are children of plugins, and an OCI
+/// runtime may be the child of a script.
+const MAX_ANCESTORS: usize = 4;
+
+/// Folders in which distributions keep CNI plugins. `*` stands for one name (a revision or a hash), because the path of an
+/// executable is shown without links. The last six are of `OpenShift`, k3s and RKE2, and `MicroK8s`.
+pub const CNI_FOLDERS: [&str; 10] = [
+    "/opt/cni/bin",
+    "/usr/lib/cni",
+    "/usr/libexec/cni",
+    "/home/kubernetes/bin",
+    "/var/lib/cni/bin",
+    "/var/lib/rancher/k3s/data/cni",
+    "/var/lib/rancher/k3s/data/*/bin",
+    "/var/lib/rancher/rke2/data/*/bin",
+    "/var/snap/microk8s/*/opt/cni/bin",
+    "/snap/microk8s/*/opt/cni/bin",
+];
+
+/// The containerd namespace of the kubelet's containers, where it uses containerd. Shims of other namespaces (`default`) belong
+/// to people who use the same containerd. The kubelet's lists do not contain them, and the probe must not touch them.
+pub const KUBELET_NAMESPACE: &str = "k8s.io";
+/// The containerd namespace of Docker. It contains the kubelet's containers where Docker is the runtime, and people's
+/// containers on any node. Only Docker knows which of them are the kubelet's.
+pub const DOCKER_NAMESPACE: &str = "moby";
+
+/// Daemons that call CNI plugins and start shims.
+const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
+const KUBELET: &str = "kubelet";
+/// The process that CRI-O runs beside each container.
+const MONITOR: &str = "conmon";
+/// Prefix of the names of containerd's shims.
+const SHIM: &str = "containerd-shim";
+/// Low-level runtimes (OCI), which do one thing and end. One with another name is recognised by its caller.
+const CLIENTS: [&str; 5] = ["runc", "crun", "youki", "runsc", "kata-runtime"];
+/// A role with what proves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// A running shim (not the short-lived `start` and `delete` calls of the same binary).
+    Shim {
+        /// The id it serves: of the sandbox under a CRI runtime, of the container under Docker.
+        id: String,
+        /// containerd namespace (`k8s.io`, `moby`).
+        namespace: String,
+    },
+    /// A plugin of the CNI directory, called by the runtime or by another plugin.
+    NetworkPlugin {
+        /// File name of the plugin.
+        plugin: String,
+        /// `CNI_COMMAND` (`ADD`, `DEL`, `CHECK`); without it, the process must not be touched.
+        command: Option<String>,
+        /// `CNI_CONTAINERID`: the sandbox it was called for.
+        sandbox_id: Option<String>,
+        /// `K8S_POD_UID` of `CNI_ARGS`: the pod it was called for, which outlives one sandbox.
+        pod_uid: Option<String>,
+    },
+    /// `runc` or a similar runtime, or a wrapper around one.
+    RuntimeClient {
+        /// Its verb.
+        verb: String,
+        /// The container it works on, from its arguments.
+        container_id: Option<String>,
+    },
+    /// CRI-O's process beside one container. Those of podman look the same, and the kubelet's lists do not contain their
+    /// containers.
+    Monitor {
+        /// The container's id.
+        id: String,
+    },
+    /// A runtime daemon.
+    Runtime {
+        /// File name of the daemon.
+        name: String,
+    },
+    /// The kubelet.
+    Kubelet,
+}
+
+impl Proof {
+    /// The role, if a command can name it.
+    pub const fn role(&self) -> Option<Role> {
+        match self {
+            Self::Shim { .. } => Some(Role::Shim),
+            Self::NetworkPlugin { .. } => Some(Role::NetworkPlugin),
+            Self::RuntimeClient { .. } => Some(Role::RuntimeClient),
+            Self::Monitor { .. } | Self::Runtime { .. } | Self::Kubelet => None,
+        }
+    }
+}
+
+/// The `/proc` to read, and the folders that hold plugins.
+#[derive(Clone, Debug)]
+pub struct Prover {
+    root: PathBuf,
+    cni_folders: Vec<PathBuf>,
+}
+
+impl Prover {
+    /// For the `/proc` at `root` and the usual plugin folders.
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned(), cni_folders: CNI_FOLDERS.iter().map(PathBuf::from).collect() }
+    }
+
+    /// Uses these plugin folders instead.
+    #[must_use]
+    pub fn with_cni_folders(mut self, folders: Vec<PathBuf>) -> Self {
+        self.cni_folders = folders;
+        self
+    }
+
+    /// The `/proc` it reads.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The role of `process` in `table`; `None` when it has none. An error means that it may have one, but the proof could not
+    /// be read (the process ended, it waits uninterruptibly, or a right is missing).
+    ///
+    /// Cheap for most processes: it examines only processes whose name or parents make them candidates.
+    pub fn prove(&self, table: &[RawProcess], process: &RawProcess) -> io::Result<Option<Proof>> {
+        if process.is_dead() || process.parent == 0 && process.pid == 1 {
+            return Ok(None);
+        }
+        if process.command == MONITOR {
+            // A monitor is evidence at most. If one cannot be examined, for example a person's own one, nothing is missing.
+            return Ok(self.monitor(process).ok().flatten());
+        }
+        let named = is_candidate(&process.command);
+        let called = is_below_plugin_caller(table, process);
+        if !named && !called && !is_below_client_caller(table, process) {
+            return if process.parent == 1 { self.left_alone(process) } else { Ok(None) };
+        }
+        let handle = Handle::open(&self.root, process.pid)?;
+        self.prove_handle(table, process, &handle)
+    }
+
+    fn monitor(&self, process: &RawProcess) -> io::Result<Option<Proof>> {
+        let handle = Handle::open(&self.root, process.pid)?;
+        let is_same = handle.stat()?.start_ticks == process.start_ticks && handle.is_of_node(&self.root)?;
+        if !is_same || handle.exe()?.file_name().is_none_or(|name| name != MONITOR) {
+            return Ok(None);
+        }
+        Ok(monitor(&handle.args()?))
+    }
+
+    /// As [`Prover::left_plugin`], for any child of process 1. Most of these are daemons, which their executable shows.
+    fn left_alone(&self, process: &RawProcess) -> io::Result<Option<Proof>> {
+        let exe = Handle::open(&self.root, process.pid).and_then(|handle| Ok((handle.exe()?, handle)));
+        let Ok((exe, handle)) = exe else { return Ok(None) };
+        if !self.in_cni_folder(&exe)
+            || handle.stat()?.start_ticks != process.start_ticks
+            || !handle.is_of_node(&self.root)?
+        {
+            return Ok(None);
+        }
+        self.left_plugin(&handle, &exe)
+    }
+
+    /// A plugin whose caller has ended: a child of process 1 with no runtime above it. Its executable alone proves little then,
+    /// so its environment must hold all variables of a call.
+    fn left_plugin(&self, handle: &Handle, exe: &Path) -> io::Result<Option<Proof>> {
+        if !self.in_cni_folder(exe) {
+            return Ok(None);
+        }
+        let environ = handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS", "CNI_NETNS"])?;
+        let [Some(command), Some(sandbox_id), args, Some(_)] = environ else { return Ok(None) };
+        let (plugin, pod_uid) = (file_name(exe), args.as_deref().and_then(pod_uid));
+        Ok(Some(Proof::NetworkPlugin { plugin, command: Some(command), sandbox_id: Some(sandbox_id), pod_uid }))
+    }
+
+    /// As [`Prover::prove`], through a handle that is open already, and for any name of the process.
+    pub fn prove_handle(
+        &self,
+        table: &[RawProcess],
+        process: &RawProcess,
+        handle: &Handle,
+    ) -> io::Result<Option<Proof>> {
+        if handle.stat()?.start_ticks != process.start_ticks {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("process {} is another one than in the table", process.pid),
+            ));
+        }
+        if !handle.is_of_node(&self.root)? {
+            return Ok(None);
+        }
+        let exe = handle.exe()?;
+        let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(SHIM) {
+            return Ok(shim(&handle.args()?));
+        }
+        if RUNTIMES.contains(&name) {
+            return Ok(Some(Proof::Runtime { name: name.to_owned() }));
+        }
+        if name == KUBELET {
+            return Ok(Some(Proof::Kubelet));
+        }
+        if CLIENTS.contains(&name) {
+            return Ok(client(&handle.args()?));
+        }
+        match self.plugin(table, process, handle, &exe)? {
+            Some(plugin) => Ok(Some(plugin)),
+            None => self.wrapper(table, process, handle),
+        }
+    }
+
+    /// An OCI runtime under another name, or a script around one. Its caller is one that calls OCI runtimes, and its arguments
+    /// hold a verb and a container's id.
+    fn wrapper(&self, table: &[RawProcess], process: &RawProcess, handle: &Handle) -> io::Result<Option<Proof>> {
+        match client_caller(table, process) {
+            Some(caller) if self.is_caller(caller, calls_clients)? => Ok(args::wrapper(&handle.args()?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// A plugin may be a script: then the executable is the interpreter, and the arguments name the plugin.
+    fn plugin(
+        &self,
+        table: &[RawProcess],
+        process: &RawProcess,
+        handle: &Handle,
+        exe: &Path,
+    ) -> io::Result<Option<Proof>> {
+        let called = ancestors(table, process, MAX_ANCESTORS).find(|parent| is_caller_name(&parent.command));
+        let Some(runtime) = called else {
+            return if process.parent == 1 { self.left_plugin(handle, exe) } else { Ok(None) };
+        };
+        let by_exe = self.in_cni_folder(exe);
+        // A kubelet starts many other programs, among them mounts that hang. This code does not read from those.
+        if !by_exe && runtime.command == KUBELET {
+            return Ok(None);
+        }
+        let path = if by_exe {
+            exe.to_owned()
+        } else {
+            let args = handle.args()?;
+            match args.iter().take(2).map(PathBuf::from).find(|path| self.in_cni_folder(path)) {
+                Some(path) => path,
+                None => return Ok(None),
+            }
+        };
+        if !self.is_caller(runtime, is_caller_name)? {
+            return Ok(None);
+        }
+        let (command, sandbox_id, args) = match handle.environ(["CNI_COMMAND", "CNI_CONTAINERID", "CNI_ARGS"]) {
+            // Some distributions keep other programs of the runtime in the same folder.
+            Ok([None, ..]) => return Ok(None),
+            Ok([command, id, args]) => (command, id, args),
+            // The executable proves the role without the environment, but then the process must not be touched.
+            Err(error) if by_exe && !super::is_gone(&error) => (None, None, None),
+            Err(error) => return Err(error),
+        };
+        let pod_uid = args.as_deref().and_then(pod_uid);
+        Ok(Some(Proof::NetworkPlugin { plugin: file_name(&path), command, sandbox_id, pod_uid }))
+    }
+
+    fn in_cni_folder(&self, path: &Path) -> bool {
+        path.parent().is_some_and(|folder| self.cni_folders.iter().any(|known| is_like(known, folder)))
+    }
+
+    /// Whether one of the node's own processes executes a file with such a name.
+    fn is_caller(&self, process: &RawProcess, is_named: fn(&str) -> bool) -> io::Result<bool> {
+        let handle = Handle::open(&self.root, process.pid)?;
+        if handle.stat()?.start_ticks != process.start_ticks || !handle.is_of_node(&self.root)? {
+            return Ok(false);
+        }
+        let exe = handle.exe()?;
+        Ok(exe.file_name().and_then(|name| name.to_str()).is_some_and(is_named))
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned()
+}
+
+/// Whether `folder` is `pattern`, in which `*` stands for any one name.
+fn is_like(pattern: &Path, folder: &Path) -> bool {
+    let (mut pattern, mut folder) = (pattern.components(), folder.components());
+    loop {
+        match (pattern.next(), folder.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(found)) if wanted == found || wanted.as_os_str() == "*" => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Whether this is the name of a daemon, a low-level runtime or the kubelet: not that of a plugin.
+pub fn is_named_part(command: &str) -> bool {
+    is_candidate(command)
+}
+
+/// Whether this is the name of a low-level runtime.
+pub fn is_client_name(command: &str) -> bool {
+    CLIENTS.iter().any(|client| command.starts_with(client))
+}
+
+/// Whether the name makes a process a candidate. A name is at most 15 bytes long, so `containerd-shim-runc-v2` is cut.
+fn is_candidate(command: &str) -> bool {
+    is_shim_name(command) || command == KUBELET || is_runtime_name(command) || is_client_name(command)
+}
+
+fn is_runtime_name(command: &str) -> bool {
+    RUNTIMES.contains(&command)
+}
+
+/// Whether this is the name of a shim.
+pub fn is_shim_name(command: &str) -> bool {
+    command.starts_with(SHIM)
+}
+
+/// Whether a process is below one whose name is that of a caller of network plugins.
+pub fn is_below_plugin_caller(table: &[RawProcess], process: &RawProcess) -> bool {
+    ancestors(table, process, MAX_ANCESTORS).any(|parent| is_caller_name(&parent.command))
+}
+
+/// Whether a process is below one whose name is that of a caller of OCI runtimes: it may be an OCI runtime, or a wrapper around
+/// one.
+pub fn is_below_client_caller(table: &[RawProcess], process: &RawProcess) -> bool {
+    client_caller(table, process).is_some()
+}
+
+fn client_caller<'a>(table: &'a [RawProcess], process: &RawProcess) -> Option<&'a RawProcess> {
+    ancestors(table, process, MAX_ANCESTORS).find(|parent| calls_clients(&parent.command))
+}
+
+/// Whether this is the name of a caller of OCI runtimes.
+fn calls_clients(command: &str) -> bool {
+    is_shim_name(command) || is_runtime_name(command) || command == MONITOR
+}
+
+/// Whether this is the name of a caller of network plugins. Up to 1.23, with Docker, the kubelet itself called them.
+fn is_caller_name(command: &str) -> bool {
+    is_runtime_name(command) || command == KUBELET
+}
+
+#[cfg(test)]
+mod tests;

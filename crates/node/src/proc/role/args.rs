@@ -1,0 +1,67 @@
+//! What the arguments of a process, and the environment of a plugin, show about its role.
+
+use super::Proof;
+use nrh_core::text::is_full_id;
+
+/// Verbs of OCI runtimes.
+const VERBS: [&str; 13] =
+    ["create", "start", "run", "delete", "kill", "exec", "update", "pause", "resume", "state", "init", "ps", "events"];
+
+/// The pod's uid in `CNI_ARGS` (`IgnoreUnknown=1;K8S_POD_NAMESPACE=…;K8S_POD_UID=…`).
+pub(crate) fn pod_uid(args: &str) -> Option<String> {
+    let uid = args.split(';').find_map(|pair| pair.strip_prefix("K8S_POD_UID="))?;
+    Some(uid.to_owned()).filter(|uid| !uid.is_empty())
+}
+
+pub(crate) fn shim(args: &[String]) -> Option<Proof> {
+    // `start` and `delete` are calls of the runtime that end by themselves; a serving shim has neither argument.
+    if args.iter().skip(1).any(|arg| arg == "start" || arg == "delete") {
+        return None;
+    }
+    let id = flag(args, "id").filter(|id| !id.is_empty())?;
+    let namespace = flag(args, "namespace").filter(|namespace| !namespace.is_empty())?;
+    Some(Proof::Shim { id, namespace })
+}
+
+pub(crate) fn monitor(args: &[String]) -> Option<Proof> {
+    // With `-e` it watches a command in the container, and not the container.
+    if args.iter().skip(1).any(|arg| matches!(arg.as_str(), "-e" | "--exec" | "--exec-attach")) {
+        return None;
+    }
+    let id = flag(args, "c").or_else(|| flag(args, "cid"))?;
+    is_full_id(&id).then_some(Proof::Monitor { id })
+}
+
+pub(crate) fn client(args: &[String]) -> Option<Proof> {
+    let mut args = args.iter().skip(1).skip_while(|arg| !VERBS.contains(&arg.as_str()));
+    let verb = args.next()?.clone();
+    // The container comes last, except with `kill`, where a signal may follow it.
+    let container_id = if verb == "kill" { args.find(|arg| !arg.starts_with('-')) } else { args.last() };
+    let container_id = container_id.filter(|id| !id.starts_with('-')).cloned();
+    Some(Proof::RuntimeClient { verb, container_id })
+}
+
+/// A client, recognised by its arguments alone, whatever the name of its executable: a verb, and at the end the full id of a
+/// container. A script shows its interpreter first: `/bin/sh /usr/local/bin/wrapper --root … create --bundle … ID`.
+pub(crate) fn wrapper(args: &[String]) -> Option<Proof> {
+    let is_of_container = |proof: &Proof| match proof {
+        Proof::RuntimeClient { container_id, .. } => container_id.as_deref().is_some_and(is_full_id),
+        _ => false,
+    };
+    client(args).filter(is_of_container)
+}
+
+/// The value of a Go-style flag: `-id X`, `--id X`, `-id=X` or `--id=X`.
+fn flag(args: &[String], name: &str) -> Option<String> {
+    let mut args = args.iter().skip(1);
+    while let Some(arg) = args.next() {
+        let Some(bare) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else { continue };
+        if bare == name {
+            return args.next().cloned();
+        }
+        if let Some(value) = bare.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')) {
+            return Some(value.to_owned());
+        }
+    }
+    None
+}

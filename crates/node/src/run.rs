@@ -1,0 +1,428 @@
+//! Wiring of the probe: the collectors check, the judge judges, the reporter writes, the executor executes commands.
+//!
+//! ```text
+//! collectors ──► judge ──► newest draft ──► reporter ──► status of the own object
+//!   ▲         └─► evidence of what is confirmed (a task of its own, and its threads)
+//!   │                    └────────────────────────────────┐
+//!   └── check asked for ◄── command ◄── listener ──► orders ──► executor (a task of its own)
+//! ```
+//! `/metrics` and `nrh status` on the node also show the newest draft.
+//! Nothing here waits for the API server, and no collector waits for another.
+
+mod judge;
+mod listen;
+mod marks;
+mod orders;
+mod requests;
+mod status;
+mod watchdog;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::FutureExt;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use crate::agent::{Agent, AgentSettings};
+use crate::args::ProbeArgs;
+use crate::collectors::{CollectorSettings, Collectors, Paces};
+use crate::config;
+use crate::cri::endpoint::{Endpoint, Flags, NamedBy};
+use crate::evidence::{Evidence, EvidenceSettings, Gate};
+use crate::kmsg;
+use crate::local;
+use crate::patience::within;
+use crate::proc;
+use crate::report::client::{Connect, Credentials, DEADLINE, Feedback};
+use crate::report::clock::Tell;
+use crate::report::command::Command;
+use crate::report::draft::Draft;
+use crate::report::listener::{Listener, UNUSED};
+use crate::report::{Delivery, Reporter};
+use crate::state::{OneProbe, Saved, StateFile};
+use nrh_api::ConditionType;
+use nrh_api::condition::status_of;
+use nrh_api::health::ProbeMode;
+use nrh_api::local::LocalStatus;
+use nrh_core::observation::{Observations, Reading};
+use nrh_core::thresholds::Thresholds;
+
+use judge::Judge;
+use orders::{Execute, Orders};
+use requests::Requests;
+use status::About;
+
+const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
+/// Path of the pod's `ServiceAccount` token.
+const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+const CONTAINERD: &str = "/run/containerd/containerd.sock";
+/// Readings come in bursts. They are judged together, at most once in this interval at rest, and in the urgent interval
+/// while a fault is suspected.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Two clocks that are read within this time show the same moment.
+const APART: Duration = Duration::from_millis(100);
+const SETTLE_URGENT: Duration = Duration::from_millis(250);
+/// Maximum interval between two judgements: ages grow even if nothing new is observed.
+const TICK: Duration = Duration::from_secs(15);
+const TICK_URGENT: Duration = Duration::from_secs(5);
+/// Maximum time that the first report waits for a reading of every collector.
+const FIRST_LOOKS: Duration = Duration::from_secs(10);
+/// Interval between two checks of whether the executor could execute an action.
+const SELF_CHECK: Duration = Duration::from_mins(10);
+const SELF_CHECK_BOUND: Duration = Duration::from_secs(20);
+
+/// Runs the probe until it is asked to end.
+///
+/// Before its first check the probe takes the node's lock: a second probe on the same node waits and takes over when
+/// the first one ends.
+pub async fn run(args: ProbeArgs) -> anyhow::Result<()> {
+    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+        .context("cannot listen for SIGTERM")?;
+    tokio::select! {
+        result = probe(args) => result,
+        _ = terminated.recv() => {
+            tracing::info!("asked to end");
+            Ok(())
+        }
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+async fn probe(args: ProbeArgs) -> anyhow::Result<()> {
+    // The configuration is read before the lock is taken: an invalid file is reported even while another probe holds
+    // the lock.
+    let thresholds = args.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
+    tokio::spawn(watchdog::beat());
+    let root = Path::new(proc::PROC);
+    let boot_id = proc::boot_id(root).context("cannot read the boot id")?;
+    let folder = || format!("cannot use the state folder {}", args.state_dir.display());
+    let _lock = OneProbe::wait(&args.state_dir).await.with_context(folder)?;
+    let file = StateFile::open(&args.state_dir, &boot_id).with_context(folder)?;
+    let saved = file.load(proc::uptime(root).context("cannot read the time since boot")?);
+    let collectors = Arc::new(Collectors::start(CollectorSettings {
+        sockets: named_sockets(&args),
+        saved_endpoint: saved.endpoint.clone(),
+        kubelet_version: saved.kubelet_version.clone(),
+        token: token(&args),
+        kernel_log: Some(kmsg::KMSG.into()),
+        paces: Paces::of(&thresholds),
+        ..CollectorSettings::default()
+    }));
+
+    let (drafts, newest) = watch::channel(None);
+    let (feedback_sender, feedback) = watch::channel(Feedback::default());
+    let (command_sender, command) = watch::channel(Command::default());
+    let (delivery, delivered) = watch::channel(Delivery::default());
+    let credentials = credentials(&args);
+    let told_of = Arc::clone(&collectors);
+    let tell: Tell = Arc::new(move |seen| told_of.clock_is(seen));
+    let connect = |silence| -> Connect {
+        let (credentials, tell) = (credentials.clone(), Arc::clone(&tell));
+        Box::new(move || {
+            let (credentials, tell) = (credentials.clone(), Arc::clone(&tell));
+            async move { credentials.connect(&tell, silence).await }.boxed()
+        })
+    };
+    let listener = Listener {
+        connect: connect(UNUSED),
+        name: args.node_name.clone(),
+        command: command_sender,
+        delivery: delivery.clone(),
+    };
+    tokio::spawn(listener.run());
+    let reporter = Reporter {
+        connect: connect(DEADLINE),
+        name: args.node_name.clone(),
+        drafts: newest.clone(),
+        feedback: feedback_sender,
+        delivery,
+        wall: Timestamp::now,
+    };
+    tokio::spawn(reporter.run());
+    tokio::spawn(local::serve(args.state_dir.clone(), told(&args.node_name, &collectors, newest.clone(), delivered)));
+    if let Some(address) = args.listen {
+        tokio::spawn(listen::serve(address, Arc::clone(&collectors), newest));
+    }
+    let mode = if args.unit { ProbeMode::Unit } else { ProbeMode::Pod };
+    tracing::info!(node = args.node_name, ?mode, allow_actions = args.allow_actions, "the probe runs");
+    Probe::new(args, thresholds, mode, saved, file, collectors, (drafts, feedback, command)).run().await
+}
+
+/// Returns the function that creates the document for `nrh status`.
+fn told(
+    node: &str,
+    collectors: &Arc<Collectors>,
+    newest: watch::Receiver<Option<Arc<Draft>>>,
+    delivered: watch::Receiver<Delivery>,
+) -> impl Fn() -> LocalStatus + use<> {
+    let (node, collectors) = (node.to_owned(), Arc::clone(collectors));
+    move || {
+        let draft = newest.borrow().clone();
+        local::status(&node, draft.as_deref(), collectors.outstanding(), &delivered.borrow(), Instant::now())
+    }
+}
+
+/// Returns the path of the token of the probe's own account, if there is one. With a kubeconfig the probe has another
+/// identity, which the kubelet would not know.
+fn token(args: &ProbeArgs) -> Option<PathBuf> {
+    matches!(credentials(args), Credentials::InCluster).then(|| PathBuf::from(TOKEN))
+}
+
+fn credentials(args: &ProbeArgs) -> Credentials {
+    match (&args.kubeconfig, args.unit) {
+        (Some(path), _) => Credentials::Kubeconfig(path.clone()),
+        (None, true) => Credentials::Kubeconfig(PathBuf::from(KUBELET_CONF)),
+        (None, false) => Credentials::InCluster,
+    }
+}
+
+struct Probe {
+    args: ProbeArgs,
+    judge: Judge,
+    /// Settings of every executor in this process: they share the limit on threads that the kernel blocks.
+    agent: AgentSettings,
+    collectors: Arc<Collectors>,
+    evidence: Evidence,
+    orders: Orders,
+    file: StateFile,
+    about: About,
+    drafts: watch::Sender<Option<Arc<Draft>>>,
+    feedback: watch::Receiver<Feedback>,
+    command: watch::Receiver<Command>,
+    requests: Requests,
+    urgent: bool,
+    checks: (mpsc::Sender<Vec<String>>, mpsc::Receiver<Vec<String>>),
+    /// When the executor was last checked, and with which sockets.
+    checked: Option<(Instant, (Endpoint, PathBuf))>,
+}
+
+impl Probe {
+    fn new(
+        args: ProbeArgs,
+        thresholds: Thresholds,
+        mode: ProbeMode,
+        saved: Saved,
+        file: StateFile,
+        collectors: Arc<Collectors>,
+        (drafts, feedback, command): (
+            watch::Sender<Option<Arc<Draft>>>,
+            watch::Receiver<Feedback>,
+            watch::Receiver<Command>,
+        ),
+    ) -> Self {
+        let agent = agent_settings(&args);
+        let evidence = Evidence::start(EvidenceSettings::new(&args.node_name, &saved.boot_id, &args.state_dir));
+        tokio::spawn(marks::tend(agent.clone(), command.clone()));
+        let execute = executor(agent.clone(), Arc::clone(&collectors), evidence.gate());
+        Self {
+            agent,
+            args,
+            evidence,
+            about: About { mode, boot_id: saved.boot_id.clone(), ..About::default() },
+            orders: Orders::new(execute, saved.agent.clone()),
+            judge: Judge::new(thresholds, saved),
+            collectors,
+            file,
+            drafts,
+            feedback,
+            command,
+            requests: Requests::default(),
+            urgent: false,
+            checks: mpsc::channel(1),
+            checked: None,
+        }
+    }
+
+    async fn run(mut self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            self.check_executor();
+            let (uptime, at) = moment().context("cannot read the time")?;
+            let seen = self.collectors.observations(uptime, at);
+            if began.elapsed() >= FIRST_LOOKS || all_have_looked(&seen) {
+                self.judge(&seen, at);
+            }
+            let (judged, tick) = (Instant::now(), self.tick());
+            self.wait(tick).await?;
+            // Changes that follow closely are judged together.
+            let settle = if self.urgent || self.requests.is_open() { SETTLE_URGENT } else { SETTLE };
+            // After a stall the collectors run first.
+            let waited = judged.elapsed();
+            sleep(if waited > tick + settle { settle } else { settle.saturating_sub(waited) }).await;
+        }
+    }
+
+    /// Returns after which time the probe judges again even if nothing has happened.
+    fn tick(&self) -> Duration {
+        match (self.requests.is_open(), self.urgent) {
+            (true, _) => SETTLE_URGENT,
+            (false, true) => TICK_URGENT,
+            (false, false) => TICK,
+        }
+    }
+
+    /// Waits for anything that changes the report.
+    async fn wait(&mut self, tick: Duration) -> anyhow::Result<()> {
+        tokio::select! {
+            () = self.collectors.changed() => {}
+            () = sleep(tick) => {}
+            () = self.orders.ended() => {}
+            () = self.evidence.ended() => {}
+            Some(missing) = self.checks.1.recv() => {
+                self.about.actions_enabled = self.args.allow_actions && missing.is_empty();
+                self.about.missing = missing;
+            }
+            changed = self.feedback.changed() => changed.context("the reporter has ended")?,
+            changed = self.command.changed() => changed.context("the listener has ended")?,
+        }
+        let feedback = self.feedback.borrow_and_update().clone();
+        if feedback.node_uid.is_some() {
+            self.about.node_uid = feedback.node_uid;
+        }
+        if feedback.kubelet_version.is_some() {
+            self.collectors.kubelet_is(feedback.kubelet_version);
+        }
+        let command = self.command.borrow_and_update().clone();
+        if let Some(order) = &command.order {
+            self.orders.offer(order);
+        }
+        self.hear(&command);
+        Ok(())
+    }
+
+    fn hear(&mut self, command: &Command) {
+        if self.requests.hear(command, Instant::now()) {
+            self.collectors.refresh();
+        }
+    }
+
+    /// Judges the observations made at `at`.
+    fn judge(&mut self, seen: &Observations, at: Instant) {
+        let (now, wall) = (Instant::now(), Timestamp::now());
+        self.about.endpoint = self.collectors.endpoint().map(|endpoint| endpoint.socket.display().to_string());
+        self.about.agent = self.orders.outcome().cloned();
+        let mut judged = self.judge.judge(seen, &self.about, wall, now);
+        self.requests.settle(seen, at, status_of(&judged.status.conditions, ConditionType::RestartSafe));
+        if let Some(probe) = &mut judged.status.probe {
+            probe.check_answered = self.requests.check_answered().cloned();
+        }
+        self.evidence.note(&mut judged.status, seen, &self.collectors.outstanding());
+        self.urgent = judged.urgent;
+        self.collectors.set_urgent(judged.urgent);
+        self.collectors.suspects(judged.suspects);
+        self.save();
+        let mut draft = Draft::new(judged.status, now, self.judge.suspected, self.requests.answers);
+        draft.confirmations.clone_from(&self.judge.confirmations);
+        draft.bundles = self.evidence.counts();
+        self.drafts.send_replace(Some(Arc::new(draft)));
+        // A request that arrived while another one was in progress starts now.
+        let command = self.command.borrow().clone();
+        self.hear(&command);
+    }
+
+    fn save(&mut self) {
+        let saved = Saved {
+            boot_id: self.about.boot_id.clone(),
+            tracker: self.judge.tracker.clone(),
+            conditions: self.judge.conditions.clone(),
+            agent: self.orders.outcome().cloned(),
+            sockets: named_sockets(&self.args),
+            endpoint: self.collectors.endpoint(),
+            kubelet: self.judge.process,
+            kubelet_version: self.collectors.kubelet_version(),
+        };
+        if let Err(error) = self.file.save(&saved) {
+            tracing::warn!(%error, folder = %self.args.state_dir.display(), "cannot save the state");
+        }
+    }
+
+    /// Starts a check of the executor if one is due: at the start, after a change of a socket, and at a fixed interval.
+    fn check_executor(&mut self) {
+        if !self.args.allow_actions {
+            return;
+        }
+        let settings = with_sockets(self.agent.clone(), &self.collectors);
+        let sockets = (settings.endpoint.clone(), settings.docker_socket.clone());
+        let due = self.checked.as_ref().is_none_or(|(at, checked)| at.elapsed() >= SELF_CHECK || *checked != sockets);
+        if !due {
+            return;
+        }
+        self.checked = Some((Instant::now(), sockets));
+        let agent = Agent::new(settings);
+        let sender = self.checks.0.clone();
+        tokio::spawn(async move {
+            let missing = within(SELF_CHECK_BOUND, agent.self_check()).await;
+            let late = || vec![format!("the self-check did not end within {} s", SELF_CHECK_BOUND.as_secs())];
+            // The receiver is gone only when the probe ends.
+            let _ = sender.send(missing.unwrap_or_else(|_| late())).await;
+        });
+    }
+}
+
+fn named_sockets(args: &ProbeArgs) -> Flags {
+    Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() }
+}
+
+fn agent_settings(args: &ProbeArgs) -> AgentSettings {
+    let socket = args.runtime_endpoint.clone().unwrap_or_else(|| PathBuf::from(CONTAINERD));
+    let endpoint = Endpoint::cri(socket, NamedBy::Nobody);
+    AgentSettings {
+        allow_actions: args.allow_actions,
+        ..AgentSettings::new(&args.node_name, &args.state_dir, endpoint)
+    }
+}
+
+/// Returns the settings with the sockets that the collectors found, else those that a person configured, else the
+/// default ones.
+fn with_sockets(settings: AgentSettings, collectors: &Collectors) -> AgentSettings {
+    AgentSettings {
+        endpoint: collectors.endpoint().unwrap_or(settings.endpoint),
+        docker_socket: collectors.docker_socket().unwrap_or(settings.docker_socket),
+        ..settings
+    }
+}
+
+/// Returns the path of a command: first the evidence of its fault, then the executor.
+fn executor(settings: AgentSettings, collectors: Arc<Collectors>, gate: Gate) -> Execute {
+    Arc::new(move |order| {
+        let (settings, collectors, gate) = (settings.clone(), Arc::clone(&collectors), gate.clone());
+        async move {
+            gate.pass(&order.fault_id).await;
+            Agent::new(with_sockets(settings, &collectors)).execute(&order).await
+        }
+        .boxed()
+    })
+}
+
+fn all_have_looked(seen: &Observations) -> bool {
+    fn looked<T>(look: &Reading<T>) -> bool {
+        !matches!(look, Reading::Never)
+    }
+    looked(&seen.runtime)
+        && looked(&seen.lists)
+        && looked(&seen.status)
+        && looked(&seen.processes)
+        && looked(&seen.kubelet)
+        && looked(&seen.host)
+        && looked(&seen.disks)
+        && looked(&seen.port)
+        && looked(&seen.bus)
+}
+
+/// Returns one moment on the node's monotonic clock and on the collectors' clock. If the two were read far apart, an
+/// old reading could look new.
+fn moment() -> std::io::Result<(Duration, Instant)> {
+    let mut tries = 8;
+    loop {
+        let at = Instant::now();
+        let uptime = proc::uptime(Path::new(proc::PROC))?;
+        tries -= 1;
+        if at.elapsed() < APART || tries == 0 {
+            return Ok((uptime, at));
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! From the collectors to the next report: diagnosis, tracker and conditions in one place, with one memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tokio::time::Instant;
+
+use super::status::{self, About};
+use crate::state::{KubeletProcess, Saved};
+use nrh_api::NodeRuntimeHealthStatus;
+use nrh_api::condition::condition;
+use nrh_api::health::{KubeletStatus, RestartSafeStatus, RuntimeStatus};
+use nrh_core::condition::of_probe;
+use nrh_core::diagnose::diagnose;
+use nrh_core::fault::{Fault, FaultState, FaultType, SubjectKind};
+use nrh_core::finding::Findings;
+use nrh_core::observation::{ContainerState, KubeletSettings, Observations};
+use nrh_core::restart_safety::{RestartSafety, restart_safety};
+use nrh_core::thresholds::Thresholds;
+use nrh_core::tracker::{Tracked, Tracker};
+
+/// Most ids handed to the task collector as suspects.
+const MAX_SUSPECTS: usize = 128;
+/// The start of a kubelet is computed from its age: two results closer than this many seconds are the same moment.
+const SAME_MOMENT: i64 = 3;
+
+/// The memory between judgements.
+#[derive(Debug)]
+pub(super) struct Judge {
+    thresholds: Thresholds,
+    pub tracker: Tracker,
+    pub conditions: Vec<Condition>,
+    /// Ids of the faults in the last judgement.
+    known: BTreeSet<String>,
+    /// Ids of the confirmed faults in the last judgement; `None` before the first one, which contains what an earlier
+    /// probe confirmed.
+    confirmed: Option<BTreeSet<String>>,
+    /// Number of confirmed faults per kind since this probe started.
+    pub confirmations: BTreeMap<FaultType, u64>,
+    /// When a new fault was last suspected.
+    pub suspected: Option<Instant>,
+    runtime: Option<RuntimeStatus>,
+    kubelet: KubeletStatus,
+    /// The kubelet's process as last seen.
+    pub process: Option<KubeletProcess>,
+}
+
+/// One judgement.
+#[derive(Debug)]
+pub(super) struct Judged {
+    /// The probe's part of the status.
+    pub status: NodeRuntimeHealthStatus,
+    /// Ids of tasks that are worth a query at once.
+    pub suspects: Vec<String>,
+    /// Whether any fault is reported that can change from one moment to the next.
+    pub urgent: bool,
+}
+
+impl Judge {
+    pub(super) fn new(thresholds: Thresholds, saved: Saved) -> Self {
+        Self {
+            thresholds,
+            tracker: saved.tracker,
+            conditions: saved.conditions,
+            process: saved.kubelet,
+            known: BTreeSet::new(),
+            confirmed: None,
+            confirmations: BTreeMap::new(),
+            suspected: None,
+            runtime: None,
+            kubelet: KubeletStatus::default(),
+        }
+    }
+
+    /// Judges one set of observations.
+    pub(super) fn judge(&mut self, seen: &Observations, about: &About, wall: Timestamp, at: Instant) -> Judged {
+        let thresholds = self.beside_the_kubelet(seen);
+        let findings = diagnose(seen, self.tracker.known(), &thresholds);
+        let tracked = self.tracker.step(seen.now, wall, &findings, &thresholds);
+        self.tell_changes(&tracked.faults, at);
+        let safety = restart_safety(&tracked.faults, tracked.left_out, &findings);
+        self.conditions = of_probe(&tracked.faults, &findings, &safety)
+            .into_iter()
+            .map(|one| condition(&self.conditions, one.kind, one.status, one.reason, &one.message, wall))
+            .collect();
+        self.runtime = status::runtime(seen, about.endpoint.as_deref(), self.runtime.take());
+        self.learn_kubelet(seen, &findings, wall);
+        Judged {
+            suspects: suspects(&tracked.faults, seen, &findings),
+            urgent: tracked.faults.iter().any(|fault| !fault.kind.spec().lasting),
+            status: self.status(seen, about, tracked, &safety),
+        }
+    }
+
+    fn status(
+        &self,
+        seen: &Observations,
+        about: &About,
+        tracked: Tracked,
+        safety: &RestartSafety,
+    ) -> NodeRuntimeHealthStatus {
+        NodeRuntimeHealthStatus {
+            restart_safe: Some(RestartSafeStatus { kubelet: safety.kubelet.safe, runtime: safety.runtime.safe }),
+            probe: Some(status::probe(seen, about)),
+            runtime: self.runtime.clone(),
+            kubelet: Some(self.kubelet.clone()),
+            faults: tracked.faults,
+            faults_omitted: (tracked.left_out > 0).then_some(tracked.left_out),
+            command_result: about.agent.clone(),
+            conditions: self.conditions.clone(),
+            ..NodeRuntimeHealthStatus::default()
+        }
+    }
+
+    /// Records new suspicions, and logs the faults that appeared and disappeared.
+    fn tell_changes(&mut self, faults: &[Fault], at: Instant) {
+        let now: BTreeSet<String> = faults.iter().map(|fault| fault.id.clone()).collect();
+        for fault in faults.iter().filter(|fault| !self.known.contains(&fault.id)) {
+            tracing::warn!(fault = fault.id, state = ?fault.state, message = fault.message, "fault seen");
+            // A lasting fault can appear on all nodes at once, for example because of a wrong clock of the API server.
+            if !fault.kind.spec().lasting {
+                self.suspected = Some(at);
+            }
+        }
+        for id in self.known.difference(&now) {
+            tracing::info!(fault = id, "fault gone");
+        }
+        self.known = now;
+        let confirmed = || faults.iter().filter(|fault| fault.state != FaultState::Suspected);
+        if let Some(before) = &self.confirmed {
+            for fault in confirmed().filter(|fault| !before.contains(&fault.id)) {
+                let count = self.confirmations.entry(fault.kind).or_default();
+                *count = count.saturating_add(1);
+            }
+        }
+        self.confirmed = Some(confirmed().map(|fault| fault.id.clone()).collect());
+    }
+
+    /// Returns the thresholds for the running kubelet, or for the last kubelet that was running.
+    fn beside_the_kubelet(&self, seen: &Observations) -> Thresholds {
+        let now = seen.kubelet.value().and_then(|kubelet| kubelet.settings);
+        let settings = now.or_else(|| self.kubelet.settings.as_ref().map(KubeletSettings::from)).unwrap_or_default();
+        self.thresholds.beside(settings.request_timeout)
+    }
+
+    fn learn_kubelet(&mut self, seen: &Observations, findings: &Findings, wall: Timestamp) {
+        self.kubelet.started = findings.kubelet.started;
+        let Some(kubelet) = seen.kubelet.value() else { return };
+        if let Some(settings) = &kubelet.settings {
+            self.kubelet.settings = Some(settings.into());
+        }
+        let age = |age| status::age(&seen.kubelet).unwrap_or_default().saturating_add(age);
+        self.process = kubelet.process.and_then(|(pid, start_ticks, since)| {
+            let known = self.process.filter(|known| (known.pid, known.start_ticks) == (pid, start_ticks));
+            let began = begun(wall, age(since))?;
+            Some(KubeletProcess {
+                pid,
+                start_ticks,
+                began: known.map_or(began, |known| earlier(known.began, began)),
+                // The value stays true once it was true: the pods can be gone again.
+                creates_pods: findings.kubelet.creates_pods || known.is_some_and(|known| known.creates_pods),
+            })
+        });
+        self.kubelet.started_at = self.process.map(|process| process.began);
+        self.kubelet.creates_pods = self.process.map(|process| process.creates_pods);
+    }
+}
+
+/// Of two computations of the same start the known one is kept, unless it is later than the new one, which means that
+/// the wall clock was set back. With a clock that was set forward, the process would seem to start after what it has
+/// written; with one that was set back, before the next thing that it writes.
+fn earlier(known: Timestamp, now: Timestamp) -> Timestamp {
+    if known.as_second() - now.as_second() > SAME_MOMENT { now } else { known }
+}
+
+/// Returns the second at which something of this age began.
+fn begun(wall: Timestamp, age: Duration) -> Option<Timestamp> {
+    let age = i64::try_from(age.as_secs()).ok()?;
+    Timestamp::from_second(wall.as_second().checked_sub(age)?).ok()
+}
+
+/// Returns the tasks worth a query: those that the diagnosis asks for, and all tasks behind the shim of a reported
+/// fault (the fault clears only when each of them has answered).
+fn suspects(faults: &[Fault], seen: &Observations, findings: &Findings) -> Vec<String> {
+    let mut ids = findings.ask.clone();
+    let sandboxes: BTreeSet<&str> = faults
+        .iter()
+        .filter(|fault| fault.kind == FaultType::HungContainer)
+        .filter(|fault| matches!(fault.subject.kind, SubjectKind::Container | SubjectKind::Sandbox))
+        .filter_map(|fault| fault.subject.sandbox_id.as_deref())
+        .collect();
+    if let Some(lists) = seen.lists.value() {
+        let behind = lists.containers.iter().filter(|container| {
+            container.state == ContainerState::Running && sandboxes.contains(container.sandbox_id.as_str())
+        });
+        ids.extend(behind.map(|container| container.id.clone()));
+    }
+    ids.extend(sandboxes.into_iter().map(str::to_owned));
+    ids.truncate(MAX_SUSPECTS);
+    ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nrh_api::{ConditionType, condition::status_of};
+    use nrh_core::examples::{Node, SANDBOX};
+    use nrh_core::snapshot::TriState;
+
+    fn at(node: &mut Node, second: u64) -> Observations {
+        node.now = Duration::from_secs(second);
+        node.seen()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_healthy_node_makes_a_whole_report() {
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let wall = Timestamp::from_second(1_700_000_000).unwrap();
+        let judged = judge.judge(&at(&mut Node::healthy(), 1000), &About::default(), wall, Instant::now());
+        let status = judged.status;
+        assert!(!judged.urgent && judged.suspects.is_empty() && status.faults.is_empty());
+        assert_eq!(status.runtime.unwrap().version, "containerd://1.6.20");
+        let kubelet = status.kubelet.unwrap();
+        assert_eq!((kubelet.started, kubelet.started_at), (Some(true), Timestamp::from_second(1_699_999_400).ok()));
+        assert_eq!(status.conditions.len(), 15);
+        assert_eq!(status_of(&status.conditions, ConditionType::RestartSafe), TriState::True);
+        let collectors = status.probe.unwrap().collectors;
+        assert_eq!(collectors.len(), 10);
+        assert!(
+            collectors.iter().all(|collector| collector.state == nrh_api::health::CollectorState::Ok),
+            "{collectors:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspicion_is_noted_once_and_its_tasks_are_wanted() {
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        let first = Instant::now();
+        let judged = judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, first);
+        assert!(judged.urgent && judged.suspects.contains(&"aaaa1".to_owned()));
+        tokio::time::advance(Duration::from_secs(20)).await;
+        judge.judge(&at(&mut node, 1020), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!(judge.suspected, Some(first));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_confirmation_is_counted_once_and_not_again_by_the_next_probe() {
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut node = Node::healthy();
+        node.freeze(SANDBOX);
+        for second in (1000..1200).step_by(10) {
+            judge.judge(&at(&mut node, second), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        }
+        assert_eq!(judge.confirmations, [(FaultType::HungContainer, 1)].into());
+        let saved = Saved { tracker: judge.tracker.clone(), ..Saved::default() };
+        let mut next = Judge::new(Thresholds::default(), saved);
+        let judged = next.judge(&at(&mut node, 1210), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!((judged.status.faults[0].state, next.confirmations.len()), (FaultState::Confirmed, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_node_itself_lacks_makes_no_collector_look_more_often() {
+        use nrh_core::observation::Reading;
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut node = Node::healthy();
+        let Reading::Done { value: disks, .. } = &mut node.disks else { panic!("no look") };
+        disks.filesystems[0].bytes.left = 0;
+        let seen = at(&mut node, 1000);
+        let judged = judge.judge(&seen, &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!(judged.status.faults.first().map(|fault| fault.kind), Some(FaultType::DiskFull));
+        assert!(!judged.urgent);
+        node.freeze(SANDBOX);
+        let seen = at(&mut node, 1010);
+        assert!(judge.judge(&seen, &About::default(), Timestamp::UNIX_EPOCH, Instant::now()).urgent);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn conditions_keep_the_time_of_their_transition() {
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut node = Node::healthy();
+        let wall = |second| Timestamp::from_second(second).unwrap();
+        judge.judge(&at(&mut node, 1000), &About::default(), wall(5000), Instant::now());
+        let judged = judge.judge(&at(&mut node, 1010), &About::default(), wall(5010), Instant::now());
+        assert!(judged.status.conditions.iter().all(|one| one.last_transition_time.0 == wall(5000)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_runtime_is_remembered_while_it_is_away() {
+        let mut judge = Judge::new(Thresholds::default(), Saved::default());
+        let mut node = Node::healthy();
+        judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        node.runtime = nrh_core::observation::Reading::Failed { error: "refused".into(), age: Duration::ZERO };
+        let judged = judge.judge(&at(&mut node, 1010), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+        assert_eq!(judged.status.runtime.unwrap().version, "containerd://1.6.20");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_start_of_the_kubelet_is_never_moved_past_what_it_has_written() {
+        let second = |second| Timestamp::from_second(second).unwrap();
+        let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let mut began = |judge: &mut Judge, up: u64, wall: i64, ticks: u64| {
+            node.kubelet().process = Some((60, ticks, Duration::from_secs(up - 400)));
+            let judged = judge.judge(&at(&mut node, up), &About::default(), second(wall), Instant::now());
+            judged.status.kubelet.unwrap().started_at.unwrap().as_second()
+        };
+        assert_eq!(began(&mut judge, 1000, 50_600, 6000), 50_000);
+        assert_eq!(began(&mut judge, 1010, 50_611, 6000), 50_000, "a second more or less is the same moment");
+        assert_eq!(began(&mut judge, 1020, 60_620, 6000), 50_000, "the clock was set forward");
+        // A restarted probe keeps it.
+        let saved = Saved { kubelet: judge.process, ..Saved::default() };
+        let mut judge = Judge::new(Thresholds::default(), saved);
+        assert_eq!(began(&mut judge, 1030, 60_630, 6000), 50_000);
+        assert_eq!(began(&mut judge, 1040, 40_640, 6000), 40_000, "the clock was set back");
+        assert_eq!(began(&mut judge, 1050, 40_650, 6001), 40_000, "another process");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_has_once_made_a_pod_since_its_start_goes_on_having_done_so() {
+        let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
+        let makes = |judge: &mut Judge, node: &mut Node, second| {
+            let judged = judge.judge(&at(node, second), &About::default(), Timestamp::UNIX_EPOCH, Instant::now());
+            judged.status.kubelet.unwrap().creates_pods
+        };
+        assert_eq!(makes(&mut judge, &mut node, 1000), Some(true));
+        node.table().retain(|process| !matches!(process.part, nrh_core::observation::Part::Shim { .. }));
+        assert_eq!(makes(&mut judge, &mut node, 1010), Some(true));
+        node.kubelet().process = Some((61, 90_000, Duration::from_secs(30)));
+        assert_eq!(makes(&mut judge, &mut node, 1020), Some(false), "another process");
+        node.kubelet_gone();
+        assert_eq!(makes(&mut judge, &mut node, 1030), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_patient_kubelet_is_waited_for_also_after_its_end() {
+        use nrh_core::faults::leaked_shim;
+        use nrh_core::observation::{KubeletSettings, SettingsSource};
+        let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
+        assert_eq!(judge.beside_the_kubelet(&node.seen()), Thresholds::default());
+        let request_timeout = Duration::from_mins(15);
+        let settings = KubeletSettings { request_timeout, evented_pleg: false, source: SettingsSource::Flags };
+        node.kubelet().settings = Some(settings);
+        let status = judge.judge(&at(&mut node, 1000), &About::default(), Timestamp::UNIX_EPOCH, Instant::now()).status;
+        let told = status.kubelet.unwrap().settings.unwrap();
+        assert_eq!((told.source, told.request_timeout_seconds), (SettingsSource::Flags, 900));
+        node.kubelet_gone();
+        node.kubelet().settings = None;
+        assert_eq!(judge.beside_the_kubelet(&node.seen()).bound(&leaked_shim::AGE), Duration::from_mins(31));
+    }
+}

@@ -1,0 +1,118 @@
+//! Commands: passed to the executor one at a time, each once, in a separate task so that reports continue.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::sync::mpsc;
+
+use nrh_core::command::{ActionCommand, Outcome};
+
+/// Executes one command. A repeated call with the same command returns its outcome.
+pub(super) type Execute = Arc<dyn Fn(ActionCommand) -> BoxFuture<'static, Outcome> + Send + Sync>;
+
+/// The command in progress and the outcome of the previous one.
+pub(super) struct Orders {
+    execute: Execute,
+    /// The operation in progress.
+    running: Option<String>,
+    /// Outcome of the last command.
+    outcome: Option<Outcome>,
+    sender: mpsc::Sender<Outcome>,
+    receiver: mpsc::Receiver<Outcome>,
+}
+
+impl Orders {
+    pub(super) fn new(execute: Execute, outcome: Option<Outcome>) -> Self {
+        let (sender, receiver) = mpsc::channel(1);
+        Self { execute, running: None, outcome, sender, receiver }
+    }
+
+    /// Returns the outcome of the last command that has ended.
+    pub(super) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// Starts this command, unless it is in progress or has ended. If another command is in progress, the caller has to
+    /// offer this one again.
+    pub(super) fn offer(&mut self, order: &ActionCommand) {
+        let ended = self.outcome.as_ref().is_some_and(|outcome| outcome.operation_id == order.operation_id);
+        if ended || self.running.is_some() {
+            return;
+        }
+        tracing::info!(operation = order.operation_id, action = ?order.action, fault = order.fault_id, "command received");
+        self.running = Some(order.operation_id.clone());
+        let (execute, sender, order) = (Arc::clone(&self.execute), self.sender.clone(), order.clone());
+        tokio::spawn(async move {
+            let outcome = execute(order).await;
+            // The receiver is gone only when the probe ends.
+            let _ = sender.send(outcome).await;
+        });
+    }
+
+    /// Waits for the end of the command in progress; for ever if there is none.
+    pub(super) async fn ended(&mut self) {
+        if let Some(outcome) = self.receiver.recv().await {
+            self.running = None;
+            self.outcome = Some(outcome);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use nrh_core::command::{OutcomeReason, OutcomeState};
+    use nrh_core::examples::order;
+
+    fn counting(count: &Arc<AtomicU32>) -> Execute {
+        let count = Arc::clone(count);
+        Arc::new(move |order| {
+            count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                Outcome {
+                    operation_id: order.operation_id,
+                    state: OutcomeState::Done,
+                    reason: OutcomeReason::Executed,
+                    message: String::new(),
+                    at: jiff::Timestamp::UNIX_EPOCH,
+                }
+            })
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_is_handed_over_once_however_often_it_is_seen() {
+        let count = Arc::new(AtomicU32::new(0));
+        let mut orders = Orders::new(counting(&count), None);
+        for _ in 0..10 {
+            orders.offer(&order("op-1"));
+            orders.offer(&order("op-2"));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(count.load(Ordering::SeqCst), 1, "the second waits for the first");
+        orders.ended().await;
+        assert_eq!(orders.outcome().map(|outcome| outcome.operation_id.as_str()), Some("op-1"));
+        orders.offer(&order("op-1"));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(count.load(Ordering::SeqCst), 1, "it is at its end");
+        orders.offer(&order("op-2"));
+        orders.ended().await;
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outcome_from_before_a_restart_is_not_asked_for_again() {
+        let count = Arc::new(AtomicU32::new(0));
+        let mut orders = Orders::new(counting(&count), None);
+        orders.offer(&order("op-1"));
+        orders.ended().await;
+        let mut restarted = Orders::new(counting(&count), orders.outcome().cloned());
+        restarted.offer(&order("op-1"));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,194 @@
+//! Requests for a fresh check, from the arrival of a request to its answer.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::report::command::Command;
+use nrh_core::observation::{Observations, Reading};
+use nrh_core::snapshot::TriState;
+
+/// The controller's request is answered after this time even if a collector has not returned.
+const LOOK_WITHIN: Duration = Duration::from_secs(3);
+/// A person's request also waits for every container. After this time, "not safe" or "unknown" is answered anyway.
+const CHECK_WITHIN: Duration = Duration::from_secs(12);
+
+/// One kind of request. A newer request waits until the current one is answered, so that each one is answered or has
+/// used its time.
+#[derive(Debug, Default)]
+struct Request<T> {
+    /// When the current request arrived.
+    open: Option<Instant>,
+    /// The newest request that was started.
+    begun: T,
+    /// The last request that was answered.
+    answered: T,
+}
+
+impl<T: Clone + Default + PartialEq> Request<T> {
+    /// Reads the current request; returns whether a check starts with it. No request at all means that the object is
+    /// gone: in the next object every request is new.
+    fn hear(&mut self, wanted: &T, now: Instant) -> bool {
+        if *wanted == T::default() {
+            *self = Self::default();
+        }
+        let is_new = *wanted != self.begun && !self.is_young(now);
+        if is_new {
+            (self.open, self.begun) = (Some(now), wanted.clone());
+        }
+        is_new
+    }
+
+    /// Whether a request is in progress and within its time.
+    fn is_young(&self, now: Instant) -> bool {
+        self.open.is_some_and(|began| now.saturating_duration_since(began) <= CHECK_WITHIN)
+    }
+
+    /// Whether the current request is answered now.
+    fn settle(&mut self, now: Instant, is_answered: impl FnOnce(Duration) -> bool) -> bool {
+        let since = self.open.map(|began| now.saturating_duration_since(began));
+        let is_settled = since.is_some_and(is_answered);
+        if is_settled {
+            self.answered = self.begun.clone();
+            self.open = None;
+        }
+        is_settled
+    }
+}
+
+/// The requests to the probe.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    looks: Request<u64>,
+    checks: Request<Option<String>>,
+    /// Number of requests answered since the probe started.
+    pub answers: u64,
+}
+
+impl Requests {
+    /// Reads the command of the node; returns whether all collectors have to check now.
+    pub(super) fn hear(&mut self, command: &Command, now: Instant) -> bool {
+        let (look, check) =
+            (self.looks.hear(&command.check_sequence, now), self.checks.hear(&command.check_requested, now));
+        look || check
+    }
+
+    /// Records which requests are answered by these observations, whose ages are relative to `at`, and by their verdict
+    /// on a restart.
+    pub(super) fn settle(&mut self, seen: &Observations, at: Instant, safe: TriState) {
+        let look = self.looks.settle(at, |since| since >= LOOK_WITHIN || looked_since(seen, since));
+        let check = self.checks.settle(at, |since| {
+            // "Safe" from evidence older than the request would not answer it.
+            let is_overdue = since >= CHECK_WITHIN;
+            let is_whole = tasks_since(seen, since);
+            (is_whole && looked_since(seen, since)) || (is_overdue && (is_whole || safe != TriState::True))
+        });
+        self.answers = self.answers.saturating_add(u64::from(look || check));
+    }
+
+    /// Whether a request is in progress that can be answered at any moment.
+    pub(super) fn is_open(&self) -> bool {
+        let now = Instant::now();
+        self.looks.is_young(now) || self.checks.is_young(now)
+    }
+
+    /// Returns the last request of a person that was answered.
+    pub(super) const fn check_answered(&self) -> Option<&String> {
+        self.checks.answered.as_ref()
+    }
+}
+
+/// Whether a reading was started and has completed within this time, or hangs. A hanging reading is an answer too; an
+/// unavailable one never completes.
+fn looked<T>(look: &Reading<T>, since: Duration) -> bool {
+    match look {
+        Reading::Done { age, .. } | Reading::Failed { age, .. } => *age <= since,
+        Reading::Hung { .. } | Reading::Blind { .. } => true,
+        Reading::Never => false,
+    }
+}
+
+/// Whether every collector has completed a reading within this time, or hangs.
+fn looked_since(seen: &Observations, since: Duration) -> bool {
+    looked(&seen.runtime, since)
+        && looked(&seen.lists, since)
+        && looked(&seen.status, since)
+        && looked(&seen.processes, since)
+        && looked(&seen.kubelet, since)
+        && looked(&seen.host, since)
+        && looked(&seen.disks, since)
+        && looked(&seen.port, since)
+        && looked(&seen.bus, since)
+}
+
+/// Whether the lists were read and every task was queried within this time.
+fn tasks_since(seen: &Observations, since: Duration) -> bool {
+    looked(&seen.lists, since) && seen.tasks.values().all(|task| looked(task, since))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nrh_core::examples::Node;
+    use nrh_core::observation::TaskAnswer;
+
+    fn told(look: u64, check: Option<&str>) -> Command {
+        Command { check_sequence: look, check_requested: check.map(str::to_owned), ..Command::NONE }
+    }
+
+    const fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn each_request_is_answered_once_and_the_newest_of_those_that_came_meanwhile_after_it() {
+        let (mut requests, began, seen) = (Requests::default(), Instant::now(), Node::healthy().seen());
+        assert!(!requests.hear(&Command::default(), began) && !requests.hear(&Command::NONE, began));
+        assert!(requests.hear(&told(3, None), began) && requests.is_open());
+        assert!(!requests.hear(&told(4, None), began) && !requests.hear(&told(5, None), began), "one is under way");
+        requests.settle(&seen, began + LOOK_WITHIN, TriState::True);
+        assert_eq!((requests.answers, requests.is_open()), (1, false));
+        assert!(requests.hear(&told(5, None), began + secs(3)));
+        requests.settle(&seen, began + secs(6), TriState::True);
+        assert!(!requests.hear(&told(5, None), began + secs(7)), "it is answered");
+        // The object is deleted and created again: its numbers start again.
+        assert!(!requests.hear(&Command::NONE, began + secs(8)));
+        assert!(requests.hear(&told(1, None), began + secs(9)));
+        requests.settle(&seen, began + secs(12), TriState::True);
+        assert!(requests.hear(&told(5, None), began + secs(13)));
+    }
+
+    #[test]
+    fn a_person_waits_for_every_container_and_the_controller_does_not() {
+        let (mut requests, began, mut node) = (Requests::default(), Instant::now(), Node::healthy());
+        let aged = |seconds: u64| Reading::Done {
+            value: TaskAnswer::Answered,
+            age: secs(seconds),
+            took: Duration::from_millis(5),
+        };
+        node.tasks.insert("slow".into(), aged(60));
+        assert!(requests.hear(&told(1, Some("a")), began));
+        requests.settle(&node.seen(), began + secs(11), TriState::True);
+        assert_eq!((requests.answers, requests.check_answered()), (1, None), "the controller's is answered");
+        node.tasks.insert("slow".into(), aged(2));
+        requests.settle(&node.seen(), began + secs(11), TriState::True);
+        assert_eq!((requests.answers, requests.check_answered().map(String::as_str)), (2, Some("a")));
+        assert!(!requests.is_open());
+        // A hanging task has given all it can give; an unavailable one is not waited for.
+        node.tasks.insert("slow".into(), Reading::Hung { out: secs(9) });
+        assert!(requests.hear(&told(1, Some("b")), began + secs(20)));
+        requests.settle(&node.seen(), began + secs(22), TriState::True);
+        assert_eq!(requests.check_answered().map(String::as_str), Some("b"));
+        node.tasks.insert("slow".into(), aged(600));
+        assert!(requests.hear(&told(1, Some("a")), began + secs(30)), "the same name as once before");
+        requests.settle(&node.seen(), began + secs(100), TriState::True);
+        requests.settle(&node.seen(), began + secs(41), TriState::Unknown);
+        assert_eq!(
+            requests.check_answered().map(String::as_str),
+            Some("b"),
+            "a yes waits, and so does a no for a while"
+        );
+        requests.settle(&node.seen(), began + secs(30) + CHECK_WITHIN, TriState::False);
+        assert_eq!(requests.check_answered().map(String::as_str), Some("a"));
+    }
+}
