@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use nrh::core::action::{Action, CleanupOrphans};
+use nrh::core::examples::{CONT, KILL};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -10,7 +12,7 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use nrh::core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
+use nrh::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::diagnose::diagnose;
 use nrh::core::fault::{Fault, FaultState, FaultType, Target};
 use nrh::core::observation::{Reading, RuntimeKind};
@@ -107,19 +109,17 @@ impl Probe {
 }
 
 /// Gives an order to the executor as a Job does, on that node.
-fn act(docker: &Docker, name: &str, action: CommandAction, kind: FaultType, target: Target) -> Outcome {
+fn act(docker: &Docker, name: &str, action: Action, kind: FaultType, target: Target) -> Outcome {
     let order = ActionCommand {
         operation_id: name.to_owned(),
         epoch: 1,
         node: "n1".to_owned(),
         action,
-        allow_running_pods: true,
         fault_id: "f".to_owned(),
         fault_type: kind,
         target,
-        restart: None,
         boot_id: None,
-        reboot_marker: None,
+        marker_expires_after_seconds: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     };
@@ -216,15 +216,15 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     };
     let (_, sidecar_pid) = docker.shim(&sidecar).unwrap();
     let hung = FaultType::HungContainer;
-    let outcome = act(&docker, "answers", CommandAction::ReleaseKill, hung, of(&sidecar, sidecar_pid));
+    let outcome = act(&docker, "answers", KILL, hung, of(&sidecar, sidecar_pid));
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Recovered), "{outcome:?}");
-    for (name, action) in [("foreign-cont", CommandAction::ReleaseCont), ("foreign-kill", CommandAction::ReleaseKill)] {
+    for (name, action) in [("foreign-cont", CONT), ("foreign-kill", KILL)] {
         let outcome = act(&docker, name, action, hung, of(&by_hand, foreign_pid));
         assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::TargetGone), "{outcome:?}");
     }
 
     // Resumed: the stop that waited ends, and the fault goes.
-    let outcome = act(&docker, "resume", CommandAction::ReleaseCont, hung, fault.target.clone());
+    let outcome = act(&docker, "resume", CONT, hung, fault.target.clone());
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     assert!(ended(&mut stop).await.success());
     probe.until("all well", NAMED, |probe| probe.faults.is_empty()).await;
@@ -237,7 +237,7 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
     probe.until("the second one", NAMED, |probe| probe.is_confirmed(FaultType::HungContainer)).await;
     let target = probe.fault(FaultType::HungContainer).unwrap().target.clone();
     assert_eq!(target.container_id.as_deref(), Some(sidecar.as_str()));
-    let outcome = act(&docker, "kill", CommandAction::ReleaseKill, hung, target);
+    let outcome = act(&docker, "kill", KILL, hung, target);
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     ended(&mut stop).await;
     probe.until("all well again", NAMED, |probe| probe.faults.is_empty()).await;
@@ -250,8 +250,13 @@ async fn a_container_that_hangs_is_named_and_freed_and_nobody_elses_is_touched()
 
     // The frozen shim of the hand-started one was there all the time, and nothing was held against it.
     assert!(foreign.alive());
-    let outcome =
-        act(&docker, "remove", CommandAction::CleanupOrphans, FaultType::LeakedShim, of(&by_hand, foreign_pid));
+    let outcome = act(
+        &docker,
+        "remove",
+        Action::CleanupOrphans(CleanupOrphans),
+        FaultType::LeakedShim,
+        of(&by_hand, foreign_pid),
+    );
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::Protected), "{outcome:?}");
     foreign.signal(Signal::CONT).unwrap();
 }
@@ -311,11 +316,11 @@ async fn a_start_that_hangs_in_the_low_level_runtime_is_named_and_ended(how: Cli
 
     // Under the name of another container nothing is done.
     let other = Target { container_id: Some(app.clone()), ..fault.target.clone() };
-    let outcome = act(&docker, "other", CommandAction::ReleaseKill, kind, other);
+    let outcome = act(&docker, "other", KILL, kind, other);
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::TargetChanged), "{outcome:?}");
     assert_eq!(docker.clients(&stuck).len(), 1);
 
-    let outcome = act(&docker, "end", CommandAction::ReleaseKill, kind, fault.target);
+    let outcome = act(&docker, "end", KILL, kind, fault.target);
     assert_eq!((outcome.state, outcome.reason), (OutcomeState::Done, OutcomeReason::Executed), "{outcome:?}");
     assert!(!ended(&mut start).await.success());
     probe.until("no client that hangs", NAMED, |probe| probe.fault(kind).is_none()).await;

@@ -38,7 +38,8 @@ async fn a_node_is_marked_without_a_cordon_and_waited_for_by_whatever_leader() {
     world.set_sick("w1", true);
     world.until("ordered", || world.order("w1")["action"] == "MarkForReboot").await;
     let order = world.order("w1");
-    assert_eq!(order["rebootMarker"], json!({"path": "/run/kured-reboot", "expiresAfterSeconds": 14400}));
+    assert_eq!(order["markForReboot"], json!({"path": "/run/kured-reboot"}));
+    assert_eq!(order["markerExpiresAfterSeconds"], 14400);
     assert_eq!(order["bootId"], "b");
     assert!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null());
     answer(&world, "w1", "Executed");

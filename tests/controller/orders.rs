@@ -38,7 +38,7 @@ async fn an_order_that_meets_another_write_is_given_at_once_after_another_look()
         (tries.len() < 3).then_some(Fault::Code(409))
     });
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let given = world.api.get("nodecommands", "w1").unwrap();
     assert_eq!(given["metadata"]["uid"], lasts["metadata"]["uid"], "it is changed, not made anew");
     assert!(given["spec"]["checkSequence"].as_u64().is_some_and(|number| number >= 7), "{given}");
@@ -90,7 +90,7 @@ async fn a_command_is_made_when_it_is_first_needed_and_belongs_to_its_node() {
     assert!(world.api.list("nodecommands").is_empty(), "nothing was needed yet");
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let made = world.api.get("nodecommands", "w1").unwrap();
     let node = world.api.get("nodes", "w1").unwrap();
     let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": node["metadata"]["uid"], "blockOwnerDeletion": false}]);
@@ -108,7 +108,7 @@ async fn what_an_earlier_node_of_that_name_was_told_is_removed_before_the_new_on
     let old = owned_command(&world, "w1", &json!("of-another"), &json!({"checkSequence": 9}));
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let made = world.api.get("nodecommands", "w1").unwrap();
     assert_ne!(made["metadata"]["uid"], old["metadata"]["uid"]);
     let node = world.api.get("nodes", "w1").unwrap();
@@ -126,7 +126,7 @@ async fn nothing_is_done_before_it_is_known_which_orders_stand() {
     sleep(Duration::from_mins(3)).await;
     assert!(world.order("w1").is_null() && world.api.list("noderemediations").is_empty(), "{:?}", world.api.writes());
     world.api.unhook();
-    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     replica.crash().await;
 }
 
@@ -142,7 +142,7 @@ async fn a_command_that_cannot_be_read_holds_its_node_until_a_person_has_removed
     assert!(world.phases().iter().all(|phase| phase != "Running"), "{:?}", world.phases());
     assert_eq!(world.order("w1")["action"], "OfAnotherVersion");
     world.api.remove("nodecommands", "w1");
-    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     replica.crash().await;
 }
 
@@ -179,7 +179,7 @@ async fn what_a_refused_pod_could_not_do_is_ordered_from_the_probe_before_anythi
     world.set_sick("w1", true);
     world.until("the Job is there", || !world.api.list("jobs").is_empty()).await;
     let (job, asked) = (world.api.list("jobs")[0]["metadata"]["name"].clone(), Instant::now());
-    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     assert!(asked.elapsed() < Duration::from_secs(10), "a refused pod is waited for no longer");
     let operation = world.order("w1")["operationId"].clone();
     assert_eq!(job, operation, "the node claims it once");
@@ -213,7 +213,7 @@ async fn an_order_that_the_probe_does_not_take_is_withdrawn_before_a_job_is_made
     world.restart_kubelet("w1");
     world.until("its start is blocked", || status()["clusterFaults"][0]["type"] == "KubeletStartBlocked").await;
     world.set_sick("w1", true);
-    world.until("the probe is ordered", || world.order("w1")["action"] == "ReleaseCont").await;
+    world.until("the probe is ordered", || world.order("w1")["releaseHungProcess"]["signal"] == "SIGCONT").await;
     let operation = world.order("w1")["operationId"].clone();
     // The kubelet has got on, and the probe, which plays no part here, takes no order.
     world.write_node_status("w1");

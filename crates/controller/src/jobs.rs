@@ -175,7 +175,7 @@ fn security() -> SecurityContext {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nrh_core::command::CommandAction;
+    use nrh_core::examples::CONT;
     use nrh_core::fault::{FaultType, Target};
 
     fn order(node: &str) -> ActionCommand {
@@ -183,14 +183,12 @@ mod tests {
             operation_id: "w1-0123-1".into(),
             epoch: 7,
             node: node.into(),
-            action: CommandAction::ReleaseCont,
-            allow_running_pods: false,
+            action: CONT,
             fault_id: "hungcontainer-1".into(),
             fault_type: FaultType::HungContainer,
             target: Target::default(),
-            restart: None,
             boot_id: None,
-            reboot_marker: None,
+            marker_expires_after_seconds: None,
             issued_at: "2025-01-01T00:00:00Z".parse().unwrap(),
             ttl_seconds: 120,
         }

@@ -1,4 +1,4 @@
-//! An order to touch one object on one node, and what became of it.
+//! A command to change one object on one node, and its result.
 //!
 //! The same JSON stands in `spec.command` of a `NodeCommand` (for the probe) and in the environment of a Job: one executor
 //! serves both.
@@ -7,72 +7,152 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::action::Restart;
+use super::action::{Action, ActionParams, ActionType, MarkForReboot, ReleaseHungProcess, Restart, Signal};
 use super::fault::{FaultType, Target};
-use super::reboot::MarkOrder;
-
-/// An action that is executed on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum CommandAction {
-    /// Sends SIGCONT to the one named process.
-    ReleaseCont,
-    /// Sends SIGKILL to the one named process.
-    ReleaseKill,
-    /// Removes the one named orphan container or leaked shim.
-    CleanupOrphans,
-    /// Restarts the kubelet's systemd unit.
-    RestartKubelet,
-    /// Restarts the container runtime's systemd unit.
-    RestartRuntime,
-    /// Reboots the node by systemd's login manager.
-    Reboot,
-    /// Creates the file that asks another tool of the node for a reboot, for as long as the command is issued.
-    MarkForReboot,
-}
+use super::reboot::MARK_STANDS;
 
 /// One action on one object, bound to one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(try_from = "Wire", into = "Wire")]
+#[schemars(with = "Wire")]
 pub struct ActionCommand {
-    /// `operationId` of the command that it answers.
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    /// Identity of the operation; the node's answer names it.
     pub operation_id: String,
-    /// Leader term of the command; a node refuses one lower than the highest it has seen.
+    /// Leader term; a node refuses one lower than the highest it has seen.
     pub epoch: u64,
     /// Name of the node: a command for another node is refused.
-    #[schemars(length(max = 253))]
     pub node: String,
-    /// What to execute: `ReleaseCont` (SIGCONT) or `ReleaseKill` (SIGKILL) of the named process, `CleanupOrphans`,
-    /// `RestartKubelet`, `RestartRuntime`, `Reboot` or `MarkForReboot`.
-    pub action: CommandAction,
-    /// Allow to kill a shim whose pod is not being deleted.
-    #[serde(default)]
-    pub allow_running_pods: bool,
+    /// What to execute. Only actions that a node carries out have a command.
+    pub action: Action,
     /// Id of the fault that it is meant to resolve.
-    #[schemars(length(max = 80))]
     pub fault_id: String,
     /// Kind of that fault.
     pub fault_type: FaultType,
-    /// The object to change. The node checks again and refuses if it finds something else.
+    /// The object to change.
     pub target: Target,
-    /// With `RestartKubelet` and `RestartRuntime`: which unit, and which checks are skipped. Absent with all others, so
-    /// that an older probe can still read them.
+    /// The boot that is to end, for an action that ends it.
+    pub boot_id: Option<String>,
+    /// Seconds after which the node removes the file of `MarkForReboot` by itself.
+    pub marker_expires_after_seconds: Option<u32>,
+    /// When the command was issued.
+    pub issued_at: Timestamp,
+    /// Seconds after `issued_at` within which the node may start the command.
+    pub ttl_seconds: u32,
+}
+
+impl ActionCommand {
+    /// The signal that it sends, if it releases a hung process.
+    pub const fn signal(&self) -> Option<Signal> {
+        match self.action {
+            Action::ReleaseHungProcess(with) => Some(with.signal),
+            _ => None,
+        }
+    }
+}
+
+/// The command as it stands in objects. A field that this version does not know may restrict it, so the command cannot be read.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Wire {
+    /// `operationId` of the command that it answers.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    operation_id: String,
+    /// Leader term of the command; a node refuses one lower than the highest it has seen.
+    epoch: u64,
+    /// Name of the node: a command for another node is refused.
+    #[schemars(length(max = 253))]
+    node: String,
+    /// What to execute: `ReleaseHungProcess`, `CleanupOrphans`, `RestartKubelet`, `RestartRuntime`, `Reboot` or `MarkForReboot`. A
+    /// node refuses any other action.
+    action: ActionType,
+    /// With `ReleaseHungProcess`: the signal, and whether a shim may be killed whose pod is not being deleted. Absent with all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restart: Option<Restart>,
+    release_hung_process: Option<ReleaseHungProcess>,
+    /// With `RestartKubelet` and `RestartRuntime`: which unit, and which checks are skipped. Absent with all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    restart: Option<Restart>,
+    /// With `MarkForReboot`: the file, which exists as long as the command is issued. Absent with all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mark_for_reboot: Option<MarkForReboot>,
+    /// Id of the fault that it is meant to resolve.
+    #[schemars(length(max = 80))]
+    fault_id: String,
+    /// Kind of that fault.
+    fault_type: FaultType,
+    /// The object to change. The node checks again and refuses if it finds something else.
+    target: Target,
     /// With `Reboot` and `MarkForReboot`: the boot that is to end. A node in another boot executes nothing. Absent with
     /// all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9-]+$"))]
-    pub boot_id: Option<String>,
-    /// With `MarkForReboot`: the file, which exists as long as the command is issued. Absent with all others.
+    boot_id: Option<String>,
+    /// With `MarkForReboot`: seconds after which the node removes the file by itself, even if nobody withdraws the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reboot_marker: Option<MarkOrder>,
+    #[schemars(range(min = 1, max = MARK_STANDS))]
+    marker_expires_after_seconds: Option<u32>,
     /// When the command was issued (for people; the node measures `ttlSeconds` from when it first read it, and refuses
     /// a command whose age by its own clock exceeds it by more than an hour).
-    pub issued_at: Timestamp,
+    issued_at: Timestamp,
     /// Seconds after issuedAt within which the node may start the command.
     #[schemars(range(min = 1, max = 3600))]
-    pub ttl_seconds: u32,
+    ttl_seconds: u32,
+}
+
+impl From<ActionCommand> for Wire {
+    fn from(command: ActionCommand) -> Self {
+        let params = command.action.params();
+        Self {
+            operation_id: command.operation_id,
+            epoch: command.epoch,
+            node: command.node,
+            action: command.action.kind(),
+            release_hung_process: params.release_hung_process,
+            restart: params.restart,
+            mark_for_reboot: params.mark_for_reboot,
+            fault_id: command.fault_id,
+            fault_type: command.fault_type,
+            target: command.target,
+            boot_id: command.boot_id,
+            marker_expires_after_seconds: command.marker_expires_after_seconds,
+            issued_at: command.issued_at,
+            ttl_seconds: command.ttl_seconds,
+        }
+    }
+}
+
+impl TryFrom<Wire> for ActionCommand {
+    type Error = String;
+
+    fn try_from(wire: Wire) -> Result<Self, String> {
+        let params = ActionParams {
+            release_hung_process: wire.release_hung_process,
+            restart: wire.restart,
+            mark_for_reboot: wire.mark_for_reboot,
+            ..ActionParams::default()
+        };
+        let name = wire.action.as_str();
+        let action = wire.action.with(&params).ok_or_else(|| format!("the parameters of {name} are missing"))?;
+        let with_defaults = action.params();
+        let is_of_another = params.release_hung_process.is_some() && with_defaults.release_hung_process.is_none()
+            || params.restart.is_some() && with_defaults.restart.is_none()
+            || params.mark_for_reboot.is_some() && with_defaults.mark_for_reboot.is_none();
+        if is_of_another {
+            return Err(format!("it has parameters that are not those of {name}"));
+        }
+        Ok(Self {
+            operation_id: wire.operation_id,
+            epoch: wire.epoch,
+            node: wire.node,
+            action,
+            fault_id: wire.fault_id,
+            fault_type: wire.fault_type,
+            target: wire.target,
+            boot_id: wire.boot_id,
+            marker_expires_after_seconds: wire.marker_expires_after_seconds,
+            issued_at: wire.issued_at,
+            ttl_seconds: wire.ttl_seconds,
+        })
+    }
 }
 
 /// The result of a command.

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::command::{ActionCommand, CommandAction};
+use crate::action::{Action, ReleaseHungProcess, Signal};
+use crate::command::ActionCommand;
 use crate::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
@@ -66,6 +67,17 @@ pub struct Node {
     pub clock: Reading<ClockSeen>,
     /// How long processes wait for resources.
     pub pressure: Pressure,
+}
+
+/// Resumes the hung process.
+pub const CONT: Action = release(Signal::Cont, false);
+/// Kills the hung process, whatever runs above it.
+pub const KILL: Action = release(Signal::Kill, true);
+/// Kills the hung process if nothing that runs would end with it.
+pub const SAFE_KILL: Action = release(Signal::Kill, false);
+
+const fn release(signal: Signal, allow_running_pods: bool) -> Action {
+    Action::ReleaseHungProcess(ReleaseHungProcess { signal, allow_running_pods })
 }
 
 /// A look that has just ended.
@@ -421,14 +433,12 @@ pub fn order(operation_id: &str) -> ActionCommand {
         operation_id: operation_id.into(),
         epoch: 1,
         node: "n1".into(),
-        action: CommandAction::ReleaseCont,
-        allow_running_pods: false,
+        action: CONT,
         fault_id: "f".into(),
         fault_type: FaultType::HungContainer,
         target: Target::default(),
-        restart: None,
         boot_id: None,
-        reboot_marker: None,
+        marker_expires_after_seconds: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     }

@@ -8,9 +8,6 @@
 //! check, and a node executor in another boot has nothing left to do. What else the node executor remembers of its operations is
 //! in `/run`, which the reboot erases.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 /// Longest accepted boot id. The kernel's has 36 characters.
 pub const MAX_BOOT_ID: usize = 64;
 
@@ -27,18 +24,6 @@ pub const MARK_STANDS: u32 = 86_400;
 
 /// Longest such path.
 pub(crate) const MAX_SENTINEL: usize = 69;
-
-/// What an agent is told of a mark.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct MarkOrder {
-    /// The file, as the node itself has it: directly in /run, with reboot in its name.
-    #[schemars(length(max = MAX_SENTINEL), regex(pattern = SENTINEL_PATTERN))]
-    pub path: String,
-    /// Seconds after which the node takes it away by itself, whoever may have forgotten it.
-    #[schemars(range(min = 1, max = MARK_STANDS))]
-    pub expires_after_seconds: u32,
-}
 
 /// The name of such a file in `/run`, where the path is allowed.
 pub fn sentinel_name(path: &str) -> Option<&str> {

@@ -6,7 +6,6 @@ use serde::Serialize;
 use super::objects::Told;
 use nrh_api::health::CollectorStatus;
 use nrh_core::blocked::BlockReason;
-use nrh_core::command::CommandAction;
 use nrh_core::fault::{Fault, FaultState};
 use nrh_core::flap::FlapView;
 use nrh_core::plan::{Effect, Health, Operation, Plan};
@@ -260,21 +259,9 @@ fn starts(node: &str, effect: &Effect) -> Option<String> {
         Operation::Taint(effect) => format!("Taint({})", effect.as_str()),
         Operation::Drain(_) => "Drain".to_owned(),
         Operation::DeletePod(pod) => format!("DeletePod {pod}"),
-        Operation::RunJob(order) => format!("{} by Job", name(order.action)),
-        Operation::GiveCommand(order) => format!("{} by Probe", name(order.action)),
+        Operation::RunJob(order) => format!("{} by Job", order.action.phrase()),
+        Operation::GiveCommand(order) => format!("{} by Probe", order.action.phrase()),
         Operation::HandOff(with) => format!("HandOff by {}", with.remediation_template),
         Operation::Notify(message) => format!("Notify: {message}"),
     })
-}
-
-const fn name(action: CommandAction) -> &'static str {
-    match action {
-        CommandAction::ReleaseCont => "ReleaseHungProcess(SIGCONT)",
-        CommandAction::ReleaseKill => "ReleaseHungProcess(SIGKILL)",
-        CommandAction::CleanupOrphans => "CleanupOrphans",
-        CommandAction::RestartKubelet => "RestartKubelet",
-        CommandAction::RestartRuntime => "RestartRuntime",
-        CommandAction::Reboot => "Reboot",
-        CommandAction::MarkForReboot => "MarkForReboot",
-    }
 }

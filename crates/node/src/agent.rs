@@ -20,15 +20,14 @@ use jiff::Timestamp;
 use crate::cri::endpoint::{DOCKER, Endpoint};
 use crate::proc;
 use crate::proc::role::{CNI_FOLDERS, Prover};
-use crate::sentinel::{Folder, Found};
-use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
-use nrh_core::reboot::sentinel_name;
+use nrh_core::action::Action;
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason};
 use nrh_core::thresholds::Thresholds;
 
-mod act;
 pub(crate) mod admission;
 mod check;
 pub(crate) mod claims;
+mod execute;
 pub(crate) mod job;
 mod look;
 mod reader;
@@ -39,7 +38,6 @@ pub use job::run;
 pub use look::Bounds;
 pub use reader::{Reader, Unanswered};
 
-use admission::Task;
 use claims::{Claims, Known, Moment, NoLeader};
 use look::Looker;
 use verdict::Refusal;
@@ -187,32 +185,32 @@ impl Agent {
             return Err(Refusal::new(OutcomeReason::ActionsDisabled, "actions are disabled on this node"));
         }
         let task = admission::task(order, &self.node)?;
-        self.in_its_boot(&task)?;
+        self.in_its_boot(order)?;
         self.claims.prepare().map_err(no_state)?;
-        if let Some(outcome) = self.known(order, &task).await? {
+        if let Some(outcome) = self.known(order).await? {
             return Ok(outcome);
         }
         self.admit(order).await?;
         let began = Instant::now();
-        let looked = tokio::time::timeout(self.looker.bounds.look, self.looker.look(order, &task)).await;
+        let looked = tokio::time::timeout(self.looker.bounds.look, execute::check(&self.looker, order, &task)).await;
         let looked = looked.unwrap_or_else(|_| {
             let seconds = self.looker.bounds.look.as_secs();
             Err(Refusal::cannot_look(format!("the check took longer than {seconds}s")))
         });
         let allowed = match looked {
             Ok(allowed) => allowed,
-            Err(refusal) => return self.refuse(order, &task, refusal).await,
+            Err(refusal) => return self.refuse(order, refusal).await,
         };
         // If the process was stalled, the results of the check are old: they describe the past, not the present.
         if began.elapsed() > self.looker.bounds.look {
             let seconds = self.looker.bounds.look.as_secs();
             let refusal = Refusal::cannot_look(format!("this process was stalled: its check is older than {seconds}s"));
-            return self.refuse(order, &task, refusal).await;
+            return self.refuse(order, refusal).await;
         }
         if !self.claims.claim(order, None).map_err(no_state)? {
-            return self.claimed_by_another(order, &task).await;
+            return self.claimed_by_another(order).await;
         }
-        let outcome = act::act(order, allowed, &self.looker.bounds).await;
+        let outcome = execute::execute(order, allowed, &self.looker.bounds).await;
         if let Err(error) = self.claims.conclude(order, &outcome) {
             // The action is executed. Only a restart of this executor does not learn its outcome.
             tracing::warn!(operation = order.operation_id, %error, "cannot store the outcome");
@@ -222,8 +220,8 @@ impl Agent {
 
     /// Refuses a reboot command that is for another boot. The state folder does not survive a boot, so this check comes
     /// before everything that reads the folder. A process lives in one boot only, so the result holds until the action.
-    fn in_its_boot(&self, task: &Task) -> Result<(), Refusal> {
-        let (Task::Reboot { boot_id, .. } | Task::Mark { boot_id, .. }) = task else { return Ok(()) };
+    fn in_its_boot(&self, order: &ActionCommand) -> Result<(), Refusal> {
+        let Some(boot_id) = order.boot_id.as_ref().filter(|_| order.action.ends_boot()) else { return Ok(()) };
         let root = self.looker.prover.root();
         let boot = proc::boot_id(root);
         let boot = boot.map_err(|error| Refusal::cannot_look(format!("cannot read the boot id: {error}")))?;
@@ -264,45 +262,30 @@ impl Agent {
     }
 
     /// Returns what is already known of the operation, if anything.
-    async fn known(&self, order: &ActionCommand, task: &Task) -> Result<Option<Outcome>, Refusal> {
+    async fn known(&self, order: &ActionCommand) -> Result<Option<Outcome>, Refusal> {
         let claimed = |message: &str| Err(Refusal::new(OutcomeReason::AlreadyExecuted, message));
         match self.claims.known(order).map_err(no_state)? {
             Known::Free => Ok(None),
             Known::Ended(outcome) => Ok(Some(outcome)),
-            Known::Open if matches!(task, Task::Mark { .. }) => self.left(order).await.map(Some),
+            Known::Open if matches!(order.action, Action::MarkForReboot(_)) => {
+                execute::left(&self.looker, order).await.map(Some)
+            }
             Known::Open => claimed("the operation is claimed; it is under way, or whoever claimed it has died"),
             Known::OtherOrder => claimed("another command with this operationID was executed"),
         }
     }
 
-    /// Returns the result of a reboot marker whose claim has no outcome. The marker file shows the result at once; the
-    /// boot itself can be hours away.
-    async fn left(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
-        let path = order.reboot_marker.as_ref().map(|mark| mark.path.clone()).unwrap_or_default();
-        let (host, name) = (self.looker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
-        let look = move || Folder::open(&host)?.look(&name);
-        let found = self.looker.reader.run(self.looker.bounds.processes, look).await?;
-        let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == order.operation_id);
-        Ok(if is_ours {
-            let said = format!("{path} requests a reboot until this command is withdrawn");
-            verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, &said)
-        } else {
-            let said = format!("the node was not marked for a reboot: whoever claimed that has left no {path}");
-            verdict::outcome(order, OutcomeState::Failed, OutcomeReason::RequestFailed, &said)
-        })
-    }
-
-    async fn claimed_by_another(&self, order: &ActionCommand, task: &Task) -> Result<Outcome, Refusal> {
+    async fn claimed_by_another(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
         let gone = || Refusal::new(OutcomeReason::AlreadyExecuted, "the operation was claimed by another collector");
-        self.known(order, task).await?.ok_or_else(gone)
+        self.known(order).await?.ok_or_else(gone)
     }
 
     /// Ends the operation with a refusal, so that no other executor executes it later.
-    async fn refuse(&self, order: &ActionCommand, task: &Task, refusal: Refusal) -> Result<Outcome, Refusal> {
+    async fn refuse(&self, order: &ActionCommand, refusal: Refusal) -> Result<Outcome, Refusal> {
         let outcome = refusal.outcome(order);
         match self.claims.claim(order, Some(outcome.clone())) {
             Ok(true) => Ok(outcome),
-            Ok(false) => self.claimed_by_another(order, task).await,
+            Ok(false) => self.claimed_by_another(order).await,
             Err(error) => {
                 tracing::warn!(operation = order.operation_id, %error, "cannot store a refusal");
                 Ok(outcome)

@@ -1,5 +1,6 @@
 //! What resolves a fault.
 
+use nrh_core::action::{Action, Signal};
 use serde::{Deserialize, Serialize};
 
 /// What resolves a fault.
@@ -21,4 +22,23 @@ pub enum ClearedBy {
     Reboot,
     /// A remediator reboots the node, or replaces it.
     HandOff,
+}
+
+impl ClearedBy {
+    /// What an action stands for. `None` for one that resolves nothing.
+    pub const fn of(action: &Action) -> Option<Self> {
+        Some(match action {
+            Action::ReleaseHungProcess(with) => match with.signal {
+                Signal::Cont => Self::Cont,
+                Signal::Kill => Self::Kill,
+            },
+            Action::CleanupOrphans(_) => Self::CleanupOrphans,
+            Action::RestartKubelet(_) => Self::RestartKubelet,
+            Action::RestartRuntime(_) => Self::RestartRuntime,
+            Action::DeletePod(_) => Self::DeletePod,
+            Action::Reboot(_) | Action::MarkForReboot(_) => Self::Reboot,
+            Action::HandOff(_) => Self::HandOff,
+            Action::Cordon(_) | Action::Taint(_) | Action::Drain(_) | Action::Notify(_) => return None,
+        })
+    }
 }

@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use super::timeline::{
     ClearedBy, ConditionEvent, Event, FaultEvent, LONGEST, Nodes, Offset, ProbeState, Timeline, own_labels,
 };
-use nrh_core::action::{Action, Signal};
 use nrh_core::external_condition::ObservedCondition;
 use nrh_core::fault::{Fault, FaultState, FaultType, Severity, Subject};
 use nrh_core::matching::{NO_OWNER, PodSeen};
@@ -114,18 +113,12 @@ fn cleared_by(remediation: &Remediation, fault: &RemediationFault) -> Option<Vec
     let mut tried = remediation.steps.iter().filter(|step| step.fault_id == fault.id);
     let healed = tried.find(|step| step.state == StepState::Succeeded && step.action.heals());
     match (fault.state, healed) {
-        (Resolution::Resolved, Some(step)) => Some(match &step.action {
+        (Resolution::Resolved, Some(step)) => {
+            let by = ClearedBy::of(&step.action);
             // A kill would have resolved the fault just as well.
-            Action::ReleaseHungProcess(with) if with.signal == Signal::Cont => vec![ClearedBy::Cont, ClearedBy::Kill],
-            Action::ReleaseHungProcess(_) => vec![ClearedBy::Kill],
-            Action::CleanupOrphans(_) => vec![ClearedBy::CleanupOrphans],
-            Action::DeletePod(_) => vec![ClearedBy::DeletePod],
-            Action::RestartKubelet(_) => vec![ClearedBy::RestartKubelet],
-            Action::RestartRuntime(_) => vec![ClearedBy::RestartRuntime],
-            Action::Reboot(_) | Action::MarkForReboot(_) => vec![ClearedBy::Reboot],
-            Action::HandOff(_) => vec![ClearedBy::HandOff],
-            Action::Cordon(_) | Action::Taint(_) | Action::Drain(_) | Action::Notify(_) => Vec::new(),
-        }),
+            let kill = (by == Some(ClearedBy::Cont)).then_some(ClearedBy::Kill);
+            Some(by.into_iter().chain(kill).collect())
+        }
         (Resolution::Resolved, None) | (Resolution::Exhausted, _) => Some(Vec::new()),
         (Resolution::Open, _) => None,
     }

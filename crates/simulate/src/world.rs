@@ -20,7 +20,8 @@ pub use self::boot::Kured;
 use super::cleared_by::ClearedBy;
 use super::remediator::{Remediator, Remediators};
 use super::workload::{self, Workload};
-use nrh_core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::action::Action;
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::condition_history::ConditionHistory;
 use nrh_core::drain::cannot_end;
 use nrh_core::engine::plan;
@@ -494,11 +495,17 @@ pub fn describe(operation: &Operation) -> String {
         Operation::Taint(_) => "taint".into(),
         Operation::Drain(_) => "drain".into(),
         Operation::DeletePod(pod) => format!("delete {}", pod.name),
-        Operation::RunJob(order) => format!("job {:?}", order.action),
-        Operation::GiveCommand(order) => format!("command {:?}", order.action),
+        Operation::RunJob(order) => format!("job {}", name(order)),
+        Operation::GiveCommand(order) => format!("command {}", name(order)),
         Operation::HandOff(with) => format!("hand off by {}", with.remediation_template.object_kind()),
         Operation::Notify(_) => "notify".into(),
     }
+}
+
+/// The action of a command, with its signal.
+fn name(order: &ActionCommand) -> String {
+    let action = order.action.kind().as_str();
+    order.signal().map_or_else(|| action.to_owned(), |signal| format!("{action}({})", signal.as_str()))
 }
 
 impl WorldNode {
@@ -565,23 +572,15 @@ impl WorldNode {
             return outcome(OutcomeState::Refused, OutcomeReason::Recovered);
         };
         *acts.entry(order.operation_id.clone()).or_default() += 1;
-        let cure = match order.action {
-            CommandAction::ReleaseCont => ClearedBy::Cont,
-            CommandAction::ReleaseKill => ClearedBy::Kill,
-            CommandAction::CleanupOrphans => ClearedBy::CleanupOrphans,
-            CommandAction::RestartKubelet => ClearedBy::RestartKubelet,
-            CommandAction::RestartRuntime => ClearedBy::RestartRuntime,
-            CommandAction::Reboot => {
-                self.begin_boot();
-                return outcome(OutcomeState::Done, OutcomeReason::Executed);
+        match order.action {
+            Action::Reboot(_) => self.begin_boot(),
+            Action::MarkForReboot(_) => self.mark(order, now),
+            _ => {
+                let by = ClearedBy::of(&order.action);
+                if self.sick.get(place).is_some_and(|sick| by.is_some_and(|by| sick.cleared_by.contains(&by))) {
+                    self.sick.remove(place);
+                }
             }
-            CommandAction::MarkForReboot => {
-                self.mark(order, now);
-                return outcome(OutcomeState::Done, OutcomeReason::Executed);
-            }
-        };
-        if self.sick.get(place).is_some_and(|sick| sick.cleared_by.contains(&cure)) {
-            self.sick.remove(place);
         }
         outcome(OutcomeState::Done, OutcomeReason::Executed)
     }

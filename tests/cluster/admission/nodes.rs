@@ -15,7 +15,7 @@ const NOW: &str = "2026-01-01T00:00:00Z";
 
 /// An order as the controller gives it.
 pub fn order() -> Value {
-    json!({"operationId": "op-1", "epoch": 1, "node": "worker-1", "action": "ReleaseKill", "faultId": "f",
+    json!({"operationId": "op-1", "epoch": 1, "node": "worker-1", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGKILL"}, "faultId": "f",
         "faultType": "HungContainer", "target": {}, "issuedAt": NOW, "ttlSeconds": 60})
 }
 

@@ -1,10 +1,11 @@
 //! The agent of a node, played, and the machine below it: it does what the order in the node's own object says, once for each
 //! operation, and says so in its next report. What it remembers lies in memory, and is lost with the boot.
 
+use nrh::core::action::ActionType;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use nrh::core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
+use nrh::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 
 /// How the kubelet of a machine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Machine {
     /// Its kubelet.
     pub kubelet: Kubelet,
     /// What is done there in vain.
-    fails: &'static [CommandAction],
+    fails: &'static [ActionType],
     boots: usize,
     claimed: BTreeSet<String>,
     said: Option<Outcome>,
@@ -34,7 +35,7 @@ pub struct Machine {
 
 impl Machine {
     /// In its first boot, without any order.
-    pub fn new(kubelet: Kubelet, fails: &'static [CommandAction]) -> Self {
+    pub fn new(kubelet: Kubelet, fails: &'static [ActionType]) -> Self {
         let (claimed, said, mark) = Default::default();
         Self { kubelet, fails, boots: 0, claimed, said, goes_down: false, mark }
     }
@@ -63,11 +64,11 @@ impl Machine {
 
     /// Does what the order says, unless it has done so already, or it is for another boot. What was done, and whether the fault is
     /// gone by that.
-    pub fn obeys(&mut self, order: &ActionCommand) -> Option<(CommandAction, bool)> {
+    pub fn obeys(&mut self, order: &ActionCommand) -> Option<(ActionType, bool)> {
         if !self.claimed.insert(order.operation_id.clone()) {
             return None;
         }
-        let action = order.action;
+        let action = order.action.kind();
         let is_meant = order.boot_id.as_ref().is_none_or(|boot| *boot == self.boot_id());
         let (state, reason) = if !is_meant {
             (OutcomeState::Refused, OutcomeReason::AlreadyRebooted)
@@ -81,8 +82,8 @@ impl Machine {
         if !is_meant {
             return None;
         }
-        self.goes_down = action == CommandAction::Reboot;
-        self.mark = (action == CommandAction::MarkForReboot).then(|| order.operation_id.clone());
+        self.goes_down = action == ActionType::Reboot;
+        self.mark = (action == ActionType::MarkForReboot).then(|| order.operation_id.clone());
         let is_for_boot = self.goes_down || self.mark.is_some();
         Some((action, state == OutcomeState::Done && !is_for_boot))
     }

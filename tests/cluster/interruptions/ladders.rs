@@ -1,9 +1,9 @@
 //! The kinds of remediations whose leader is killed at each of their writes: what is wrong with the node, what is done about it, and
 //! what is seen of that from outside.
 
+use nrh::core::action::ActionType;
 use std::time::Duration;
 
-use nrh::core::command::CommandAction;
 use nrh::core::drain::QUIET_APART;
 use nrh::core::fault::FaultType;
 use nrh::core::plan::PlanSettings;
@@ -46,7 +46,7 @@ pub struct Ladder {
     /// What is done on the node, in that order, as its kubelet and its agent know it.
     pub acts: &'static [&'static str],
     /// What of that is in vain.
-    pub fails: &'static [CommandAction],
+    pub fails: &'static [ActionType],
     /// The controller's writes to others' objects by the audit log, and how often there is each of them.
     pub written: &'static [(&'static str, usize)],
     /// Kinds of writes at which the leader is to be killed, beside those of every remediation.
@@ -126,7 +126,7 @@ pub const LADDERS: [Ladder; 9] = [
             json!([step("RestartKubelet", &json!({})), {"action": "Cordon"}, step("Reboot", &reboot), {"action": "Notify"}])
         },
         acts: &["RestartKubelet", "Reboot"],
-        fails: &[CommandAction::RestartKubelet],
+        fails: &[ActionType::RestartKubelet],
         written: &[("patch nodes", 2)],
         points: &["order given", "order withdrawn", "PATCH nodes"],
         ..COMMON
@@ -140,7 +140,7 @@ pub const LADDERS: [Ladder; 9] = [
             json!([step("RestartRuntime", &json!({})), mark, {"action": "Notify"}])
         },
         acts: &["RestartRuntime", "MarkForReboot"],
-        fails: &[CommandAction::RestartRuntime],
+        fails: &[ActionType::RestartRuntime],
         points: ORDERED,
         ..COMMON
     },

@@ -18,7 +18,7 @@ use super::{Applier, ApplyError};
 use crate::calls::{DEADLINE, bounded, bounded_opt};
 use nrh_api::view::pods;
 use nrh_core::action::Signal;
-use nrh_core::command::{ActionCommand, CommandAction, OutcomeReason};
+use nrh_core::command::{ActionCommand, OutcomeReason};
 use nrh_core::fault::{FaultType, MAX_LINE, PodRef, Role};
 use nrh_core::remediation::{ActionResult, Remediation, StepState};
 use nrh_core::text::bounded as cut;
@@ -199,7 +199,7 @@ struct Asked {
 /// The pod that a command ends. A shim holds all containers of its pod. No container depends on a `runc create` yet.
 fn ended_by(order: &ActionCommand, remediation: &Remediation) -> Option<PodRef> {
     let role = order.target.process.as_ref().map(|process| process.role);
-    if order.action != CommandAction::ReleaseKill
+    if order.signal() != Some(Signal::Kill)
         || order.fault_type != FaultType::HungContainer
         || role == Some(Role::RuntimeClient)
     {

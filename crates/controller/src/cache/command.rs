@@ -88,7 +88,7 @@ mod tests {
     }
 
     fn order() -> serde_json::Value {
-        json!({"operationId": "op-1", "epoch": 1, "node": "w1", "action": "ReleaseCont", "faultId": "f",
+        json!({"operationId": "op-1", "epoch": 1, "node": "w1", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}, "faultId": "f",
             "faultType": "HungContainer", "target": {}, "issuedAt": "2026-01-01T00:00:00Z", "ttlSeconds": 60})
     }
 

@@ -3,8 +3,7 @@
 use super::executors;
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Procedure, StepContext};
-use crate::action::CleanupOrphans;
-use crate::command::CommandAction;
+use crate::action::{Action, CleanupOrphans};
 use crate::context::{Block, NodeContext};
 use crate::fault::Fault;
 use crate::plan::Operation;
@@ -21,6 +20,6 @@ impl Procedure for CleanupOrphans {
     }
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
-        Some(send(cx.record, command(cx, fault, CommandAction::CleanupOrphans)))
+        Some(send(cx.record, command(cx, fault, Action::CleanupOrphans(*self))))
     }
 }

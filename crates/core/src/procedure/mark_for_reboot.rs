@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::boot::{self, is_carried, said};
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
-use crate::action::MarkForReboot;
-use crate::command::{ActionCommand, CommandAction, OutcomeReason};
+use crate::action::{Action, MarkForReboot};
+use crate::command::{ActionCommand, OutcomeReason};
 use crate::context::{
     Block, ClearCheck, ClusterContext, NodeContext, ObservedFault, Probe, Wake, exclusion, of_policy,
 };
@@ -22,7 +22,7 @@ use crate::fault::{Daemon, Fault, FaultState};
 use crate::moment::since;
 use crate::plan::{BlockReason, Operation};
 use crate::policy::{Policy, Step};
-use crate::reboot::{MARK_STANDS, MarkOrder};
+use crate::reboot::MARK_STANDS;
 use crate::remediation::{Executor, Remediation, StepRecord, StepState};
 use crate::snapshot::{SHUTTING_DOWN, TriState};
 use crate::window;
@@ -61,9 +61,8 @@ impl Procedure for MarkForReboot {
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
         let seconds = cx.step.and_then(|step| u32::try_from(step.timeout.as_secs()).ok()).unwrap_or(MARK_STANDS);
-        let mut command = command(cx, fault, CommandAction::MarkForReboot);
-        command.reboot_marker =
-            Some(MarkOrder { path: self.path.clone(), expires_after_seconds: seconds.clamp(1, MARK_STANDS) });
+        let mut command = command(cx, fault, Action::MarkForReboot(self.clone()));
+        command.marker_expires_after_seconds = Some(seconds.clamp(1, MARK_STANDS));
         Some(send(cx.record, command))
     }
 
@@ -195,7 +194,7 @@ fn closed_reason(
 
 /// How long the node keeps the marker of this command by itself.
 fn stands_for(order: &ActionCommand) -> Option<Duration> {
-    Some(Duration::from_secs(order.reboot_marker.as_ref()?.expires_after_seconds.into()))
+    Some(Duration::from_secs(order.marker_expires_after_seconds?.into()))
 }
 
 /// The reason why the whole remediation ends. A drain or a shutdown of the node is what a marker requests, so it does not end the

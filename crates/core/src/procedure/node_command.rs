@@ -1,27 +1,26 @@
 //! The command by which a node carries an action out.
 
 use super::AttemptContext;
-use crate::command::{ActionCommand, CommandAction};
+use crate::action::Action;
+use crate::command::ActionCommand;
 use crate::context::{Block, NodeContext};
 use crate::fault::Fault;
 use crate::plan::{BlockReason, Operation};
 use crate::remediation::{Executor, StepRecord};
 
-/// The command of an attempt, without the parameters of its action.
-pub(super) fn command(cx: &AttemptContext<'_>, fault: &Fault, action: CommandAction) -> ActionCommand {
+/// The command of an attempt.
+pub(super) fn command(cx: &AttemptContext<'_>, fault: &Fault, action: Action) -> ActionCommand {
     let (cluster, record) = (cx.cluster, cx.record);
     ActionCommand {
         operation_id: record.operation_id.clone(),
         epoch: cluster.snapshot.epoch,
         node: cx.node.name.to_owned(),
         action,
-        allow_running_pods: false,
         fault_id: record.fault_id.clone(),
         fault_type: fault.kind,
         target: record.target.clone(),
-        restart: None,
         boot_id: record.boot_id.clone(),
-        reboot_marker: None,
+        marker_expires_after_seconds: None,
         // Every repetition has the same time: a repeated command is the same command.
         issued_at: record.scheduled_at,
         ttl_seconds: cluster.settings.order_ttl_seconds,

@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::boot::{self, said};
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Poll, Procedure, StepContext, Verification, own_cordon};
-use crate::action::{ActionType, Reboot};
-use crate::command::CommandAction;
+use crate::action::{Action, ActionType, Reboot};
 use crate::context::{Block, ClusterContext, NodeContext, Wake};
 use crate::fault::Fault;
 use crate::moment::since;
@@ -60,7 +59,7 @@ impl Procedure for Reboot {
     }
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
-        Some(send(cx.record, command(cx, fault, CommandAction::Reboot)))
+        Some(send(cx.record, command(cx, fault, Action::Reboot(Self::default()))))
     }
 
     fn is_due(&self, node: &NodeContext<'_>, record: &StepRecord) -> bool {

@@ -3,8 +3,7 @@
 use super::executors;
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Procedure, StepContext};
-use crate::action::{ReleaseHungProcess, Signal};
-use crate::command::CommandAction;
+use crate::action::{Action, ReleaseHungProcess, Signal};
 use crate::context::{Block, ClusterContext, NodeContext, pods};
 use crate::fault::{Fault, Role};
 use crate::plan::{BlockReason, Operation};
@@ -23,12 +22,8 @@ impl Procedure for ReleaseHungProcess {
     }
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
-        let action = match self.signal {
-            Signal::Cont => CommandAction::ReleaseCont,
-            Signal::Kill => CommandAction::ReleaseKill,
-        };
-        let mut command = command(cx, fault, action);
-        command.allow_running_pods = self.allow_running_pods || pods::is_terminating(cx.cluster, fault);
+        let allow_running_pods = self.allow_running_pods || pods::is_terminating(cx.cluster, fault);
+        let command = command(cx, fault, Action::ReleaseHungProcess(Self { allow_running_pods, ..*self }));
         Some(send(cx.record, command))
     }
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::node_command::{command, send};
 use super::{AttemptContext, Procedure, StepContext};
-use crate::action::{Restart, RestartKubelet, RestartRuntime};
-use crate::command::CommandAction;
+use crate::action::{Action, Restart, RestartKubelet, RestartRuntime};
 use crate::context::{Block, NodeContext};
 use crate::fault::{Daemon, Fault};
 use crate::faults::ShowsIn;
@@ -31,7 +30,7 @@ impl Procedure for RestartKubelet {
     }
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
-        Some(restart(cx, fault, CommandAction::RestartKubelet, &self.0))
+        Some(send(cx.record, command(cx, fault, Action::RestartKubelet(self.clone()))))
     }
 }
 
@@ -49,14 +48,8 @@ impl Procedure for RestartRuntime {
     }
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
-        Some(restart(cx, fault, CommandAction::RestartRuntime, &self.0))
+        Some(send(cx.record, command(cx, fault, Action::RestartRuntime(self.clone()))))
     }
-}
-
-fn restart(cx: &AttemptContext<'_>, fault: &Fault, action: CommandAction, with: &Restart) -> Operation {
-    let mut command = command(cx, fault, action);
-    command.restart = Some(with.clone());
-    send(cx.record, command)
 }
 
 /// Ends the wait for a restart that stays unsafe. Without this limit no later step would notify a person.

@@ -20,7 +20,7 @@ fn a_job_that_does_not_start_makes_room_for_the_agent_with_the_same_operation() 
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.node("n1").job_starts = false;
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseCont", "command ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGCONT)"]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Succeeded);
     assert_eq!((remediation.steps.len(), remediation.steps[0].executor), (1, Executor::Probe));
@@ -41,7 +41,7 @@ fn a_job_whose_pod_the_kubelet_refuses_makes_room_for_the_agent_at_once_and_with
     world.tick(secs(1));
     world.pass();
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseCont", "command ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGCONT)"]);
     let step = &world.only_remediation().steps[0];
     assert_eq!(step.message, "the kubelet refused the Job's pod (NodeShutdown), the probe is asked instead");
     world.run(secs(300));
@@ -81,7 +81,7 @@ fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
         world.node("n1").send();
         world.pass();
     }
-    assert_eq!(world.did(), ["command ReleaseCont", "command ReleaseKill"]);
+    assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGKILL)"]);
     let order = world.nodes["n1"].order.clone().unwrap();
     assert!(order.operation_id.ends_with("-2"), "{order:?}");
     world.node("n1").probe_runs = true;
@@ -128,7 +128,7 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
         for _ in 0..50 {
             world.pass();
         }
-        assert_eq!(world.did(), ["refused job ReleaseCont"], "fifty passes at one moment");
+        assert_eq!(world.did(), ["refused job ReleaseHungProcess(SIGCONT)"], "fifty passes at one moment");
         let plan = world.plan();
         assert_eq!(reasons(&plan), [BlockReason::RequestRejected], "{:?}", plan.blocked);
         assert!(plan.blocked[0].message.contains("not allowed here (403)"), "{:?}", plan.blocked);
@@ -197,7 +197,7 @@ fn a_call_that_failed_on_the_node_costs_an_attempt() {
         at,
     });
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"]);
     assert!(!world.only_remediation().steps[0].is_refused_call());
 }
 
@@ -425,7 +425,12 @@ fn without_a_ledger_no_step_is_used_up() {
     }
     world.ledger = ledger;
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseCont"], "the same step comes first: {:?}", world.only_remediation().steps);
+    assert_eq!(
+        world.did(),
+        ["job ReleaseHungProcess(SIGCONT)"],
+        "the same step comes first: {:?}",
+        world.only_remediation().steps
+    );
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
 
@@ -447,7 +452,7 @@ fn people_are_told_when_the_probe_falls_silent_before_they_were() {
             blocked.extend(plan.blocked.into_iter().map(|blocked| blocked.message));
             world.tick(secs(5));
         }
-        assert_eq!(world.did(), ["job ReleaseCont", "notify"], "told {is_told_first}");
+        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "notify"], "told {is_told_first}");
         assert_eq!(world.only_remediation().phase, Phase::Failed);
         let claims = blocked.iter().any(|message| message.contains("and it is still there"));
         assert!(is_told_first || !claims, "nobody knows that");

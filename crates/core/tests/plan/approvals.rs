@@ -42,7 +42,7 @@ fn nothing_is_done_before_a_person_says_yes_and_then_once() {
     assert!(blocked.contains(&format!("nrh approve n1 --operation {}", waiting.operation_id)), "{blocked}");
     approve(&mut world, "ann");
     world.run(secs(120));
-    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"]);
     let step = &world.only_remediation().steps[1];
     assert_eq!((step.state, step.approved_by.as_deref()), (StepState::Succeeded, Some("ann")));
 }
@@ -58,7 +58,7 @@ fn a_yes_is_to_one_operation_only() {
         world.tick(secs(5));
         world.pass();
     }
-    assert_eq!(world.did(), ["job ReleaseCont"], "the second attempt asks again");
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "the second attempt asks again");
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
 }
 
@@ -144,7 +144,7 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
         world.tick(secs(5));
         world.pass();
     }
-    assert_eq!(world.did(), ["job ReleaseKill"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::AwaitingApproval, "then it is asked for again: {:?}", remediation.steps);
     assert_eq!(remediation.steps.iter().filter(|step| step.state == StepState::Cancelled).count(), 1);
@@ -159,7 +159,7 @@ fn what_is_approved_and_held_keeps_its_place() {
     approve(&mut world, "ann");
     world.infect("n1", plugin(), ClearedBy::Kill);
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
 }
 
 #[test]

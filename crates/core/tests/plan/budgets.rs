@@ -613,7 +613,7 @@ fn an_act_that_failed_on_the_node_counts_as_one() {
         at,
     });
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseCont"], "what failed may have touched something");
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "what failed may have touched something");
     assert!(
         world.only_remediation().steps[1].message.contains("limits.perNode"),
         "{:?}",

@@ -62,7 +62,11 @@ fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
     let remediation = ended(&world, &name);
     assert_eq!(remediation.phase, Phase::Cancelled);
     assert_eq!(remediation.message, "cancelled by a person: cancelled by bob: I look at it myself");
-    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"], "the Job was on its way already");
+    assert_eq!(
+        world.did(),
+        ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"],
+        "the Job was on its way already"
+    );
     assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
     assert!(world.plan().blocked[0].message.contains("cancelled by bob"), "{:?}", world.plan().blocked);
     // A second no to what is at its end changes nothing.
@@ -107,7 +111,7 @@ fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
     assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     let begun = world.pass();
-    assert_eq!(acts(&begun), [("n1".into(), "job ReleaseCont".into())]);
+    assert_eq!(acts(&begun), [("n1".into(), "job ReleaseHungProcess(SIGCONT)".into())]);
     assert!(
         matches!(begun.effects[..2], [Effect::StoreLedger(_), Effect::BeginManualRequest(_)]),
         "{:?}",
@@ -119,7 +123,7 @@ fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
     assert!(remediation.message.starts_with("started by ann; "), "{}", remediation.message);
     // The second attempt asks again, by the ladder.
     world.run(secs(600));
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
 }
 
@@ -129,7 +133,11 @@ fn a_start_by_hand_goes_on_by_the_ladder_and_heals() {
         left_alone(ClearedBy::Kill, &[step(Action::Cordon(Cordon::default())), cont(), kill(true), notify()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.run(secs(900));
-    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"], "the first such step, then what follows it");
+    assert_eq!(
+        world.did(),
+        ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"],
+        "the first such step, then what follows it"
+    );
     assert_eq!(ended(&world, "by-hand").phase, Phase::Succeeded);
     assert!(world.ledger.as_ref().unwrap().slots.is_empty());
 }
@@ -425,7 +433,7 @@ fn nothing_begins_before_its_slot_is_stored() {
     assert!(world.ledger.as_ref().unwrap().slots.contains_key("by-hand"));
     world.policies[0].limits.max_in_flight = Amount::Count(1);
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 1);
     // Taken back instead, its slot is given back, after the time that a cache may be behind.
     let mut world = left_alone(ClearedBy::Cont, &[cont()]);
@@ -445,7 +453,7 @@ fn an_old_cache_begins_nothing_twice() {
     let before = world.snapshot();
     world.pass();
     world.carry_out(&before, &Chaos::default());
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     let stale = plan(&before, &world.settings);
     assert!(
         stale.effects.iter().any(|effect| matches!(effect, Effect::BeginManualRequest(_))),
@@ -464,7 +472,7 @@ fn a_storm_holds_the_engine_and_not_a_person() {
     }
     assert!(reasons(&world.plan()).contains(&BlockReason::Storm));
     world.ask("by-hand", "w3", "p", manual(KIND, RELEASE));
-    assert_eq!(acts(&world.pass()), [("w3".into(), "job ReleaseCont".into())]);
+    assert_eq!(acts(&world.pass()), [("w3".into(), "job ReleaseHungProcess(SIGCONT)".into())]);
     // Too many unhealthy nodes hold a person, too.
     world.policies[0].limits.max_unhealthy = Amount::Percent(50);
     world.ask("by-hand-another", "w4", "p", manual(KIND, RELEASE));

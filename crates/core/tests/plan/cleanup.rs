@@ -59,7 +59,11 @@ fn recovery_uncordon_and_cleanup_go_on_in_a_storm_without_a_budget_and_under_a_p
             world.tick(secs(5));
         }
         assert_eq!(world.only_remediation().phase, Phase::Succeeded, "{reason:?}");
-        assert_eq!(world.did(), ["cordon", "job ReleaseCont", "command ReleaseCont", "uncordon"], "{reason:?}");
+        assert_eq!(
+            world.did(),
+            ["cordon", "job ReleaseHungProcess(SIGCONT)", "command ReleaseHungProcess(SIGCONT)", "uncordon"],
+            "{reason:?}"
+        );
         let node = &world.nodes["n00"];
         assert!(world.jobs.is_empty() && node.order.is_none() && node.view.cordoned_by.is_none(), "{reason:?}");
     }

@@ -15,7 +15,7 @@ fn what_was_done_tomorrow_is_verified_as_soon_as_what_was_done_now() {
     for back in BACK {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
         world.pass();
-        assert_eq!(world.did(), ["job ReleaseCont"]);
+        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
         world.now -= back;
         world.run(secs(120));
         let remediation = world.only_remediation();
@@ -38,7 +38,11 @@ fn a_step_of_tomorrow_that_has_not_healed_is_followed_in_its_time() {
         world.now -= back;
         world.run(cont().timeout + secs(60));
         let phase = world.only_remediation().phase;
-        assert_eq!((phase, world.did()), (Phase::Failed, vec!["job ReleaseCont", "notify"]), "set back by {back:#}");
+        assert_eq!(
+            (phase, world.did()),
+            (Phase::Failed, vec!["job ReleaseHungProcess(SIGCONT)", "notify"]),
+            "set back by {back:#}"
+        );
     }
 }
 

@@ -428,5 +428,9 @@ fn what_hangs_on_the_node_is_healed_beside_it() {
     world.infect("n1", hung("log"), ClearedBy::Cont);
     write(&mut world, "n1", "True", "r");
     world.run(secs(120));
-    assert!(world.did().contains(&"job ReleaseCont") && world.did().contains(&"notify"), "{:?}", world.did());
+    assert!(
+        world.did().contains(&"job ReleaseHungProcess(SIGCONT)") && world.did().contains(&"notify"),
+        "{:?}",
+        world.did()
+    );
 }

@@ -35,7 +35,7 @@ fn a_node_is_cordoned_drained_and_then_healed() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 3);
     world.node("n1").workloads[1].pod.owner = Owner::DaemonSet;
     world.run(secs(300));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseKill", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
     let done = drained(&world);
     assert_eq!((done.state, done.message.as_str()), (StepState::Succeeded, "drained: no pod is left that was to go"));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
@@ -96,11 +96,15 @@ fn nothing_harsher_follows_a_drain_in_vain_where_the_policy_says_stop() {
     world.node("n1").workloads[0].budget = Some("web".into());
     world.run(secs(600));
     assert_eq!(world.did().last(), Some(&"uncordon"));
-    assert!(!world.did().contains(&"job ReleaseKill") && world.did().contains(&"notify"), "{:?}", world.did());
+    assert!(
+        !world.did().contains(&"job ReleaseHungProcess(SIGKILL)") && world.did().contains(&"notify"),
+        "{:?}",
+        world.did()
+    );
     // One that has done its work is in nobody's way.
     let mut world = sick(&[cordon(), stop.clone(), kill(true), notify()], 1);
     world.run(secs(600));
-    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseKill", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "drain", "drain", "drain", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
     // Nor does anything harsher follow where it cannot be done at all.
     let mut world = sick(&[cordon(), stop, kill(true), notify()], 1);
     world.pass();
@@ -140,7 +144,7 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
     let mut world = sick(&ladder, 1);
     world.may_evict = TriState::False;
     world.run(secs(300));
-    assert_eq!(world.did(), ["cordon", "job ReleaseKill", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
     let mut alone = sick(&[step(Action::Cordon(Cordon::default())), drain()], 1);
     alone.may_evict = TriState::False;
     let blocked = alone.pass();
@@ -152,7 +156,7 @@ fn a_node_that_somebody_else_has_cordoned_is_not_drained() {
     let mut world = sick(&[cordon(), drain(), kill(true), notify()], 2);
     world.node("n1").view.unschedulable = true;
     world.run(secs(300));
-    assert_eq!(world.did(), ["cordon", "job ReleaseKill"]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGKILL)"]);
     assert!(world.nodes["n1"].view.unschedulable, "and stays theirs");
 }
 
@@ -283,7 +287,7 @@ fn a_dry_run_of_the_step_is_recorded_and_touches_nothing() {
     let shadow = Step { mode: Mode::DryRun, ..drain() };
     let mut world = sick(&[cordon(), shadow, kill(true), notify()], 3);
     world.run(secs(120));
-    assert_eq!(world.did(), ["cordon", "job ReleaseKill", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
     assert_eq!(
         (drained(&world).state, drained(&world).message.as_str()),
         (StepState::Simulated, "not executed: the step is a dry run")

@@ -34,9 +34,9 @@ fn an_order_that_is_not_taken_is_withdrawn_before_a_job_does_the_same_operation(
     for _ in 0..3 {
         pass(&mut world, 20);
     }
-    assert_eq!(world.did(), ["command ReleaseCont"], "it is given time");
+    assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)"], "it is given time");
     let plan = pass(&mut world, 15);
-    assert_eq!(world.did(), ["command ReleaseCont", "job ReleaseCont"]);
+    assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)"]);
     let withdrawn = plan.effects.iter().position(|effect| matches!(effect, Effect::WithdrawOrder { .. }));
     let is_made = |effect: &Effect| matches!(effect, Effect::Act { operation: Operation::RunJob(_), .. });
     let made = plan.effects.iter().position(is_made);
@@ -62,7 +62,7 @@ fn a_executor_is_changed_once_and_the_job_that_comes_instead_is_given_its_time()
         pass(&mut world, 10);
         assert_eq!(world.only_remediation().steps[0].finished_at, None, "after {waited}s");
     }
-    assert_eq!(world.did(), ["command ReleaseCont", "job ReleaseCont"]);
+    assert_eq!(world.did(), ["command ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)"]);
     pass(&mut world, 10);
     let step = &world.only_remediation().steps[0];
     assert_eq!((step.state, step.executor), (StepState::TimedOut, Executor::Job));
@@ -90,24 +90,24 @@ fn no_job_is_made_where_none_could_start_or_the_order_is_taken_or_only_the_probe
     };
     let mut down = ordered(hung("log"), cont());
     down.node("n1").view.ready = TriState::False;
-    assert_eq!(did(down, 100), ["command ReleaseCont"]);
+    assert_eq!(did(down, 100), ["command ReleaseHungProcess(SIGCONT)"]);
 
     let mut taken = ordered(hung("log"), cont());
     let operation_id = taken.only_remediation().steps[0].operation_id.clone();
     let (state, reason, message, at) = (OutcomeState::Running, OutcomeReason::Executed, String::new(), taken.now);
     taken.node("n1").report.agent = Some(Outcome { operation_id, state, reason, message, at });
-    assert_eq!(did(taken, 100), ["command ReleaseCont"]);
+    assert_eq!(did(taken, 100), ["command ReleaseHungProcess(SIGCONT)"]);
 
     let mut blind = ordered(hung("log"), cont());
     blind.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false;
     pass(&mut blind, 60);
     assert_eq!(
         (blind.did(), blind.only_remediation().steps[0].executor),
-        (vec!["command ReleaseCont"], Executor::Probe)
+        (vec!["command ReleaseHungProcess(SIGCONT)"], Executor::Probe)
     );
 
     let late = ordered(hung("log"), cont());
-    assert_eq!(did(late, 140), ["command ReleaseCont"], "so late it is not begun anew");
+    assert_eq!(did(late, 140), ["command ReleaseHungProcess(SIGCONT)"], "so late it is not begun anew");
 
     let careless = Restart { skip_safety_check: true, ..Restart::default() };
     let restart = step(Action::RestartRuntime(RestartRuntime(careless)));

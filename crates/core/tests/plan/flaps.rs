@@ -161,7 +161,7 @@ fn a_remediation_is_not_at_its_end_before_its_node_was_quiet() {
     assert_eq!((world.only_remediation().phase, &world.only_remediation().message), (Phase::Verifying, &written));
     wait(&mut world, 60);
     assert_eq!((world.only_remediation().phase, is_cordoned(&world)), (Phase::Succeeded, false));
-    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"]);
     // It does not flap for as long as its penalty stands: it has been quiet for long enough.
     assert!(!flapping(&world).is_empty() && !world.only_remediation().message.contains("flaps still"));
 }
@@ -195,7 +195,7 @@ fn a_fault_that_comes_back_meanwhile_is_taken_up_by_the_same_remediation() {
         (Phase::Failed, Resolution::Exhausted),
         "{remediation:?}"
     );
-    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify", "uncordon"]);
 }
 
 #[test]
@@ -248,7 +248,10 @@ fn a_taint_that_a_person_takes_off_while_it_is_watched_ends_the_remediation_befo
         let mut world =
             healed_while_it_flaps_under(step(Action::Taint(Taint { effect: TaintEffect::PreferNoSchedule })));
         wait(&mut world, 120);
-        assert_eq!((world.only_remediation().phase, world.did()), (Phase::Verifying, vec!["taint", "job ReleaseCont"]));
+        assert_eq!(
+            (world.only_remediation().phase, world.did()),
+            (Phase::Verifying, vec!["taint", "job ReleaseHungProcess(SIGCONT)"])
+        );
         let view = &mut world.node("n1").view;
         view.taints.clear();
         if !is_mark_left {

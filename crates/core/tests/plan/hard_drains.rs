@@ -213,9 +213,9 @@ fn a_release_does_not_wait_for_a_drain() {
     world.infect("n1", hung("x"), ClearedBy::Cont);
     let plan = world.pass();
     assert!(reasons(&plan).contains(&BlockReason::HungProcessFirst), "{:?}", plan.blocked);
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseCont", "cordon", "drain", "drain", "drain", "notify"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "cordon", "drain", "drain", "drain", "notify"]);
     // One that comes up in the middle of it.
     let mut world = two_rules(&[cont(), notify()]);
     world.node("n1").workloads.iter_mut().for_each(|one| one.takes = secs(100));

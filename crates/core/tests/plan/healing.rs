@@ -1,6 +1,7 @@
 //! From the first step to the verified cure.
 
 use nrh_core::action::{CleanupOrphans, Cordon, DeletePod};
+use nrh_core::command::ActionCommand;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Health, Operation, SelfHealing};
 use nrh_core::policy::{Action, Amount, Mode, OnFailure, Step};
@@ -45,7 +46,7 @@ fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
     world.run(secs(300));
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     assert_eq!(world.ledger.as_ref().unwrap().slots.len(), 0);
     let status_view = &world.plan().nodes["n1"];
     assert_eq!(status_view.health, Health::Healthy);
@@ -69,7 +70,7 @@ fn what_the_probe_has_lost_sight_of_is_not_healed() {
 fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
     let release = [kill(false), notify()];
     let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), None, &release).plan();
-    assert_eq!(acts(&plan), [("n1".to_owned(), "job ReleaseKill".to_owned())]);
+    assert_eq!(acts(&plan), [("n1".to_owned(), "job ReleaseHungProcess(SIGKILL)".to_owned())]);
     let clean_up = [step(Action::CleanupOrphans(CleanupOrphans)), notify()];
     let plan = World::sick(fault(FaultType::UnresponsiveShim, "shim"), None, &clean_up).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
@@ -84,11 +85,11 @@ fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
 #[test]
 fn the_executor_follows_the_kubelet() {
     for (ready, kubelet, expected) in [
-        (TriState::True, TriState::True, "job ReleaseCont"),
-        (TriState::True, TriState::False, "command ReleaseCont"),
-        (TriState::True, TriState::Unknown, "command ReleaseCont"),
-        (TriState::Unknown, TriState::True, "command ReleaseCont"),
-        (TriState::False, TriState::True, "command ReleaseCont"),
+        (TriState::True, TriState::True, "job ReleaseHungProcess(SIGCONT)"),
+        (TriState::True, TriState::False, "command ReleaseHungProcess(SIGCONT)"),
+        (TriState::True, TriState::Unknown, "command ReleaseHungProcess(SIGCONT)"),
+        (TriState::Unknown, TriState::True, "command ReleaseHungProcess(SIGCONT)"),
+        (TriState::False, TriState::True, "command ReleaseHungProcess(SIGCONT)"),
     ] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
         let node = world.node("n1");
@@ -106,6 +107,8 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
             _ => None,
         })
     };
+    let allows_running_pods =
+        |order: &ActionCommand| order.action.params().release_hung_process.unwrap().allow_running_pods;
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[kill(false)]);
     assert!(order(&world).is_none());
     let mut other = pod("log");
@@ -113,19 +116,19 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
     world.terminating.insert(other);
     assert!(order(&world).is_none(), "another pod of the same name");
     world.terminating.insert(pod("log"));
-    assert!(order(&world).unwrap().allow_running_pods);
+    assert!(allows_running_pods(&order(&world).unwrap()));
 
     let world = World::sick(hung("log"), ClearedBy::Kill, &[kill(true)]);
-    assert!(order(&world).unwrap().allow_running_pods);
+    assert!(allows_running_pods(&order(&world).unwrap()));
     let world = World::sick(plugin(), ClearedBy::Kill, &[kill(false)]);
-    assert!(!order(&world).unwrap().allow_running_pods, "a plugin is no pod");
+    assert!(!allows_running_pods(&order(&world).unwrap()), "a plugin is no pod");
 }
 
 #[test]
 fn the_ladder_is_climbed_when_a_step_does_not_heal() {
     let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
     world.run(secs(900));
-    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Succeeded);
     let states: Vec<_> = remediation.steps.iter().map(|step| (step.step_index, step.state)).collect();
@@ -138,7 +141,10 @@ fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
     twice.max_attempts = 2;
     let mut world = World::sick(plugin(), None, &[step(Action::Cordon(Cordon::default())), twice, notify()]);
     world.run(secs(1_200));
-    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "job ReleaseCont", "notify", "uncordon"]);
+    assert_eq!(
+        world.did(),
+        ["cordon", "job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)", "notify", "uncordon"]
+    );
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Failed);
     assert_eq!(remediation.faults[0].state, Resolution::Exhausted);
@@ -160,7 +166,7 @@ fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
 fn steps_that_cannot_apply_are_left_out() {
     let ladder = [step(Action::DeletePod(DeletePod)), step(Action::CleanupOrphans(CleanupOrphans)), cont()];
     let plan = World::sick(hung("log"), ClearedBy::Cont, &ladder).plan();
-    assert_eq!(acts(&plan)[0].1, "job ReleaseCont");
+    assert_eq!(acts(&plan)[0].1, "job ReleaseHungProcess(SIGCONT)");
     for kind in [FaultType::LeakedShim, FaultType::OrphanContainer] {
         let plan = World::sick(
             fault(kind, "x"),
@@ -185,7 +191,7 @@ fn more_urgent_faults_and_nodes_go_first_one_step_a_node() {
 
     world.run(secs(600));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
-    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)"]);
 
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont()])])], &["a", "b", "c"]);
     world.policies[0].limits.max_in_flight = Amount::Count(1);
@@ -235,7 +241,7 @@ fn a_veto_lets_the_step_under_way_finish_but_starts_no_other() {
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::Verifying);
     world.run(secs(600));
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     assert_eq!(world.only_remediation().phase, Phase::Cancelled);
 }
 
@@ -264,7 +270,11 @@ fn a_step_that_fails_for_good_may_end_the_ladder() {
     (first.max_attempts, first.cooldown, first.on_failure) = (2, secs(10), OnFailure::Stop);
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[first, kill(true), notify()]);
     world.run(secs(1200));
-    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseCont", "notify"], "nothing harsher, and people are told");
+    assert_eq!(
+        world.did(),
+        ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGCONT)", "notify"],
+        "nothing harsher, and people are told"
+    );
     assert_eq!(world.only_remediation().phase, Phase::Failed);
     let mut world =
         World::sick(hung("log"), ClearedBy::Cont, &[Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]);
@@ -281,7 +291,7 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
     let shadow = |step: Step| Step { mode: Mode::DryRun, on_failure: OnFailure::Stop, ..step };
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[shadow(kill(true)), cont(), notify()]);
     world.run(secs(1200));
-    assert_eq!(world.did(), ["job ReleaseCont"], "its failure is none, and nothing waits for it");
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "its failure is none, and nothing waits for it");
     let remediation = world.only_remediation();
     let states: Vec<StepState> = remediation.steps.iter().map(|step| step.state).collect();
     assert_eq!((remediation.phase, states), (Phase::Succeeded, vec![StepState::Simulated, StepState::Succeeded]));
@@ -295,7 +305,7 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
     world.run(secs(1200));
     let remediation = world.only_remediation();
     assert!(remediation.steps[0].message.contains("would be blocked"), "{}", remediation.steps[0].message);
-    assert_eq!((remediation.phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
+    assert_eq!((remediation.phase, world.did()), (Phase::Succeeded, vec!["job ReleaseHungProcess(SIGCONT)"]));
 }
 
 #[test]

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nrh_core::command::CommandAction;
 use nrh_core::drain::{Owner, cannot_end};
 use nrh_core::fault::{FaultState, FaultType};
 use nrh_core::hand_off::HandedOff;
@@ -370,13 +369,9 @@ fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, o
         assert!(seen.looked <= secs(45), "an old look");
     }
     if let Operation::GiveCommand(order) | Operation::RunJob(order) = operation
-        && let Some(with) = &order.restart
+        && let Some((daemon, with)) = order.action.traits().restarts.zip(order.action.params().restart)
     {
-        let safe = match order.action {
-            CommandAction::RestartKubelet => report.restart.kubelet,
-            CommandAction::RestartRuntime => report.restart.runtime,
-            other => panic!("{other:?} is no restart"),
-        };
+        let safe = report.restart.of(daemon);
         assert!(safe == TriState::True || with.skip_safety_check, "{:?} while that is not safe", order.action);
         assert!(matches!(operation, Operation::GiveCommand(_)), "a restart by a Job");
     }
@@ -410,8 +405,8 @@ fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
         assert!(!matches!(operation, Operation::RunJob(order) if order.boot_id.is_some()), "by a Job");
         return;
     };
-    assert_eq!(order.reboot_marker.is_some(), order.action == CommandAction::MarkForReboot);
-    if !matches!(order.action, CommandAction::Reboot | CommandAction::MarkForReboot) {
+    assert_eq!(order.marker_expires_after_seconds.is_some(), order.action == ActionType::MarkForReboot);
+    if !order.action.ends_boot() {
         return assert_eq!(order.boot_id, None);
     }
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
@@ -425,7 +420,7 @@ fn check_reboot(snapshot: &Snapshot, node: &str, operation: &Operation) {
         |own: &Remediation| own.steps.iter().filter(is_begun).filter(|step| step.state != StepState::Refused).count();
     let own = snapshot.remediations.get(remediation_of(&order.operation_id));
     assert_eq!(own.map_or(0, begun), 0, "twice in one remediation");
-    if order.action == CommandAction::MarkForReboot {
+    if order.action == ActionType::MarkForReboot {
         return assert_ne!(view.ready, TriState::Unknown, "marked although nobody knows how it is");
     }
     let own = view.cordoned_by.as_ref().and_then(|mark| snapshot.remediations.get(mark)).unwrap();

@@ -59,7 +59,7 @@ fn uncordons(world: &World) -> usize {
 #[test]
 fn what_no_step_has_healed_stays_cordoned_and_holds_no_slot() {
     let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
-    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify"]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify"]);
     let plan = world.pass();
     assert!(is_cordoned(&world));
     let remediation = world.only_remediation();
@@ -229,7 +229,7 @@ fn a_policy_that_comes_and_goes_does_not_begin_its_ladder_anew() {
     pass_time(&mut world, secs(60));
     world.policies[0].suspend = false;
     pass_time(&mut world, secs(600));
-    assert_eq!(world.did(), ["cordon", "job ReleaseCont", "notify", "uncordon"]);
+    assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify", "uncordon"]);
     assert_eq!(reasons(&world.plan()), [BlockReason::RecentlyFailed]);
 }
 
@@ -341,7 +341,7 @@ fn what_has_gone_by_itself_was_not_healed_by_its_ladder() {
         assert!(world.remediations.values().all(|remediation| remediation.faults[0].outlasted_its_ladder()));
         world.infect("n1", hung("log"), None);
         pass_time(&mut world, Duration::from_mins(5));
-        let tries = world.did().iter().filter(|did| **did == "job ReleaseCont").count();
+        let tries = world.did().iter().filter(|did| **did == "job ReleaseHungProcess(SIGCONT)").count();
         assert_eq!(tries, times + 1, "{:?}", world.did());
     }
 }

@@ -54,9 +54,11 @@ fn a_blocked_start_is_named_with_its_cause_and_nothing_vouches_for_a_restart() {
 
 #[test]
 fn while_the_start_is_blocked_the_probe_itself_acts_and_then_jobs_do_again() {
-    for (age, executor) in
-        [(Some(5), "command ReleaseCont"), (Some(600), "command ReleaseCont"), (None, "job ReleaseCont")]
-    {
+    for (age, executor) in [
+        (Some(5), "command ReleaseHungProcess(SIGCONT)"),
+        (Some(600), "command ReleaseHungProcess(SIGCONT)"),
+        (None, "job ReleaseHungProcess(SIGCONT)"),
+    ] {
         let mut world = world();
         if let Some(age) = age {
             block(&mut world, age);

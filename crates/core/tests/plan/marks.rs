@@ -2,7 +2,7 @@
 
 use nrh_core::action::Cordon;
 use nrh_core::action::MarkForReboot;
-use nrh_core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, ApprovalMode, Step};
@@ -68,9 +68,9 @@ fn the_order_names_the_file_the_boot_and_for_how_long() {
         _ => None,
     });
     let order: ActionCommand = order.unwrap();
-    assert_eq!((order.action, order.boot_id.as_deref()), (CommandAction::MarkForReboot, Some("boot-0")));
-    let mark = order.reboot_marker.unwrap();
-    assert_eq!((mark.path, mark.expires_after_seconds), (path, 3600));
+    assert_eq!((order.action.kind(), order.boot_id.as_deref()), (ActionType::MarkForReboot, Some("boot-0")));
+    assert_eq!(order.action, Action::MarkForReboot(MarkForReboot { path }));
+    assert_eq!(order.marker_expires_after_seconds, Some(3600));
 }
 
 #[test]

@@ -47,7 +47,8 @@ fn ill(policies: &[Policy]) -> World {
 #[test]
 fn the_rule_that_is_for_the_pod_is_taken_and_no_other() {
     let rules = [narrowed("databases", is("db"), &[notify()]), all_rules("others", &[cont()])];
-    for (value, expected, name) in [("db", "notify", "databases"), ("web", "job ReleaseCont", "others")] {
+    for (value, expected, name) in [("db", "notify", "databases"), ("web", "job ReleaseHungProcess(SIGCONT)", "others")]
+    {
         let mut world = ill(&[policy("p", &rules)]);
         labelled(&mut world, pod("log"), value);
         let plan = world.plan();
@@ -108,7 +109,7 @@ fn a_dry_run_that_cannot_tell_keeps_no_fault_from_a_policy_that_acts() {
     let mut world = ill(&[trial, policy("b", &[all_rules("r", &[cont()])])]);
     world.node("n1").sick[0].cleared_by = [ClearedBy::Cont].into();
     world.run(secs(60));
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     assert_eq!(world.remediations.len(), 1, "nothing is recorded that would perhaps be done");
 }
 
@@ -156,7 +157,7 @@ fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_a_remediation() 
         let mut world = ill(&[low.clone(), high.clone()]);
         labelled(&mut world, pod("log"), "web");
         world.pass();
-        assert_eq!(world.did(), ["job ReleaseCont"]);
+        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
         world
     };
     // The pod's labels are not known for a while, as after a start of the controller: nothing is done, nothing is lost.
@@ -164,14 +165,14 @@ fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_a_remediation() 
     let known = std::mem::take(&mut world.pods);
     let mut plans = world.run(secs(170));
     plans.extend(world.run(secs(60)));
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     assert!(plans.iter().any(|plan| reasons(plan) == [BlockReason::PodUnknown]));
     assert_eq!(world.only_remediation().phase, Phase::Running, "{}", world.only_remediation().message);
     world.pods = known;
     world.run(secs(60));
     assert_eq!(
         (world.did(), world.only_remediation().phase),
-        (vec!["job ReleaseCont", "job ReleaseKill"], Phase::Succeeded)
+        (vec!["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"], Phase::Succeeded)
     );
 
     // With other labels it is for the other policy.
@@ -179,20 +180,20 @@ fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_a_remediation() 
     labelled(&mut world, pod("log"), "db");
     world.run(secs(400));
     let did = world.did();
-    assert!(!did.contains(&"job ReleaseKill") && did.contains(&"notify"), "{did:?}");
+    assert!(!did.contains(&"job ReleaseHungProcess(SIGKILL)") && did.contains(&"notify"), "{did:?}");
     assert!(world.remediations.values().any(|remediation| remediation.message.contains("policy high has taken over")));
 
     // Labels that no rule asks for: the step is held, and no harsher one is taken in the end.
     let mut world = begun();
     labelled(&mut world, pod("log"), "cache");
     world.run(secs(1_200));
-    assert!(!world.did().contains(&"job ReleaseKill"), "{:?}", world.did());
+    assert!(!world.did().contains(&"job ReleaseHungProcess(SIGKILL)"), "{:?}", world.did());
 
     // Never known again: people are told all the same.
     let mut world = begun();
     world.pods.insert(pod("log"), PodLike::Gone);
     world.run(secs(1_200));
-    assert_eq!(world.did(), ["job ReleaseCont", "notify"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "notify"]);
     let refused = |step: &nrh_core::remediation::StepRecord| step.state == StepState::Refused;
     let steps = world.remediations.values().flat_map(|remediation| &remediation.steps);
     assert!(steps.filter(|step| refused(step)).any(|step| step.message.contains("it is not known whether")));
@@ -252,9 +253,9 @@ fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_healed_by_no_later_on
         world
     };
     for mut world in [by_label, by_policy] {
-        assert_eq!(world.did(), ["job ReleaseCont"]);
+        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
         world.run(secs(900));
-        assert_eq!(world.did(), ["job ReleaseCont", "notify"], "{:?}", steps(&world));
+        assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "notify"], "{:?}", steps(&world));
         let ended = world.remediations.values().find(|remediation| remediation.phase == Phase::Cancelled).unwrap();
         assert!(ended.message.contains("is for rule databases of policy p by now"), "{}", ended.message);
     }
@@ -267,7 +268,7 @@ fn a_rule_that_asks_for_nothing_and_is_put_before_another_leaves_what_has_begun(
     world.pass();
     world.policies[0].rules = vec![all_rules("new", &[notify()]), low];
     world.run(secs(900));
-    assert_eq!(world.did(), ["job ReleaseCont", "job ReleaseKill"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"]);
 }
 
 #[test]
@@ -286,7 +287,12 @@ fn doubt_never_makes_the_ladder_pass_over_its_gentle_steps() {
     }
     world.pods = known;
     world.run(secs(900));
-    assert_eq!(world.did(), ["job ReleaseCont", "notify"], "people are told instead: {:?}", steps(&world));
+    assert_eq!(
+        world.did(),
+        ["job ReleaseHungProcess(SIGCONT)", "notify"],
+        "people are told instead: {:?}",
+        steps(&world)
+    );
 }
 
 #[test]
@@ -325,7 +331,7 @@ fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
     approve(&mut world);
     world.node("n1").sick[0].cleared_by = [ClearedBy::Cont].into();
     world.run(secs(120));
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
 }
 
 #[test]

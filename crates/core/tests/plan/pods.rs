@@ -149,7 +149,7 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
     world.node("n1").pods.push(overdue("n1", "agent-1"));
     world.infect("n1", hung("agent-1"), ClearedBy::Cont);
     let plan = world.plan();
-    assert_eq!(acts(&plan)[0].1, "job ReleaseCont", "the hung process is released, the pod is left");
+    assert_eq!(acts(&plan)[0].1, "job ReleaseHungProcess(SIGCONT)", "the hung process is released, the pod is left");
 }
 
 #[test]
@@ -255,11 +255,14 @@ fn the_cause_of_a_stuck_pod_and_the_pod_are_one_remediation() {
     world.node("n1").sick[0].fault.state = FaultState::Confirmed;
     world.node("n1").send();
     world.pass();
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     world.tick(secs(10));
     world.node("n1").pods.clear();
     world.run(secs(120));
-    assert_eq!((world.only_remediation().phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
+    assert_eq!(
+        (world.only_remediation().phase, world.did()),
+        (Phase::Succeeded, vec!["job ReleaseHungProcess(SIGCONT)"])
+    );
 }
 
 /// The last look before the act has refused it: it is reserved, and nobody has tried.
@@ -279,7 +282,7 @@ fn a_delete_that_waits_above_a_process_that_begins_to_hang_makes_room_and_costs_
     world.run(secs(20));
     let states: Vec<_> = world.only_remediation().steps.iter().map(|step| (step.action.kind(), step.state)).collect();
     assert_eq!(states[0], (ActionType::DeletePod, StepState::Cancelled), "{states:?}");
-    assert_eq!(world.did(), ["job ReleaseCont"], "{states:?}");
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "{states:?}");
 }
 
 /// The same under two policies: one for the pod, one for what hangs below it.
@@ -296,11 +299,17 @@ fn the_cause_of_a_stuck_pod_under_another_policy_goes_first() {
     let mut world = with_overdue_pod_under_two_policies();
     world.infect("n1", hung("agent-1"), ClearedBy::Cont);
     let plan = world.pass();
-    assert_eq!((world.did(), reasons(&plan)), (vec!["job ReleaseCont"], vec![BlockReason::HungProcessFirst]));
+    assert_eq!(
+        (world.did(), reasons(&plan)),
+        (vec!["job ReleaseHungProcess(SIGCONT)"], vec![BlockReason::HungProcessFirst])
+    );
     world.tick(secs(10));
     world.node("n1").pods.clear();
     world.run(secs(120));
-    assert_eq!((world.only_remediation().phase, world.did()), (Phase::Succeeded, vec!["job ReleaseCont"]));
+    assert_eq!(
+        (world.only_remediation().phase, world.did()),
+        (Phase::Succeeded, vec!["job ReleaseHungProcess(SIGCONT)"])
+    );
 }
 
 #[test]
@@ -319,7 +328,7 @@ fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
     world.node("n1").sick[0].fault.state = FaultState::Confirmed;
     world.node("n1").send();
     world.run(secs(60));
-    assert_eq!(world.did(), ["delete agent-1", "job ReleaseKill"]);
+    assert_eq!(world.did(), ["delete agent-1", "job ReleaseHungProcess(SIGKILL)"]);
     world.node("n1").pods[0].ready = true;
     world.run(secs(120));
     let ended: Vec<_> =
@@ -375,10 +384,10 @@ fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
         world.pass();
         world.tick(secs(5));
     }
-    assert_eq!(world.did(), ["job ReleaseKill"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"]);
     world.node("n1").pods[0].ready = true;
     world.run(secs(60));
-    assert_eq!(world.did(), ["job ReleaseKill"], "the pod came up by itself");
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"], "the pod came up by itself");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use nrh_core::action::Cordon;
 use nrh_core::action::{Drain, Reboot};
-use nrh_core::command::{CommandAction, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, History, Mode, Step, TopologyLimit};
@@ -64,7 +64,7 @@ fn the_order_is_for_one_boot_and_for_the_nodes_own_agent() {
         _ => None,
     });
     let order = order.unwrap();
-    assert_eq!((order.action, order.boot_id.as_deref()), (CommandAction::Reboot, Some("boot-0")));
+    assert_eq!((order.action.kind(), order.boot_id.as_deref()), (ActionType::Reboot, Some("boot-0")));
 }
 
 #[test]

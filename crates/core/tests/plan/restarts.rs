@@ -2,7 +2,7 @@
 //! the kubelet that waits for it.
 
 use nrh_core::action::Restart;
-use nrh_core::command::{ActionCommand, CommandAction};
+use nrh_core::command::ActionCommand;
 use nrh_core::fault::{Fault, FaultType, Severity, SubjectKind};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Daemon, Step};
@@ -51,7 +51,7 @@ fn never_by_a_job_even_where_one_could_start() {
     let plan = world.plan();
     assert_eq!(acts(&plan)[0].1, "command RestartRuntime");
     let order = order(&world).unwrap();
-    assert_eq!((order.action, order.restart), (CommandAction::RestartRuntime, Some(with)));
+    assert_eq!(order.action, samples::restart(Daemon::Runtime, with));
 }
 
 /// Told in kubernetes/kubernetes #115491.

@@ -156,7 +156,7 @@ fn few_nodes_slow_nodes_and_other_faults_are_no_storm() {
     two.policies[0].rules.push(rule("net", &[FaultType::NetworkPluginHung], &[cont()]));
     infect(&mut two, 0..12, ClearedBy::Cont, hung);
     infect(&mut two, 20..21, ClearedBy::Cont, |key| fault(FaultType::NetworkPluginHung, key));
-    assert_eq!(acts(&two.pass()), [("n20".to_owned(), "job ReleaseCont".to_owned())]);
+    assert_eq!(acts(&two.pass()), [("n20".to_owned(), "job ReleaseHungProcess(SIGCONT)".to_owned())]);
 
     let mut off = fleet(40);
     off.policies[0].limits.storm = StormLimit { min_nodes: Amount::Count(100_000), ..StormLimit::default() };

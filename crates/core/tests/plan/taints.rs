@@ -43,7 +43,7 @@ fn it_lasts_as_long_as_the_remediation() {
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
     assert!(remediation.cleanup.tainted && remediation.cleanup.untainted_at.is_some());
-    assert_eq!(world.did(), ["taint", "job ReleaseCont", "job ReleaseKill", "untaint"]);
+    assert_eq!(world.did(), ["taint", "job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)", "untaint"]);
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none());
 }
 
@@ -205,7 +205,7 @@ fn a_mark_that_comes_back_on_a_new_machine_keeps_no_taint_from_it() {
         world.infect("n1", hung("other"), ClearedBy::Cont);
         world.run(secs(120));
         let did: Vec<&str> = world.did().into_iter().filter(|what| *what != "untaint").collect();
-        assert_eq!(did, ["taint", "taint", "job ReleaseCont"], "known: {is_known}");
+        assert_eq!(did, ["taint", "taint", "job ReleaseHungProcess(SIGCONT)"], "known: {is_known}");
         assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none());
     }
 }
@@ -311,7 +311,11 @@ fn a_stricter_taint_than_the_one_that_is_on_is_recorded_as_not_put_there() {
         }
         assert_eq!(states, [StepState::Succeeded, StepState::Refused], "{:#?}", remediation.steps);
         assert!(taints[1].message.contains("NoSchedule is not put in its place"), "{}", taints[1].message);
-        assert!(world.did().contains(&"job ReleaseKill"), "the step that heals follows: {:?}", world.did());
+        assert!(
+            world.did().contains(&"job ReleaseHungProcess(SIGKILL)"),
+            "the step that heals follows: {:?}",
+            world.did()
+        );
     }
 }
 

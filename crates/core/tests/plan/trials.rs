@@ -38,7 +38,7 @@ fn what_a_dry_run_would_take_is_recorded_and_healed_by_the_policy_that_acts() {
         status_view.activity
     );
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     assert_eq!(recorded(&world), [(Phase::Simulated, "ReleaseHungProcess(SIGKILL)".to_owned())], "once");
     let real = world.remediations.values().find(|remediation| remediation.policy == "p").unwrap();
     assert_eq!(real.phase, Phase::Succeeded, "{}", real.message);
@@ -80,7 +80,7 @@ fn it_records_only_what_it_would_really_take() {
     for (name, mut world) in [("below", below), ("no rule", without_rule), ("waits", patient), ("suspended", suspended)]
     {
         world.run(secs(300));
-        assert_eq!((world.did(), recorded(&world)), (vec!["job ReleaseCont"], Vec::new()), "{name}");
+        assert_eq!((world.did(), recorded(&world)), (vec!["job ReleaseHungProcess(SIGCONT)"], Vec::new()), "{name}");
     }
 }
 
@@ -110,7 +110,7 @@ fn what_a_dry_run_owns_and_what_it_only_tries_are_told_of_apart() {
     assert_eq!(reasons(&plan), [BlockReason::LowerUrgency], "as if it enforced: {:?}", plan.blocked);
     assert_eq!(recorded(&world).len(), 1, "what it only tries: {:?}", recorded(&world));
     world.run(secs(300));
-    assert_eq!(world.did(), ["job ReleaseCont"]);
+    assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
     assert_eq!(recorded(&world).len(), 2, "and what it owns: {:?}", recorded(&world));
     assert_eq!(reasons(&world.plan()), [BlockReason::DryRun]);
 }

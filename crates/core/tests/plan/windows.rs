@@ -94,7 +94,11 @@ fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     world.tick(secs(3570));
     world.run(secs(1800));
     let did = world.did();
-    assert_eq!(did, ["cordon", "job ReleaseCont", "notify", "uncordon"], "and the node is not kept cordoned for it");
+    assert_eq!(
+        did,
+        ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify", "uncordon"],
+        "and the node is not kept cordoned for it"
+    );
     assert_eq!(world.only_remediation().phase, Phase::Failed);
     let blocked =
         world.only_remediation().steps.iter().find(|step| step.message.contains("blocked for too long")).unwrap();

@@ -253,7 +253,8 @@ pub(crate) fn of_claim(bytes: &[u8], order: &ActionCommand) -> Known {
 /// Whether both commands are the same attempt at the same fault. A new leader can repeat a command with its own epoch
 /// and time, and with a newly resolved target: that is the same attempt, with one outcome.
 fn same_attempt(a: &ActionCommand, b: &ActionCommand) -> bool {
-    (&a.fault_id, a.fault_type, a.action) == (&b.fault_id, b.fault_type, b.action)
+    let of = |one: &ActionCommand| (one.fault_id.clone(), one.fault_type, one.action.kind(), one.signal());
+    of(a) == of(b)
 }
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {

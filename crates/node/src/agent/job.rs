@@ -106,7 +106,7 @@ mod tests {
 
     fn order() -> serde_json::Value {
         serde_json::json!({
-            "operationId": "op-1", "epoch": 1, "node": "n2", "action": "ReleaseCont", "faultId": "f",
+            "operationId": "op-1", "epoch": 1, "node": "n2", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}, "faultId": "f",
             "faultType": "HungContainer", "target": {}, "issuedAt": Timestamp::now(), "ttlSeconds": 60
         })
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::admission::Task;
 use super::reader::Reader;
 use super::target::Held;
 use super::verdict::Refusal;
@@ -18,10 +17,9 @@ use crate::cri::tasks::Tasks;
 use crate::cri::{Cri, CriError};
 use crate::proc::role::Prover;
 use crate::runtime::Client;
-use crate::sentinel::{Folder, Mark};
 use nrh_core::action::Signal;
-use nrh_core::command::{ActionCommand, OutcomeReason};
-use nrh_core::fault::{ProcessRef, Target};
+use nrh_core::command::OutcomeReason;
+use nrh_core::fault::{ProcessRef, Role, Target};
 use nrh_core::faults::{kubelet, network_plugin_hung};
 use nrh_core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
 use nrh_core::thresholds::{TASK_DEADLINE, Thresholds};
@@ -81,21 +79,6 @@ impl Default for Bounds {
     }
 }
 
-/// What the preflight allows, with everything that the action needs.
-#[derive(Debug)]
-pub(super) enum Allowed {
-    /// Send this signal to this process.
-    Signal { held: Arc<Held>, signal: Signal },
-    /// Remove this container; it is stopped first unless it has ended.
-    Remove { cri: Cri, container_id: String, state: ContainerState },
-    /// Restart this unit.
-    Restart { unit: Unit },
-    /// Reboot the machine, over this bus.
-    Reboot { bus: PathBuf },
-    /// Place this marker in this folder.
-    Mark { folder: Folder, mark: Mark, path: String },
-}
-
 /// Everything that a preflight uses.
 #[derive(Clone, Debug)]
 pub(super) struct Looker {
@@ -112,73 +95,37 @@ pub(super) struct Looker {
 }
 
 impl Looker {
-    /// Checks that the fault that `task` remediates still exists.
-    pub(super) async fn look(&self, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-        match task {
-            Task::ReleaseShim { process, signal } => {
-                let held = self.hold(process, &order.target).await?;
-                if held.is_of_docker() {
-                    self.docker_container_still_hung(&order.target, &held, *signal).await?;
-                } else {
-                    self.container_still_hung(&order.target, &held, *signal).await?;
-                }
-                if *signal == Signal::Kill && !order.allow_running_pods {
-                    let message = format!(
-                        "killing shim {} would end every container of its pod; the command does not allow that",
-                        process.pid
-                    );
-                    return Err(Refusal::new(OutcomeReason::Protected, message));
-                }
-                self.allow_signal(held, process, &order.target, *signal).await
-            }
-            Task::ReleasePlugin { process, signal } => {
-                let held = self.hold(process, &order.target).await?;
-                self.plugin_still_hung(&order.target, &held).await?;
-                self.allow_signal(held, process, &order.target, *signal).await
-            }
-            Task::ReleaseClient { process, signal } => {
-                let held = self.hold(process, &order.target).await?;
-                self.client_still_hung(&order.target, &held).await?;
-                self.allow_signal(held, process, &order.target, *signal).await
-            }
-            Task::RemoveUnresponsiveShim { process } => {
-                let held = self.hold(process, &order.target).await?;
-                self.shim_still_deaf(&held).await?;
-                self.allow_signal(held, process, &order.target, Signal::Kill).await
-            }
-            Task::RemoveShim { process } => {
-                let held = self.hold(process, &order.target).await?;
-                self.shim_still_leaked(&held).await?;
-                self.allow_signal(held, process, &order.target, Signal::Kill).await
-            }
-            Task::RemoveContainer { container_id } => self.container_still_orphaned(&order.target, container_id).await,
-            Task::Reboot { process, .. } => self.still_to_reboot(order, process.as_ref()).await,
-            Task::Mark { boot_id, process, mark } => self.still_to_mark(order, boot_id, process.as_ref(), mark).await,
-            Task::Restart { daemon, with } => {
-                let unit = self.still_to_restart(order.fault_type, *daemon, with).await?;
-                Ok(Allowed::Restart { unit })
-            }
+    /// Checks that the process of this role still hangs.
+    pub(super) async fn process_still_hangs(
+        &self,
+        role: Role,
+        target: &Target,
+        held: &Arc<Held>,
+        signal: Signal,
+    ) -> Result<(), Refusal> {
+        match role {
+            Role::NetworkPlugin => self.plugin_still_hung(target, held).await,
+            Role::RuntimeClient => self.client_still_hung(target, held).await,
+            Role::Shim if held.is_of_docker() => self.docker_container_still_hung(target, held, signal).await,
+            Role::Shim => self.container_still_hung(target, held, signal).await,
         }
     }
 
-    async fn hold(&self, process: &ProcessRef, target: &Target) -> Result<Arc<Held>, Refusal> {
+    pub(super) async fn hold(&self, process: &ProcessRef, target: &Target) -> Result<Arc<Held>, Refusal> {
         let (prover, process, target) = (self.prover.clone(), process.clone(), target.clone());
         let held = self.reader.run(self.bounds.processes, move || Held::open(&prover, &process, &target)).await??;
         Ok(Arc::new(held))
     }
 
     /// The last check before the claim: the held process is still the process that was proven.
-    async fn allow_signal(
+    pub(super) async fn prove_again(
         &self,
-        held: Arc<Held>,
+        held: &Arc<Held>,
         process: &ProcessRef,
         target: &Target,
-        signal: Signal,
-    ) -> Result<Allowed, Refusal> {
-        let (prover, process, target, again) =
-            (self.prover.clone(), process.clone(), target.clone(), Arc::clone(&held));
-        self.reader.run(self.bounds.processes, move || again.prove_again(&prover, &process, &target)).await??;
-        Ok(Allowed::Signal { held, signal })
+    ) -> Result<(), Refusal> {
+        let (prover, process, target, again) = (self.prover.clone(), process.clone(), target.clone(), Arc::clone(held));
+        self.reader.run(self.bounds.processes, move || again.prove_again(&prover, &process, &target)).await?
     }
 
     /// Checks that the shim is stopped, or that one of its tasks does not answer while the runtime does.
@@ -230,7 +177,11 @@ impl Looker {
 
     /// Checks that the container is listed, that its sandbox is in neither list and unknown when queried directly, and
     /// that no kubelet will remove the container.
-    async fn container_still_orphaned(&self, target: &Target, container_id: &str) -> Result<Allowed, Refusal> {
+    pub(super) async fn container_still_orphaned(
+        &self,
+        target: &Target,
+        container_id: &str,
+    ) -> Result<(Cri, ContainerState), Refusal> {
         let cri = self.runtime().await?;
         self.not_docker(&cri).await?;
         let lists = self.lists(&Client::Cri(cri.clone())).await?;
@@ -246,7 +197,8 @@ impl Looker {
             Ok(_) => return Err(recovered(format!("the runtime knows sandbox {} when asked for it", seen.sandbox_id))),
             Err(error) => return Err(asked(&format!("sandbox {}", seen.sandbox_id), &error)),
         }
-        Ok(Allowed::Remove { cri, container_id: seen.id.clone(), state: seen.state })
+        let state = seen.state;
+        Ok((cri, state))
     }
 
     /// If a kubelet is running, checks that it neither keeps the container nor is working on its pod.

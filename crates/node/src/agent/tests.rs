@@ -1,13 +1,15 @@
 //! The executor against real processes and a fake runtime: each refusal, each act, and that nothing else was
 //! touched.
 
+use nrh_core::action::{Action, CleanupOrphans};
+use nrh_core::examples::CONT;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Agent, AgentSettings};
 use crate::cri::endpoint::{Endpoint, NamedBy};
-use nrh_core::command::{ActionCommand, CommandAction, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{FaultType, PodRef, ProcessRef, Role, Target};
 
 mod cleanup;
@@ -64,20 +66,18 @@ impl Node {
     }
 }
 
-fn order(action: CommandAction, fault_type: FaultType, target: Target) -> ActionCommand {
+fn order(action: Action, fault_type: FaultType, target: Target) -> ActionCommand {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     ActionCommand {
         operation_id: format!("op-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
         epoch: 3,
         node: "n1".to_owned(),
         action,
-        allow_running_pods: false,
         fault_id: "fault-1".to_owned(),
         fault_type,
         target,
-        restart: None,
         boot_id: None,
-        reboot_marker: None,
+        marker_expires_after_seconds: None,
         issued_at: Timestamp::now(),
         ttl_seconds: 60,
     }
@@ -90,7 +90,7 @@ fn process_target(process: ProcessRef, sandbox_id: &str) -> Target {
 /// Resume the frozen shim of this sandbox.
 fn resume(shim: &Running, sandbox_id: &str) -> ActionCommand {
     let target = process_target(shim.as_target(Role::Shim), sandbox_id);
-    order(CommandAction::ReleaseCont, FaultType::HungContainer, target)
+    order(CONT, FaultType::HungContainer, target)
 }
 
 #[track_caller]
@@ -122,7 +122,7 @@ async fn orders_for_others_or_out_of_time_are_refused() {
     let newer = ActionCommand {
         epoch: 9,
         ..order(
-            CommandAction::CleanupOrphans,
+            Action::CleanupOrphans(CleanupOrphans),
             FaultType::OrphanContainer,
             Target { container_id: Some(id()), ..Target::default() },
         )
@@ -183,7 +183,7 @@ async fn malformed_orders_are_refused() {
         ActionCommand { target: Target::default(), ..good() },
         ActionCommand { fault_type: FaultType::RuntimeListHung, ..good() },
         ActionCommand { fault_type: FaultType::LeakedShim, ..good() },
-        ActionCommand { action: CommandAction::CleanupOrphans, ..good() },
+        ActionCommand { action: Action::CleanupOrphans(CleanupOrphans), ..good() },
     ] {
         refused(&node.execute(&order).await, OutcomeReason::CheckFailed);
     }

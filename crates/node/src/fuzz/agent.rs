@@ -1,12 +1,12 @@
 //! Orders, what the node remembers of them, the probe's own files, and what the probe reads of its object.
 
-use nrh_core::action::is_service;
+use nrh_core::action::{Action, ReleaseHungProcess, RestartKubelet, RestartRuntime, Signal, is_service};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::checks::is_bounded;
-use crate::agent::admission::{Task, task};
+use crate::agent::admission::task;
 use crate::agent::claims::{Known, of_claim};
 use crate::agent::job::read_order;
 use crate::config;
@@ -15,7 +15,7 @@ use crate::report::command::{Command, OwnCommand};
 use crate::report::{clock, plugin};
 use crate::state::Saved;
 use nrh_api::duration::HumanDuration;
-use nrh_core::command::{ActionCommand, CommandAction};
+use nrh_core::command::ActionCommand;
 use nrh_core::fault::MAX_FAULTS;
 use nrh_core::faults;
 use nrh_core::finding::Findings;
@@ -35,30 +35,34 @@ pub fn order(data: &[u8]) -> bool {
     let written = serde_json::to_string(&order).unwrap_or_default();
     assert_eq!(read_order(&written).as_ref(), Ok(&order));
     assert!(task(&order, &format!("not {}", order.node)).is_err(), "an order for another node");
-    let Ok(task) = task(&order, &order.node) else { return false };
+    if task(&order, &order.node).is_err() {
+        return false;
+    }
     let id = &order.operation_id;
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     assert!((1..=63).contains(&id.len()) && id.bytes().all(is_name), "{id:?} names a file");
     assert!((1..=3600).contains(&order.ttl_seconds));
-    match task {
-        Task::RemoveContainer { container_id } => assert!(is_full_id(&container_id)),
-        Task::RemoveShim { process } | Task::RemoveUnresponsiveShim { process } => assert!(process.pid > 1),
-        Task::ReleaseClient { process, .. } => {
-            assert!(process.pid > 1 && order.action != CommandAction::CleanupOrphans);
-            assert!(order.target.container_id.as_deref().is_some_and(is_full_id));
+    let target = &order.target;
+    let names_process = || target.process.as_ref().is_some_and(|process| process.pid > 1);
+    let has_container = || target.container_id.as_deref().is_some_and(is_full_id);
+    if order.action.ends_boot() {
+        assert!(order.boot_id.as_deref().is_some_and(is_boot_id));
+    }
+    match &order.action {
+        Action::CleanupOrphans(_) => assert!(has_container() || names_process()),
+        Action::ReleaseHungProcess(_) => {
+            assert!(names_process());
+            assert!(order.fault_type != fault::FaultType::RuntimeClientHung || has_container());
         }
-        Task::ReleaseShim { process, .. } | Task::ReleasePlugin { process, .. } => {
-            assert!(process.pid > 1 && order.action != CommandAction::CleanupOrphans);
+        Action::RestartKubelet(RestartKubelet(with)) | Action::RestartRuntime(RestartRuntime(with)) => {
+            assert!(with.unit.as_deref().is_none_or(is_service));
         }
-        Task::Reboot { boot_id, process } => {
-            assert!(is_boot_id(&boot_id) && process.is_none_or(|process| process.pid > 1));
+        Action::Reboot(_) => {}
+        Action::MarkForReboot(with) => {
+            assert!(sentinel_name(&with.path).is_some_and(|name| !name.contains('/')), "{:?}", with.path);
+            assert!(order.marker_expires_after_seconds.is_some_and(|seconds| (1..=MARK_STANDS).contains(&seconds)));
         }
-        Task::Mark { boot_id, process, mark } => {
-            assert!(is_boot_id(&boot_id) && process.is_none_or(|process| process.pid > 1));
-            assert!(sentinel_name(&mark.path).is_some_and(|name| !name.contains('/')), "{:?}", mark.path);
-            assert!((1..=MARK_STANDS).contains(&mark.expires_after_seconds));
-        }
-        Task::Restart { with, .. } => assert!(with.unit.as_deref().is_none_or(is_service)),
+        other => panic!("no node carries out {other:?}"),
     }
     true
 }
@@ -69,14 +73,12 @@ pub fn claim(data: &[u8]) -> bool {
         operation_id: "op-1".to_owned(),
         epoch: 1,
         node: "w1".to_owned(),
-        action: CommandAction::ReleaseCont,
-        allow_running_pods: false,
+        action: Action::ReleaseHungProcess(ReleaseHungProcess { signal: Signal::Cont, allow_running_pods: false }),
         fault_id: "hungcontainer-1".to_owned(),
         fault_type: fault::FaultType::HungContainer,
         target: fault::Target::default(),
-        restart: None,
         boot_id: None,
-        reboot_marker: None,
+        marker_expires_after_seconds: None,
         issued_at: Timestamp::UNIX_EPOCH,
         ttl_seconds: 60,
     };

@@ -62,7 +62,7 @@ impl WorldNode {
 
     /// The node executor leaves the reboot request.
     pub(super) fn mark(&mut self, order: &ActionCommand, now: Timestamp) {
-        let seconds = order.reboot_marker.as_ref().map_or(0, |mark| mark.expires_after_seconds);
+        let seconds = order.marker_expires_after_seconds.unwrap_or_default();
         let stands_for = Duration::from_secs(seconds.into());
         self.boots.marked = Some(Marked { operation_id: order.operation_id.clone(), at: now, stands_for });
     }

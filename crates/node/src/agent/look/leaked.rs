@@ -15,7 +15,7 @@ use nrh_core::text::is_full_id;
 
 impl Looker {
     /// Checks that no ready sandbox and no container that can be running has its id, and that it has no living child.
-    pub(super) async fn shim_still_leaked(&self, held: &Arc<Held>) -> Result<(), Refusal> {
+    pub(in crate::agent) async fn shim_still_leaked(&self, held: &Arc<Held>) -> Result<(), Refusal> {
         let id = of_the_kubelets(held)?;
         let cri = self.runtime().await?;
         self.not_docker(&cri).await?;

@@ -1,67 +1,33 @@
 //! The preflight of a reboot, by the login manager or by another tool: the fault still exists, nobody has taken its
 //! daemon out of service, and no inhibitor blocks the reboot.
 
-use jiff::Timestamp;
+use std::path::PathBuf;
 
 use super::unit::Unit;
-use super::{Allowed, Looker, recovered};
+use super::{Looker, recovered};
 use crate::agent::verdict::Refusal;
 use crate::bus::login::{self, LoginError};
 use crate::bus::units::UnitSeen;
 use crate::collect::kubelet::Finder;
-use crate::proc;
-use crate::sentinel::{Folder, Mark, SentinelError};
 use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, OutcomeReason};
 use nrh_core::fault::{FaultType, ProcessRef};
 use nrh_core::policy::Daemon;
-use nrh_core::reboot::{MarkOrder, sentinel_name};
 
 impl Looker {
-    /// Checks the login manager last, except for the fault itself, which can end at any moment.
-    pub(super) async fn still_to_reboot(
-        &self,
-        order: &ActionCommand,
-        process: Option<&ProcessRef>,
-    ) -> Result<Allowed, Refusal> {
+    /// Returns the bus of the login manager, if the login manager reboots the machine now.
+    pub(in crate::agent) async fn login_manager(&self) -> Result<PathBuf, Refusal> {
         let bus = self.system_bus().await?;
         login::may_reboot(&bus, self.bounds.call).await.map_err(refused)?;
-        self.still_as_sick(order, process).await?;
-        Ok(Allowed::Reboot { bus })
-    }
-
-    /// The same checks for a marker. Whether the machine may reboot right now is checked by the tool that reboots it.
-    pub(super) async fn still_to_mark(
-        &self,
-        order: &ActionCommand,
-        boot_id: &str,
-        process: Option<&ProcessRef>,
-        with: &MarkOrder,
-    ) -> Result<Allowed, Refusal> {
-        let (root, host) = (self.prover.root().to_owned(), self.host.clone());
-        let name = sentinel_name(&with.path).unwrap_or_default().to_owned();
-        let look = move || {
-            let folder = Folder::open(&host)?;
-            // An existing regular file is no obstacle; anything else is.
-            drop(folder.look(&name)?);
-            Ok((folder, proc::uptime(&root)))
-        };
-        let (folder, uptime) = self.reader.run(self.bounds.processes, look).await?.map_err(unfit)?;
-        let uptime =
-            uptime.map_err(|error| Refusal::cannot_look(format!("cannot read the time since boot: {error}")))?;
-        let mark = Mark {
-            node: order.node.clone(),
-            operation_id: order.operation_id.clone(),
-            boot_id: boot_id.to_owned(),
-            until: uptime.as_secs().saturating_add(with.expires_after_seconds.into()),
-            made_at: Timestamp::now().as_second(),
-        };
-        self.still_as_sick(order, process).await?;
-        Ok(Allowed::Mark { folder, mark, path: with.path.clone() })
+        Ok(bus)
     }
 
     /// Checks that the fault still exists, and that nobody has taken its daemon out of service.
-    async fn still_as_sick(&self, order: &ActionCommand, process: Option<&ProcessRef>) -> Result<(), Refusal> {
+    pub(in crate::agent) async fn still_as_sick(
+        &self,
+        order: &ActionCommand,
+        process: Option<&ProcessRef>,
+    ) -> Result<(), Refusal> {
         use FaultType as F;
         match (order.fault_type, process) {
             (kind @ (F::RuntimeUnreachable | F::RuntimeListHung), None) => {
@@ -86,24 +52,10 @@ impl Looker {
                     (None, _) => {}
                 }
             }
-            (F::HungContainer, Some(process)) => {
+            (_, Some(process)) => {
                 let held = self.hold(process, &order.target).await?;
-                if held.is_of_docker() {
-                    self.docker_container_still_hung(&order.target, &held, Signal::Kill).await?;
-                } else {
-                    self.container_still_hung(&order.target, &held, Signal::Kill).await?;
-                }
-                self.allow_signal(held, process, &order.target, Signal::Kill).await?;
-            }
-            (F::NetworkPluginHung, Some(process)) => {
-                let held = self.hold(process, &order.target).await?;
-                self.plugin_still_hung(&order.target, &held).await?;
-                self.allow_signal(held, process, &order.target, Signal::Kill).await?;
-            }
-            (F::RuntimeClientHung, Some(process)) => {
-                let held = self.hold(process, &order.target).await?;
-                self.client_still_hung(&order.target, &held).await?;
-                self.allow_signal(held, process, &order.target, Signal::Kill).await?;
+                self.process_still_hangs(process.role, &order.target, &held, Signal::Kill).await?;
+                self.prove_again(&held, process, &order.target).await?;
             }
             (kind, _) => return Err(recovered(format!("there is nothing to check for {kind}"))),
         }
@@ -124,14 +76,6 @@ impl Looker {
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
         Ok(Some(seen))
-    }
-}
-
-/// An unfit folder or file is a definite refusal; a failed reading is not.
-fn unfit(error: SentinelError) -> Refusal {
-    match error {
-        SentinelError::Unfit(said) => Refusal::new(OutcomeReason::Protected, said),
-        error @ SentinelError::Io { .. } => Refusal::cannot_look(error.to_string()),
     }
 }
 

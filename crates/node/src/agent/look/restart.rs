@@ -32,7 +32,7 @@ struct Table {
 impl Looker {
     /// Returns the unit to restart, if all checks allow it. Slow checks come first: the daemon's own state is checked
     /// last. At the restart the unit must be in the same state as before that check.
-    pub(super) async fn still_to_restart(
+    pub(in crate::agent) async fn still_to_restart(
         &self,
         kind: FaultType,
         daemon: Daemon,

@@ -2,6 +2,7 @@
 
 use super::runtime::{Says, Wrong, container, sandbox};
 use super::*;
+use nrh_core::action::{Action, CleanupOrphans};
 
 /// A shim that serves nothing: stopped, a child of init, on no ready sandbox. Skips where init is not the
 /// one who adopts.
@@ -16,7 +17,11 @@ fn leaked(node: &Node, sandbox_id: &str) -> Running {
 }
 
 fn remove_shim(shim: &Running, sandbox_id: &str) -> ActionCommand {
-    order(CommandAction::CleanupOrphans, FaultType::LeakedShim, process_target(shim.as_target(Role::Shim), sandbox_id))
+    order(
+        Action::CleanupOrphans(CleanupOrphans),
+        FaultType::LeakedShim,
+        process_target(shim.as_target(Role::Shim), sandbox_id),
+    )
 }
 
 #[tokio::test]
@@ -114,7 +119,8 @@ async fn a_shim_with_a_parent_or_living_children_is_not_leaked() {
         wchan: None,
         command: String::new(),
     };
-    let order = order(CommandAction::CleanupOrphans, FaultType::LeakedShim, process_target(process, &with_child));
+    let order =
+        order(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &with_child));
     let outcome = node.execute(&order).await;
     refused(&outcome, OutcomeReason::Recovered);
     assert!(outcome.message.contains("live below"), "{}", outcome.message);
@@ -171,7 +177,7 @@ fn remove(orphan: &Orphan) -> ActionCommand {
         pod: Some(pod("uid-1")),
         ..Target::default()
     };
-    order(CommandAction::CleanupOrphans, FaultType::OrphanContainer, target)
+    order(Action::CleanupOrphans(CleanupOrphans), FaultType::OrphanContainer, target)
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::docker::fake::Fake;
+use nrh_core::examples::SAFE_KILL;
 
 /// A hung `runc create` below a shim, and the same of another sandbox beside it.
 struct Hung {
@@ -26,7 +27,7 @@ impl Hung {
     fn order(&self) -> ActionCommand {
         let process = self.client.as_target(Role::RuntimeClient);
         let target = Target { container_id: Some(self.container.clone()), ..process_target(process, &self.sandbox) };
-        order(CommandAction::ReleaseKill, FaultType::RuntimeClientHung, target)
+        order(SAFE_KILL, FaultType::RuntimeClientHung, target)
     }
 
     #[track_caller]
@@ -93,7 +94,7 @@ async fn what_works_for_nobody_of_the_kubelets_is_left_alone() {
     let alone = node.stage.child("alone/runc", &["create", "--bundle", "/b", &container]);
     let target =
         Target { container_id: Some(container), ..process_target(alone.as_target(Role::RuntimeClient), &id()) };
-    let order = order(CommandAction::ReleaseKill, FaultType::RuntimeClientHung, target);
+    let order = order(SAFE_KILL, FaultType::RuntimeClientHung, target);
     refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
     assert!(alone.state().is_some());
 }

@@ -1,5 +1,6 @@
 //! Marks for a reboot by another tool: left once, by the same look as a reboot, and never in the way of somebody else's.
 
+use nrh_core::action::{Action, MarkForReboot};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -8,8 +9,6 @@ use super::restart::Daemons;
 use super::*;
 use crate::bus::fake::{Login, unit};
 use crate::sentinel::{Folder, Mark};
-use nrh_core::action::MarkForReboot;
-use nrh_core::reboot::{MarkOrder, SENTINEL};
 
 /// A node whose `/run` is in memory.
 struct Marked {
@@ -46,11 +45,10 @@ impl Marked {
 }
 
 fn mark_for(fault_type: FaultType) -> ActionCommand {
-    let mark = MarkOrder { path: SENTINEL.to_owned(), expires_after_seconds: 600 };
     ActionCommand {
         boot_id: Some("boot".to_owned()),
-        reboot_marker: Some(mark),
-        ..order(CommandAction::MarkForReboot, fault_type, Target::default())
+        marker_expires_after_seconds: Some(600),
+        ..order(Action::MarkForReboot(MarkForReboot::default()), fault_type, Target::default())
     }
 }
 
@@ -112,18 +110,16 @@ async fn a_place_that_is_not_as_it_must_be_is_left_alone() {
 async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
     let node = Marked::new();
     let order = || mark_for(FaultType::RuntimeUnreachable);
-    let at = |path: &str, expires_after_seconds| Some(MarkOrder { path: path.to_owned(), expires_after_seconds });
+    let at = |path: &str| Action::MarkForReboot(MarkForReboot { path: path.to_owned() });
+    let for_seconds = |seconds: Option<u32>| ActionCommand { marker_expires_after_seconds: seconds, ..order() };
     for (wrong, said) in [
         (ActionCommand { boot_id: None, ..order() }, "must name the boot that is to end"),
-        (ActionCommand { reboot_marker: None, ..order() }, "must name the file"),
-        (ActionCommand { reboot_marker: at("/run/nologin", 600), ..order() }, "not a file directly in /run"),
-        (ActionCommand { reboot_marker: at("/run/../etc/reboot", 600), ..order() }, "not a file directly in /run"),
-        (
-            ActionCommand { reboot_marker: at("/var/run/reboot-required", 600), ..order() },
-            "not a file directly in /run",
-        ),
-        (ActionCommand { reboot_marker: at(SENTINEL, 0), ..order() }, "expiresAfterSeconds"),
-        (ActionCommand { reboot_marker: at(SENTINEL, 86_401), ..order() }, "expiresAfterSeconds"),
+        (ActionCommand { action: at("/run/nologin"), ..order() }, "not a file directly in /run"),
+        (ActionCommand { action: at("/run/../etc/reboot"), ..order() }, "not a file directly in /run"),
+        (ActionCommand { action: at("/var/run/reboot-required"), ..order() }, "not a file directly in /run"),
+        (for_seconds(None), "markerExpiresAfterSeconds"),
+        (for_seconds(Some(0)), "markerExpiresAfterSeconds"),
+        (for_seconds(Some(86_401)), "markerExpiresAfterSeconds"),
     ] {
         node.left_alone(&node.execute(&wrong).await, OutcomeReason::CheckFailed, said);
     }

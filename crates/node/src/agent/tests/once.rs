@@ -1,5 +1,7 @@
 //! One operation, one act, one outcome: whoever asks, and whatever crashes.
 
+use nrh_core::action::{Action, CleanupOrphans};
+use nrh_core::examples::CONT;
 use std::sync::{Arc, Barrier};
 
 use super::super::claims::{Claims, Known, Moment, NoLeader};
@@ -64,7 +66,7 @@ async fn a_restarted_collector_is_told_what_came_of_it() {
     let old = ActionCommand { epoch: 8, ..resume(&shim, &sandbox) };
     let stale = ActionCommand {
         target: Target { container_id: Some(id()), ..Target::default() },
-        action: CommandAction::CleanupOrphans,
+        action: Action::CleanupOrphans(CleanupOrphans),
         fault_type: FaultType::OrphanContainer,
         ..old
     };
@@ -167,8 +169,8 @@ fn old_operations_are_swept_and_young_ones_kept() {
     let day = Duration::from_hours(24);
     let at = |uptime| Moment { boot: "b".to_owned(), uptime };
     let (old, young) = (
-        order(CommandAction::ReleaseCont, FaultType::HungContainer, Target::default()),
-        order(CommandAction::ReleaseCont, FaultType::HungContainer, Target::default()),
+        order(CONT, FaultType::HungContainer, Target::default()),
+        order(CONT, FaultType::HungContainer, Target::default()),
     );
     claims.first_read(&old, &at(Duration::ZERO)).unwrap();
     claims.first_read(&young, &at(day)).unwrap();

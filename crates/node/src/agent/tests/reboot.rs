@@ -1,5 +1,6 @@
 //! Reboots: once for one boot, never for what has recovered, never past who holds it up.
 
+use nrh_core::action::{Action, Reboot};
 use std::fs;
 
 use super::restart::{CONTAINERD, Daemons, KUBELET, healthz};
@@ -10,7 +11,10 @@ use crate::bus::fake::{Login, Reboots, unit};
 const REBOOT: &str = "Reboot ";
 
 fn reboot_for(fault_type: FaultType) -> ActionCommand {
-    ActionCommand { boot_id: Some("boot".to_owned()), ..order(CommandAction::Reboot, fault_type, Target::default()) }
+    ActionCommand {
+        boot_id: Some("boot".to_owned()),
+        ..order(Action::Reboot(Reboot::default()), fault_type, Target::default())
+    }
 }
 
 fn silent_runtime() -> Daemons {

@@ -2,6 +2,8 @@
 
 use super::runtime::{Says, Wrong};
 use super::*;
+use nrh_core::action::{Action, CleanupOrphans};
+use nrh_core::examples::{KILL, SAFE_KILL};
 
 /// A node with a frozen shim, and a neighbour that differs in nothing but its id.
 struct Frozen {
@@ -23,7 +25,7 @@ impl Frozen {
 
     fn kill(&self) -> ActionCommand {
         let order = resume(&self.shim, &self.sandbox);
-        ActionCommand { action: CommandAction::ReleaseKill, allow_running_pods: true, ..order }
+        ActionCommand { action: KILL, ..order }
     }
 
     #[track_caller]
@@ -51,7 +53,7 @@ async fn a_frozen_shim_is_resumed_and_its_neighbour_is_not() {
 #[tokio::test]
 async fn a_frozen_shim_is_killed_only_when_running_pods_may_end() {
     let frozen = Frozen::new();
-    let protected = ActionCommand { allow_running_pods: false, ..frozen.kill() };
+    let protected = ActionCommand { action: SAFE_KILL, ..frozen.kill() };
     refused(&frozen.node.execute(&protected).await, OutcomeReason::Protected);
     frozen.untouched();
     done(&frozen.node.execute(&frozen.kill()).await);
@@ -144,7 +146,7 @@ async fn a_process_that_is_no_shim_of_the_kubelets_is_left_alone() {
     let shim = node.stage.shim(&sandbox);
     shim.stop();
     let target = process_target(shim.as_target(Role::NetworkPlugin), &sandbox);
-    let order = order(CommandAction::ReleaseKill, FaultType::NetworkPluginHung, target);
+    let order = order(SAFE_KILL, FaultType::NetworkPluginHung, target);
     refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
     assert_eq!(shim.state(), Some('T'));
 }
@@ -171,7 +173,7 @@ async fn a_process_that_has_ended_is_gone_or_was_replaced() {
 
 fn end(plugin: &Running, sandbox_id: &str, lock: Option<String>) -> ActionCommand {
     let target = Target { lock, ..process_target(plugin.as_target(Role::NetworkPlugin), sandbox_id) };
-    order(CommandAction::ReleaseKill, FaultType::NetworkPluginHung, target)
+    order(SAFE_KILL, FaultType::NetworkPluginHung, target)
 }
 
 #[tokio::test]
@@ -231,7 +233,7 @@ async fn a_shim_inside_a_container_is_left_alone() {
         wchan: None,
         command: inner.command.clone(),
     };
-    let order = order(CommandAction::CleanupOrphans, FaultType::LeakedShim, process_target(process, &sandbox));
+    let order = order(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &sandbox));
     refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
     assert!(outer.state().is_some() && outer.resumed() == 0);
 }

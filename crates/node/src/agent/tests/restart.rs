@@ -1,5 +1,7 @@
 //! Restarts: whose unit it is, what is looked at before, and every reason to leave it alone.
 
+use nrh_core::action::{Action, Restart, RestartKubelet, RestartRuntime};
+use nrh_core::fault::Daemon;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -9,7 +11,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
-use nrh_core::action::Restart;
 
 pub(super) const KUBELET: &str = "kubelet.service";
 pub(super) const CONTAINERD: &str = "containerd.service";
@@ -95,28 +96,40 @@ impl Daemons {
     }
 }
 
-fn restart_of(action: CommandAction, fault_type: FaultType, with: Restart) -> ActionCommand {
-    ActionCommand { restart: Some(with), ..order(action, fault_type, Target::default()) }
+fn action(daemon: Daemon, with: Restart) -> Action {
+    match daemon {
+        Daemon::Kubelet => Action::RestartKubelet(RestartKubelet(with)),
+        Daemon::Runtime => Action::RestartRuntime(RestartRuntime(with)),
+    }
+}
+
+fn restart_of(daemon: Daemon, fault_type: FaultType, with: Restart) -> ActionCommand {
+    order(action(daemon, with), fault_type, Target::default())
+}
+
+/// The same command for another way to restart.
+fn with(order: ActionCommand, with: Restart) -> ActionCommand {
+    ActionCommand { action: action(order.action.traits().restarts.unwrap(), with), ..order }
 }
 
 fn kubelet() -> ActionCommand {
-    restart_of(CommandAction::RestartKubelet, FaultType::KubeletDown, Restart::default())
+    restart_of(Daemon::Kubelet, FaultType::KubeletDown, Restart::default())
 }
 
 fn runtime() -> ActionCommand {
-    restart_of(CommandAction::RestartRuntime, FaultType::RuntimeUnreachable, Restart::default())
+    restart_of(Daemon::Runtime, FaultType::RuntimeUnreachable, Restart::default())
 }
 
 fn named(order: ActionCommand, unit: &str) -> ActionCommand {
-    ActionCommand { restart: Some(Restart { unit: Some(unit.to_owned()), ..Restart::default() }), ..order }
+    with(order, Restart { unit: Some(unit.to_owned()), ..Restart::default() })
 }
 
 fn start_if_stopped(order: ActionCommand) -> ActionCommand {
-    ActionCommand { restart: Some(Restart { start_if_stopped: true, ..Restart::default() }), ..order }
+    with(order, Restart { start_if_stopped: true, ..Restart::default() })
 }
 
 fn careless(order: ActionCommand) -> ActionCommand {
-    ActionCommand { restart: Some(Restart { skip_safety_check: true, ..Restart::default() }), ..order }
+    with(order, Restart { skip_safety_check: true, ..Restart::default() })
 }
 
 /// A health check that says this.
@@ -289,7 +302,7 @@ async fn a_runtime_that_is_silent_or_gone_is_restarted_and_one_that_answers_is_n
     containerd(&daemons);
     daemons.node.runtime.set(|world| world.wrong.clear());
     daemons.left_alone(&daemons.execute(&runtime()).await, OutcomeReason::Recovered, "answers a version call");
-    let list = restart_of(CommandAction::RestartRuntime, FaultType::RuntimeListHung, Restart::default());
+    let list = restart_of(Daemon::Runtime, FaultType::RuntimeListHung, Restart::default());
     daemons.left_alone(&daemons.execute(&list).await, OutcomeReason::Recovered, "lists its sandboxes");
     let list = ActionCommand { operation_id: "again".into(), ..list };
     daemons.node.runtime.set(|world| world.wrong.insert("ListPodSandbox".to_owned(), runtime::Wrong::Hangs));
@@ -329,7 +342,7 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
 
 #[tokio::test]
 async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
-    let order = restart_of(CommandAction::RestartKubelet, FaultType::FdExhaustion, Restart::default());
+    let order = restart_of(Daemon::Kubelet, FaultType::FdExhaustion, Restart::default());
     for (limit, scarce) in [(10_000, false), (64, true)] {
         let daemons = Daemons::of_kubelet(unit("active", "running"));
         daemons.kubelet(healthz("200 OK").await, KUBELET);
@@ -368,10 +381,10 @@ async fn a_restart_that_fails_or_does_not_end_is_told_as_it_is() {
 async fn without_systemd_and_for_other_faults_nothing_is_restarted() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     for order in [
-        restart_of(CommandAction::RestartKubelet, FaultType::KubeletStartBlocked, Restart::default()),
-        restart_of(CommandAction::RestartKubelet, FaultType::RuntimeUnreachable, Restart::default()),
-        restart_of(CommandAction::RestartRuntime, FaultType::KubeletDown, Restart::default()),
-        restart_of(CommandAction::RestartRuntime, FaultType::NetworkPluginHung, Restart::default()),
+        restart_of(Daemon::Kubelet, FaultType::KubeletStartBlocked, Restart::default()),
+        restart_of(Daemon::Kubelet, FaultType::RuntimeUnreachable, Restart::default()),
+        restart_of(Daemon::Runtime, FaultType::KubeletDown, Restart::default()),
+        restart_of(Daemon::Runtime, FaultType::NetworkPluginHung, Restart::default()),
     ] {
         daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "no second check");
     }

@@ -5,10 +5,11 @@ use super::runtime::Wrong;
 use super::*;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
+use nrh_core::action::{Action, CleanupOrphans};
 
 fn end(shim: &Running, sandbox_id: &str) -> ActionCommand {
     order(
-        CommandAction::CleanupOrphans,
+        Action::CleanupOrphans(CleanupOrphans),
         FaultType::UnresponsiveShim,
         process_target(shim.as_target(Role::Shim), sandbox_id),
     )

@@ -1,0 +1,108 @@
+//! How a node carries actions out: which command is well formed, what is checked right before, and what is done.
+//!
+//! The file of each action has `Task` (the well-formed command), `admit`, `Allowed` (what the check has opened for the action), `check`
+//! and `execute`.
+
+mod cleanup_orphans;
+mod mark_for_reboot;
+mod reboot;
+mod release_hung_process;
+mod restart;
+mod signal;
+
+use super::admission::malformed;
+use super::look::{Bounds, Looker};
+use super::verdict::{self, Refusal};
+use nrh_core::action::Action;
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::fault::{ProcessRef, Role};
+use nrh_core::text::is_full_id;
+
+pub(super) use mark_for_reboot::left;
+
+macro_rules! executors {
+    ($($action:ident in $module:ident,)+) => {
+        /// A well-formed command, with everything that its action needs.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(crate) enum Task {
+            $($action($module::Task),)+
+        }
+
+        /// What the preflight allows, with everything that the action needs.
+        #[derive(Debug)]
+        pub(super) enum Allowed {
+            $($action($module::Allowed),)+
+        }
+
+        /// Checks that the command is well formed for its action, and that this version can check its fault again.
+        pub(super) fn admit(order: &ActionCommand) -> Result<Task, Refusal> {
+            match &order.action {
+                $(Action::$action(with) => $module::admit(with, order).map(Task::$action),)+
+                other => Err(malformed(&format!("no node carries out {}", other.phrase()))),
+            }
+        }
+
+        /// Checks that the fault still exists, and that nothing forbids the action.
+        pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+            match task {
+                $(Task::$action(task) => $module::check(looker, order, task).await.map(Allowed::$action),)+
+            }
+        }
+
+        /// Executes the allowed action. The holder of the claim calls it once per claim.
+        pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+            match allowed {
+                $(Allowed::$action(allowed) => $module::execute(order, allowed, bounds).await,)+
+            }
+        }
+    };
+}
+
+executors! {
+    CleanupOrphans in cleanup_orphans,
+    ReleaseHungProcess in release_hung_process,
+    RestartKubelet in restart,
+    RestartRuntime in restart,
+    Reboot in reboot,
+    MarkForReboot in mark_for_reboot,
+}
+
+fn no_second_look(order: &ActionCommand) -> Refusal {
+    Refusal::cannot_look(format!(
+        "{} for {}: this version has no second check for it, so it executes nothing",
+        order.action.phrase(),
+        order.fault_type
+    ))
+}
+
+/// Returns the process that the command names, if it may be a target.
+fn process(order: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
+    let Some(process) = &order.target.process else {
+        return Err(malformed("no process is named"));
+    };
+    let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+    if process.pid < 2 || process.pid == own {
+        let message = format!("process {} may not be named: it is init, ourselves or none", process.pid);
+        return Err(Refusal::new(OutcomeReason::TargetChanged, message));
+    }
+    if process.role != role {
+        let message =
+            format!("process {}: the role must be {role:?}, the command says {:?}", process.pid, process.role);
+        return Err(Refusal::new(OutcomeReason::TargetChanged, message));
+    }
+    if role == Role::Shim && order.target.sandbox_id.is_none() && order.target.container_id.is_none() {
+        return Err(malformed("a shim must be named together with the id it serves"));
+    }
+    if role == Role::RuntimeClient && !order.target.container_id.as_deref().is_some_and(is_full_id) {
+        return Err(malformed("a client of the runtime must be named together with the full id of its container"));
+    }
+    Ok(process.clone())
+}
+
+fn done(order: &ActionCommand, message: &str) -> Outcome {
+    verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, message)
+}
+
+fn failed(order: &ActionCommand, message: &str) -> Outcome {
+    verdict::outcome(order, OutcomeState::Failed, OutcomeReason::RequestFailed, message)
+}

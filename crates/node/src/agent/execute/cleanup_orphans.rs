@@ -1,0 +1,114 @@
+//! `CleanupOrphans`: the end of a shim that serves no container, or the removal of a container whose sandbox is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{done, failed, no_second_look, process, signal};
+use crate::agent::admission::malformed;
+use crate::agent::look::{Bounds, Looker};
+use crate::agent::target::Held;
+use crate::agent::verdict::Refusal;
+use crate::cri::{Cri, CriError};
+use crate::patience::Patience;
+use nrh_core::action::{CleanupOrphans, Signal};
+use nrh_core::command::{ActionCommand, Outcome};
+use nrh_core::fault::{FaultType, ProcessRef, Role};
+use nrh_core::observation::ContainerState;
+use nrh_core::text::is_full_id;
+
+/// Interval between two checks of the effect.
+const RHYTHM: Duration = Duration::from_millis(50);
+
+/// The leftover.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// A shim that serves no container any more.
+    Shim(ProcessRef),
+    /// A shim for which the runtime can wait at its start.
+    UnresponsiveShim(ProcessRef),
+    /// A container whose sandbox is gone, by its id.
+    Container(String),
+}
+
+/// The leftover, ready to be removed.
+#[derive(Debug)]
+pub(in crate::agent) enum Allowed {
+    /// End this shim.
+    Shim(Arc<Held>),
+    /// Remove this container; it is stopped first unless it has ended.
+    Container { cri: Cri, container_id: String, state: ContainerState },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
+pub(super) fn admit(_: &CleanupOrphans, order: &ActionCommand) -> Result<Task, Refusal> {
+    match order.fault_type {
+        FaultType::UnresponsiveShim => Ok(Task::UnresponsiveShim(process(order, Role::Shim)?)),
+        FaultType::LeakedShim => Ok(Task::Shim(process(order, Role::Shim)?)),
+        FaultType::OrphanContainer => match &order.target.container_id {
+            Some(id) if is_full_id(id) => Ok(Task::Container(id.clone())),
+            _ => Err(malformed("an orphan container must be named by its full id of 64 hex digits")),
+        },
+        _ => Err(no_second_look(order)),
+    }
+}
+
+pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+    let target = &order.target;
+    let process = match task {
+        Task::Container(id) => {
+            let (cri, state) = looker.container_still_orphaned(target, id).await?;
+            return Ok(Allowed::Container { cri, container_id: id.clone(), state });
+        }
+        Task::Shim(process) | Task::UnresponsiveShim(process) => process,
+    };
+    let held = looker.hold(process, target).await?;
+    if matches!(task, Task::Shim(_)) {
+        looker.shim_still_leaked(&held).await?;
+    } else {
+        looker.shim_still_deaf(&held).await?;
+    }
+    looker.prove_again(&held, process, target).await?;
+    Ok(Allowed::Shim(held))
+}
+
+pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+    match allowed {
+        Allowed::Shim(held) => signal::send(order, &held, Signal::Kill, bounds.verify).await,
+        Allowed::Container { cri, container_id, state } => match remove(&cri, &container_id, state, bounds).await {
+            Ok(said) => done(order, &said),
+            Err(said) => failed(order, &said),
+        },
+    }
+}
+
+/// Removes exactly one container; one that can be running is stopped first, and is not removed if the stop fails.
+async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> Result<String, String> {
+    if state != ContainerState::Exited {
+        let deadline = bounds.stop_grace.saturating_add(bounds.remove);
+        match cri.stop_container(id, bounds.stop_grace, deadline).await {
+            Ok(()) | Err(CriError::NotFound) => {}
+            Err(error) => return Err(format!("cannot stop container {id}: {error}; it was not removed")),
+        }
+    }
+    match cri.remove_container(id, bounds.remove).await {
+        Ok(()) | Err(CriError::NotFound) => {}
+        Err(error) => return Err(format!("cannot remove container {id}: {error}")),
+    }
+    let mut patience = Patience::new(bounds.verify, Instant::now());
+    loop {
+        let left = patience.left();
+        // The last query also has time for an answer.
+        match cri.container_status(id, left.max(RHYTHM)).await {
+            Err(CriError::NotFound) => {
+                return Ok(format!("removed container {id} ({state:?}); the runtime does not know it any more"));
+            }
+            answer if left.is_zero() => {
+                return Err(format!("removed container {id}, but the runtime still says {answer:?} of it"));
+            }
+            _ => tokio::time::sleep(RHYTHM).await,
+        }
+        patience.count(Instant::now());
+    }
+}

@@ -1,0 +1,51 @@
+//! `ReleaseHungProcess`: a signal to the one process that hangs.
+
+use nrh_core::action::{ReleaseHungProcess, Signal};
+use std::sync::Arc;
+
+use super::{no_second_look, process, signal};
+use crate::agent::look::{Bounds, Looker};
+use crate::agent::target::Held;
+use crate::agent::verdict::Refusal;
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason};
+use nrh_core::fault::{ProcessRef, Role};
+
+/// The process and its signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Task {
+    process: ProcessRef,
+    with: ReleaseHungProcess,
+}
+
+/// The process, held, and its signal.
+#[derive(Debug)]
+pub(in crate::agent) struct Allowed {
+    held: Arc<Held>,
+    signal: Signal,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
+pub(super) fn admit(with: &ReleaseHungProcess, order: &ActionCommand) -> Result<Task, Refusal> {
+    let Ok(role) = order.fault_type.spec().remedy.hung_process else { return Err(no_second_look(order)) };
+    Ok(Task { process: process(order, role)?, with: *with })
+}
+
+pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+    let Task { process, with } = task;
+    let (target, signal) = (&order.target, with.signal);
+    let held = looker.hold(process, target).await?;
+    looker.process_still_hangs(process.role, target, &held, signal).await?;
+    if signal == Signal::Kill && process.role == Role::Shim && !with.allow_running_pods {
+        let message = format!(
+            "killing shim {} would end every container of its pod; the command does not allow that",
+            process.pid
+        );
+        return Err(Refusal::new(OutcomeReason::Protected, message));
+    }
+    looker.prove_again(&held, process, target).await?;
+    Ok(Allowed { held, signal })
+}
+
+pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+    signal::send(order, &allowed.held, allowed.signal, bounds.verify).await
+}

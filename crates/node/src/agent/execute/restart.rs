@@ -1,0 +1,64 @@
+//! `RestartKubelet` and `RestartRuntime`: systemd restarts the unit of the daemon.
+
+use super::{done, failed, no_second_look};
+use crate::agent::admission::malformed;
+use crate::agent::look::{Bounds, Looker, Unit};
+use crate::agent::verdict::{self, Refusal};
+use crate::bus::units::{self, UnitError};
+use nrh_core::action::{Restart, is_service};
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::fault::{Daemon, FaultType};
+
+/// The daemon, and how it is restarted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Task {
+    daemon: Daemon,
+    with: Restart,
+}
+
+/// The unit to restart.
+#[derive(Debug)]
+pub(in crate::agent) struct Allowed(Unit);
+
+pub(super) fn admit<T>(_: &T, order: &ActionCommand) -> Result<Task, Refusal> {
+    use FaultType as F;
+    let (daemon, with) =
+        order.action.traits().restarts.zip(order.action.params().restart).ok_or_else(|| no_second_look(order))?;
+    if with.unit.as_ref().is_some_and(|unit| !is_service(unit)) {
+        return Err(malformed("restart.unit is not the name of a service, such as kubelet.service"));
+    }
+    match (daemon, order.fault_type) {
+        (Daemon::Kubelet, F::KubeletDown | F::FdExhaustion)
+        | (Daemon::Runtime, F::RuntimeUnreachable | F::RuntimeListHung | F::FdExhaustion) => Ok(Task { daemon, with }),
+        _ => Err(no_second_look(order)),
+    }
+}
+
+pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+    looker.still_to_restart(order.fault_type, task.daemon, &task.with).await.map(Allowed)
+}
+
+/// Asks systemd to restart the unit and waits for the end of the job. The probe's next checks show whether that
+/// resolves the fault.
+pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+    let Allowed(unit) = &allowed;
+    let (name, before) = (&unit.name, unit.seen.phrase());
+    let result = match units::restart(&unit.bus, name, &unit.seen, bounds.restart).await {
+        Ok(result) => result,
+        // The next checks show whether it helped, as for every action.
+        Err(error @ UnitError::NotSeen { .. }) => {
+            let said = format!("{error}; systemd goes on with it");
+            return done(order, &said);
+        }
+        Err(error @ UnitError::Changed { .. }) => {
+            return verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetChanged, &error.to_string());
+        }
+        Err(error) => return failed(order, &format!("{name} was not restarted: {error}")),
+    };
+    let after = match units::look(&unit.bus, name, bounds.call).await {
+        Ok(seen) => seen.phrase(),
+        Err(error) => format!("in an unknown state ({error})"),
+    };
+    let said = format!("{name} was {before}; systemd's restart of it: {result}; it is {after}");
+    if result == "done" { done(order, &said) } else { failed(order, &said) }
+}

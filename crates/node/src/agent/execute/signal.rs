@@ -1,0 +1,81 @@
+//! Sends a signal to exactly one process, and checks its effect.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{done, failed};
+use crate::agent::target::Held;
+use crate::agent::verdict;
+use crate::patience::Patience;
+use nrh_core::action::Signal;
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
+
+/// Interval between two checks of the effect.
+const RHYTHM: Duration = Duration::from_millis(50);
+
+pub(super) async fn send(order: &ActionCommand, held: &Arc<Held>, signal: Signal, bound: Duration) -> Outcome {
+    let pid = held.process.pid;
+    let before = match held.state() {
+        Ok(Some(before)) => before,
+        Ok(None) => return ended_before(order, pid),
+        Err(error) => {
+            return failed(order, &format!("cannot read the state of process {pid}: {error}; nothing was sent"));
+        }
+    };
+    if let Err(error) = held.signal(signal) {
+        if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) {
+            return ended_before(order, pid);
+        }
+        return failed(
+            order,
+            &format!(
+                "cannot signal process {pid}: {error}; the executor needs CAP_KILL and no security profile in its way"
+            ),
+        );
+    }
+    let mut patience = Patience::new(bound, Instant::now());
+    loop {
+        match effect(held, signal, before) {
+            Ok(Some(said)) => return done(order, &said),
+            Ok(None) => {}
+            Err(error) => {
+                return failed(order, &format!("signalled process {pid}, cannot see what it does now: {error}"));
+            }
+        }
+        let not_stopped = signal == Signal::Cont && before != 'T';
+        if patience.left().is_zero() || not_stopped {
+            let (state, wchan) = (held.state().ok().flatten(), held.wchan());
+            let message = format!(
+                "sent {} to process {pid}, which was in state {before}{}; it is in state {} (waits in {})",
+                signal.as_str(),
+                if not_stopped { " and not stopped" } else { "" },
+                state.unwrap_or('?'),
+                wchan.as_deref().unwrap_or("nothing known")
+            );
+            return failed(order, &message);
+        }
+        tokio::time::sleep(RHYTHM).await;
+        patience.count(Instant::now());
+    }
+}
+
+/// Returns the effect of the signal, once it is visible. Reads `stat` only, which no process can delay.
+fn effect(held: &Held, signal: Signal, before: char) -> io::Result<Option<String>> {
+    let after = match held.state()? {
+        None => "it has ended".to_owned(),
+        Some(state) if signal == Signal::Cont && before == 'T' && state != 'T' => {
+            format!("it is no longer stopped (state {state})")
+        }
+        Some(_) => return Ok(None),
+    };
+    let (pid, command) = (held.process.pid, &held.process.command);
+    Ok(Some(format!("sent {} to process {pid} ({command}), which was in state {before}; {after}", signal.as_str())))
+}
+
+fn ended_before(order: &ActionCommand, pid: i32) -> Outcome {
+    let message = format!("process {pid} ended before a signal was sent");
+    verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetGone, &message)
+}
