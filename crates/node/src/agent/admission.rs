@@ -21,15 +21,15 @@ pub(crate) fn task(order: &ActionCommand, node: &str) -> Result<Task, Refusal> {
         return Err(Refusal::new(OutcomeReason::WrongNode, message));
     }
     if !is_operation_id(&order.operation_id) {
-        return Err(malformed("operationID is not a name of 1 to 63 lower-case letters, digits and hyphens"));
+        return Err(Refusal::malformed("operationID is not a name of 1 to 63 lower-case letters, digits and hyphens"));
     }
     if !(1..=3600).contains(&order.ttl_seconds) {
-        return Err(malformed("ttlSeconds is not within 1 to 3600"));
+        return Err(Refusal::malformed("ttlSeconds is not within 1 to 3600"));
     }
     let target = &order.target;
     let texts = [&target.container_id, &target.sandbox_id, &target.lock];
     if order.fault_id.len() > MAX_TEXT || texts.iter().any(|text| text.as_ref().is_some_and(|t| t.len() > MAX_TEXT)) {
-        return Err(malformed("a text is longer than 512 bytes"));
+        return Err(Refusal::malformed("a text is longer than 512 bytes"));
     }
     execute::admit(order)
 }
@@ -63,10 +63,6 @@ pub(super) fn in_time(
 fn is_operation_id(id: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&id.len()) && id.bytes().all(inner) && !id.starts_with('-') && !id.ends_with('-')
-}
-
-pub(super) fn malformed(what: &str) -> Refusal {
-    Refusal::cannot_look(format!("the command cannot be executed: {what}"))
 }
 
 fn stale(what: &str) -> Refusal {

@@ -10,7 +10,6 @@ mod release_hung_process;
 mod restart;
 mod signal;
 
-use super::admission::malformed;
 use super::look::{Bounds, Looker};
 use super::verdict::{self, Refusal};
 use nrh_core::action::Action;
@@ -38,7 +37,7 @@ macro_rules! executors {
         pub(super) fn admit(order: &ActionCommand) -> Result<Task, Refusal> {
             match &order.action {
                 $(Action::$action(with) => $module::admit(with, order).map(Task::$action),)+
-                other => Err(malformed(&format!("no node carries out {}", other.phrase()))),
+                other => Err(Refusal::malformed(&format!("no node carries out {}", other.phrase()))),
             }
         }
 
@@ -78,7 +77,7 @@ fn no_second_look(order: &ActionCommand) -> Refusal {
 /// Returns the process that the command names, if it may be a target.
 fn process(order: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
     let Some(process) = &order.target.process else {
-        return Err(malformed("no process is named"));
+        return Err(Refusal::malformed("no process is named"));
     };
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     if process.pid < 2 || process.pid == own {
@@ -91,10 +90,12 @@ fn process(order: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
         return Err(Refusal::new(OutcomeReason::TargetChanged, message));
     }
     if role == Role::Shim && order.target.sandbox_id.is_none() && order.target.container_id.is_none() {
-        return Err(malformed("a shim must be named together with the id it serves"));
+        return Err(Refusal::malformed("a shim must be named together with the id it serves"));
     }
     if role == Role::RuntimeClient && !order.target.container_id.as_deref().is_some_and(is_full_id) {
-        return Err(malformed("a client of the runtime must be named together with the full id of its container"));
+        return Err(Refusal::malformed(
+            "a client of the runtime must be named together with the full id of its container",
+        ));
     }
     Ok(process.clone())
 }

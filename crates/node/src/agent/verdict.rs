@@ -24,6 +24,11 @@ impl Refusal {
         Self::new(OutcomeReason::CheckFailed, message)
     }
 
+    /// The command is not well formed.
+    pub(super) fn malformed(what: &str) -> Self {
+        Self::cannot_look(format!("the command cannot be executed: {what}"))
+    }
+
     pub(super) fn outcome(self, order: &ActionCommand) -> Outcome {
         outcome(order, OutcomeState::Refused, self.reason, &self.message)
     }

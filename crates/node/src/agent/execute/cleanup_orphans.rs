@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{done, failed, no_second_look, process, signal};
-use crate::agent::admission::malformed;
 use crate::agent::look::{Bounds, Looker};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
@@ -48,7 +47,7 @@ pub(super) fn admit(_: &CleanupOrphans, order: &ActionCommand) -> Result<Task, R
         FaultType::LeakedShim => Ok(Task::Shim(process(order, Role::Shim)?)),
         FaultType::OrphanContainer => match &order.target.container_id {
             Some(id) if is_full_id(id) => Ok(Task::Container(id.clone())),
-            _ => Err(malformed("an orphan container must be named by its full id of 64 hex digits")),
+            _ => Err(Refusal::malformed("an orphan container must be named by its full id of 64 hex digits")),
         },
         _ => Err(no_second_look(order)),
     }

@@ -4,7 +4,6 @@ use jiff::Timestamp;
 
 use super::reboot::boot;
 use super::{done, failed, reboot};
-use crate::agent::admission::malformed;
 use crate::agent::look::{Bounds, Looker};
 use crate::agent::verdict::{self, Refusal};
 use crate::proc;
@@ -33,11 +32,11 @@ pub(in crate::agent) struct Allowed {
 pub(super) fn admit(with: &MarkForReboot, order: &ActionCommand) -> Result<Task, Refusal> {
     let reboot = boot(order, MarkForReboot::addresses(order.fault_type))?;
     if sentinel_name(&with.path).is_none() {
-        return Err(malformed("markForReboot.path is not a file directly in /run with reboot in its name"));
+        return Err(Refusal::malformed("markForReboot.path is not a file directly in /run with reboot in its name"));
     }
     match order.marker_expires_after_seconds {
         Some(expires_after @ 1..=MARK_STANDS) => Ok(Task { reboot, path: with.path.clone(), expires_after }),
-        _ => Err(malformed("markerExpiresAfterSeconds is not within 1 to 86400")),
+        _ => Err(Refusal::malformed("markerExpiresAfterSeconds is not within 1 to 86400")),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use super::{done, failed, no_second_look, process};
-use crate::agent::admission::malformed;
 use crate::agent::look::{Bounds, Looker};
 use crate::agent::verdict::Refusal;
 use crate::bus::login::{self, LoginError};
@@ -30,7 +29,7 @@ pub(super) fn admit(_: &Reboot, order: &ActionCommand) -> Result<Task, Refusal> 
 /// The boot and the process of a command that ends a boot, if this version can check the fault again.
 pub(super) fn boot(order: &ActionCommand, helps: Result<(), &str>) -> Result<Task, Refusal> {
     let boot_id = order.boot_id.clone().filter(|id| is_boot_id(id));
-    let boot_id = boot_id.ok_or_else(|| malformed("a reboot must name the boot that is to end (bootId)"))?;
+    let boot_id = boot_id.ok_or_else(|| Refusal::malformed("a reboot must name the boot that is to end (bootId)"))?;
     if helps.is_err() {
         return Err(no_second_look(order));
     }

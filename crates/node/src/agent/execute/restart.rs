@@ -1,7 +1,6 @@
 //! `RestartKubelet` and `RestartRuntime`: systemd restarts the unit of the daemon.
 
 use super::{done, failed, no_second_look};
-use crate::agent::admission::malformed;
 use crate::agent::look::{Bounds, Looker, Unit};
 use crate::agent::verdict::{self, Refusal};
 use crate::bus::units::{self, UnitError};
@@ -25,7 +24,7 @@ pub(super) fn admit<T>(_: &T, order: &ActionCommand) -> Result<Task, Refusal> {
     let (daemon, with) =
         order.action.traits().restarts.zip(order.action.params().restart).ok_or_else(|| no_second_look(order))?;
     if with.unit.as_ref().is_some_and(|unit| !is_service(unit)) {
-        return Err(malformed("restart.unit is not the name of a service, such as kubelet.service"));
+        return Err(Refusal::malformed("restart.unit is not the name of a service, such as kubelet.service"));
     }
     match (daemon, order.fault_type) {
         (Daemon::Kubelet, F::KubeletDown | F::FdExhaustion)
