@@ -6,8 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::cache::policies::{ConfigRow, PolicyRow};
 use super::cache::report::ControllerStatus;
-use super::cache::{ConfigRow, PolicyRow};
 use nrh_api::condition::{condition, condition_since};
 use nrh_api::health::{RemediationStatus, Summary};
 use nrh_api::policy::PolicyLimitsStatus;
