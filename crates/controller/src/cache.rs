@@ -13,24 +13,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use nrh_api::view::pods;
-use nrh_api::{RemediationConfigStatus, RemediationPolicyStatus, WrittenFlap};
-use nrh_core::along::Along;
 use nrh_core::condition_history::ConditionHistory;
 use nrh_core::external_condition::ExternalCondition;
 use nrh_core::fault::{Fault, FaultState};
-use nrh_core::flap::QUIET;
 use nrh_core::flaps::Flaps;
 use nrh_core::hand_off::{HandOffView, TemplateRef};
-use nrh_core::kubelet::unfinished;
 use nrh_core::matching::pod_of;
-use nrh_core::policy::Policy;
 use nrh_core::policy::asks_of_pods;
 use nrh_core::remediation::Remediation;
 use nrh_core::snapshot::{Snapshot, SuspectPod, TriState};
@@ -38,13 +30,16 @@ use nrh_core::snapshot::{Snapshot, SuspectPod, TriState};
 pub mod arrival;
 pub mod command;
 pub mod conditions;
+pub mod daemon_sets;
 pub mod fold;
 pub mod guard;
 pub mod job;
 pub mod known_pods;
 pub mod mirrored;
 pub mod pod_reads;
+pub mod policies;
 pub mod proof;
+mod refresh;
 pub mod report;
 pub mod said;
 pub mod suspects;
@@ -56,67 +51,22 @@ pub mod watches;
 use arrival::ReportArrivals;
 use command::CommandRow;
 use conditions::Shared;
-use fold::Ingest;
+use daemon_sets::DaemonSetRow;
 use guard::Unreads;
 use job::JobRow;
 use known_pods::KnownPods;
 use pod_reads::PodReads;
+use policies::{ConfigRow, PolicyRow};
 use report::ControllerStatus;
 use said::Said;
-use versions::Versions;
+use versions::AllVersions;
 use wakes::Wakes;
-
-/// Reported as missing for a policy that drains nodes without the right to evict pods.
-const NO_EVICTIONS: &str = "drain: the controller may not create pods/eviction: give it ClusterRole nrh:drain (config/samples/drain-rights.yaml)";
 
 /// A pod of a DaemonSet may take this long to start before the controller reads its node.
 const SUSPECT_FOR: Duration = Duration::from_mins(1);
 /// Largest number of nodes that the controller reads for suspect pods alone. A large DaemonSet is listed too seldom for an
 /// action. Its nodes are read often, a few at a time.
 const SUSPECT_NODES: usize = 16;
-
-/// A policy as it is in the API: valid, or with all its errors.
-#[derive(Clone, Debug)]
-pub struct PolicyRow {
-    /// The policy, or its errors.
-    pub read: Result<Policy, Vec<String>>,
-    /// The last valid version, where the policy has become unreadable. An editing mistake must not end a running remediation,
-    /// nor give the faults of the policy to another policy.
-    pub kept: Option<Policy>,
-    /// The rights and objects that the controller lacks to carry out the policy.
-    pub lacks: Vec<String>,
-    /// Generation of its spec.
-    pub generation: i64,
-    /// Its current status.
-    pub status: RemediationPolicyStatus,
-    /// Uid of the object.
-    pub uid: String,
-}
-
-impl PolicyRow {
-    /// The policy that decisions use.
-    pub fn usable(&self) -> Option<&Policy> {
-        self.read.as_ref().ok().or(self.kept.as_ref())
-    }
-
-    /// The policy, or all reasons why the policy, or some of its steps, cannot be used.
-    pub fn valid(&self) -> Result<&Policy, &[String]> {
-        match &self.read {
-            Ok(policy) if self.lacks.is_empty() => Ok(policy),
-            Ok(_) => Err(&self.lacks),
-            Err(errors) => Err(errors),
-        }
-    }
-}
-
-/// The `RemediationConfig` as it is in the API; the snapshot has the part that decisions read.
-#[derive(Clone, Debug)]
-pub struct ConfigRow {
-    /// Generation of its spec.
-    pub generation: i64,
-    /// Its current status.
-    pub status: RemediationConfigStatus,
-}
 
 /// The part of a remediation's object that is not in the [`Remediation`].
 #[derive(Clone, Debug, Default)]
@@ -129,60 +79,6 @@ pub struct RemediationRow {
     pub finalizer: bool,
     /// Whether it also has finalizers of others.
     pub others_finalizers: bool,
-}
-
-/// What the controller keeps of a DaemonSet to find suspects among its pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DaemonSetRow {
-    /// Its uid.
-    pub uid: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its label selector, in the API's notation.
-    pub selector: String,
-    /// Number of pods that it wants.
-    pub desired: u32,
-    /// Whether some of them are missing, not ready or not available.
-    pub troubled: bool,
-}
-
-/// Versions per kind.
-#[derive(Debug, Default)]
-pub struct AllVersions {
-    /// Nodes.
-    pub nodes: Versions,
-    /// Reports.
-    pub reports: Versions,
-    /// Commands to nodes.
-    pub commands: Versions,
-    /// Policies.
-    pub policies: Versions,
-    /// The single object that applies to all policies.
-    pub configs: Versions,
-    /// Remediations.
-    pub remediations: Versions,
-    /// `DaemonSet`s.
-    pub daemon_sets: Versions,
-    /// The controller's Jobs.
-    pub jobs: Versions,
-    /// Pods of the controller's Jobs.
-    pub job_pods: Versions,
-}
-
-impl AllVersions {
-    fn all(&self) -> [(&'static str, &Versions); 9] {
-        [
-            ("nodes", &self.nodes),
-            ("noderuntimehealths", &self.reports),
-            ("nodecommands", &self.commands),
-            ("remediationpolicies", &self.policies),
-            ("remediationconfigs", &self.configs),
-            ("noderemediations", &self.remediations),
-            ("daemonsets", &self.daemon_sets),
-            ("jobs", &self.jobs),
-            ("pods of jobs", &self.job_pods),
-        ]
-    }
 }
 
 /// Everything that the controller knows.
@@ -240,18 +136,6 @@ pub struct State {
 }
 
 impl State {
-    /// Whether a listed DaemonSet with the same uid controls the pod. A name alone, in the `ownerReferences` of the pod, proves
-    /// nothing, since the creator of the pod writes it. Unknown where that DaemonSet cannot be read.
-    pub fn is_of_daemon_set(&self, pod: &Pod) -> TriState {
-        let Some(owner) = pods::daemon_set(pod) else { return TriState::False };
-        let key = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or_default(), owner.name);
-        match self.daemon_sets.get(&key) {
-            Some(set) if !set.uid.is_empty() && set.uid == owner.uid => TriState::True,
-            _ if self.unread.has(DaemonSet::KIND, &key) => TriState::Unknown,
-            _ => TriState::False,
-        }
-    }
-
     /// An empty state.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
@@ -298,68 +182,6 @@ impl State {
         self.versions.all().iter().filter(|(_, v)| !v.is_synced()).map(|(kind, _)| *kind).collect()
     }
 
-    /// The templates that policies name.
-    pub fn templates(&self) -> BTreeSet<TemplateRef> {
-        self.policies.values().filter_map(PolicyRow::usable).flat_map(templates).collect()
-    }
-
-    /// Stores what the controller lacks to use a template. Returns whether that changed.
-    pub fn note_rights(&mut self, template: TemplateRef, read: template::TemplateRead, now: Instant) -> bool {
-        let versions = &mut self.snapshot.template_versions;
-        let is_same_version = versions.get(&template) == read.version.as_ref();
-        if is_same_version && self.rights.get(&template) == Some(&read.lacks) {
-            return false;
-        }
-        match read.version {
-            Some(version) => versions.insert(template.clone(), version),
-            None => versions.remove(&template),
-        };
-        self.rights.insert(template, read.lacks);
-        self.list_policies(now);
-        true
-    }
-
-    /// Whether a policy drains nodes.
-    pub fn drains(&self) -> bool {
-        self.policies.values().filter_map(PolicyRow::usable).any(drains)
-    }
-
-    /// Stores whether the controller may evict pods. Returns whether that changed.
-    pub fn note_may_evict(&mut self, may: TriState, now: Instant) -> bool {
-        let is_news = self.may_evict != may;
-        self.may_evict = may;
-        if is_news {
-            self.list_policies(now);
-        }
-        is_news
-    }
-
-    /// Lists the policies that can be used.
-    fn list_policies(&mut self, now: Instant) {
-        let named = self.templates();
-        self.rights.retain(|template, _| named.contains(template));
-        self.snapshot.template_versions.retain(|template, _| named.contains(template));
-        for row in self.policies.values_mut() {
-            let asked: BTreeSet<TemplateRef> =
-                row.usable().map(|policy| templates(policy).collect()).unwrap_or_default();
-            let evict = row.usable().is_some_and(drains) && self.may_evict == TriState::False;
-            let evict = evict.then(|| NO_EVICTIONS.to_owned());
-            row.lacks =
-                asked.iter().filter_map(|template| self.rights.get(template)).flatten().cloned().chain(evict).collect();
-        }
-        // A policy that lacks a right stays: its remediations and its other steps continue.
-        self.snapshot.policies = self.policies.values().filter_map(PolicyRow::usable).cloned().collect();
-        let unusable = self.policies.iter().filter(|(_, row)| row.usable().is_none());
-        self.snapshot.unusable_policies = unusable.map(|(name, _)| name.clone()).collect();
-        let is_proven = |template: &TemplateRef| self.rights.get(template).is_some_and(Vec::is_empty);
-        let is_known = |template: &&TemplateRef| self.rights.contains_key(*template);
-        let unproven: BTreeSet<TemplateRef> = named.into_iter().filter(|template| !is_proven(template)).collect();
-        self.snapshot.lacking = unproven.iter().filter(is_known).cloned().collect();
-        self.snapshot.unproven = unproven;
-        self.snapshot.may_evict = self.may_evict;
-        self.note_all_conditions(now);
-    }
-
     /// Stores the conditions of a Node. Returns whether anything changed that policies ask for.
     fn note_conditions(&mut self, node: &str, now: Instant) -> bool {
         let now = self.since_start(now);
@@ -373,92 +195,6 @@ impl State {
         let Snapshot { nodes, policies, .. } = &self.snapshot;
         for (node, view) in nodes {
             self.notices.note(node, view, policies, now);
-        }
-    }
-
-    /// Updates everything that depends on time to `now`.
-    pub fn refresh(&mut self, now: Instant, wall: Timestamp) {
-        self.snapshot.now = wall;
-        self.snapshot.admission_doubt = self.admission.doubt(now);
-        let unseen = ReportArrivals::default();
-        let mut arrivals = Along::new(&self.arrivals);
-        for (node, view) in &mut self.snapshot.reports {
-            report::age(view, arrivals.at(node).unwrap_or(&unseen), now);
-        }
-        self.refresh_starts(now);
-        self.snapshot.noticed = self.notices.noticed(self.since_start(now), wall);
-        self.refresh_flaps(now, wall);
-        self.snapshot.jobs =
-            self.jobs.iter().filter(|(_, row)| row.exists).map(|(id, row)| (id.clone(), row.view(id, now))).collect();
-        let read = |(view, at): &(HandOffView, Instant)| HandOffView {
-            read: now.saturating_duration_since(*at),
-            ..view.clone()
-        };
-        self.snapshot.hand_offs = self.hand_offs.iter().map(|(id, seen)| (id.clone(), read(seen))).collect();
-        self.refresh_pods(now);
-    }
-
-    /// Updates how nodes have changed. The controller restores the history from the API once, after the first lists are complete.
-    fn refresh_flaps(&mut self, now: Instant, wall: Timestamp) {
-        let since_start = self.since_start(now);
-        if self.is_synced() {
-            let standing = &self.standing;
-            let written = |node: &str| {
-                let standing = standing.get(node)?;
-                standing.owner.as_deref().zip(standing.flap.as_ref().map(WrittenFlap::read))
-            };
-            for (node, why) in self.flaps.restore(since_start, wall, written) {
-                tracing::warn!(
-                    node,
-                    why,
-                    "status.flapping of its NodeRuntimeHealth is refused; its history begins anew"
-                );
-            }
-        }
-        self.snapshot.flaps = self.flaps.told(since_start, wall);
-        self.snapshot.watched = since_start;
-    }
-
-    /// Updates since when the controller sees each unfinished start of a kubelet. A new process is a new start.
-    fn refresh_starts(&mut self, now: Instant) {
-        let Snapshot { nodes, reports, .. } = &mut self.snapshot;
-        let seen = std::mem::take(&mut self.unfinished);
-        let mut nodes = Along::new(&*nodes);
-        for (node, report) in reports {
-            let kubelet = &mut report.kubelet;
-            let lasts = nodes.at(node).is_some_and(|view| unfinished(view, kubelet).is_some());
-            let began = kubelet.began.filter(|_| lasts);
-            let since = began.map(|began| match seen.get(node) {
-                Some((known, since)) if *known == began => (began, *since),
-                _ => (began, now),
-            });
-            kubelet.unfinished = since.map(|(_, since)| now.saturating_duration_since(since));
-            self.unfinished.extend(since.map(|since| (node.clone(), since)));
-        }
-    }
-
-    fn refresh_pods(&mut self, now: Instant) {
-        self.snapshot.pods_read = self.pod_reads.nodes(now);
-        self.snapshot.terminating = self.pod_reads.terminating();
-        self.snapshot.pods = self.pod_reads.pods(now);
-        self.snapshot.pods_seen = self.known_pods.seen(now);
-    }
-
-    /// When time alone next changes the result of [`State::refresh`], apart from ages.
-    pub fn next_change(&self, now: Instant) -> Option<Duration> {
-        let of_jobs = self.jobs.values().filter_map(|row| row.settles_in(now)).min();
-        let since_start = self.since_start(now);
-        // Until then the controller cannot know that a node does not flap.
-        let watched = QUIET.checked_sub(since_start).filter(|left| !left.is_zero());
-        let proof = self.admission.next_change(now);
-        of_jobs.into_iter().chain(proof).chain(self.flaps.next_change(since_start)).chain(watched).min()
-    }
-
-    /// Forgets the labels of the pods of a DaemonSet that is no longer read: no later read would replace them.
-    fn settle_set(&mut self, key: &str) {
-        let is_troubled = self.daemon_sets.get(key).is_some_and(|row| row.troubled);
-        if !is_troubled && !self.pod_reads.unwell_sets().contains(key) {
-            self.known_pods.forget_set(key);
         }
     }
 
@@ -489,17 +225,6 @@ impl State {
             .cloned()
             .collect()
     }
-}
-
-/// The templates that a policy names.
-fn templates(policy: &Policy) -> impl Iterator<Item = TemplateRef> {
-    let steps = policy.rules.iter().flat_map(|rule| &rule.steps);
-    steps.filter_map(|step| Some(step.action.hand_off()?.remediation_template.clone()))
-}
-
-/// Whether a policy drains nodes.
-fn drains(policy: &Policy) -> bool {
-    policy.rules.iter().flat_map(|rule| &rule.steps).any(|step| step.action.traits().evicts_pods)
 }
 
 /// The state, shared by the tasks that fill it and the one that decides.

@@ -10,13 +10,15 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use jiff::Timestamp;
 
-use super::fault::{Fault, FaultState, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
-use super::text::{bounded, hash};
 use super::tri_state::TriState;
+
+mod record;
+mod view;
+
+pub use record::{FlapRecord, ReadySeen};
+pub use view::FlapView;
 
 /// What one change adds to the penalty.
 const PER_CHANGE: u32 = 1_000;
@@ -33,12 +35,6 @@ pub const HALF_LIFE: Duration = Duration::from_mins(30);
 pub const QUIET: Duration = Duration::from_mins(10);
 /// Penalty below which a history is forgotten.
 const FORGOTTEN: u32 = REUSE / 2;
-/// Minimum number of changes that reach the cut-off.
-const FEWEST: u32 = CUT_OFF.div_ceil(PER_CHANGE);
-/// How far in the future a stored history may end: two controllers have different clocks, or a clock was set.
-const SKEW: SignedDuration = SignedDuration::from_hours(24);
-/// How old a stored history may be: ten years, longer than any controller has run.
-const OLDEST: SignedDuration = SignedDuration::from_hours(24 * 3_650);
 /// 2^(-k/8) in parts of 65,536. Between two of them the decay is linear, with an error below 0.1%.
 const EIGHTHS: [u64; 9] = [65_536, 60_097, 55_109, 50_535, 46_341, 42_495, 38_968, 35_734, 32_768];
 
@@ -263,156 +259,6 @@ impl Flap {
             quiet_from: later.quiet_from.max(self.quiet_from),
             flapping: began.or_else(|| (penalty >= CUT_OFF).then_some(last)),
         }
-    }
-}
-
-/// The status of `Ready`, and since when by the node's clock. Together they identify one state.
-pub type ReadySeen = (TriState, Option<Timestamp>);
-
-/// The history of a node's changes, so that the next controller knows of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct FlapRecord {
-    /// How often Ready has changed since the history began.
-    pub ready_transitions: u32,
-    /// How often a confirmed fault was gone and came back.
-    pub recurrences: u32,
-    /// When the first of these changes was seen.
-    pub tracked_since: Timestamp,
-    /// When the last of them was seen.
-    pub last_change_at: Timestamp,
-    /// The penalty right after the last one: 1000 for each change, half of it gone after 30 minutes.
-    #[schemars(range(max = 12_000))]
-    pub penalty: u32,
-    /// Since when the node flaps; absent = it does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flapping_since: Option<Timestamp>,
-    /// How Ready stood when this was written: True, False or Unknown.
-    pub ready: TriState,
-    /// Since when it stood so, by the word of the Node: another time means that it has changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ready_since: Option<Timestamp>,
-}
-
-impl FlapRecord {
-    /// All changes.
-    pub fn changes(&self) -> u32 {
-        self.ready_transitions.saturating_add(self.recurrences)
-    }
-
-    /// Mean time between two changes, to the second.
-    pub fn rhythm(&self) -> Duration {
-        let intervals = u64::from(self.changes().saturating_sub(1).max(1));
-        Duration::from_secs(between(self.tracked_since.as_second(), self.last_change_at.as_second()) / intervals)
-    }
-
-    /// Whether a controller can have written this.
-    ///
-    /// # Errors
-    /// What was expected and what was found, in one sentence.
-    fn check(&self, wall: Timestamp) -> Result<(), String> {
-        let (changes, most) = (self.changes(), CEILING);
-        let explained = changes.saturating_mul(PER_CHANGE).min(most);
-        if changes == 0 {
-            return Err("expected at least one change, found none".to_owned());
-        }
-        if self.penalty > explained {
-            return Err(format!("expected a penalty of at most {explained} for {changes}, found {}", self.penalty));
-        }
-        if self.tracked_since > self.last_change_at {
-            return Err(format!(
-                "expected since before last, found {} and {}",
-                self.tracked_since, self.last_change_at
-            ));
-        }
-        if self.last_change_at.duration_since(wall) > SKEW {
-            return Err(format!("expected a last change before now, found {}", self.last_change_at));
-        }
-        if wall.duration_since(self.tracked_since) > OLDEST {
-            return Err(format!("expected a first change within the last ten years, found {}", self.tracked_since));
-        }
-        match self.flapping_since {
-            Some(_) if changes < FEWEST => {
-                Err(format!("expected {FEWEST} changes of a node that flaps, found {changes}"))
-            }
-            Some(began) if began < self.tracked_since || began > self.last_change_at => {
-                Err(format!("expected flappingSince between since and last, found {began}"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// A history, as a decision sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlapView {
-    /// The record that is reported and stored. It is not renewed with every change.
-    pub record: FlapRecord,
-    /// How long the node has been flapping. `None`: it does not flap now.
-    pub flapping: Option<Duration>,
-    /// Time since the last change, by the watcher. It is neither reported nor stored.
-    pub unchanged: Duration,
-    /// How long each confirmed fault was present in total, without short gaps, by the hash of its id. Empty while the node does
-    /// not flap.
-    pub stayed: Vec<(u64, Duration)>,
-}
-
-impl FlapView {
-    /// What has happened, in one clause.
-    pub fn told(&self) -> String {
-        let record = &self.record;
-        let what = match (record.ready_transitions, record.recurrences) {
-            (ready, 0) => format!("Ready changed {ready} times"),
-            (0, faults) => format!("faults that were gone came again {faults} times"),
-            (ready, faults) => {
-                format!("Ready changed {ready} times and faults that were gone came again {faults} times")
-            }
-        };
-        let took = SignedDuration::from_secs(
-            record.last_change_at.as_second().saturating_sub(record.tracked_since.as_second()),
-        );
-        let every = SignedDuration::try_from(record.rhythm()).unwrap_or(SignedDuration::ZERO);
-        format!("{what} in {took:#}, about every {every:#}, by {}", record.last_change_at)
-    }
-
-    /// How long a fault that comes and goes was present, while the node flaps.
-    pub fn stayed(&self, fault: &Fault) -> Duration {
-        let id = hash(&fault.id);
-        let of_fault = self.stayed.iter().find(|(known, _)| *known == id && self.flapping.is_some());
-        of_fault.filter(|_| fault.state == FaultState::Confirmed).map_or(Duration::ZERO, |(_, stayed)| *stayed)
-    }
-
-    /// The fault, while the node flaps. Its cause may be another fault on the node, or one that nothing detects.
-    pub fn fault(&self, node: &str) -> Option<Fault> {
-        let lasted = self.flapping?;
-        Some(Fault {
-            id: Fault::identity(FaultType::NodeFlapping, node),
-            kind: FaultType::NodeFlapping,
-            severity: Severity::Medium,
-            state: FaultState::Confirmed,
-            subject: Subject::of(SubjectKind::Host),
-            target: Target::default(),
-            message: bounded(&self.told(), MAX_LINE),
-            impact:
-                "pods are evicted and placed again with each change, and no time for which something lasts is reached"
-                    .to_owned(),
-            first_seen: self.record.flapping_since.unwrap_or(self.record.last_change_at),
-            duration_seconds: lasted.as_secs(),
-            confirmations: self.record.changes(),
-            check_age_seconds: 0,
-            evidence: vec![
-                format!(
-                    "first change {}, penalty {} after the last one",
-                    self.record.tracked_since, self.record.penalty
-                ),
-                format!(
-                    "stable again below a penalty of {REUSE}, which halves every {} min, and after {} min without a change",
-                    HALF_LIFE.as_secs() / 60,
-                    QUIET.as_secs() / 60
-                ),
-            ],
-            evidence_bundle: None,
-        })
     }
 }
 

@@ -9,6 +9,7 @@
 //! `/metrics` and `nrh status` on the node also show the newest draft.
 //! Nothing here waits for the API server, and no collector waits for another.
 
+mod executor;
 mod judge;
 mod listen;
 mod marks;
@@ -24,18 +25,16 @@ use std::time::Duration;
 use anyhow::Context;
 use futures::FutureExt;
 use jiff::Timestamp;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::agent::{Agent, AgentSettings};
 use crate::args::ProbeArgs;
 use crate::collectors::{CollectorSettings, Collectors, Paces};
 use crate::config;
-use crate::cri::endpoint::{Endpoint, Flags, NamedBy};
-use crate::evidence::{Evidence, EvidenceSettings, Gate};
+use crate::cri::endpoint::Flags;
+use crate::evidence::{Evidence, EvidenceSettings};
 use crate::kmsg;
 use crate::local;
-use crate::patience::within;
 use crate::proc;
 use crate::report::client::{Connect, Credentials, DEADLINE, Feedback};
 use crate::report::clock::Tell;
@@ -51,15 +50,15 @@ use nrh_api::local::LocalStatus;
 use nrh_core::observation::{Observations, Reading};
 use nrh_core::thresholds::Thresholds;
 
+use executor::{SelfCheck, agent_settings, executor};
 use judge::Judge;
-use orders::{Execute, Orders};
+use orders::Orders;
 use requests::Requests;
 use status::About;
 
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 /// Path of the pod's `ServiceAccount` token.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
-const CONTAINERD: &str = "/run/containerd/containerd.sock";
 /// Readings come in bursts. They are judged together, at most once in this interval at rest, and in the urgent interval
 /// while a fault is suspected.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -71,10 +70,6 @@ const TICK: Duration = Duration::from_secs(15);
 const TICK_URGENT: Duration = Duration::from_secs(5);
 /// Maximum time that the first report waits for a reading of every collector.
 const FIRST_LOOKS: Duration = Duration::from_secs(10);
-/// Interval between two checks of whether the executor could execute an action.
-const SELF_CHECK: Duration = Duration::from_mins(10);
-const SELF_CHECK_BOUND: Duration = Duration::from_secs(20);
-
 /// Runs the probe until it is asked to end.
 ///
 /// Before its first check the probe takes the node's lock: a second probe on the same node waits and takes over when
@@ -183,8 +178,6 @@ fn credentials(args: &ProbeArgs) -> Credentials {
 struct Probe {
     args: ProbeArgs,
     judge: Judge,
-    /// Settings of every executor in this process: they share the limit on threads that the kernel blocks.
-    agent: AgentSettings,
     collectors: Arc<Collectors>,
     evidence: Evidence,
     orders: Orders,
@@ -195,9 +188,7 @@ struct Probe {
     command: watch::Receiver<Command>,
     requests: Requests,
     urgent: bool,
-    checks: (mpsc::Sender<Vec<String>>, mpsc::Receiver<Vec<String>>),
-    /// When the executor was last checked, and with which sockets.
-    checked: Option<(Instant, (Endpoint, PathBuf))>,
+    self_check: SelfCheck,
 }
 
 impl Probe {
@@ -219,7 +210,6 @@ impl Probe {
         tokio::spawn(marks::tend(agent.clone(), command.clone()));
         let execute = executor(agent.clone(), Arc::clone(&collectors), evidence.gate());
         Self {
-            agent,
             args,
             evidence,
             about: About { mode, boot_id: saved.boot_id.clone(), ..About::default() },
@@ -232,15 +222,14 @@ impl Probe {
             command,
             requests: Requests::default(),
             urgent: false,
-            checks: mpsc::channel(1),
-            checked: None,
+            self_check: SelfCheck::new(agent),
         }
     }
 
     async fn run(mut self) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
-            self.check_executor();
+            self.self_check.start_if_due(&self.collectors);
             let (uptime, at) = moment().context("cannot read the time")?;
             let seen = self.collectors.observations(uptime, at);
             if began.elapsed() >= FIRST_LOOKS || all_have_looked(&seen) {
@@ -272,7 +261,7 @@ impl Probe {
             () = sleep(tick) => {}
             () = self.orders.ended() => {}
             () = self.evidence.ended() => {}
-            Some(missing) = self.checks.1.recv() => {
+            Some(missing) = self.self_check.missing() => {
                 self.about.actions_enabled = self.args.allow_actions && missing.is_empty();
                 self.about.missing = missing;
             }
@@ -339,63 +328,10 @@ impl Probe {
             tracing::warn!(%error, folder = %self.args.state_dir.display(), "cannot save the state");
         }
     }
-
-    /// Starts a check of the executor if one is due: at the start, after a change of a socket, and at a fixed interval.
-    fn check_executor(&mut self) {
-        if !self.args.allow_actions {
-            return;
-        }
-        let settings = with_sockets(self.agent.clone(), &self.collectors);
-        let sockets = (settings.endpoint.clone(), settings.docker_socket.clone());
-        let due = self.checked.as_ref().is_none_or(|(at, checked)| at.elapsed() >= SELF_CHECK || *checked != sockets);
-        if !due {
-            return;
-        }
-        self.checked = Some((Instant::now(), sockets));
-        let agent = Agent::new(settings);
-        let sender = self.checks.0.clone();
-        tokio::spawn(async move {
-            let missing = within(SELF_CHECK_BOUND, agent.self_check()).await;
-            let late = || vec![format!("the self-check did not end within {} s", SELF_CHECK_BOUND.as_secs())];
-            // The receiver is gone only when the probe ends.
-            let _ = sender.send(missing.unwrap_or_else(|_| late())).await;
-        });
-    }
 }
 
 fn named_sockets(args: &ProbeArgs) -> Flags {
     Flags { runtime: args.runtime_endpoint.clone(), docker: args.docker_endpoint.clone() }
-}
-
-fn agent_settings(args: &ProbeArgs) -> AgentSettings {
-    let socket = args.runtime_endpoint.clone().unwrap_or_else(|| PathBuf::from(CONTAINERD));
-    let endpoint = Endpoint::cri(socket, NamedBy::Nobody);
-    AgentSettings {
-        allow_actions: args.allow_actions,
-        ..AgentSettings::new(&args.node_name, &args.state_dir, endpoint)
-    }
-}
-
-/// Returns the settings with the sockets that the collectors found, else those that a person configured, else the
-/// default ones.
-fn with_sockets(settings: AgentSettings, collectors: &Collectors) -> AgentSettings {
-    AgentSettings {
-        endpoint: collectors.endpoint().unwrap_or(settings.endpoint),
-        docker_socket: collectors.docker_socket().unwrap_or(settings.docker_socket),
-        ..settings
-    }
-}
-
-/// Returns the path of a command: first the evidence of its fault, then the executor.
-fn executor(settings: AgentSettings, collectors: Arc<Collectors>, gate: Gate) -> Execute {
-    Arc::new(move |order| {
-        let (settings, collectors, gate) = (settings.clone(), Arc::clone(&collectors), gate.clone());
-        async move {
-            gate.pass(&order.fault_id).await;
-            Agent::new(with_sockets(settings, &collectors)).execute(&order).await
-        }
-        .boxed()
-    })
 }
 
 fn all_have_looked(seen: &Observations) -> bool {

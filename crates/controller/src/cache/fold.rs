@@ -2,21 +2,18 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use tokio::time::Instant;
 
 use super::report::ControllerStatus;
 use super::versions::{Versions, version_of};
-use super::{ConfigRow, DaemonSetRow, PolicyRow, RemediationRow, State, job, mirrored, report};
+use super::{RemediationRow, State, mirrored, report};
 use nrh_api::view::guard::Unread;
 use nrh_api::view::node;
-use nrh_api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, Suspend, convert};
+use nrh_api::{FINALIZER, NodeRemediation, NodeRuntimeHealth, convert};
 use nrh_core::kubelet::unfinished;
-use nrh_core::policy::{Mode, Policy};
 use nrh_core::snapshot::{NodeView, ReportView, missed_after};
 
 /// Whether the decider has to run again.
@@ -204,98 +201,6 @@ pub(super) fn unread_report(bad: &Unread, key: &str, state: &mut State, now: Ins
     state.wakes.news(key, matters, now)
 }
 
-/// The last valid version of a policy that has become unusable. A suspension or a mode without actions applies at once,
-/// wherever it can be read.
-fn kept(row: Option<&PolicyRow>, object: Option<&RemediationPolicy>, uid: &str) -> Option<Policy> {
-    let last = row.filter(|row| row.uid == uid)?.usable()?;
-    let spec = object.map(|object| &object.spec);
-    Some(Policy {
-        is_broken: true,
-        suspend: last.suspend || spec.is_some_and(|spec| spec.suspend),
-        mode: spec.map_or(last.mode, |spec| if spec.mode == Mode::Enforce { last.mode } else { spec.mode }),
-        ..last.clone()
-    })
-}
-
-impl Ingest for RemediationPolicy {
-    const KIND: &'static str = "RemediationPolicy";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.policies
-    }
-
-    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        put_policy(key, &self.metadata, Ok(&self), state, now)
-    }
-
-    fn forget(key: &str, state: &mut State) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        state.policies.remove(key);
-        // The remaining policies ask for nothing new, so no duration starts now.
-        state.list_policies(Instant::now());
-        Changed::Matters
-    }
-}
-
-/// Stores a policy, or that it cannot be read and why.
-pub(super) fn put_policy(
-    key: &str,
-    meta: &ObjectMeta,
-    object: Result<&RemediationPolicy, &str>,
-    state: &mut State,
-    now: Instant,
-) -> Changed {
-    let (generation, uid) = (meta.generation.unwrap_or_default(), meta.uid.clone().unwrap_or_default());
-    let (read, status) = match object {
-        Ok(object) => (convert::policy(object).map_err(|bad| bad.0), object.status.clone().unwrap_or_default()),
-        Err(why) => {
-            let old = state.policies.get(key).map(|row| row.status.clone()).unwrap_or_default();
-            (Err(vec![why.to_owned()]), old)
-        }
-    };
-    let kept = read.is_err().then(|| kept(state.policies.get(key), object.ok(), &uid)).flatten();
-    let row = PolicyRow { read, kept, lacks: Vec::new(), generation, status, uid };
-    let old = state.policies.insert(key.to_owned(), row);
-    let new = state.policies.get(key).map(|row| (&row.read, &row.kept));
-    let matters = old.as_ref().map(|row| (&row.read, &row.kept)) != new;
-    if matters {
-        state.list_policies(now);
-    } else if let (Some(old), Some(row)) = (old, state.policies.get_mut(key)) {
-        row.lacks = old.lacks;
-    }
-    Changed::when(matters)
-}
-
-/// The API server admits only one.
-impl Ingest for RemediationConfig {
-    const KIND: &'static str = "RemediationConfig";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.configs
-    }
-
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        let generation = self.metadata.generation.unwrap_or_default();
-        state.config = Some(ConfigRow { generation, status: self.status.clone().unwrap_or_default() });
-        suspend(state, self.veto())
-    }
-
-    fn forget(key: &str, state: &mut State) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        state.config = None;
-        suspend(state, None)
-    }
-}
-
-/// Stores whether all remediation is suspended.
-pub(super) fn suspend(state: &mut State, by: Option<String>) -> Changed {
-    let by = by.map(|by| if by.is_empty() { "nobody is named".to_owned() } else { by });
-    let was = std::mem::replace(&mut state.snapshot.suspended, by);
-    Changed::when(was != state.snapshot.suspended)
-}
-
 impl Ingest for NodeRemediation {
     const KIND: &'static str = "NodeRemediation";
 
@@ -331,115 +236,6 @@ impl Ingest for NodeRemediation {
         let was_manual = state.snapshot.manual_requests.remove(key).is_some();
         let was_unreadable = state.snapshot.unreadable.remove(key).is_some();
         Changed::when(state.snapshot.remediations.remove(key).is_some() || was_manual || was_unreadable)
-    }
-}
-
-impl Ingest for DaemonSet {
-    const KIND: &'static str = "DaemonSet";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.daemon_sets
-    }
-
-    fn key(meta: &ObjectMeta) -> String {
-        format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
-    }
-
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        let Some(selector) = self.spec.as_ref().and_then(|spec| selector(&spec.selector)) else {
-            return Self::forget(key, state);
-        };
-        let status = self.status.as_ref();
-        let row = DaemonSetRow {
-            uid: self.metadata.uid.clone().unwrap_or_default(),
-            namespace: self.metadata.namespace.clone().unwrap_or_default(),
-            selector,
-            desired: status.and_then(|s| u32::try_from(s.desired_number_scheduled).ok()).unwrap_or(0),
-            troubled: status
-                .is_some_and(|s| s.number_unavailable.unwrap_or(0) > 0 || s.number_ready != s.desired_number_scheduled),
-        };
-        let matters = state.daemon_sets.get(key) != Some(&row);
-        state.daemon_sets.insert(key.to_owned(), row);
-        state.settle_set(key);
-        Changed::when(matters)
-    }
-
-    fn forget(key: &str, state: &mut State) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        state.pod_reads.forget_set(key);
-        state.known_pods.forget_set(key);
-        Changed::when(state.daemon_sets.remove(key).is_some())
-    }
-}
-
-/// A label selector in the API's notation; `None` when it selects nothing or cannot be written.
-fn selector(selector: &LabelSelector) -> Option<String> {
-    let mut parts: Vec<String> =
-        selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
-    for requirement in selector.match_expressions.iter().flatten() {
-        let (key, values) = (&requirement.key, requirement.values.clone().unwrap_or_default().join(","));
-        parts.push(match requirement.operator.as_str() {
-            "In" => format!("{key} in ({values})"),
-            "NotIn" => format!("{key} notin ({values})"),
-            "Exists" => key.clone(),
-            "DoesNotExist" => format!("!{key}"),
-            _ => return None,
-        });
-    }
-    (!parts.is_empty()).then(|| parts.join(","))
-}
-
-impl Ingest for Job {
-    const KIND: &'static str = "Job";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.jobs
-    }
-
-    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        let Some(id) = job::operation(&self.metadata) else { return Changed::Nothing };
-        let row = state.jobs.entry(id.to_owned()).or_default();
-        let before = (row.exists, row.job_started, row.job_finished);
-        job::note_job(row, &self, now);
-        Changed::when(before != (row.exists, row.job_started, row.job_finished))
-    }
-
-    fn forget(key: &str, state: &mut State) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        // A Job's name is its operation. A pod of it that still exists no longer matters.
-        Changed::when(state.jobs.remove(key).is_some())
-    }
-}
-
-/// The pod of one of the controller's Jobs.
-impl Ingest for Pod {
-    const KIND: &'static str = "Pod";
-
-    fn versions(state: &mut State) -> &mut Versions {
-        &mut state.versions.job_pods
-    }
-
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        let Some(id) = job::operation(&self.metadata) else { return Changed::Nothing };
-        // A pod without its Job has no effect. They arrive by separate watches, the Job first as a rule.
-        let row = state.jobs.entry(id.to_owned()).or_default();
-        let before = (row.pod_started, row.pod_rejected.is_some(), row.pod_finished);
-        job::note_pod(row, id, &self);
-        Changed::when(before != (row.pod_started, row.pod_rejected.is_some(), row.pod_finished))
-    }
-
-    fn forget(key: &str, state: &mut State) -> Changed {
-        state.unread.forget(Self::KIND, key);
-        // The Job controller names a pod after its Job and a suffix.
-        if let Some((id, _)) = key.rsplit_once('-')
-            && state.jobs.get(id).is_some_and(|row| !row.exists)
-        {
-            state.jobs.remove(id);
-        }
-        Changed::Nothing
     }
 }
 

@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
-use super::fold::{self, Changed, Ingest};
+use super::fold::{Changed, Ingest, unread_report};
+use super::policies::{put_policy, suspend};
 use super::versions::Versions;
 use super::{State, job};
 use nrh_api::view::guard::{BoundedStatus, Guarded, Unread};
@@ -142,7 +143,7 @@ impl Guardable for NodeRuntimeHealth {
     const HELD: &'static str = "the node is blocked until it can be read";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
-        fold::unread_report(bad, key, state, now)
+        unread_report(bad, key, state, now)
     }
 }
 
@@ -150,7 +151,7 @@ impl Guardable for RemediationPolicy {
     const HELD: &'static str = "it starts nothing until it can be";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
-        fold::put_policy(key, &bad.metadata, Err(&bad.why), state, now)
+        put_policy(key, &bad.metadata, Err(&bad.why), state, now)
     }
 }
 
@@ -159,7 +160,7 @@ impl Guardable for RemediationConfig {
 
     fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
         state.config = None;
-        fold::suspend(state, Some(format!("it cannot be read: {}", bad.why)))
+        suspend(state, Some(format!("it cannot be read: {}", bad.why)))
     }
 }
 

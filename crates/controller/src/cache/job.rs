@@ -7,6 +7,9 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
+use super::State;
+use super::fold::{Changed, Ingest};
+use super::versions::Versions;
 use nrh_api::OPERATION_LABEL;
 use nrh_core::command::Outcome;
 use nrh_core::snapshot::JobView;
@@ -129,6 +132,59 @@ pub fn outcome(message: &str, id: &str) -> Option<Outcome> {
         return None;
     }
     serde_json::from_str::<Outcome>(message.trim()).ok().filter(|outcome| outcome.operation_id == id)
+}
+
+impl Ingest for Job {
+    const KIND: &'static str = "Job";
+
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.jobs
+    }
+
+    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
+        state.unread.forget(Self::KIND, key);
+        let Some(id) = operation(&self.metadata) else { return Changed::Nothing };
+        let row = state.jobs.entry(id.to_owned()).or_default();
+        let before = (row.exists, row.job_started, row.job_finished);
+        note_job(row, &self, now);
+        Changed::when(before != (row.exists, row.job_started, row.job_finished))
+    }
+
+    fn forget(key: &str, state: &mut State) -> Changed {
+        state.unread.forget(Self::KIND, key);
+        // A Job's name is its operation. A pod of it that still exists no longer matters.
+        Changed::when(state.jobs.remove(key).is_some())
+    }
+}
+
+/// The pod of one of the controller's Jobs.
+impl Ingest for Pod {
+    const KIND: &'static str = "Pod";
+
+    fn versions(state: &mut State) -> &mut Versions {
+        &mut state.versions.job_pods
+    }
+
+    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
+        state.unread.forget(Self::KIND, key);
+        let Some(id) = operation(&self.metadata) else { return Changed::Nothing };
+        // A pod without its Job has no effect. They arrive by separate watches, the Job first as a rule.
+        let row = state.jobs.entry(id.to_owned()).or_default();
+        let before = (row.pod_started, row.pod_rejected.is_some(), row.pod_finished);
+        note_pod(row, id, &self);
+        Changed::when(before != (row.pod_started, row.pod_rejected.is_some(), row.pod_finished))
+    }
+
+    fn forget(key: &str, state: &mut State) -> Changed {
+        state.unread.forget(Self::KIND, key);
+        // The Job controller names a pod after its Job and a suffix.
+        if let Some((id, _)) = key.rsplit_once('-')
+            && state.jobs.get(id).is_some_and(|row| !row.exists)
+        {
+            state.jobs.remove(id);
+        }
+        Changed::Nothing
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use kube::api::ListParams;
 use kube::{Api, Resource};
 use tokio::time::Instant;
 
-use super::{Cache, DaemonSetRow, State};
+use super::daemon_sets::DaemonSetRow;
+use super::{Cache, State};
 use crate::calls::{CallError, Calls, bounded, bounded_opt};
 use crate::clock::Clock;
 use crate::leader::Leadership;

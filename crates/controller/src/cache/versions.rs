@@ -17,8 +17,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::AllVersions;
-
 /// Largest number of remembered deletions of a kind: many more than happen during one call.
 const DELETIONS: usize = 1024;
 
@@ -147,7 +145,44 @@ impl Versions {
     }
 }
 
+/// Versions per kind.
+#[derive(Debug, Default)]
+pub struct AllVersions {
+    /// Nodes.
+    pub nodes: Versions,
+    /// Reports.
+    pub reports: Versions,
+    /// Commands to nodes.
+    pub commands: Versions,
+    /// Policies.
+    pub policies: Versions,
+    /// The single object that applies to all policies.
+    pub configs: Versions,
+    /// Remediations.
+    pub remediations: Versions,
+    /// `DaemonSet`s.
+    pub daemon_sets: Versions,
+    /// The controller's Jobs.
+    pub jobs: Versions,
+    /// Pods of the controller's Jobs.
+    pub job_pods: Versions,
+}
+
 impl AllVersions {
+    pub(super) fn all(&self) -> [(&'static str, &Versions); 9] {
+        [
+            ("nodes", &self.nodes),
+            ("noderuntimehealths", &self.reports),
+            ("nodecommands", &self.commands),
+            ("remediationpolicies", &self.policies),
+            ("remediationconfigs", &self.configs),
+            ("noderemediations", &self.remediations),
+            ("daemonsets", &self.daemon_sets),
+            ("jobs", &self.jobs),
+            ("pods of jobs", &self.job_pods),
+        ]
+    }
+
     /// The first kind with an object that was older than possible, and how: the API server serves another history than the one
     /// in the cache.
     pub fn went_back(&self) -> Option<(&'static str, &str)> {

@@ -10,23 +10,21 @@
 //! Where no other question is out, the collector sends a control question.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use super::pace::{Pace, Paces, back_off};
-use super::runtime::{place, unconnected};
-use super::slot::{Failure, Slot};
-use super::{Shared, lock};
-use crate::runtime::{Asker, Place};
+use super::pace::{Pace, Paces};
+use super::slot::Failure;
 use nrh_core::observation::{ListRound, Reading, RuntimeKind, TaskAnswer};
 use nrh_core::thresholds::task_interval;
 
+mod entry;
+mod questions;
 mod wanted;
 
+use entry::Entry;
+pub(super) use questions::run;
 use wanted::wanted;
 
 /// Maximum number of questions out that are not past their deadline.
@@ -46,58 +44,6 @@ const LIST_BOUND: Duration = Duration::from_secs(20);
 /// Minimum time that containerd waits for one shim (`io.containerd.timeout.task.state`). When containerd reports silence, the
 /// shim has been silent for at least this long.
 const SHIM_WAIT: Duration = Duration::from_secs(2);
-/// How much later than necessary the collector asks for an answer that counts. The tracker computes the time of an answer from
-/// its age, with an error of milliseconds. It ignores an answer that seems too early, and the next one follows many seconds
-/// later.
-const LATE: Duration = Duration::from_millis(500);
-/// Wait before a failed question (a broken connection) is repeated.
-const RETRY: Duration = Duration::from_secs(30);
-/// Longest sleep: it limits the effect of an error in the computed next time.
-const LONGEST: Duration = Duration::from_mins(1);
-
-/// One task and when it was asked for last.
-#[derive(Debug)]
-struct Entry {
-    sandbox: String,
-    slot: Slot<TaskAnswer>,
-    ended: Option<Instant>,
-    given_up: u32,
-    /// It did not answer the last question: this collector itself suspects it.
-    mute: bool,
-    /// The last question failed and gave no information about the task.
-    failed: bool,
-    /// The last answer for all tasks did not contain it.
-    missing: bool,
-    /// Silence seen by the question for all tasks, not yet added to a reading.
-    silent: Duration,
-    /// The newest reading that counts, of a task that gives no answer.
-    counted: Option<Instant>,
-}
-
-impl Entry {
-    fn new(sandbox: &str, deadline: Duration) -> Self {
-        let slot = Slot::new(deadline);
-        let sandbox = sandbox.to_owned();
-        Self {
-            sandbox,
-            slot,
-            ended: None,
-            given_up: 0,
-            mute: false,
-            failed: false,
-            missing: false,
-            silent: Duration::ZERO,
-            counted: None,
-        }
-    }
-
-    /// Minimum time between two questions to a task that is no suspect.
-    fn own_wait(&self, pace: Pace) -> Duration {
-        let wait = if self.failed { RETRY.min(pace.rest) } else { pace.rest };
-        back_off(self.given_up).map_or(wait, |least| wait.max(least))
-    }
-}
-
 /// All existing tasks, and which of them are suspects.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -255,32 +201,14 @@ impl Table {
             || self.stopped.contains(id)
     }
 
-    /// When a suspect may be asked for again. `asked` is the last time at which a check was requested.
-    fn suspect_due(&self, entry: &Entry, now: Instant, asked: Option<Instant>) -> Instant {
-        let Some(ended) = entry.ended.filter(|_| !entry.missing) else { return now };
-        let wanted = asked.is_some_and(|asked| asked > ended);
-        let urgent = self.pace().urgent;
-        let wait = if wanted { SUSPECT_INTERVAL.min(urgent) } else { urgent };
-        let due = ended + back_off(entry.given_up).map_or(wait, |least| wait.max(least));
-        // The answer must come when it counts, and no question that was sent too early for that may be out at that time. A task
-        // whose question fails is not asked for earlier.
-        let counts = entry.counted.filter(|_| !entry.failed);
-        let counts = counts.map(|counted| (counted + self.counted + LATE).checked_sub(SHIM_WAIT).unwrap_or(now));
-        let next = |counts: Instant| {
-            let is_early = due + SHIM_WAIT + SUSPECT_INTERVAL <= counts;
-            if is_early { due } else { counts.max(ended + SUSPECT_INTERVAL) }
-        };
-        counts.map_or(due, next)
-    }
-
     /// The next question, and when it is due: the most overdue suspect, else the task whose turn it is.
     fn next(&self, now: Instant, asked: Option<Instant>) -> Option<(Instant, String)> {
+        let pace = self.pace();
         let free = || self.entries.iter().filter(|(_, entry)| !entry.slot.is_out());
         let suspect = free()
             .filter(|(id, entry)| self.is_suspect(id, entry))
-            .map(|(id, entry)| (self.suspect_due(entry, now, asked), id.clone()))
+            .map(|(id, entry)| (entry.suspect_due(now, asked, pace.urgent, self.counted), id.clone()))
             .min();
-        let pace = self.pace();
         let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX).max(1);
         let interval = self.round().checked_div(count).unwrap_or_default();
         // Tasks that the answer to the question for all has shown to respond have had their turn.
@@ -367,40 +295,12 @@ impl Table {
         news
     }
 
-    /// Records the end of one question. Returns whether anything changed. A task that still answers is no change: on a full
-    /// node the collector asks for one every other second.
+    /// Records the end of one question. Returns whether anything changed.
     fn ended(&mut self, id: &str, sent: Instant, result: Result<TaskAnswer, Failure>, now: Instant) -> bool {
         if result.is_ok() {
             self.alive = self.alive.max(Some(sent));
         }
-        let Some(entry) = self.entries.get_mut(id) else { return false };
-        let still = entry.slot.due_since(now).is_none()
-            && matches!(&result, Ok(TaskAnswer::Answered | TaskAnswer::DaemonAnswered))
-            && entry.slot.value() == result.as_ref().ok();
-        let given_up = matches!(result, Err(Failure::Exhausted(_)));
-        entry.given_up = if given_up { entry.given_up.saturating_add(1) } else { 0 };
-        entry.mute = match &result {
-            Ok(answer) => *answer == TaskAnswer::NoAnswer,
-            // An error gives no new information about the task.
-            Err(_) => entry.mute || given_up,
-        };
-        entry.failed = result.is_err();
-        entry.ended = Some(now);
-        let mut took = now.saturating_duration_since(sent);
-        if result == Ok(TaskAnswer::NoAnswer) {
-            // The shim may not have caused all of that time: this process, or containerd, may have been delayed.
-            took = took.min(SHIM_WAIT) + entry.silent;
-            entry.counted = match entry.counted {
-                Some(before) if now < before + self.counted => Some(before),
-                Some(_) => Some(now),
-                None => now.checked_sub(took),
-            };
-        } else if result.is_ok() {
-            entry.counted = None;
-        }
-        entry.silent = Duration::ZERO;
-        entry.slot.ended(result, now, took);
-        !still
+        self.entries.get_mut(id).is_some_and(|entry| entry.ended(sent, result, now, self.counted))
     }
 
     /// Updates the time that each question has been out. Returns how long this process was delayed meanwhile, and whether a
@@ -419,158 +319,6 @@ impl Table {
     fn next_count(&self) -> Option<Instant> {
         self.entries.values().filter_map(|entry| entry.slot.next_count()).min()
     }
-}
-
-/// The result of one question.
-enum Answer {
-    /// For this task; when it was sent, and its result.
-    Task(String, Instant, Result<TaskAnswer, Failure>),
-    /// To the control question: when it was sent, if it was answered.
-    Control(Option<Instant>),
-    /// To the question for all tasks: when it was sent, and whose shims have answered, where the runtime reports that.
-    All(Instant, Result<Option<BTreeSet<String>>, Failure>),
-}
-
-/// Asks questions for ever.
-pub(super) async fn run(shared: Arc<Shared>, proc: PathBuf) {
-    let mut tempo = shared.tempo.subscribe();
-    let mut asked = (tempo.borrow_and_update().asked, None);
-    let mut connection: Option<(Place, Asker)> = None;
-    let mut calls: JoinSet<Answer> = JoinSet::new();
-    loop {
-        let now = Instant::now();
-        let (held_up, passed) = lock(&shared.tasks).count(now);
-        shared.was_held_up("tasks", held_up);
-        if passed {
-            shared.changed.notify_one();
-        }
-        let wanted = tempo.borrow_and_update().asked;
-        if wanted != asked.0 {
-            asked = (wanted, Some(now));
-        }
-        let control = lock(&shared.tasks).control_due(now);
-        if control.is_some_and(|due| due <= now) {
-            lock(&shared.tasks).control = Some(now);
-            // On its own connection: a stuck connection is no proof about the service.
-            if let Ok(place) = place(&shared) {
-                calls.spawn(ask_control(place, proc.clone(), now));
-            }
-            continue;
-        }
-        let all = lock(&shared.tasks).list_due(now, asked.1);
-        if all.is_some_and(|due| due <= now) {
-            {
-                let mut table = lock(&shared.tasks);
-                (table.listed, table.list_is_out) = (Some(now), true);
-            }
-            match connected(&shared, &proc, &mut connection).await {
-                Ok(service) => drop(calls.spawn(ask_all(service, now))),
-                Err(failure) => finish(&shared, Answer::All(now, Err(failure)), &mut connection),
-            }
-            continue;
-        }
-        let next = {
-            let table = lock(&shared.tasks);
-            if table.has_room(now) { table.next(now, asked.1) } else { None }
-        };
-        if let Some((due, id)) = &next
-            && *due <= now
-        {
-            let sent = Instant::now();
-            lock(&shared.tasks).sent(id, sent);
-            let bound = lock(&shared.tasks).pace().bound;
-            match connected(&shared, &proc, &mut connection).await {
-                Ok(service) => drop(calls.spawn(call(service, id.clone(), sent, bound))),
-                Err(failure) => finish(&shared, Answer::Task(id.clone(), sent, Err(failure)), &mut connection),
-            }
-            continue;
-        }
-        let count = lock(&shared.tasks).next_count();
-        let wake = [next.map(|(due, _)| due), count, control, all].into_iter().flatten().min();
-        let wake = wake.map_or(now + LONGEST, |wake| wake.min(now + LONGEST));
-        tokio::select! {
-            Some(answer) = calls.join_next() => match answer {
-                Ok(answer) => finish(&shared, answer, &mut connection),
-                Err(error) => tracing::error!(%error, "a question about a task ended oddly"),
-            },
-            () = sleep_until(wake) => {}
-            () = shared.tasks_changed.notified() => {}
-            _ = tempo.changed() => {}
-        }
-    }
-}
-
-async fn call(asker: Asker, id: String, sent: Instant, bound: Duration) -> Answer {
-    let result = asker.ask(&id, bound).await.map_err(Failure::from);
-    Answer::Task(id, sent, result)
-}
-
-async fn ask_all(asker: Asker, sent: Instant) -> Answer {
-    Answer::All(sent, asker.answered(LIST_BOUND).await.map_err(Failure::from))
-}
-
-async fn ask_control(place: Place, proc: PathBuf, sent: Instant) -> Answer {
-    // Connecting and answering have one deadline each.
-    let answers = async { Asker::connect(&place, &proc).await?.answers(CONTROL).await };
-    Answer::Control(answers.await.is_ok().then_some(sent))
-}
-
-fn finish(shared: &Shared, answer: Answer, connection: &mut Option<(Place, Asker)>) {
-    shared.was_held_up("tasks", lock(&shared.tasks).count(Instant::now()).0);
-    let (id, sent, result) = match answer {
-        Answer::Task(id, sent, result) => (id, sent, result),
-        Answer::Control(answered) => {
-            if answered.is_some() {
-                let mut table = lock(&shared.tasks);
-                table.alive = table.alive.max(answered);
-                shared.changed.notify_one();
-            }
-            return;
-        }
-        Answer::All(sent, answered) => return finish_all(shared, sent, answered, connection),
-    };
-    match &result {
-        Err(Failure::Exhausted(_)) => shared.gave_up("tasks"),
-        // After any error, the next question gets a fresh connection.
-        Err(_) => *connection = None,
-        Ok(_) => {}
-    }
-    if lock(&shared.tasks).ended(&id, sent, result, Instant::now()) {
-        shared.changed.notify_one();
-    }
-}
-
-/// Handles the end of a question for all tasks. One that fails gives no information about any task: they are asked one by one.
-fn finish_all(
-    shared: &Shared,
-    sent: Instant,
-    answered: Result<Option<BTreeSet<String>>, Failure>,
-    connection: &mut Option<(Place, Asker)>,
-) {
-    let mut table = lock(&shared.tasks);
-    (table.list_is_out, table.list_works) = (false, false);
-    match answered {
-        Ok(Some(answered)) => {
-            if table.answered(&answered, sent, Instant::now()) {
-                shared.changed.notify_one();
-            }
-        }
-        Ok(None) => {}
-        Err(Failure::Exhausted(_)) => shared.gave_up("tasks"),
-        Err(_) => *connection = None,
-    }
-}
-
-async fn connected(shared: &Shared, proc: &Path, connection: &mut Option<(Place, Asker)>) -> Result<Asker, Failure> {
-    let place = place(shared)?;
-    if let Some((to, asker)) = connection
-        && *to == place
-    {
-        return Ok(asker.clone());
-    }
-    let asker = Asker::connect(&place, proc).await.map_err(unconnected)?;
-    *connection = Some((place, asker.clone()));
-    Ok(asker)
 }
 
 #[cfg(test)]

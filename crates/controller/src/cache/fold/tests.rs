@@ -2,9 +2,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::*;
+use nrh_api::RemediationPolicy;
 use nrh_api::view::guard::Guarded;
 
 const BEGAN: &str = "2025-01-01T01:00:00Z";

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cache::DaemonSetRow;
+use crate::cache::daemon_sets::DaemonSetRow;
 use nrh_core::matching::{PodSeen, PodTraits};
 use serde_json::json;
 

@@ -1,0 +1,310 @@
+//! The controller's part of a NodeRuntimeHealth, and how far the current status is from it.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::cache::report::ControllerStatus;
+use nrh_api::condition::condition_since;
+use nrh_api::health::{RemediationStatus, Summary};
+use nrh_api::{ConditionReason, ConditionType, WrittenFlap};
+use nrh_core::condition::looked_at;
+use nrh_core::fault::{Fault, FaultType, MAX_FAULTS};
+use nrh_core::flap::FlapRecord;
+use nrh_core::plan::{NodeStatusView, SelfHealing};
+use nrh_core::snapshot::TriState;
+use nrh_core::text::bounded;
+
+/// The controller's part of a NodeRuntimeHealth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodePart {
+    /// The generation of the spec that the controller has read.
+    pub observed_generation: i64,
+    /// The kubelet's version.
+    pub kubelet_version: Option<String>,
+    /// Faults that only the API shows.
+    pub cluster_faults: Vec<Fault>,
+    /// The current remediation.
+    pub remediation: RemediationStatus,
+    /// The summary line.
+    pub summary: Summary,
+    /// The node's recent changes.
+    pub flap: Option<FlapRecord>,
+    /// The controller's conditions, and the probe's conditions that are no longer confirmed.
+    pub conditions: Vec<Condition>,
+}
+
+/// The controller's part of the status of a node.
+pub fn node_part(
+    status_view: &NodeStatusView,
+    blocked: &[String],
+    standing: &ControllerStatus,
+    now: Timestamp,
+) -> NodePart {
+    let mut cluster_faults = status_view.cluster_faults.clone();
+    cluster_faults.truncate(MAX_FAULTS);
+    NodePart {
+        observed_generation: standing.generation,
+        kubelet_version: status_view.kubelet_version.clone(),
+        remediation: RemediationStatus {
+            policy: status_view.policy.clone(),
+            name: status_view.remediation.clone(),
+            blocked: blocked.to_vec(),
+            cancelled: status_view.stopped.clone(),
+        },
+        summary: Summary {
+            health: status_view.health,
+            top_fault_type: status_view.top_fault_type,
+            top_fault: bounded(&status_view.top_fault, 256),
+            activity: bounded(&status_view.activity, 256),
+        },
+        conditions: node_conditions(status_view, standing, now),
+        flap: status_view.flap.clone(),
+        cluster_faults,
+    }
+}
+
+fn node_conditions(status_view: &NodeStatusView, standing: &ControllerStatus, now: Timestamp) -> Vec<Condition> {
+    use ConditionReason as Why;
+    let of = |kind, status, reason, message: &str| {
+        let same = standing.conditions.get(kind).filter(|before| before.said.status == status);
+        let since = same.map_or(now, |before| before.since);
+        let generation = Some(standing.generation);
+        Condition { observed_generation: generation, ..condition_since(kind, status, reason, message, since) }
+    };
+    let by = |status, good, bad| match status {
+        TriState::True => good,
+        TriState::False => bad,
+        TriState::Unknown => Why::NotYetChecked,
+    };
+    let stuck = status_view.cluster_faults.iter().find(|fault| fault.kind.spec().holds_up_pods);
+    // The object is Ready while a probe reports into it, however faulty its node is.
+    let mut conditions: Vec<Condition> = [ConditionType::Ready, ConditionType::ProbeReporting]
+        .map(|kind| {
+            of(
+                kind,
+                status_view.probe_reporting,
+                by(status_view.probe_reporting, Why::Reporting, Why::HeartbeatMissed),
+                match status_view.probe_reporting {
+                    TriState::True => "heartbeats arrive as promised",
+                    TriState::False => "the probe has missed its promised heartbeats",
+                    TriState::Unknown => "the probe has not reported since this controller started",
+                },
+            )
+        })
+        .into();
+    conditions.extend([
+        of(
+            ConditionType::PodsProgressing,
+            status_view.pods_progressing,
+            by(status_view.pods_progressing, Why::NoFault, Why::FaultConfirmed),
+            stuck.map_or("", |fault| fault.message.as_str()),
+        ),
+        of(
+            ConditionType::SelfHealing,
+            status_view.self_healing.status(),
+            match status_view.self_healing {
+                SelfHealing::Allowed => Why::Allowed,
+                SelfHealing::ManualActionRequired => Why::ManualActionRequired,
+                SelfHealing::DryRun => Why::DryRun,
+                SelfHealing::Suspended => Why::Suspended,
+                SelfHealing::Excluded => Why::Excluded,
+                SelfHealing::Unknown => Why::NotYetChecked,
+            },
+            &status_view.activity,
+        ),
+        stable(status_view, standing, of),
+    ]);
+    let blocked = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
+    conditions.extend(unvouched(status_view, standing).into_iter().map(|kind| {
+        let why = if blocked {
+            "the kubelet's start is blocked: what it waits for would block the next one too"
+        } else {
+            "the probe's last word is too old, or the node cannot be reached"
+        };
+        of(kind, TriState::Unknown, Why::Stale, why)
+    }));
+    conditions
+}
+
+/// The condition `NodeStable`. A controller that has just started keeps a True of its predecessor.
+fn stable(
+    status_view: &NodeStatusView,
+    standing: &ControllerStatus,
+    of: impl Fn(ConditionType, TriState, ConditionReason, &str) -> Condition,
+) -> Condition {
+    let kind = ConditionType::NodeStable;
+    let stood = standing.conditions.status(kind) == TriState::True;
+    let flapping = status_view.cluster_faults.iter().find(|fault| fault.kind == FaultType::NodeFlapping);
+    match (status_view.stable, flapping) {
+        (TriState::False, told) => {
+            of(kind, TriState::False, ConditionReason::FaultConfirmed, told.map_or("", |fault| fault.message.as_str()))
+        }
+        (TriState::Unknown, _) if !stood => {
+            let why = "the node was not watched for long enough to know whether it flaps";
+            of(kind, TriState::Unknown, ConditionReason::NotYetChecked, why)
+        }
+        _ => of(kind, TriState::True, ConditionReason::NoFault, "neither Ready nor a fault of the node comes and goes"),
+    }
+}
+
+/// Current conditions of the probe that nothing confirms now.
+fn unvouched(status_view: &NodeStatusView, standing: &ControllerStatus) -> Vec<ConditionType> {
+    let silent = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
+    let of_probe = looked_at().chain([ConditionType::RestartSafe]);
+    of_probe
+        .filter(|kind| standing.conditions.get(*kind).is_some())
+        .filter(|kind| {
+            let safe_no_more = *kind == ConditionType::RestartSafe
+                && !status_view.restart_safe_known
+                && standing.conditions.status(*kind) != TriState::False;
+            silent || safe_no_more
+        })
+        .collect()
+}
+
+/// How far the current status is from the wanted one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Difference {
+    /// No visible difference, times aside.
+    None,
+    /// Only that the node was watched for long enough: all nodes reach that at the same moment.
+    Watched,
+    /// Only texts: written, but not more often than every few seconds.
+    Words,
+    /// Something that people or the probe react to.
+    Matter,
+}
+
+/// Compares the current status with the wanted one.
+pub fn difference(standing: &ControllerStatus, part: &NodePart) -> Difference {
+    let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
+    let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
+    let key = |is: &RemediationStatus| {
+        (is.policy.clone(), is.name.clone(), is.cancelled.as_ref().map(|by| by.remediation.clone()))
+    };
+    // `NodeStable` is missing, as before an upgrade, or Unknown: to write either is not urgent.
+    let is_watched = |want: &Condition| {
+        want.type_ == ConditionType::NodeStable.as_str()
+            && want.status != "False"
+            && standing.conditions.status(ConditionType::NodeStable) == TriState::Unknown
+    };
+    let empty = (RemediationStatus::default(), Summary::default());
+    let remediation = standing.remediation.as_ref().unwrap_or(&empty.0);
+    let summary = standing.summary.as_ref().unwrap_or(&empty.1);
+    let matter = standing.remediation.is_none()
+        || standing.summary.is_none()
+        || standing.observed_generation != Some(part.observed_generation)
+        || standing.kubelet_version != part.kubelet_version
+        || summary.health != part.summary.health
+        || key(remediation) != key(&part.remediation)
+        || states(&standing.cluster_faults) != states(&part.cluster_faults)
+        || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
+            let stands = standing.conditions.named(&want.type_).map(|stands| &stands.said);
+            stands.is_none_or(|said| (said.status.as_str(), &said.reason) != (want.status.as_str(), &want.reason))
+        });
+    if matter {
+        return Difference::Matter;
+    }
+    let differs = summary != &part.summary
+        || standing.flap.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)
+        || remediation.blocked != part.remediation.blocked
+        || words(&standing.cluster_faults) != words(&part.cluster_faults)
+        || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
+            standing.conditions.named(&want.type_).is_some_and(|stands| stands.said.message != want.message)
+        });
+    if differs {
+        return Difference::Words;
+    }
+    let is_news = part.conditions.iter().any(|want| is_watched(want) && want.status == "True");
+    if is_news { Difference::Watched } else { Difference::None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::said::Conditions;
+    use serde_json::json;
+
+    fn now() -> Timestamp {
+        "2025-01-01T00:00:00Z".parse().unwrap()
+    }
+
+    fn standing_with(conditions: &serde_json::Value) -> ControllerStatus {
+        let conditions: Vec<Condition> = serde_json::from_value(conditions.clone()).unwrap();
+        ControllerStatus { conditions: Conditions::of(&conditions), ..ControllerStatus::default() }
+    }
+
+    fn stands(part: NodePart) -> ControllerStatus {
+        ControllerStatus {
+            cluster_faults: part.cluster_faults,
+            observed_generation: Some(part.observed_generation),
+            kubelet_version: part.kubelet_version,
+            remediation: Some(part.remediation),
+            summary: Some(part.summary),
+            flap: part.flap.map(|flap| WrittenFlap(Ok(flap))),
+            conditions: Conditions::of(&part.conditions),
+            ..ControllerStatus::default()
+        }
+    }
+
+    fn of_type<'a>(part: &'a NodePart, kind: &str) -> Option<&'a Condition> {
+        part.conditions.iter().find(|c| c.type_ == kind)
+    }
+
+    #[test]
+    fn what_was_written_is_not_written_again() {
+        let status_view =
+            NodeStatusView { activity: "waiting".into(), restart_safe_known: true, ..NodeStatusView::default() };
+        let part = node_part(&status_view, &["MinDurationNotReached: x".into()], &ControllerStatus::default(), now());
+        assert_eq!(difference(&ControllerStatus::default(), &part), Difference::Matter);
+        let stable = of_type(&part, "NodeStable").unwrap();
+        assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
+        let standing = stands(part.clone());
+        assert_eq!(difference(&standing, &part), Difference::None);
+        let later = "2025-01-01T01:00:00Z".parse().unwrap();
+        let again = node_part(&status_view, &["MinDurationNotReached: x".into()], &standing, later);
+        assert_eq!(again, part, "transition times are kept");
+        let words = node_part(&status_view, &["MinDurationNotReached: y".into()], &standing, later);
+        assert_eq!(difference(&standing, &words), Difference::Words);
+        let watched = NodeStatusView { stable: TriState::True, ..status_view.clone() };
+        let watched = node_part(&watched, &["MinDurationNotReached: x".into()], &standing, later);
+        assert_eq!(difference(&standing, &watched), Difference::Watched);
+        let begun = NodeStatusView { remediation: Some("e".into()), ..status_view.clone() };
+        let begun = node_part(&begun, &["MinDurationNotReached: x".into()], &standing, later);
+        assert_eq!(difference(&standing, &begun), Difference::Matter);
+    }
+
+    #[test]
+    fn that_nobody_has_watched_the_nodes_yet_is_not_written_to_each_after_an_upgrade() {
+        let status_view = NodeStatusView { restart_safe_known: true, ..NodeStatusView::default() };
+        let before = node_part(&status_view, &[], &ControllerStatus::default(), now());
+        let mut old = before.clone();
+        old.conditions.retain(|condition| condition.type_ != "NodeStable");
+        let standing = stands(old);
+        assert_eq!(difference(&standing, &node_part(&status_view, &[], &standing, now())), Difference::None);
+        let of = |stable| NodeStatusView { stable, ..status_view.clone() };
+        let difference_of = |stable| difference(&standing, &node_part(&of(stable), &[], &standing, now()));
+        assert_eq!(
+            (difference_of(TriState::True), difference_of(TriState::False)),
+            (Difference::Watched, Difference::Matter)
+        );
+    }
+
+    #[test]
+    fn restart_safe_true_is_not_vouched_for_when_the_word_is_too_old_but_false_stays() {
+        let time = "2025-01-01T00:00:00Z";
+        let with = |status: &str| {
+            standing_with(
+                &json!([{"type": "RestartSafe", "status": status, "reason": "Clean", "message": "", "lastTransitionTime": time},
+                                  {"type": "RuntimeReady", "status": "True", "reason": "Clean", "message": "", "lastTransitionTime": time}]),
+            )
+        };
+        let late = NodeStatusView { restart_safe_known: false, ..NodeStatusView::default() };
+        let part = node_part(&late, &[], &with("True"), now());
+        assert_eq!(of_type(&part, "RestartSafe").unwrap().status, "Unknown");
+        assert!(of_type(&part, "RuntimeReady").is_none());
+        assert!(of_type(&node_part(&late, &[], &with("False"), now()), "RestartSafe").is_none());
+        let known = NodeStatusView { restart_safe_known: true, ..NodeStatusView::default() };
+        assert!(of_type(&node_part(&known, &[], &with("True"), now()), "RestartSafe").is_none());
+    }
+}

@@ -1,0 +1,198 @@
+//! Reads the objects from a file or from the cluster.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::ObjectMeta;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::Objects;
+use nrh_api::convert;
+use nrh_api::plain::plain;
+use nrh_api::view::guard::{BoundedStatus, Guarded};
+use nrh_api::view::{command, pods};
+use nrh_api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
+use nrh_caller::ClusterArgs;
+use nrh_caller::{DEADLINE, client, code, list, objects_in};
+use nrh_core::fault::{MAX_LINE, PodRef};
+use nrh_core::matching::pod_of;
+use nrh_core::policy::{Policy, asks_of_pods};
+use nrh_core::text::bounded;
+
+/// Largest number of pods that are read one by one.
+const MAX_PODS: usize = 500;
+
+impl Objects {
+    /// Reads the objects from a file, or from the cluster to explain a node. Returns with them the moment of the explanation:
+    /// for saved objects the moment when they were saved, as far as they show it.
+    pub async fn load(
+        file: Option<&Path>,
+        node: Option<&str>,
+        cluster: &ClusterArgs,
+    ) -> anyhow::Result<(Self, Timestamp)> {
+        let Some(path) = file else {
+            return Ok((Self::fetch_by(client(cluster).await?, node).await?, Timestamp::now()));
+        };
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let objects = Self::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
+        let saved = objects.newest().unwrap_or_else(Timestamp::now);
+        Ok((objects, saved))
+    }
+
+    /// Reads the output of `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` (or json).
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let mut objects = Self::default();
+        for item in objects_in(text)? {
+            let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+            objects.add(&kind, item);
+        }
+        if objects.nodes.is_empty() && objects.healths.is_empty() {
+            let found = match objects.unreadable.as_slice() {
+                [] => String::new(),
+                broken => format!("; {}", broken.join("; ")),
+            };
+            bail!(
+                "expected a list with Nodes and NodeRuntimeHealths, such as `kubectl get nodes,nrh,ncmd,rmp,rmc,nrem -o yaml` prints{found}"
+            );
+        }
+        Ok(objects)
+    }
+
+    /// Adds an object of a kind that explanations are made from. One that cannot be read is recorded.
+    fn add(&mut self, kind: &str, item: Value) {
+        fn keep<K>(read: Option<K>, among: &mut Vec<K>) {
+            among.extend(read);
+        }
+        match kind {
+            "Node" => keep(self.read(kind, item), &mut self.nodes),
+            "NodeRuntimeHealth" => keep(self.read(kind, item), &mut self.healths),
+            "NodeCommand" => {
+                let read: Option<NodeCommand> = self.read(kind, item);
+                self.commands.extend(read.map(|object| (object.name_any(), command::view(&object))));
+            }
+            "RemediationPolicy" => keep(self.read(kind, item), &mut self.policies),
+            "RemediationConfig" => keep(self.read(kind, item), &mut self.configs),
+            "NodeRemediation" => keep(self.read(kind, item), &mut self.remediations),
+            "Pod" => keep(self.read(kind, item), &mut self.pods),
+            _ => self.skip(kind, &item),
+        }
+    }
+
+    /// Records an object of our API group that no explanation uses. One of another group is ignored.
+    fn skip(&mut self, kind: &str, item: &Value) {
+        let group = item.get("apiVersion").and_then(Value::as_str).and_then(|version| version.split('/').next());
+        if group == Some("runtimehealth.io") {
+            let name = item.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            let (kind, name) = (bounded(kind, 63), bounded(name, 253));
+            self.unreadable.push(format!(
+                "{kind} {name} is skipped: expected NodeRuntimeHealth, NodeCommand, RemediationPolicy, RemediationConfig or NodeRemediation"
+            ));
+        }
+    }
+
+    /// Records an object that cannot be read; the others are still used.
+    fn refuse(&mut self, kind: &str, metadata: ObjectMeta, error: &str) {
+        let name = metadata.name.as_deref().unwrap_or("without a name");
+        let shown = if kind == "RemediationPolicy" { "policy" } else { kind };
+        self.unreadable.push(bounded(&format!("{shown} {name} cannot be used: {error}"), MAX_LINE));
+        if kind == "NodeRemediation" {
+            self.lost.insert(name.to_owned(), convert::unreadable_remediation(&metadata, error));
+        }
+        if kind == "RemediationConfig" {
+            self.suspended = Some(format!("it cannot be read: {error}"));
+        }
+        if kind == "NodeCommand" {
+            self.commands.insert(name.to_owned(), command::unreadable(&metadata, error));
+        }
+        if kind == "NodeRuntimeHealth" {
+            self.broken.push((metadata, error.to_owned()));
+        }
+    }
+
+    /// The object, if it can be read; otherwise the error is recorded.
+    fn read<K: BoundedStatus + DeserializeOwned>(&mut self, kind: &str, object: Value) -> Option<K> {
+        // Text from a node must not pass for a line of this program.
+        let object = Guarded::read(&plain(object, usize::MAX));
+        object.0.map_err(|bad| self.refuse(kind, bad.metadata, &bad.why)).ok()
+    }
+
+    pub(super) async fn fetch_by(client: Client, node: Option<&str>) -> anyhow::Result<Self> {
+        let mut objects = Self::default();
+        objects.fetch::<Node>(&client, node).await?;
+        objects.fetch::<NodeRuntimeHealth>(&client, node).await?;
+        objects.fetch::<NodeCommand>(&client, node).await?;
+        objects.fetch::<RemediationPolicy>(&client, node).await?;
+        match objects.fetch::<RemediationConfig>(&client, node).await {
+            // An older installation has none of them, and an older role does not let them be read.
+            Err(error) if code(&error) == Some(404) => {}
+            Err(error) if code(&error) == Some(403) => objects.unreadable.push(
+                "it is not known whether all remediation is suspended: no right to list remediationconfigs".to_owned(),
+            ),
+            answer => answer?,
+        }
+        objects.fetch::<NodeRemediation>(&client, node).await?;
+        objects.fetch_pods(client, node).await;
+        Ok(objects)
+    }
+
+    /// Adds all objects of a kind, to explain a node.
+    async fn fetch<K: Resource<DynamicType = ()>>(
+        &mut self,
+        client: &Client,
+        node: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let items = list::<K>(client.clone()).await.with_context(|| {
+            format!("cannot list {}{}", K::plural(&()), node.map_or_else(String::new, |n| format!(" to explain {n}")))
+        })?;
+        for item in items {
+            self.add(&K::kind(&()), item);
+        }
+        Ok(())
+    }
+
+    /// Reads the pods that faults name: to explain a node, only where a policy asks for them; for a recording, all of them.
+    /// What cannot be read stays unknown, as for the controller.
+    async fn fetch_pods(&mut self, client: Client, node: Option<&str>) {
+        let policies: Vec<Policy> = self.policies.iter().filter_map(|object| convert::policy(object).ok()).collect();
+        if node.is_some() && !asks_of_pods(&policies) {
+            return;
+        }
+        let named = self.named_pods(node);
+        if named.len() > MAX_PODS {
+            let count = named.len();
+            self.unreadable.push(format!("of {count} pods that faults name only {MAX_PODS} are read"));
+        }
+        for named in named.into_iter().take(MAX_PODS) {
+            let api: Api<Pod> = Api::namespaced(client.clone(), &named.namespace);
+            match tokio::time::timeout(DEADLINE, api.get_opt(&named.name)).await {
+                Ok(Ok(Some(pod))) if pods::names(&pod).any(|name| name == named) => self.pods.push(pod),
+                Ok(Ok(_)) => drop(self.gone.insert(named)),
+                // The other pods are most likely unreadable, too.
+                Ok(Err(error)) => {
+                    self.unreadable.push(format!("the labels of pods are not known: reading pod {named}: {error}"));
+                    return;
+                }
+                Err(_) => {
+                    self.unreadable
+                        .push(format!("the labels of pods are not known: no answer for pod {named} in time"));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The pods that faults name, of one node or of all.
+    fn named_pods(&self, node: Option<&str>) -> BTreeSet<PodRef> {
+        let is_meant = |name: &str| node.is_none_or(|node| node == name);
+        let reports = self.healths.iter().filter(|object| is_meant(&object.name_any()));
+        let faults = reports.filter_map(|object| object.status.as_ref()).flat_map(|status| &status.faults);
+        let remediations = self.remediations.iter().filter(|object| is_meant(&object.spec.node_name));
+        let past = remediations.filter_map(|object| object.status.as_ref()).flat_map(|status| &status.faults);
+        faults.filter_map(pod_of).chain(past.filter_map(|fault| fault.subject.pod.as_ref())).cloned().collect()
+    }
+}

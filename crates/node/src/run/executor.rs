@@ -1,0 +1,99 @@
+//! The executor, as the probe runs it and checks at an interval whether it could execute an action.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::orders::Execute;
+use crate::agent::{Agent, AgentSettings};
+use crate::args::ProbeArgs;
+use crate::collectors::Collectors;
+use crate::cri::endpoint::{Endpoint, NamedBy};
+use crate::evidence::Gate;
+use crate::patience::within;
+
+/// The socket where neither a collector nor a person names one.
+const CONTAINERD: &str = "/run/containerd/containerd.sock";
+/// Interval between two checks.
+const INTERVAL: Duration = Duration::from_mins(10);
+/// Longest time of one check.
+const BOUND: Duration = Duration::from_secs(20);
+
+/// The settings of every executor in this process: they share the limit on threads that the kernel blocks.
+pub fn agent_settings(args: &ProbeArgs) -> AgentSettings {
+    let socket = args.runtime_endpoint.clone().unwrap_or_else(|| PathBuf::from(CONTAINERD));
+    let endpoint = Endpoint::cri(socket, NamedBy::Nobody);
+    AgentSettings {
+        allow_actions: args.allow_actions,
+        ..AgentSettings::new(&args.node_name, &args.state_dir, endpoint)
+    }
+}
+
+/// Returns the settings with the sockets that the collectors found, else those that a person configured, else the
+/// default ones.
+fn with_sockets(settings: AgentSettings, collectors: &Collectors) -> AgentSettings {
+    AgentSettings {
+        endpoint: collectors.endpoint().unwrap_or(settings.endpoint),
+        docker_socket: collectors.docker_socket().unwrap_or(settings.docker_socket),
+        ..settings
+    }
+}
+
+/// Returns what executes a command: it waits for the evidence of the command's fault, and then acts.
+pub fn executor(settings: AgentSettings, collectors: Arc<Collectors>, gate: Gate) -> Execute {
+    Arc::new(move |order| {
+        let (settings, collectors, gate) = (settings.clone(), Arc::clone(&collectors), gate.clone());
+        async move {
+            gate.pass(&order.fault_id).await;
+            Agent::new(with_sockets(settings, &collectors)).execute(&order).await
+        }
+        .boxed()
+    })
+}
+
+/// The check of whether the executor could execute an action.
+pub struct SelfCheck {
+    agent: AgentSettings,
+    sender: mpsc::Sender<Vec<String>>,
+    receiver: mpsc::Receiver<Vec<String>>,
+    /// When the last check started, and with which sockets.
+    last: Option<(Instant, (Endpoint, PathBuf))>,
+}
+
+impl SelfCheck {
+    /// A check of the executor with these settings.
+    pub fn new(agent: AgentSettings) -> Self {
+        let (sender, receiver) = mpsc::channel(1);
+        Self { agent, sender, receiver, last: None }
+    }
+
+    /// Starts a check if one is due: at the start, after a change of a socket, and at a fixed interval.
+    pub fn start_if_due(&mut self, collectors: &Collectors) {
+        if !self.agent.allow_actions {
+            return;
+        }
+        let settings = with_sockets(self.agent.clone(), collectors);
+        let sockets = (settings.endpoint.clone(), settings.docker_socket.clone());
+        if self.last.as_ref().is_some_and(|(at, checked)| at.elapsed() < INTERVAL && *checked == sockets) {
+            return;
+        }
+        self.last = Some((Instant::now(), sockets));
+        let agent = Agent::new(settings);
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            let missing = within(BOUND, agent.self_check()).await;
+            let late = || vec![format!("the self-check did not end within {} s", BOUND.as_secs())];
+            // The receiver is gone only when the probe ends.
+            let _ = sender.send(missing.unwrap_or_else(|_| late())).await;
+        });
+    }
+
+    /// Waits for the end of a check. Returns what the executor lacks.
+    pub async fn missing(&mut self) -> Option<Vec<String>> {
+        self.receiver.recv().await
+    }
+}
