@@ -16,7 +16,7 @@ use crate::architecture::{is_test, rust_files};
 use crate::page::root;
 
 /// A module, as its path below the root of its crate.
-type Module = Vec<String>;
+pub type Module = Vec<String>;
 
 /// The paths that a file names.
 struct Paths<'m> {
@@ -90,28 +90,38 @@ fn module(folder: &Path, file: &Path) -> Module {
     parts.filter(|part| !matches!(part.as_str(), "lib" | "main" | "mod")).collect()
 }
 
-/// The circles of a crate, each as its files in order.
-fn circles(folder: &str) -> BTreeSet<Vec<String>> {
+/// Which modules of a crate each of its modules names, in order. A child may use what its parents hand to all of their children.
+pub fn imports(folder: &str) -> Vec<(Module, Module)> {
     let place = root().join(folder);
     let files: BTreeMap<Module, File> = rust_files(folder)
         .into_iter()
         .filter(|path| !is_test(path))
         .map(|path| (module(&place, &path), syn::parse_file(&fs::read_to_string(&path).unwrap()).unwrap()))
         .collect();
-    let modules: Vec<&Module> = files.keys().collect();
-    let mut graph = DiGraphMap::<usize, ()>::new();
-    for (from, (module, file)) in files.iter().enumerate() {
+    let mut found = BTreeSet::new();
+    for (module, file) in &files {
         let mut paths = Paths { module, named: Vec::new() };
         paths.visit_file(file);
         for named in paths.named {
             // What is named within a module is that module's.
-            let found =
-                (0..=named.len()).rev().find_map(|length| modules.binary_search(&&named[..length].to_vec()).ok());
-            // A child may use what its parents hand to all of their children.
-            if let Some(to) = found.filter(|to| !module.starts_with(modules[*to])) {
-                graph.add_edge(from, to, ());
+            let to = (0..=named.len()).rev().map(|length| named[..length].to_vec()).find(|to| files.contains_key(to));
+            if let Some(to) = to.filter(|to| !module.starts_with(to)) {
+                found.insert((module.clone(), to));
             }
         }
+    }
+    found.into_iter().collect()
+}
+
+/// The circles of a crate, each as its files in order.
+fn circles(folder: &str) -> BTreeSet<Vec<String>> {
+    let imports = imports(folder);
+    let modules: BTreeSet<&Module> = imports.iter().flat_map(|(from, to)| [from, to]).collect();
+    let modules: Vec<&Module> = modules.into_iter().collect();
+    let place = |module: &Module| modules.binary_search(&module).unwrap();
+    let mut graph = DiGraphMap::<usize, ()>::new();
+    for (from, to) in &imports {
+        graph.add_edge(place(from), place(to), ());
     }
     let name = |place: &usize| format!("{folder}/{}.rs", modules[*place].join("/"));
     let circle = |files: Vec<usize>| files.iter().map(name).collect::<BTreeSet<_>>().into_iter().collect();

@@ -2,6 +2,7 @@
 
 mod architecture;
 mod circles;
+mod contributing;
 mod crds;
 mod documents;
 mod manifests;

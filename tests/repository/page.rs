@@ -6,6 +6,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The documents for developers.
+pub const DEVELOPERS: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
+
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -117,7 +120,7 @@ pub fn in_folder(folder: &Path, found: &mut Vec<Page>) {
 /// Every document.
 pub fn pages() -> Vec<Page> {
     let mut found: Vec<Page> =
-        ["README.md", "SECURITY.md", "CHANGELOG.md"].iter().map(|name| Page::read(&root().join(name))).collect();
+        ["README.md", "SECURITY.md", "CHANGELOG.md"].iter().chain(&DEVELOPERS).map(|name| page(name)).collect();
     in_folder(&root().join("docs"), &mut found);
     assert!(found.len() > 60, "{}", found.len());
     found

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use crate::page::root;
+use crate::page::{DEVELOPERS, root};
 
 /// Retired words and their replacements. All forms of a word are listed.
 const RETIRED: [(&[&str], &str); 22] = [
@@ -140,7 +140,8 @@ fn complain(unwanted: &[String]) {
 fn manifests_and_documents_use_todays_words() {
     let mut unwanted = Vec::new();
     let texts = files("crds", &["yaml"]).into_iter().chain(files("config", &["yaml", "service"]));
-    let texts = texts.chain(files("docs", &["md"])).chain([root().join("README.md"), root().join("SECURITY.md")]);
+    let pages = ["README.md", "SECURITY.md"].iter().chain(&DEVELOPERS).map(|name| root().join(name));
+    let texts = texts.chain(files("docs", &["md"])).chain(pages);
     for path in texts {
         let text = std::fs::read_to_string(&path).unwrap();
         for (number, line) in text.lines().enumerate() {
