@@ -106,7 +106,7 @@ fn the_examples_quote_lines_that_are_there() {
     let page = page("CONTRIBUTING.md");
     let blocks = page.blocks().into_iter().filter(|(language, _)| *language == "rust");
     let quotes: Vec<Quotes> = blocks.flat_map(|(_, block)| quotes(&block)).collect();
-    for example in ["RunFilesystemFull", "ThawCgroup"] {
+    for example in ["RunFilesystemFull", "CleanupOrphans"] {
         let of = quotes.iter().flat_map(|quotes| &quotes.lines).filter(|line| line.contains(example)).count();
         assert!(of >= 3, "the example of {example} quotes {of} lines");
     }
@@ -127,7 +127,7 @@ fn a_quote_that_is_not_there_is_found() {
     assert_eq!(about("// other.rs\nFirst,"), ["there is no other.rs"]);
     assert_eq!(about("// .\nFirst\nSecond"), [". has no line \"Second\""]);
     assert!(is_path("crates/core/src/fault.rs") && is_path("tests/scenarios") && is_path("Makefile"));
-    assert!(!is_path("make check") && !is_path("SPEC") && !is_path("Action::ThawCgroup(_)"));
+    assert!(!is_path("make check") && !is_path("SPEC") && !is_path("Action::CleanupOrphans(_)"));
 }
 
 /// The rooms of the core as ARCHITECTURE.md lists them, the lowest first.
