@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 pub use cli::{Args, run};
 pub use gate::{GATE_LOCK, GATES, await_gate_holder, hang_cni_add, hang_cni_del};
 pub use host::{
-    expired_certificate, few_files, full_disk, has_freezer, has_unified, read_only_run, sleeping_shim, waiting_shim,
+    expired_certificate, few_files, full_disk, full_run, has_freezer, has_unified, read_only_run, sleeping_shim,
+    waiting_shim,
 };
 pub use kubelet::{block_kubelet_start, dead_mount, freeze_kubelet, kill_kubelet};
 pub use runtime::{block_update, duplicate_sandbox, slow_lists, take_network, unresponsive_shim};
@@ -60,6 +61,8 @@ pub enum Fault {
     DuplicateSandbox,
     /// A file system without room lies over containerd's data
     FullDisk,
+    /// A file system without room holds the runtime's sockets
+    FullRun,
     /// `/run` takes no writes
     ReadOnlyRun,
     /// containerd may open hardly any more files
@@ -159,7 +162,7 @@ impl Injection {
                 if node.daemon("kubelet").is_none() { node.start_kubelet(KubeletStart::default()) } else { Ok(()) }
             }
             Fault::HungNetworkPlugin => gate::open(node),
-            Fault::FullDisk | Fault::ReadOnlyRun => {
+            Fault::FullDisk | Fault::FullRun | Fault::ReadOnlyRun => {
                 self.victim.path.iter().try_for_each(|path| host::uncover(node, path))
             }
             Fault::FewFiles => self.victim.process.map_or(Ok(()), |process| host::limit_files(process.pid, None)),

@@ -83,6 +83,8 @@ kinds! {
     ReadOnlyFilesystem,
     /// A file system of the kubelet's or the runtime's folders has next to no bytes or inodes left.
     DiskFull,
+    /// The file system in memory in which the runtime keeps its sockets and bundles has next to no bytes or inodes left.
+    RunFilesystemFull,
     /// The node, its pods together, or a daemon is about to be refused new processes and threads.
     PidExhaustion,
     /// The node or a daemon is about to be refused new open files.

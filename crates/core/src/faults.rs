@@ -22,6 +22,7 @@ mod orphan_container;
 mod pleg_stalled;
 mod probe_degraded;
 pub mod probe_not_reporting;
+mod run_filesystem_full;
 mod runtime;
 pub mod runtime_client_hung;
 mod sandboxes;
@@ -66,6 +67,7 @@ impl FaultType {
             Self::SyncLoopStalled => &kubelet_port::SYNC_LOOP,
             Self::ReadOnlyFilesystem => &filesystems::READ_ONLY,
             Self::DiskFull => &filesystems::FULL,
+            Self::RunFilesystemFull => &run_filesystem_full::SPEC,
             Self::PidExhaustion => &exhaustion::PIDS,
             Self::FdExhaustion => &exhaustion::FILES,
             Self::DbusUnresponsive => &dbus_unresponsive::SPEC,
@@ -148,6 +150,7 @@ pub(crate) static DETECTORS: &[Detector] = &[
     exhaustion::files,
     dbus_unresponsive::detect,
     filesystems::full,
+    run_filesystem_full::detect,
     filesystems::read_only,
     uninterruptible_process::detect,
     frozen_cgroup::detect,

@@ -14,6 +14,8 @@ use crate::process::{self, wait_until};
 
 /// containerd's data, over which a full file system is laid.
 const DATA: &str = "/var/lib/containerd";
+/// containerd's sockets and bundles.
+const RUN: &str = "/run/containerd";
 const FREEZER: &str = "/sys/fs/cgroup/freezer";
 
 /// Lays a small file system without room over containerd's data. What is open already stays as it is.
@@ -21,6 +23,24 @@ pub fn full_disk(node: &Node) -> Result<Injection> {
     let injection = Injection::now(Fault::FullDisk, node, Victim { path: Some(DATA.into()), ..Victim::default() });
     let script = r#"mount -t tmpfs -o size=1m nrh-full "$1"; mount --make-private "$1"; dd if=/dev/zero of="$1/x" bs=64k 2>/dev/null || true"#;
     node.realm.script(script, &[DATA])?;
+    Ok(injection)
+}
+
+/// Lays a small file system without room over the folder of containerd's sockets, with all that is there laid into it: containerd
+/// is reached as before.
+pub fn full_run(node: &Node) -> Result<Injection> {
+    let injection = Injection::now(Fault::FullRun, node, Victim { path: Some(RUN.into()), ..Victim::default() });
+    let script = r#"
+        below=$(mktemp -d); mount --bind "$1" "$below"
+        mount -t tmpfs -o size=64k,mode=711 nrh-full "$1"; mount --make-private "$1"
+        for one in "$below"/*; do
+            name=$1/${one##*/}
+            if [ -d "$one" ]; then mkdir "$name"; else : >"$name"; fi
+            mount --bind "$one" "$name"
+        done
+        umount -l "$below"; rmdir "$below"
+        dd if=/dev/zero of="$1/x" bs=4k 2>/dev/null || true"#;
+    node.realm.script(script, &[RUN])?;
     Ok(injection)
 }
 

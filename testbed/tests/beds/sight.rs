@@ -360,6 +360,20 @@ fn lacking_node(bed: &Bed, node: &Node) {
         record.gone = seconds(lifted.elapsed());
         record.record();
     }
+    full_run(bed, node);
+}
+
+/// The folder of the runtime's sockets has no room. It is checked apart: `/run` that takes no writes hides it.
+fn full_run(bed: &Bed, node: &Node) {
+    let kind = "RunFilesystemFull";
+    let injection = faults::full_run(node).unwrap();
+    until(&format!("{kind} is confirmed"), HOST_NAMED, || {
+        fault(bed, node, kind).is_some_and(|seen| seen["state"] == "Confirmed")
+    });
+    let confirmed = seconds(injection.elapsed());
+    injection.lift(node).unwrap();
+    let gone = seconds(until(&format!("{kind} is gone"), HOST_NAMED, || fault(bed, node, kind).is_none()));
+    Seen { confirmed, gone, ..Seen::of(kind, "containerd", Way::Real) }.record();
 }
 
 /// The kubelet's own check waits five minutes, the probe two more, and looks once a minute by then; one that is slow is

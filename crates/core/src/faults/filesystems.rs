@@ -46,28 +46,45 @@ const FULL_INODES: u64 = 1000;
 const WELL: u64 = 2;
 
 /// Detects file systems with almost nothing left. One that accepts no writes for another reason is another fault.
-pub(super) fn full(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut Findings) {
-    let kind = FaultType::DiskFull;
+pub(super) fn full(check: &Check<'_>, findings: &mut Findings) {
+    let is_its = |filesystem: &FilesystemSeen| !is_run(filesystem);
+    short_of_room(check, findings, (FaultType::DiskFull, FULL_BYTES), is_its, |filesystem, left, looked| {
+        full_filesystem(filesystem, left, looked, check.thresholds)
+    });
+}
+
+/// Whether it holds only what lives as long as the boot.
+pub(super) fn is_run(filesystem: &FilesystemSeen) -> bool {
+    filesystem.folders.iter().all(|folder| folder == "/run" || folder.starts_with("/run/"))
+}
+
+/// Detects the file systems of a kind that have less than a hundredth of their bytes left and fewer than this, or the same of their
+/// inodes. `fault` makes the fault of one of them, from what is short: `bytes` or `inodes`.
+pub(super) fn short_of_room<'a>(
+    &Check { seen, .. }: &Check<'a>,
+    findings: &mut Findings,
+    (kind, bytes): (FaultType, u64),
+    is_its: impl Fn(&FilesystemSeen) -> bool,
+    fault: impl Fn(&'a FilesystemSeen, &str, Duration) -> Component<'a>,
+) {
     let (disks, looked) = match answer(&seen.disks, seen.now, "the node's file systems", STALE) {
         Ok(found) => found,
         Err(verdict) => return findings.blind(kind, verdict),
     };
     let mut coverage = Coverage::new(others(disks, looked));
-    for filesystem in &disks.filesystems {
+    for filesystem in disks.filesystems.iter().filter(|filesystem| is_its(filesystem)) {
         let is_less = |space: Space, bound: u64, times: u64| {
             space.total > 0 && space.left < (space.total / 100).min(bound).saturating_mul(times)
         };
-        let is_short = |times| {
-            let bytes = is_less(filesystem.bytes, FULL_BYTES, times);
-            (bytes, is_less(filesystem.inodes, FULL_INODES, times))
-        };
+        let is_short =
+            |times| (is_less(filesystem.bytes, bytes, times), is_less(filesystem.inodes, FULL_INODES, times));
         let verdict = match (is_short(1), is_short(WELL)) {
             _ if filesystem.read_only.is_some() => Verdict::undecided("it takes no writes, whatever room it has"),
             ((false, false), (false, false)) => Verdict::Clean { looked },
             ((false, false), _) => Verdict::undecided("it is nearly full"),
             ((bytes, _), _) => {
-                let what = if bytes { "bytes" } else { "inodes" };
-                findings.sightings.push(full_filesystem(filesystem, what, looked, thresholds).into());
+                let left = if bytes { "bytes" } else { "inodes" };
+                findings.sightings.push(fault(filesystem, left, looked).into());
                 Verdict::undecided("it is full")
             }
         };
@@ -82,10 +99,9 @@ fn full_filesystem<'a>(
     looked: Duration,
     thresholds: &Thresholds,
 ) -> Component<'a> {
-    let FilesystemSeen { bytes, inodes, device, .. } = filesystem;
     Component {
         kind: FaultType::DiskFull,
-        key: device,
+        key: &filesystem.device,
         subject: subject(filesystem),
         severity: Severity::High,
         message: format!(
@@ -94,10 +110,7 @@ fn full_filesystem<'a>(
         ),
         impact: "containers cannot be started, and not even ended: the runtime writes down each change; logs and images \
                  are lost",
-        evidence: vec![
-            format!("device {device}: {} MiB of {} MiB are left", bytes.left >> 20, bytes.total >> 20),
-            format!("{} of {} inodes are left", inodes.left, inodes.total),
-        ],
+        evidence: room(filesystem),
         looked,
         confirm: thresholds.confirm(&CONFIRM_FULL),
     }
@@ -140,10 +153,18 @@ fn others(disks: &DisksSeen, looked: Duration) -> Verdict {
     Verdict::clean_unless(disks.unseen.as_deref(), looked)
 }
 
-fn subject(filesystem: &FilesystemSeen) -> Subject {
+/// What is left of a file system.
+pub(super) fn room(FilesystemSeen { device, bytes, inodes, .. }: &FilesystemSeen) -> Vec<String> {
+    vec![
+        format!("device {device}: {} MiB of {} MiB are left", bytes.left >> 20, bytes.total >> 20),
+        format!("{} of {} inodes are left", inodes.left, inodes.total),
+    ]
+}
+
+pub(super) fn subject(filesystem: &FilesystemSeen) -> Subject {
     Subject::named(SubjectKind::Filesystem, names(filesystem))
 }
 
-fn names(filesystem: &FilesystemSeen) -> String {
+pub(super) fn names(filesystem: &FilesystemSeen) -> String {
     bounded(&filesystem.folders.join(", "), 253)
 }

@@ -4,10 +4,11 @@ use super::*;
 use crate::fault::FaultState;
 use crate::tracker::Tracker;
 
-const KINDS: [FaultType; 7] = [
+const KINDS: [FaultType; 8] = [
     FaultType::PidExhaustion,
     FaultType::FdExhaustion,
     FaultType::DiskFull,
+    FaultType::RunFilesystemFull,
     FaultType::ReadOnlyFilesystem,
     FaultType::UninterruptibleProcess,
     FaultType::FrozenCgroup,
@@ -102,6 +103,34 @@ fn a_disk_without_inodes_is_full_too_and_is_named_by_its_folders() {
 }
 
 #[test]
+fn the_runtimes_own_file_system_below_run_is_a_fault_of_its_own() {
+    const MIB: u64 = 1 << 20;
+    for (total, left, sick, clean) in [
+        (1600, 15, true, false),
+        (1600, 16, false, false),
+        (1600, 32, false, true),
+        // One in a hundred of a small one.
+        (100, 0, true, false),
+        (100, 1, false, false),
+        (100, 2, false, true),
+    ] {
+        let mut node = Node::healthy();
+        let run = &mut node.disks().filesystems[1];
+        assert_eq!(run.folders, ["/run"]);
+        run.bytes = Space { total: total * MIB, left: left * MIB };
+        let device = run.device.clone();
+        let findings = node.findings();
+        assert_eq!(!findings.sightings.is_empty(), sick, "{left} of {total} MiB");
+        assert!(findings.sightings.iter().all(|sighting| sighting.kind == FaultType::RunFilesystemFull));
+        assert_eq!(
+            clean_at(&findings, FaultType::RunFilesystemFull, &device).is_some(),
+            clean,
+            "{left} of {total} MiB"
+        );
+    }
+}
+
+#[test]
 fn a_file_system_that_takes_no_writes_is_that_and_not_full() {
     let mut node = Node::healthy();
     let disk = &mut node.disks().filesystems[0];
@@ -124,6 +153,8 @@ fn what_is_out_of_sight_is_not_clean() {
     node.disks().unseen = Some("the folders of containerd cannot be looked at".into());
     for kind in [FaultType::DiskFull, FaultType::ReadOnlyFilesystem] {
         assert!(neither(&node, kind, "254:0"));
+    }
+    for kind in [FaultType::RunFilesystemFull, FaultType::ReadOnlyFilesystem] {
         assert!(!neither(&node, kind, "0:24"));
     }
 }

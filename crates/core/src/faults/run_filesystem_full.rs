@@ -1,0 +1,39 @@
+//! `RunFilesystemFull`: the file system in memory in which the runtime keeps sockets, bundles and locks has no room.
+
+use super::filesystems::{is_run, names, room, short_of_room, subject};
+use super::spec::{ByDaemon, FaultSpec};
+use crate::condition_type::ConditionType;
+use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
+use crate::finding::{Check, Component, Findings};
+use crate::thresholds::Confirm;
+
+/// Nothing frees such a file system by itself. Many pods that start at once fill it for a moment.
+const CONFIRM: Confirm = Confirm::new("runFilesystemFull", 3, 30, 120);
+/// Fewer bytes than this, and less than a hundredth. One container needs some tens of KiB there.
+const FULL_BYTES: u64 = 16 << 20;
+
+pub(super) const SPEC: FaultSpec = FaultSpec {
+    confirm: &[&CONFIRM],
+    condition: Some(ConditionType::StorageReady),
+    lasting: true,
+    time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
+    // The runtime writes there when it starts.
+    restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
+    ..FaultSpec::new(FaultGroup::Node, Severity::High, SubjectKind::Filesystem)
+};
+
+/// Detects such a file system where the runtime has one of its own. Where `/run` and the data share one, that is `DiskFull`.
+pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
+    let kind = FaultType::RunFilesystemFull;
+    short_of_room(check, findings, (kind, FULL_BYTES), is_run, |filesystem, left, looked| Component {
+        kind,
+        key: &filesystem.device,
+        subject: subject(filesystem),
+        severity: Severity::High,
+        message: format!("the file system of {} has next to no {left} left", names(filesystem)),
+        impact: "no container can be started: the runtime has no room for its bundle and its sockets; running ones go on",
+        evidence: room(filesystem),
+        looked,
+        confirm: check.thresholds.confirm(&CONFIRM),
+    });
+}
