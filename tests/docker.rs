@@ -3,8 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use nrh::core::action::{Action, CleanupOrphans};
-use nrh::core::examples::{CONT, KILL};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -12,8 +10,10 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use nrh::core::action::{Action, CleanupOrphans};
 use nrh::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh::core::diagnose::diagnose;
+use nrh::core::examples::{CONT, KILL};
 use nrh::core::fault::{Fault, FaultState, FaultType, Target};
 use nrh::core::observation::{Reading, RuntimeKind};
 use nrh::core::thresholds::Thresholds;

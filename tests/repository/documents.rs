@@ -2,11 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use nrh::core::action::Notify;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use nrh::api::{FaultSelector, RemediationPolicy, convert};
+use nrh::core::action::Notify;
 use nrh::core::blocked::BlockReason;
 use nrh::core::fault::{FaultGroup, FaultType};
 use nrh::core::policy::{Action, Mode, Policy, Step};

@@ -1,7 +1,6 @@
 //! What the engine knows when it decides: the cluster, and each node with its faults, policies and remediations.
 
 mod block;
-pub(crate) mod cause;
 mod clear_check;
 mod cluster_faults;
 pub(crate) mod conditions;
@@ -11,6 +10,7 @@ pub(crate) mod gather;
 mod node;
 pub(crate) mod of_policy;
 pub(crate) mod pods;
+pub(crate) mod stuck_cause;
 pub(crate) mod unreadable;
 
 use std::collections::BTreeMap;

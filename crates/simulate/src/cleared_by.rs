@@ -1,7 +1,8 @@
 //! What resolves a fault.
 
-use nrh_core::action::{Action, Signal};
 use serde::{Deserialize, Serialize};
+
+use nrh_core::action::{Action, Signal};
 
 /// What resolves a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]

@@ -1,10 +1,10 @@
 //! The agent of a node, played, and the machine below it: it does what the order in the node's own object says, once for each
 //! operation, and says so in its next report. What it remembers lies in memory, and is lost with the boot.
 
-use nrh::core::action::ActionType;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use nrh::core::action::ActionType;
 use nrh::core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 
 /// How the kubelet of a machine is.

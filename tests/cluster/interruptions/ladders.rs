@@ -1,9 +1,9 @@
 //! The kinds of remediations whose leader is killed at each of their writes: what is wrong with the node, what is done about it, and
 //! what is seen of that from outside.
 
-use nrh::core::action::ActionType;
 use std::time::Duration;
 
+use nrh::core::action::ActionType;
 use nrh::core::drain::QUIET_APART;
 use nrh::core::fault::FaultType;
 use nrh::core::plan::PlanSettings;

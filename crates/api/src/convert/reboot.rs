@@ -1,9 +1,10 @@
 //! The steps that have a node boot anew, read and checked.
 
+use std::time::Duration;
+
 use super::super::policy::PolicyStep;
 use nrh_core::policy::{ActionType, Mode};
 use nrh_core::reboot::sentinel_name;
-use std::time::Duration;
 
 /// Shortest time that a machine is given to boot anew.
 const LEAST: Duration = Duration::from_mins(5);

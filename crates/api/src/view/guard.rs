@@ -11,12 +11,12 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use nrh_core::text::bounded;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use crate::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
+use nrh_core::text::bounded;
 
 /// Largest status of a report that is read, in bytes: several times the size of 64 faults. The schema bounds each text, not
 /// their sum, and a node that writes megabytes each second would keep the controller from all other work.

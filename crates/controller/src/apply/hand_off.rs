@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, Preconditions};
 use serde_json::{Value, json};
@@ -14,7 +15,6 @@ use super::{Applier, ApplyError};
 use crate::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
 use crate::hand_offs::rights::version;
 use crate::hand_offs::{Kind, machine, not_served, operation_of};
-use kube::Resource;
 use nrh_api::{
     NODE_LABEL, NODE_NAME_ANNOTATION, NodeRemediation, OPERATION_LABEL, REMEDIATION_ANNOTATION, TIMED_OUT_ANNOTATION,
 };

@@ -4,16 +4,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ObjectMeta, Patch, Preconditions};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{Applier, ApplyError};
 use crate::cache::RemediationRow;
 use crate::cache::fold::Ingest;
 use crate::calls::{CallError, bounded, bounded_opt, patch_params, post_params};
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use nrh_api::condition::condition;
 use nrh_api::convert::{remediation_spec, remediation_status};
 use nrh_api::view::guard::Guarded;
@@ -24,7 +25,6 @@ use nrh_core::moment::since;
 use nrh_core::remediation::{Phase, Remediation, StepState};
 use nrh_core::snapshot::{ReportView, Snapshot, TriState};
 use nrh_core::text::{is_subdomain, short_name};
-use tokio::time::Instant;
 
 /// How long a deleted remediation is kept until its node's object has recorded who stopped it.
 const NOTED_WITHIN: Duration = Duration::from_secs(30);

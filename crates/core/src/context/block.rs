@@ -1,10 +1,10 @@
 //! A block of an action: its reason, and when the engine decides again.
 
-use crate::plan::Blocked;
 use std::time::Duration;
 
 use crate::blocked::BlockReason;
 use crate::fault::MAX_LINE;
+use crate::plan::Blocked;
 use crate::text::bounded;
 
 /// Minimum time until the next pass: a decision must not trigger itself in a loop.

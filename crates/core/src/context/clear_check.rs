@@ -1,10 +1,10 @@
 //! Whether a fault of a remediation is gone.
 
-use super::{NodeContext, Probe, conditions};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::{NodeContext, Probe, conditions};
 use crate::fault::{FaultState, MAX_FAULTS};
 use crate::faults::ShowsIn;
 use crate::moment::since;

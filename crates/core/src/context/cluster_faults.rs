@@ -1,11 +1,11 @@
 //! The faults that the controller finds itself.
 
-use super::{NodeContext, ObservedFault, Probe, conditions};
 use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::{NodeContext, ObservedFault, Probe, conditions};
 use crate::fault::Fault;
 use crate::faults::probe_not_reporting;
 use crate::kubelet;

@@ -1,9 +1,9 @@
 //! Conditions that other tools write on a Node: which of them are faults, for how long, and when they are resolved.
 
-use super::{NodeContext, ObservedFault};
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::{NodeContext, ObservedFault};
 use crate::condition_history::{asked, rules};
 use crate::external_condition::{ConditionState, ObservedCondition, askings, standing};
 use crate::faults::ShowsIn;

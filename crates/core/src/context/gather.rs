@@ -1,7 +1,5 @@
 //! Builds the contexts of all nodes from a snapshot.
 
-use super::{NodeContext, Nodes, ObservedFault, Probe, Wake};
-use crate::plan::PlanSettings;
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,12 +10,14 @@ use jiff::Timestamp;
 use super::cluster_faults::cluster_faults;
 use super::node::bounds;
 use super::unreadable::Kept;
+use super::{NodeContext, Nodes, ObservedFault, Probe, Wake};
 use crate::along::Along;
 use crate::fault::{Fault, MAX_FAULTS};
 use crate::faults::kubelet_start_blocked;
 use crate::flap::{FlapView, QUIET};
 use crate::matching::MatchContext;
 use crate::moment::since;
+use crate::plan::PlanSettings;
 use crate::policy::{Mode, Policy};
 use crate::remediation::Remediation;
 use crate::snapshot::{NodeView, Snapshot, SuspectPod, TriState};

@@ -7,12 +7,12 @@
 //!
 //! `NodeCommand`s: whether a command is active is unknown, so nothing starts on that node.
 
-use super::{Block, NodeContext, Nodes, Wake};
-use crate::plan::Blocked;
 use std::collections::BTreeMap;
 
 use super::node::Unreadable;
+use super::{Block, NodeContext, Nodes, Wake};
 use crate::blocked::BlockReason;
+use crate::plan::Blocked;
 use crate::snapshot::{Snapshot, UnreadableRemediation};
 use crate::text::short_name;
 

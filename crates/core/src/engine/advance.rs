@@ -1,20 +1,20 @@
 //! One update of an open remediation: the controller advances its step, records resolved faults, adds new faults, and reserves
 //! the next step.
 
-use super::{Ctx, approval, attempt, cause, checks, cleanup, ending, refused, select, stabilization, steps};
-use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, Probe, Wake, evidence, of_policy};
-use crate::plan::BlockReason;
-use crate::procedure::{self, boot, executors, hand_off};
 use jiff::Timestamp;
 
 use super::scope::{self, Scope};
 use super::select::{EvidenceRequirement, Recurrence};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
+use super::{Ctx, approval, attempt, cause, checks, cleanup, ending, refused, select, stabilization, steps};
 use crate::budget::Slots;
+use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, Probe, Wake, evidence, of_policy};
 use crate::fault::{FaultState, FaultType};
 use crate::moment::since;
+use crate::plan::BlockReason;
 use crate::policy::{Mode, Policy, Rule, RuleMatch, Step};
+use crate::procedure::{self, boot, executors, hand_off};
 use crate::remediation::{
     Executor, MAX_REMEDIATION_FAULTS, MAX_STEPS, Remediation, RemediationFault, Resolution, StepState,
 };

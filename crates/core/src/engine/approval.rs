@@ -8,16 +8,16 @@
 //!         └ nobody approves in time ─► TimedOut: people are notified, no harsher step follows
 //! ```
 
-use super::{Ctx, attempt};
-use crate::context::{Block, NodeContext, ObservedFault, Wake};
-use crate::plan::BlockReason;
-use crate::procedure::executors;
 use jiff::Timestamp;
 
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
+use super::{Ctx, attempt};
+use crate::context::{Block, NodeContext, ObservedFault, Wake};
 use crate::moment::{clock, since};
+use crate::plan::BlockReason;
 use crate::policy::{Policy, Step};
+use crate::procedure::executors;
 use crate::remediation::{Executor, RemediationFault, StepRecord, StepState};
 
 /// The message of an attempt that gave way to another fault. Its approval is requested again.

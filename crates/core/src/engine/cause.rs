@@ -3,13 +3,13 @@
 //! A pod that is not created, or does not terminate, usually waits for something below it: a hung shim, `runc create` or network
 //! plugin. A cause that is found a moment later would start a second remediation beside one that has failed.
 
-use super::{Ctx, readiness};
-use crate::context::{Block, NodeContext, ObservedFault, cause as of_context, pods};
-use crate::plan::BlockReason;
 use std::time::Duration;
 
+use super::{Ctx, readiness};
+use crate::context::{Block, NodeContext, ObservedFault, pods, stuck_cause};
 use crate::fault::{Fault, FaultState, Subject};
 use crate::faults::ShowsIn;
+use crate::plan::BlockReason;
 use crate::policy::{Policy, Rule};
 use crate::remediation::{Remediation, RemediationFault, Resolution};
 
@@ -20,11 +20,11 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Whether the probe has checked for the cause since the pod became stuck, and has found none that goes first.
 pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
-    let Some(stuck_for) = of_context::waits_for(facts, fault) else { return Ok(()) };
+    let Some(stuck_for) = stuck_cause::waits_for(facts, fault) else { return Ok(()) };
     if let Some(block) = elsewhere(ctx, facts, policy, fault) {
         return Err(block);
     }
-    match suspected(facts, fault).or_else(|| of_context::unchecked(facts, fault, stuck_for)) {
+    match suspected(facts, fault).or_else(|| stuck_cause::unchecked(facts, fault, stuck_for)) {
         Some(block) if stuck_for < LONGEST => Err(block.until(LONGEST.saturating_sub(stuck_for).min(AGAIN))),
         _ => Ok(()),
     }
@@ -90,7 +90,7 @@ fn suspected(facts: &NodeContext<'_>, fault: &Fault) -> Option<Block> {
 
 /// Blocks if another policy remediates the cause now, without approval by a person.
 fn elsewhere(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
-    of_context::waits_for(facts, fault)?;
+    stuck_cause::waits_for(facts, fault)?;
     let (cause, other) = causes(facts, fault, FaultState::Confirmed).find_map(|cause| {
         let other = facts.other_for(&cause.fault, policy)?;
         // A process that hangs waits for no cause of its own.

@@ -1,13 +1,13 @@
 //! Checks of a step that depend on no other step: its rule, its window, the limit of its node, its cool-down.
 
-use super::{Ctx, limits};
-use crate::context::{Block, NodeContext, of_policy};
-use crate::plan::BlockReason;
 use std::time::Duration;
 
+use super::{Ctx, limits};
+use crate::context::{Block, NodeContext, of_policy};
 use crate::fault::Fault;
 use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
+use crate::plan::BlockReason;
 use crate::policy::{Applicability, Policy, Rule, RuleMatch, Step};
 use crate::remediation::{Remediation, RemediationFault};
 use crate::window;

@@ -1,9 +1,5 @@
 //! One pass: gather the context, advance the open remediations, open new ones, clean up, and report what is blocked.
 
-use super::{advance, ahead, cause, cleanup, manual_requests, open, retention, scope, slot, stale, views};
-use crate::context::{Block, ClusterContext, NodeContext, Nodes, ObservedFault, Wake, gather, unreadable};
-use crate::plan::{Blocked, Effect, Plan, PlanSettings};
-use crate::procedure::taint;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,8 +8,12 @@ use std::time::Duration;
 use super::scope::Scope;
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
+use super::{advance, ahead, cause, cleanup, manual_requests, open, retention, scope, slot, stale, views};
 use crate::budget::Slots;
+use crate::context::{Block, ClusterContext, NodeContext, Nodes, ObservedFault, Wake, gather, unreadable};
+use crate::plan::{Blocked, Effect, Plan, PlanSettings};
 use crate::policy::{Policy, Step};
+use crate::procedure::taint;
 use crate::remediation::Remediation;
 use crate::snapshot::Snapshot;
 

@@ -1,15 +1,15 @@
 //! The narrower limits of a policy in their current state: the maximum, the current count, and where no further action is
 //! allowed.
 
-use crate::context::{NodeContext, Nodes};
-use crate::plan::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, TopologyRoom};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::budget::Slots;
+use crate::context::{NodeContext, Nodes};
 use crate::moment::since;
+use crate::plan::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, TopologyRoom};
 use crate::policy::{Policy, Rule, Step, TopologyLimit};
 use crate::remediation::{Executor, StepRecord, StepState};
 

@@ -7,21 +7,21 @@
 //! request. It skips no protection: budgets and limits, `maxUnhealthy`, exclusions and suspension, windows, fresh evidence of a
 //! confirmed fault, the safeguards of pods and restarts, one open remediation per node.
 
-use super::{Ctx, advance};
-use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake, exclusion, of_policy};
-use crate::plan::{BlockReason, Blocked, Effect};
-use crate::procedure;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::select::{self, EvidenceRequirement, Recurrence};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
+use super::{Ctx, advance};
 use crate::budget::{Bounds, Slots};
+use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake, exclusion, of_policy};
 use crate::fault::{FaultState, FaultType, MAX_LINE};
 use crate::faults::ShowsIn;
 use crate::manual::{MARK, MAX_NAME, MAX_WAITING, OpenManualRequest, steps};
 use crate::moment::since;
+use crate::plan::{BlockReason, Blocked, Effect};
 use crate::policy::{Mode, Policy, Rule, RuleMatch};
+use crate::procedure;
 use crate::remediation::{RemediationFault, STOPPED_BY_A_PERSON};
 use crate::snapshot::Slot;
 use crate::text::bounded;

@@ -1,8 +1,5 @@
 //! Opens new remediations while the budgets last: first the node that has waited longest, then the most severe fault.
 
-use super::{Ctx, advance, cause};
-use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake};
-use crate::plan::{BlockReason, Blocked};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -12,9 +9,12 @@ use super::scope::Scope;
 use super::slot::SlotReservation;
 use super::storm::StormPhase;
 use super::update::RemediationUpdate;
+use super::{Ctx, advance, cause};
 use crate::budget::{Bounds, Kinds, Slots};
+use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake};
 use crate::fault::{FaultState, Severity};
 use crate::moment::since;
+use crate::plan::{BlockReason, Blocked};
 use crate::policy::{Mode, Policy, Rule};
 use crate::remediation::{
     Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, Resolution, StepState, remediation_name,

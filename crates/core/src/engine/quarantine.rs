@@ -4,14 +4,14 @@
 //! Such a remediation has only its cleanup left. It holds no slot and blocks no other remediation of the node.
 //! `limits.maxUnhealthy` bounds the number of such nodes, because each of them is unhealthy.
 
+use jiff::Timestamp;
+
 use super::{Ctx, ending};
 use crate::action::Quarantine;
 use crate::context::{ClearCheck, NodeContext, Wake, exclusion, of_policy};
-use crate::procedure::cordon;
-use jiff::Timestamp;
-
 use crate::moment::{clock, since};
 use crate::policy::{Mode, Policy};
+use crate::procedure::cordon;
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution};
 use crate::snapshot::TriState;
 

@@ -5,12 +5,12 @@
 //! and then tries the same step again. After some tries only notifications follow: no node gets a harsher step because of the
 //! controller's own mistake.
 
-use super::Ctx;
-use crate::context::Block;
-use crate::plan::BlockReason;
 use std::time::Duration;
 
+use super::Ctx;
+use crate::context::Block;
 use crate::moment::{clock, since};
+use crate::plan::BlockReason;
 use crate::policy::{Rule, Step};
 use crate::remediation::{Remediation, RemediationFault, StepRecord};
 use crate::text::bounded;

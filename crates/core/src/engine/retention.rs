@@ -1,12 +1,12 @@
 //! Which finished remediations are removed.
 
-use super::Ctx;
-use crate::context::{Nodes, Wake};
-use crate::plan::Effect;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::Ctx;
+use crate::context::{Nodes, Wake};
 use crate::moment::since;
+use crate::plan::Effect;
 use crate::policy::{Mode, Policy};
 use crate::procedure::boot::{self, RETRY_AFTER_FAILED_REBOOT};
 use crate::remediation::Remediation;

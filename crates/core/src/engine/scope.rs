@@ -1,7 +1,5 @@
 //! The scope of each policy: its nodes, how many of them are unhealthy, and whether anything new may start.
 
-use crate::context::{NodeContext, Nodes, Probe, exclusion};
-use crate::plan::{BlockReason, PolicyStatusView, StormView};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -10,7 +8,9 @@ use jiff::Timestamp;
 use super::limits::{self, Group};
 use super::storm::{Storm, StormDetector};
 use crate::budget::{Bounds, Slots};
+use crate::context::{NodeContext, Nodes, Probe, exclusion};
 use crate::fault::{Fault, FaultState, FaultType};
+use crate::plan::{BlockReason, PolicyStatusView, StormView};
 use crate::policy::{Amount, Mode, Policy, Rule};
 use crate::snapshot::{NodeView, Snapshot, TriState};
 use crate::window::{self, Shut};

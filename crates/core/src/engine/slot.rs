@@ -3,12 +3,12 @@
 //! The controller takes the slot before it writes the remediation, so a remediation without a slot is rare. It occurs when the
 //! creation took so long that the slot was released meanwhile, perhaps to another node.
 
-use super::Ctx;
-use crate::context::{Block, Nodes};
-use crate::plan::BlockReason;
 use std::collections::BTreeMap;
 
+use super::Ctx;
 use crate::budget::{Bounds, Slots};
+use crate::context::{Block, Nodes};
+use crate::plan::BlockReason;
 use crate::policy::Mode;
 use crate::remediation::Remediation;
 use crate::snapshot::Slot;

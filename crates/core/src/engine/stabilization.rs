@@ -3,17 +3,17 @@
 //!
 //! The wait has a limit, whatever the node does: the remediation holds a slot, and the node is to become available to pods again.
 
-use super::{Ctx, ending};
-use crate::action::Action;
-use crate::context::{Block, NodeContext, Wake, of_policy};
-use crate::plan::BlockReason;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::update::RemediationUpdate;
+use super::{Ctx, ending};
+use crate::action::Action;
+use crate::context::{Block, NodeContext, Wake, of_policy};
 use crate::flap::{FlapView, QUIET};
 use crate::moment::{clock, since};
+use crate::plan::BlockReason;
 use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution};
 
 /// Maximum wait, as a multiple of the requested stabilization time.

@@ -1,14 +1,14 @@
 //! Jobs and commands of attempts that are over. Every pass finds them again, so a crash leaves nothing behind.
 
-use super::{Ctx, ending};
-use crate::context::{NodeContext, of_policy};
-use crate::plan::Effect;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::{Ctx, ending};
 use crate::budget::Slots;
 use crate::command::ActionCommand;
+use crate::context::{NodeContext, of_policy};
 use crate::moment::since;
+use crate::plan::Effect;
 use crate::procedure;
 use crate::remediation::{Executor, Remediation, StepRecord, StepState, remediation_of};
 

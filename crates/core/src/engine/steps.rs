@@ -1,18 +1,18 @@
 //! Advances the current step: reserved, then started, then verified.
 
-use super::{Ctx, approval, attempt, ending, rounds};
-use crate::context::{ClearCheck, NodeContext, Wake, of_policy};
-use crate::plan::BlockReason;
-use crate::procedure::{self, Expiry, Poll, Verification, executors};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
+use super::{Ctx, approval, attempt, ending, rounds};
 use crate::command::{Outcome, OutcomeReason, OutcomeState};
+use crate::context::{ClearCheck, NodeContext, Wake, of_policy};
 use crate::moment::since;
+use crate::plan::BlockReason;
 use crate::policy::Policy;
+use crate::procedure::{self, Expiry, Poll, Verification, executors};
 use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState};
 use crate::snapshot::JobView;
 

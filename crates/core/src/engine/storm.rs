@@ -4,15 +4,15 @@
 //!
 //! Fewer nodes are enough if they share something that most nodes do not ([`shared()`]): that is the likely cause.
 
-use crate::context::{NodeContext, Probe};
-use crate::plan::StormView;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::context::{NodeContext, Probe};
 use crate::fault::{Fault, FaultState, FaultType};
 use crate::moment::since;
+use crate::plan::StormView;
 use crate::policy::{Policy, Rule};
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution};
 use crate::snapshot::NodeView;

@@ -1,18 +1,18 @@
 //! The status view of a node. No text here contains an age: an object that changes with every check would be written with every
 //! check.
 
-use super::{Ctx, readiness};
-use crate::context::{NodeContext, ObservedFault, Probe, exclusion};
-use crate::plan::{BlockReason, Blocked, Health, NodeStatusView, Remedy, SelfHealing};
-use crate::procedure::pending_reboot;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::update::RemediationUpdate;
+use super::{Ctx, readiness};
+use crate::context::{NodeContext, ObservedFault, Probe, exclusion};
 use crate::fault::{Fault, FaultState, Severity};
 use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
+use crate::plan::{BlockReason, Blocked, Health, NodeStatusView, Remedy, SelfHealing};
 use crate::policy::{Mode, RuleMatch};
+use crate::procedure::pending_reboot;
 use crate::remediation::{Phase, Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 use crate::text::bounded;

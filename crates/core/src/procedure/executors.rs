@@ -1,9 +1,9 @@
 //! Which executor runs a step on the node, and why: a Job where the kubelet can start one, else the probe.
 
-use crate::action::{Action, RunsOn};
-use crate::context::NodeContext;
 use jiff::Timestamp;
 
+use crate::action::{Action, RunsOn};
+use crate::context::NodeContext;
 use crate::fault::Daemon;
 use crate::kubelet;
 use crate::remediation::{Executor, StepRecord};

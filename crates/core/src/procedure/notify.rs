@@ -2,7 +2,7 @@
 
 use super::{AttemptContext, Procedure, StepContext};
 use crate::action::Notify;
-use crate::context::{Block, NodeContext, cause, evidence};
+use crate::context::{Block, NodeContext, evidence, stuck_cause};
 use crate::fault::Fault;
 use crate::plan::Operation;
 use crate::remediation::{Executor, StepRecord};
@@ -24,7 +24,7 @@ impl Procedure for Notify {
         let node = cx.node;
         let is_fresh = node.find(&fault.id).is_some_and(|seen| evidence::require_fresh(node, seen, cx.cluster).is_ok());
         let unlooked = match is_fresh {
-            _ if cause::was_not_checked(node, fault) => " (nobody has checked its cause)",
+            _ if stuck_cause::was_not_checked(node, fault) => " (nobody has checked its cause)",
             true => "",
             false => " (nobody could check it since)",
         };

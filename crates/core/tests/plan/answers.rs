@@ -1,8 +1,8 @@
 //! What nodes answer, and what is believed of it.
 
-use nrh_core::action::Cordon;
 use std::time::Duration;
 
+use nrh_core::action::Cordon;
 use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};

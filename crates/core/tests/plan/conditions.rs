@@ -1,8 +1,8 @@
 //! Conditions that other tools write on Nodes: asked for, told, acted upon, and gone.
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Restart};
 use std::collections::BTreeSet;
 
+use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Restart};
 use nrh_core::external_condition::{ConditionMatcher, ExternalCondition};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Health};

@@ -1,8 +1,8 @@
 //! Nodes that flap: one fault and one remediation, whatever the number of changes, and a cordon that goes after a quiet time.
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Taint};
 use std::time::Duration;
 
+use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Taint};
 use nrh_core::fault::FaultType;
 use nrh_core::moment::since;
 use nrh_core::plan::BlockReason;

@@ -1,8 +1,8 @@
 //! Hand-offs to a remediator: one at a time, answered or timed out, and always taken back.
 
-use nrh_core::action::Cordon;
 use std::collections::BTreeSet;
 
+use nrh_core::action::Cordon;
 use nrh_core::command::OutcomeReason;
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;

@@ -1,8 +1,8 @@
 //! Nodes that stay cordoned after the ladder is at its end: for how long, and what ends it sooner.
 
-use nrh_core::action::Cordon;
 use std::time::Duration;
 
+use nrh_core::action::Cordon;
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};

@@ -1,8 +1,8 @@
 //! Rules that ask for pods and nodes of some kind: what is not known is held, whatever the order of rules and policies.
 
-use nrh_core::action::CleanupOrphans;
 use std::collections::{BTreeMap, BTreeSet};
 
+use nrh_core::action::CleanupOrphans;
 use nrh_core::fault::{FaultType, PodRef};
 use nrh_core::matching::{Matching, Runtime};
 use nrh_core::plan::{BlockReason, SelfHealing};

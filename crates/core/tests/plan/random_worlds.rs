@@ -1,10 +1,10 @@
 //! Random worlds, and random rounds in them.
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Restart, Taint};
 use std::collections::BTreeSet;
 use std::fmt;
 
 use nrh_core::action::Reboot;
+use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Restart, Taint};
 use nrh_core::external_condition::ConditionMatcher;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{

@@ -1,8 +1,8 @@
 //! What holds the engine back.
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod};
 use std::time::Duration;
 
+use nrh_core::action::{CleanupOrphans, Cordon, DeletePod};
 use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, Severity};
 use nrh_core::plan::{BlockReason, Health, SelfHealing};

@@ -1,11 +1,11 @@
 //! Faults, pods and policies to build worlds from.
 
-use nrh_core::action::{
-    Drain, HandOff, MarkForReboot, Notify, Reboot, ReleaseHungProcess, Restart, RestartKubelet, RestartRuntime, Signal,
-};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nrh_core::action::{
+    Drain, HandOff, MarkForReboot, Notify, Reboot, ReleaseHungProcess, Restart, RestartKubelet, RestartRuntime, Signal,
+};
 use nrh_core::fault::{
     Daemon, Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
 };

@@ -1,8 +1,8 @@
 //! When a policy may act.
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod};
 use std::time::Duration;
 
+use nrh_core::action::{CleanupOrphans, Cordon, DeletePod};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{Action, ActionType};

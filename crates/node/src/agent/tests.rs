@@ -1,15 +1,15 @@
 //! The executor against real processes and a fake runtime: each refusal, each act, and that nothing else was
 //! touched.
 
-use nrh_core::action::{Action, CleanupOrphans};
-use nrh_core::examples::CONT;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Agent, AgentSettings};
 use crate::cri::endpoint::{Endpoint, NamedBy};
+use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
+use nrh_core::examples::CONT;
 use nrh_core::fault::{FaultType, PodRef, ProcessRef, Role, Target};
 
 mod cleanup;

@@ -1,6 +1,5 @@
 //! Orders, what the node remembers of them, the probe's own files, and what the probe reads of its object.
 
-use nrh_core::action::{Action, ReleaseHungProcess, RestartKubelet, RestartRuntime, Signal, is_service};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,6 +14,7 @@ use crate::report::command::{Command, OwnCommand};
 use crate::report::{clock, plugin};
 use crate::state::Saved;
 use nrh_api::duration::HumanDuration;
+use nrh_core::action::{Action, ReleaseHungProcess, RestartKubelet, RestartRuntime, Signal, is_service};
 use nrh_core::command::ActionCommand;
 use nrh_core::fault::MAX_FAULTS;
 use nrh_core::faults;

@@ -1,12 +1,12 @@
 //! The control groups of a process, found below the root of a process that sees the node's groups.
 
-use nrh_core::action::is_service;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use super::handle::Handle;
 use super::{bounded::read_file, rooted};
+use nrh_core::action::is_service;
 
 /// Longest list of groups that is read.
 const MAX_GROUPS: usize = 16 << 10;

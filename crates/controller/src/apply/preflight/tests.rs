@@ -1,5 +1,6 @@
-use super::*;
 use serde_json::{Value, json};
+
+use super::*;
 
 /// Objects that all say yes, with changes on top.
 pub(super) fn read(change: impl Fn(&mut Value)) -> Read {

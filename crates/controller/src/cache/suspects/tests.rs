@@ -1,7 +1,8 @@
+use serde_json::json;
+
 use super::*;
 use crate::cache::daemon_sets::DaemonSetRow;
 use nrh_core::matching::{PodSeen, PodTraits};
-use serde_json::json;
 
 fn state() -> State {
     State::new(Instant::now())

@@ -1,12 +1,12 @@
 //! `ReleaseHungProcess`: a signal to the one process that hangs.
 
-use nrh_core::action::{ReleaseHungProcess, Signal};
 use std::sync::Arc;
 
 use super::{no_second_look, process, signal};
 use crate::agent::look::{Bounds, Looker};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
+use nrh_core::action::{ReleaseHungProcess, Signal};
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason};
 use nrh_core::fault::{ProcessRef, Role};
 

@@ -1,6 +1,8 @@
 //! The preflight where Docker is the runtime: Docker's own answer decides about the release of a container, and nothing
 //! is removed.
 
+use std::sync::Arc;
+
 use super::{Looker, asked, recovered, same_object};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
@@ -15,7 +17,6 @@ use nrh_core::command::OutcomeReason;
 use nrh_core::fault::Target;
 use nrh_core::observation::{ContainerSeen, ContainerState, RuntimeKind, TaskAnswer};
 use nrh_core::text::bounded;
-use std::sync::Arc;
 
 /// Why no leftover is removed if Docker is the runtime.
 pub(super) fn removes_nothing() -> Refusal {

@@ -1,11 +1,11 @@
 //! Docker as the runtime: a shim is released on Docker's word, and nothing is removed.
 
-use nrh_core::action::{Action, CleanupOrphans};
-use nrh_core::examples::{CONT, KILL, SAFE_KILL};
 use serde_json::json;
 
 use super::*;
 use crate::docker::fake::{Fake, Say, listed};
+use nrh_core::action::{Action, CleanupOrphans};
+use nrh_core::examples::{CONT, KILL, SAFE_KILL};
 
 /// A node whose runtime is Docker, with the frozen shim of one container, and a neighbour that differs in nothing but its
 /// id.

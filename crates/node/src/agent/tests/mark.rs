@@ -1,6 +1,5 @@
 //! Marks for a reboot by another tool: left once, by the same look as a reboot, and never in the way of somebody else's.
 
-use nrh_core::action::{Action, MarkForReboot};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -9,6 +8,7 @@ use super::restart::Daemons;
 use super::*;
 use crate::bus::fake::{Login, unit};
 use crate::sentinel::{Folder, Mark};
+use nrh_core::action::{Action, MarkForReboot};
 
 /// A node whose `/run` is in memory.
 struct Marked {

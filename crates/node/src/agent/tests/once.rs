@@ -1,11 +1,11 @@
 //! One operation, one act, one outcome: whoever asks, and whatever crashes.
 
-use nrh_core::action::{Action, CleanupOrphans};
-use nrh_core::examples::CONT;
 use std::sync::{Arc, Barrier};
 
 use super::super::claims::{Claims, Known, Moment, NoLeader};
 use super::*;
+use nrh_core::action::{Action, CleanupOrphans};
+use nrh_core::examples::CONT;
 
 #[tokio::test]
 async fn two_collectors_released_at_once_signal_once() {

@@ -1,11 +1,11 @@
 //! Reboots: once for one boot, never for what has recovered, never past who holds it up.
 
-use nrh_core::action::{Action, Reboot};
 use std::fs;
 
 use super::restart::{CONTAINERD, Daemons, KUBELET, healthz};
 use super::*;
 use crate::bus::fake::{Login, Reboots, unit};
+use nrh_core::action::{Action, Reboot};
 
 /// As the stand-in remembers it: the login manager is asked without a person at hand.
 const REBOOT: &str = "Reboot ";

@@ -1,7 +1,5 @@
 //! Restarts: whose unit it is, what is looked at before, and every reason to leave it alone.
 
-use nrh_core::action::{Action, Restart, RestartKubelet, RestartRuntime};
-use nrh_core::fault::Daemon;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -11,6 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::bus::fake::{Restarts, Systemd, unit};
 use crate::bus::units::UnitSeen;
+use nrh_core::action::{Action, Restart, RestartKubelet, RestartRuntime};
+use nrh_core::fault::Daemon;
 
 pub(super) const KUBELET: &str = "kubelet.service";
 pub(super) const CONTAINERD: &str = "containerd.service";
