@@ -194,7 +194,7 @@ fn all_that_is_printed_passes_through_one_place() {
 
 #[test]
 fn a_file_has_one_subject() {
-    const LONGEST: usize = 600;
+    const LONGEST: usize = 400;
     let long: Vec<(usize, PathBuf)> = ["src", "crates", "tests", "testbed"]
         .iter()
         .flat_map(|folder| rust_files(folder))

@@ -6,14 +6,14 @@
     reason = "what is asked for and is not there is a slip in a test"
 )]
 
+mod records;
+
+pub use records::{CONT, KILL, SAFE_KILL, fault, order};
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
-use crate::action::{Action, ReleaseHungProcess, Signal};
-use crate::command::ActionCommand;
-use crate::fault::{Fault, FaultState, FaultType, PodRef, Severity, Subject, SubjectKind, Target};
+use crate::fault::PodRef;
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
     KubeletSeen, KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, Observations, OrphanRecheck, Owner, Part,
@@ -67,17 +67,6 @@ pub struct Node {
     pub clock: Reading<ClockSeen>,
     /// How long processes wait for resources.
     pub pressure: Pressure,
-}
-
-/// Resumes the hung process.
-pub const CONT: Action = release(Signal::Cont, false);
-/// Kills the hung process, whatever runs above it.
-pub const KILL: Action = release(Signal::Kill, true);
-/// Kills the hung process if nothing that runs would end with it.
-pub const SAFE_KILL: Action = release(Signal::Kill, false);
-
-const fn release(signal: Signal, allow_running_pods: bool) -> Action {
-    Action::ReleaseHungProcess(ReleaseHungProcess { signal, allow_running_pods })
 }
 
 /// A look that has just ended.
@@ -404,42 +393,5 @@ impl Node {
     pub fn runtime_client(&mut self, verb: &str, age: u64) {
         let client = process(300, Part::RuntimeClient { verb: verb.into(), container_id: Some(WORK.into()) });
         self.table().push(ProcessSeen { age: Duration::from_secs(age), ..client });
-    }
-}
-
-/// A fault of this kind, for tests that need any.
-pub fn fault(kind: FaultType) -> Fault {
-    Fault {
-        id: Fault::identity(kind, "key"),
-        kind,
-        severity: Severity::Medium,
-        state: FaultState::Suspected,
-        subject: Subject::of(SubjectKind::Container),
-        target: Target::default(),
-        message: "message".into(),
-        impact: String::new(),
-        first_seen: Timestamp::UNIX_EPOCH,
-        duration_seconds: 0,
-        confirmations: 1,
-        check_age_seconds: 0,
-        evidence: Vec::new(),
-        evidence_bundle: None,
-    }
-}
-
-/// An order to resume a shim.
-pub fn order(operation_id: &str) -> ActionCommand {
-    ActionCommand {
-        operation_id: operation_id.into(),
-        epoch: 1,
-        node: "n1".into(),
-        action: CONT,
-        fault_id: "f".into(),
-        fault_type: FaultType::HungContainer,
-        target: Target::default(),
-        boot_id: None,
-        marker_expires_after_seconds: None,
-        issued_at: Timestamp::UNIX_EPOCH,
-        ttl_seconds: 60,
     }
 }

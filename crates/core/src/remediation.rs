@@ -1,7 +1,9 @@
 //! The healing of one node, from the first step to the undo: the record and its state machine.
 
 mod ahead;
+mod cleanup;
 mod executed;
+mod fault;
 mod hand_off;
 mod manual;
 mod naming;
@@ -13,14 +15,15 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fault::{FaultType, Subject};
-use super::hand_off::HandedOff;
+use super::fault::FaultType;
 use super::policy::{ActionType, Mode};
 use super::taint::TaintEffect;
 use super::text;
 
 pub use ahead::not_ahead;
+pub use cleanup::Cleanup;
 pub use executed::{ActionResult, executed, uncordoned, untainted};
+pub use fault::{RemediationFault, Resolution};
 pub use hand_off::{taken_back, timed_out};
 pub use manual::{Cancel, ManualRequest};
 pub use naming::{operation_id, remediation_name, remediation_of};
@@ -89,96 +92,6 @@ impl Phase {
             Self::Cancelled => "Cancelled",
             Self::Simulated => "Simulated",
         }
-    }
-}
-
-/// The progress of a fault in its remediation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Resolution {
-    /// Still to be resolved.
-    Open,
-    /// Gone, by a clear check.
-    Resolved,
-    /// No step is left for it.
-    Exhausted,
-}
-
-/// A fault of a remediation, and its present step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RemediationFault {
-    /// Id of the fault.
-    #[schemars(length(max = 80))]
-    pub id: String,
-    /// Kind of the fault.
-    #[serde(rename = "type")]
-    pub kind: FaultType,
-    /// The object the fault is about.
-    pub subject: Subject,
-    /// Since when it was present when it joined the remediation, by the controller's clock.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<Timestamp>,
-    /// Name of the rule that applies.
-    #[schemars(length(max = 63))]
-    pub rule: String,
-    /// Index of its present step, from 0.
-    pub step_index: u32,
-    /// Open, Resolved (gone, by a clear check) or Exhausted (no step is left for it).
-    pub state: Resolution,
-    /// Since when it is absent, while its node is quarantined.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub clear_since: Option<Timestamp>,
-}
-
-impl RemediationFault {
-    /// Whether it is gone, and not only after its ladder had come to its end in vain.
-    pub fn is_cured(&self) -> bool {
-        self.state == Resolution::Resolved && !self.outlasted_its_ladder()
-    }
-
-    /// Whether it has gone by itself, after its ladder had come to its end in vain: no step has healed it.
-    pub fn outlasted_its_ladder(&self) -> bool {
-        self.state == Resolution::Resolved && self.clear_since.is_some()
-    }
-}
-
-/// The changes to the node that are removed at the end, and whether they are removed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Cleanup {
-    /// The remediation cordoned the node, which was schedulable before, and owns the cordon.
-    #[serde(default)]
-    pub cordoned: bool,
-    /// When the cordon was removed, or found to belong to someone else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uncordoned_at: Option<Timestamp>,
-    /// The remediation set our taint on the node, and owns it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub tainted: bool,
-    /// When the taint was removed, or found to belong to someone else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub untainted_at: Option<Timestamp>,
-    /// Objects by which the node was handed to a remediator. Each is recorded before it is created, and deleted at the
-    /// end.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
-    pub handed_off: Vec<HandedOff>,
-}
-
-impl Cleanup {
-    /// Whether there is something left to put back.
-    pub fn is_owed(&self) -> bool {
-        self.owes_cordon() || self.owes_taint() || self.owed_hand_off().is_some()
-    }
-
-    /// Whether the cordon is still to be taken back.
-    pub const fn owes_cordon(&self) -> bool {
-        self.cordoned && self.uncordoned_at.is_none()
-    }
-
-    /// Whether the taint is still to be taken off.
-    pub const fn owes_taint(&self) -> bool {
-        self.tainted && self.untainted_at.is_none()
     }
 }
 

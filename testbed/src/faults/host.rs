@@ -31,14 +31,14 @@ pub fn full_disk(node: &Node) -> Result<Injection> {
 pub fn full_run(node: &Node) -> Result<Injection> {
     let injection = Injection::now(Fault::FullRun, node, Victim { path: Some(RUN.into()), ..Victim::default() });
     let script = r#"
-        below=$(mktemp -d); mount --bind "$1" "$below"
+        below=$(mktemp -d); mount --rbind "$1" "$below"; mount --make-rprivate "$below"
         mount -t tmpfs -o size=64k,mode=711 nrh-full "$1"; mount --make-private "$1"
         for one in "$below"/*; do
             name=$1/${one##*/}
             if [ -d "$one" ]; then mkdir "$name"; else : >"$name"; fi
-            mount --bind "$one" "$name"
+            mount --rbind "$one" "$name"
         done
-        umount -l "$below"; rmdir "$below"
+        umount -l "$below"; rmdir "$below" 2>/dev/null || true
         dd if=/dev/zero of="$1/x" bs=4k 2>/dev/null || true"#;
     node.realm.script(script, &[RUN])?;
     Ok(injection)

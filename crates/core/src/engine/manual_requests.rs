@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::select::{self, EvidenceRequirement, Recurrence};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, advance};
+use super::{Ctx, next_step};
 use crate::budget::{Bounds, Slots};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake, exclusion, of_policy};
 use crate::fault::{FaultState, FaultType, MAX_LINE};
@@ -160,7 +160,7 @@ fn start<'a>(
     let mut turn = RemediationUpdate::new(manual.begun(ctx.snapshot.now));
     turn.remediation.faults.push(standing.clone());
     let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
-    advance::next_step(ctx, facts, policy, &mut turn, &slot, wake);
+    next_step::reserve_for_most_urgent(ctx, facts, policy, &mut turn, &slot, wake);
     let step = turn.remediation.current_step();
     if !step.is_some_and(|step| step.action == manual.manual.action && step.step_index == standing.step_index) {
         // Report what blocks the requested step. A different step in its place was not requested, so its block is not reported.

@@ -1,7 +1,6 @@
 //! Opens new remediations while the budgets last: first the node that has waited longest, then the most severe fault.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -9,24 +8,19 @@ use super::scope::Scope;
 use super::slot::SlotReservation;
 use super::storm::StormPhase;
 use super::update::RemediationUpdate;
-use super::{Ctx, advance, cause};
+use super::{Ctx, cause, dry_run, next_step};
 use crate::budget::{Bounds, Kinds, Slots};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake};
 use crate::fault::{FaultState, Severity};
-use crate::moment::since;
 use crate::plan::{BlockReason, Blocked};
 use crate::policy::{Mode, Policy, Rule};
-use crate::remediation::{
-    Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, Resolution, StepState, remediation_name,
-};
+use crate::remediation::{Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, remediation_name};
 use crate::snapshot::Slot;
 
 /// Most remediations that one pass opens. The next pass decides on the rest, on newer evidence, as soon as these have begun.
 /// Without this bound, the end of a pass would act on checks that were fresh only at its beginning. What the pass has begun
 /// would wait meanwhile.
 const IN_ONE_PASS: usize = 64;
-/// How long the controller does not simulate a simulated fault again, whatever the node's clock says.
-const SIMULATED_ONCE: Duration = Duration::from_mins(10);
 
 /// A remediation that could begin: one node, one policy.
 struct Candidate<'c, 'a> {
@@ -77,7 +71,7 @@ pub(super) fn open<'a>(
     }
     let (mut taken, mut tried): (BTreeMap<&str, &'a Policy>, BTreeMap<&str, &'a Policy>) = Default::default();
     for facts in nodes.values() {
-        tried.extend(remember_simulated(ctx, facts, slots, wake).map(|policy| (facts.name, policy)));
+        tried.extend(dry_run::remember_simulated(ctx, facts, slots, wake).map(|policy| (facts.name, policy)));
     }
     // The sort is stable: on one node the policy of the most urgent fault comes first. Trials come after everything that acts.
     candidates.sort_by(|a, b| {
@@ -218,54 +212,6 @@ fn retain<'a>(
     first.filter(|_| ready.is_empty()).map_or(Ok(()), Err)
 }
 
-/// Gives a simulated remediation a virtual slot and its node, for as long as its step would take. Returns the policy that would
-/// then have the node.
-fn remember_simulated<'a>(
-    ctx: Ctx<'a>,
-    facts: &NodeContext<'_>,
-    slots: &mut Slots,
-    wake: &mut Wake,
-) -> Option<&'a Policy> {
-    let mut first = None;
-    for remediation in facts.finished.iter().filter(|remediation| remediation.phase == Phase::Simulated) {
-        let Some(policy) = ctx.policies.get(remediation.policy.as_str()) else { continue };
-        // Steps before the last one are dry runs of their own.
-        let step = remediation.steps.last();
-        let rule = step.and_then(|step| remediation.fault(&step.fault_id)).and_then(|fault| policy.rule(&fault.rule));
-        let timeout = step
-            .zip(rule)
-            .and_then(|(step, rule)| rule.steps.get(usize::try_from(step.step_index).ok()?))
-            .map_or(ctx.settings.answer_within, |step| step.timeout);
-        let age = since(ctx.snapshot.now, remediation.started_at);
-        let is_there = remediation.faults.iter().any(|fault| facts.find(&fault.id).is_some());
-        if age < timeout && is_there {
-            wake.at(timeout.saturating_sub(age));
-            slots.simulate(remediation);
-            first.get_or_insert(*policy);
-        }
-    }
-    first
-}
-
-/// Returns the remediation that has simulated this occurrence of the fault.
-fn simulated<'f>(
-    ctx: Ctx<'_>,
-    facts: &'f NodeContext<'_>,
-    policy: &Policy,
-    seen: &ObservedFault<'_>,
-) -> Option<&'f Remediation> {
-    let uid = facts.view.map(|view| view.uid.as_str());
-    facts.finished.iter().copied().rev().find(|remediation| {
-        let is_same = remediation.phase == Phase::Simulated
-            && remediation.policy == policy.name
-            && Some(remediation.node_uid.as_str()) == uid
-            && remediation.fault(&seen.fault.id).is_some();
-        // The node's clock may be ahead of the controller's clock.
-        let is_later = since(seen.fault.first_seen, remediation.started_at) > SIMULATED_ONCE;
-        is_same && (!is_later || since(ctx.snapshot.now, remediation.started_at) < SIMULATED_ONCE)
-    })
-}
-
 fn begin<'a>(
     ctx: Ctx<'a>,
     candidate: &Candidate<'_, 'a>,
@@ -280,11 +226,11 @@ fn begin<'a>(
     limit_after_storm(facts, policy, &mut ready, scope, slots)?;
     within_kinds(facts, &mut ready, scope, slots)?;
     if policy.mode == Mode::DryRun {
-        ready.retain(|(seen, _)| simulated(ctx, facts, policy, seen).is_none());
+        ready.retain(|(seen, _)| dry_run::simulated(ctx, facts, policy, seen).is_none());
     }
     let Some((first, _)) = ready.first() else {
-        let known = candidate.ready.first().and_then(|(seen, _)| simulated(ctx, facts, policy, seen));
-        return Err(dry_run(policy, known));
+        let known = candidate.ready.first().and_then(|(seen, _)| dry_run::simulated(ctx, facts, policy, seen));
+        return Err(dry_run::block(policy, known));
     };
     if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(facts))) {
         return Err(Block::new(reason, &message));
@@ -312,7 +258,7 @@ fn begin<'a>(
     let remediation = remediation(ctx, facts, policy, name, uid, &ready);
     let mut turn = RemediationUpdate::new(remediation);
     let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
-    advance::next_step(ctx, facts, policy, &mut turn, &slot, wake);
+    next_step::reserve_for_most_urgent(ctx, facts, policy, &mut turn, &slot, wake);
     if turn.remediation.current_step().is_none() {
         let message = format!("no step can be taken on node {} now", facts.name);
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
@@ -326,18 +272,9 @@ fn begin<'a>(
     slots.take(&turn.remediation.name, slot, policy.mode);
     match policy.mode {
         Mode::Enforce => turn.remediation.set_phase(),
-        Mode::DryRun => simulate(ctx, &mut turn, policy, &ready, wake),
+        Mode::DryRun => dry_run::simulate(ctx, &mut turn, policy, &ready, wake),
     }
     Ok(turn)
-}
-
-fn dry_run(policy: &Policy, known: Option<&Remediation>) -> Block {
-    let records = known.map_or_else(
-        || ", which records and does nothing".to_owned(),
-        |remediation| format!("; it {} (remediation {})", remediation.message, remediation.name),
-    );
-    let message = format!("policy {} is a dry run{records}", policy.name);
-    Block::new(BlockReason::DryRun, &message)
 }
 
 fn remediation(
@@ -400,34 +337,4 @@ fn name(
         name = remediation_name(facts.name, uid, &first.fault, ordinal);
     }
     name
-}
-
-/// Turns a begun remediation into the record of a dry run. The controller touches nothing, and no cleanup is pending.
-fn simulate(
-    ctx: Ctx<'_>,
-    turn: &mut RemediationUpdate,
-    policy: &Policy,
-    ready: &[(&ObservedFault<'_>, &Rule)],
-    wake: &mut Wake,
-) {
-    turn.effect = None;
-    let now = ctx.snapshot.now;
-    let remediation = &mut turn.remediation;
-    if let Some(step) = remediation.current_step_mut() {
-        step.finish(StepState::Simulated, "not done: the policy is a dry run", now);
-    }
-    remediation.cleanup = Cleanup::default();
-    for fault in &mut remediation.faults {
-        fault.state = Resolution::Open;
-    }
-    remediation.phase = Phase::Simulated;
-    remediation.finished_at = Some(now);
-    let message = format!("would start {}", remediation.message);
-    remediation.say(&message);
-    turn.blocked.clear();
-    let block = dry_run(policy, Some(&turn.remediation));
-    for (seen, _) in ready {
-        let node = turn.remediation.node.clone();
-        turn.blocked.push(block.clone().about(node, Some(&seen.fault.id), Some(&policy.name), wake));
-    }
 }

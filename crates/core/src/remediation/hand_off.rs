@@ -2,25 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Cleanup, Remediation, StepState};
-use crate::hand_off::HandedOff;
-
-impl Cleanup {
-    /// The first object that is still to be deleted.
-    pub fn owed_hand_off(&self) -> Option<&HandedOff> {
-        self.handed_off.iter().find(|handed| handed.deleted_at.is_none())
-    }
-
-    /// The object of an operation, as long as it is to be deleted.
-    pub fn hand_off_of(&self, operation_id: &str) -> Option<&HandedOff> {
-        self.handed_off.iter().find(|handed| handed.operation_id == operation_id && handed.deleted_at.is_none())
-    }
-
-    /// Nothing was made for this operation.
-    pub(super) fn forget_hand_off(&mut self, operation_id: &str) {
-        self.handed_off.retain(|handed| handed.operation_id != operation_id);
-    }
-}
+use super::{Remediation, StepState};
 
 /// The remediation after its remediator was told that the time is over, or could not be told: the attempt is at its end.
 #[must_use]

@@ -1,0 +1,54 @@
+use super::*;
+
+#[test]
+fn whatever_hangs_below_a_pod_keeps_it_from_being_deleted() {
+    let of = |kind: &str, uid: &str| -> NodeRuntimeHealth {
+        let subject = json!({"kind": "Container", "pod": {"namespace": "d", "name": "p", "uid": uid}});
+        let fault = json!({"id": "f", "type": kind, "severity": "High", "state": "Suspected", "message": "m",
+            "firstSeen": "2025-01-01T00:00:00Z", "subject": subject});
+        let report = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+            "metadata": {"name": "w1"}, "spec": {}, "status": {"faults": [fault]}});
+        serde_json::from_value(report).unwrap()
+    };
+    let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
+    let spares = |kind: &str, uid: &str| hung_below(&of(kind, uid), &pod).is_some();
+    let below = ["HungContainer", "RuntimeClientHung", "NetworkPluginHung", "UninterruptibleProcess", "FrozenCgroup"];
+    for kind in below {
+        assert!(spares(kind, "u") && !spares(kind, "other"), "{kind}");
+    }
+    for kind in ["RuntimeUnreachable", "RuntimeListHung", "RuntimeUpdateBlocked"] {
+        assert!(spares(kind, "other"), "{kind}");
+    }
+    assert!(!spares("ContainerStuck", "u"));
+}
+
+#[test]
+fn only_a_stuck_daemon_set_pod_of_that_node_is_deleted() {
+    let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
+    let now = "2025-01-01T00:00:00Z".parse().unwrap();
+    let waits =
+        json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}});
+    let with = |owner: &str, ready: &str, state: &Value| -> Pod {
+        let ended = json!({"terminated": {"exitCode": 1, "finishedAt": "2024-12-31T23:58:00Z"}});
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "d", "uid": "u", "creationTimestamp": "2024-12-31T20:00:00Z",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o", "controller": true}]},
+            "spec": {"nodeName": "w1", "containers": []},
+            "status": {"conditions": [{"type": "Ready", "status": ready}], "containerStatuses": [{"name": "c", "image": "",
+                "imageID": "", "ready": false, "restartCount": 9, "state": state, "lastState": ended}]}}))
+        .unwrap()
+    };
+    let of = |owner: &str, ready: &str| with(owner, ready, &waits);
+    let reason = |found: &Pod, node: &str| spared(found, &pod, node, now).map(|(reason, _)| reason);
+    assert_eq!(reason(&of("DaemonSet", "False"), "w1"), None);
+    // The creator of a pod writes its ownerReferences. So the controller also checks for a listed DaemonSet with that uid.
+    let believed = |is_of_set| forged(is_of_set, &pod).map(|(reason, _)| reason);
+    assert_eq!(believed(TriState::True), None);
+    assert_eq!(believed(TriState::False), Some(OutcomeReason::Protected));
+    assert_eq!(believed(TriState::Unknown), Some(OutcomeReason::Protected));
+    assert_eq!(reason(&of("DaemonSet", "True"), "w1"), Some(OutcomeReason::Recovered));
+    assert_eq!(reason(&of("ReplicaSet", "False"), "w1"), Some(OutcomeReason::Protected));
+    assert_eq!(reason(&of("DaemonSet", "False"), "w2"), Some(OutcomeReason::TargetChanged));
+    let started = with("DaemonSet", "False", &json!({"running": {}}));
+    assert_eq!(reason(&started, "w1"), Some(OutcomeReason::Recovered), "it has just been started again");
+}

@@ -1,0 +1,55 @@
+//! Faults and commands.
+
+use jiff::Timestamp;
+
+use crate::action::{Action, ReleaseHungProcess, Signal};
+use crate::command::ActionCommand;
+use crate::fault::{Fault, FaultState, FaultType, Severity, Subject, SubjectKind, Target};
+
+/// Resumes the hung process.
+pub const CONT: Action = release(Signal::Cont, false);
+/// Kills the hung process, whatever runs above it.
+pub const KILL: Action = release(Signal::Kill, true);
+/// Kills the hung process if nothing that runs would end with it.
+pub const SAFE_KILL: Action = release(Signal::Kill, false);
+
+const fn release(signal: Signal, allow_running_pods: bool) -> Action {
+    Action::ReleaseHungProcess(ReleaseHungProcess { signal, allow_running_pods })
+}
+
+/// A fault of this kind, for tests that need any.
+pub fn fault(kind: FaultType) -> Fault {
+    Fault {
+        id: Fault::identity(kind, "key"),
+        kind,
+        severity: Severity::Medium,
+        state: FaultState::Suspected,
+        subject: Subject::of(SubjectKind::Container),
+        target: Target::default(),
+        message: "message".into(),
+        impact: String::new(),
+        first_seen: Timestamp::UNIX_EPOCH,
+        duration_seconds: 0,
+        confirmations: 1,
+        check_age_seconds: 0,
+        evidence: Vec::new(),
+        evidence_bundle: None,
+    }
+}
+
+/// An order to resume a shim.
+pub fn order(operation_id: &str) -> ActionCommand {
+    ActionCommand {
+        operation_id: operation_id.into(),
+        epoch: 1,
+        node: "n1".into(),
+        action: CONT,
+        fault_id: "f".into(),
+        fault_type: FaultType::HungContainer,
+        target: Target::default(),
+        boot_id: None,
+        marker_expires_after_seconds: None,
+        issued_at: Timestamp::UNIX_EPOCH,
+        ttl_seconds: 60,
+    }
+}

@@ -1,0 +1,57 @@
+//! A fault of a remediation, and its present step.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::fault::{FaultType, Subject};
+
+/// The progress of a fault in its remediation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Resolution {
+    /// Still to be resolved.
+    Open,
+    /// Gone, by a clear check.
+    Resolved,
+    /// No step is left for it.
+    Exhausted,
+}
+
+/// A fault of a remediation, and its present step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemediationFault {
+    /// Id of the fault.
+    #[schemars(length(max = 80))]
+    pub id: String,
+    /// Kind of the fault.
+    #[serde(rename = "type")]
+    pub kind: FaultType,
+    /// The object the fault is about.
+    pub subject: Subject,
+    /// Since when it was present when it joined the remediation, by the controller's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Name of the rule that applies.
+    #[schemars(length(max = 63))]
+    pub rule: String,
+    /// Index of its present step, from 0.
+    pub step_index: u32,
+    /// Open, Resolved (gone, by a clear check) or Exhausted (no step is left for it).
+    pub state: Resolution,
+    /// Since when it is absent, while its node is quarantined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clear_since: Option<Timestamp>,
+}
+
+impl RemediationFault {
+    /// Whether it is gone, and not only after its ladder had come to its end in vain.
+    pub fn is_cured(&self) -> bool {
+        self.state == Resolution::Resolved && !self.outlasted_its_ladder()
+    }
+
+    /// Whether it has gone by itself, after its ladder had come to its end in vain: no step has healed it.
+    pub fn outlasted_its_ladder(&self) -> bool {
+        self.state == Resolution::Resolved && self.clear_since.is_some()
+    }
+}

@@ -1,0 +1,176 @@
+//! What an effect of a plan changes in the simulated cluster.
+
+use super::{World, marks};
+use jiff::Timestamp;
+
+use crate::workload::{self};
+use nrh_core::command::{ActionCommand, OutcomeReason};
+
+use nrh_core::moment::since;
+use nrh_core::plan::{Effect, Operation};
+
+use nrh_core::remediation::{ActionResult, Remediation, executed, taken_back, timed_out, uncordoned, untainted};
+use nrh_core::snapshot::JobView;
+
+impl World {
+    /// Executes one effect. `may_record`: the result of an action is written before anything else happens. Returns false when it
+    /// failed.
+    pub fn apply(&mut self, effect: &Effect, may_record: bool) -> bool {
+        match effect {
+            Effect::StoreLedger(ledger) => self.ledger = Some(ledger.clone()),
+            Effect::WriteRemediation(remediation) | Effect::BeginManualRequest(remediation) => {
+                return self.write(remediation);
+            }
+            Effect::UpdateManualRequest { name, identity, message, .. } => {
+                self.version += 1;
+                let version = self.version.to_string();
+                let Some(manual) = self.manual_requests.get_mut(name).filter(|manual| manual.identity == *identity)
+                else {
+                    return false;
+                };
+                message.clone_into(&mut manual.message);
+                manual.identity.1 = version;
+            }
+            Effect::Act { remediation, operation_id, node, node_uid, operation } => {
+                // The preflight of the action.
+                if self.remediations.get(remediation).is_none_or(|remediation| remediation.cancel.is_some()) {
+                    return false;
+                }
+                let Some(result) = self.act(node, node_uid, remediation, operation_id, operation) else { return false };
+                if may_record && let Some(known) = self.remediations.get(remediation).cloned() {
+                    let next = executed(&known, operation_id, result, self.now);
+                    return next == known || self.write(&next);
+                }
+            }
+            Effect::Uncordon { remediation, node, successor } => {
+                self.uncordon(remediation, node, successor.as_ref());
+                return !may_record || self.record(remediation, uncordoned);
+            }
+            Effect::Untaint { remediation, node } => {
+                self.untaint(remediation, node);
+                return !may_record || self.record(remediation, untainted);
+            }
+            Effect::TimeOutHandOff { remediation, handed, why, .. } => {
+                self.remediators.tell(handed);
+                self.log.push((handed.name.clone(), "time out".into()));
+                let next = |known: &Remediation, now| timed_out(known, &handed.operation_id, why, now);
+                return !may_record || self.record(remediation, next);
+            }
+            Effect::TakeBackHandOff { remediation, handed, .. } => {
+                self.remediators.delete(handed);
+                self.log.push((handed.name.clone(), "take back".into()));
+                let next = |known: &Remediation, now| taken_back(known, &handed.operation_id, now);
+                return !may_record || self.record(remediation, next);
+            }
+            Effect::WithdrawOrder { node } => {
+                if let Some(node) = self.nodes.get_mut(node) {
+                    node.order = None;
+                }
+            }
+            Effect::DeleteJob { operation_id } => drop(self.jobs.remove(operation_id)),
+            Effect::DeleteRemediation { name } => drop(self.remediations.remove(name)),
+        }
+        true
+    }
+
+    fn record(&mut self, remediation: &str, next: impl Fn(&Remediation, Timestamp) -> Remediation) -> bool {
+        let Some(known) = self.remediations.get(remediation).cloned() else { return true };
+        let next = next(&known, self.now);
+        next == known || self.write(&next)
+    }
+
+    fn write(&mut self, remediation: &Remediation) -> bool {
+        let manual = self.manual_requests.get(&remediation.name).map(|manual| &manual.identity);
+        let stored = self.remediations.get(&remediation.name).and_then(|stored| stored.identity.as_ref()).or(manual);
+        if stored != remediation.identity.as_ref() {
+            return false;
+        }
+        self.manual_requests.remove(&remediation.name);
+        self.version += 1;
+        let mut stored = remediation.clone();
+        stored.identity = Some((format!("uid-{}", remediation.name), self.version.to_string()));
+        self.remediations.insert(remediation.name.clone(), stored);
+        true
+    }
+
+    fn act(&mut self, node: &str, uid: &str, name: &str, id: &str, operation: &Operation) -> Option<ActionResult> {
+        let now = self.now;
+        let world_node = self.nodes.get_mut(node)?;
+        if world_node.view.uid != uid {
+            let message = "another node".to_owned();
+            return Some(ActionResult::Refused { reason: OutcomeReason::WrongNode, message });
+        }
+        if self.refuses && !matches!(operation, Operation::Notify(_)) {
+            self.log.push((node.to_owned(), format!("refused {}", describe(operation))));
+            return Some(ActionResult::Failed { message: format!("creating Job {id} failed: not allowed here (403)") });
+        }
+        self.log.push((node.to_owned(), describe(operation)));
+        let done = || Some(ActionResult::Done { message: "done".to_owned() });
+        match operation {
+            Operation::Cordon => {
+                let this = self.remediations.get(name);
+                let kept = world_node.view.cordoned_by.as_ref().and_then(|mark| self.remediations.get(mark));
+                let is_left = kept.zip(this).is_some_and(|(kept, this)| this.shares_cordon_of(kept));
+                Some(marks::cordon(world_node, name, is_left))
+            }
+            Operation::Taint(effect) => marks::taint(world_node, name, *effect),
+            Operation::Drain(with) => {
+                let is_ours = world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(name);
+                let known = self.remediations.get(name)?;
+                let step = known.current_step().filter(|step| is_ours && step.operation_id == id)?;
+                let began = step.started_at.unwrap_or(now);
+                let faults = world_node.sick.iter().map(|sick| &sick.fault);
+                Some(workload::drain(&mut world_node.workloads, with, faults, now, id, since(now, began)))
+            }
+            Operation::DeletePod(pod) => {
+                let Some(at) = world_node.pods.iter().position(|p| p.pod == *pod) else {
+                    return Some(ActionResult::Gone { message: "gone".to_owned() });
+                };
+                *self.acts.entry(id.to_owned()).or_default() += 1;
+                world_node.deleted.push(world_node.pods.remove(at));
+                done()
+            }
+            Operation::Notify(_) => done(),
+            Operation::HandOff(with) => {
+                // The preflight of the action: a finished step creates nothing.
+                self.remediations.get(name)?.current_step().filter(|step| step.operation_id == id)?;
+                Some(self.remediators.make(self.nodes.get(node)?.remediator, node, id, with, now))
+            }
+            Operation::RunJob(order) => {
+                let job = JobView { operation_id: id.to_owned(), ..JobView::default() };
+                self.jobs.entry(id.to_owned()).or_insert_with(|| (order.clone(), job));
+                Some(ActionResult::Started)
+            }
+            Operation::GiveCommand(order) => {
+                debug_assert!(order.issued_at <= now, "an order of the future");
+                let answered = world_node.report.agent.as_ref().map(|agent| &agent.operation_id);
+                let standing = world_node.order.as_ref().map(|order| &order.operation_id);
+                if standing.is_some_and(|standing| standing != id && answered != Some(standing)) {
+                    return None; // not now: another command waits for its answer
+                }
+                world_node.order = Some(order.clone());
+                Some(ActionResult::Started)
+            }
+        }
+    }
+}
+
+/// The operation in two words.
+pub fn describe(operation: &Operation) -> String {
+    match operation {
+        Operation::Cordon => "cordon".into(),
+        Operation::Taint(_) => "taint".into(),
+        Operation::Drain(_) => "drain".into(),
+        Operation::DeletePod(pod) => format!("delete {}", pod.name),
+        Operation::RunJob(order) => format!("job {}", name(order)),
+        Operation::GiveCommand(order) => format!("command {}", name(order)),
+        Operation::HandOff(with) => format!("hand off by {}", with.remediation_template.object_kind()),
+        Operation::Notify(_) => "notify".into(),
+    }
+}
+
+/// The action of a command, with its signal.
+fn name(order: &ActionCommand) -> String {
+    let action = order.action.kind().as_str();
+    order.signal().map_or_else(|| action.to_owned(), |signal| format!("{action}({})", signal.as_str()))
+}

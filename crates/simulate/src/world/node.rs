@@ -1,0 +1,147 @@
+//! One node of the simulated cluster, and the components on it.
+
+use super::boot::Boots;
+use crate::cleared_by::ClearedBy;
+use crate::remediator::Remediator;
+use crate::workload::Workload;
+use jiff::Timestamp;
+use nrh_core::action::Action;
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use nrh_core::drain::cannot_end;
+
+use nrh_core::fault::Fault;
+
+use nrh_core::snapshot::{CommandView, Heartbeat, NodeView, ReportView, SuspectPod, TriState};
+
+/// Age of the probe's checks when its report arrives.
+pub(super) const LOOKED: Duration = Duration::from_secs(1);
+/// The heartbeat interval that a probe with something to report promises.
+pub(super) const INTERVAL: Duration = Duration::from_secs(15);
+
+/// A fault with its true cause.
+#[derive(Clone, Debug)]
+pub struct InjectedFault {
+    /// As the probe reports it.
+    pub fault: Fault,
+    /// Each of these resolves it.
+    pub cleared_by: BTreeSet<ClearedBy>,
+}
+
+/// One node, and our components on it.
+#[derive(Clone, Debug)]
+pub struct WorldNode {
+    /// The Node object.
+    pub view: NodeView,
+    /// The last report that arrived.
+    pub report: ReportView,
+    /// The current command in its `NodeCommand`.
+    pub order: Option<ActionCommand>,
+    /// Whether its probe reports.
+    pub probe_runs: bool,
+    /// Whether its kubelet starts the pods of Jobs.
+    pub job_starts: bool,
+    /// Its faults.
+    pub sick: Vec<InjectedFault>,
+    /// Its pods of suspect `DaemonSet`s.
+    pub pods: Vec<SuspectPod>,
+    /// Deleted pods without a successor yet.
+    pub deleted: Vec<SuspectPod>,
+    /// Claimed operations.
+    pub claimed: BTreeSet<String>,
+    /// Age of each check when its report arrives.
+    pub looked: Duration,
+    /// The tool to which it may be handed off.
+    pub remediator: Remediator,
+    /// Its other pods, which a drain evicts.
+    pub workloads: Vec<Workload>,
+    /// Its reboots.
+    pub boots: Boots,
+    /// Conditions of the Node that an action resolves.
+    pub(super) curable: Vec<super::conditions::Curable>,
+}
+
+impl WorldNode {
+    /// A healthy node.
+    pub fn new(name: &str) -> Self {
+        let uid = format!("uid-{name}");
+        let heartbeat = Heartbeat {
+            arrived: LOOKED,
+            interval: INTERVAL,
+            sequence: 1,
+            boot_id: String::new(),
+            actions_enabled: true,
+            kubelet_works: TriState::True,
+        };
+        let mut node = Self {
+            view: NodeView { uid: uid.clone(), ready: TriState::True, ..NodeView::default() },
+            report: ReportView { node_uid: Some(uid), heartbeat: Some(heartbeat), ..ReportView::default() },
+            order: None,
+            probe_runs: true,
+            job_starts: true,
+            sick: Vec::new(),
+            pods: Vec::new(),
+            deleted: Vec::new(),
+            claimed: BTreeSet::new(),
+            looked: LOOKED,
+            remediator: Remediator::default(),
+            workloads: Vec::new(),
+            boots: Boots::default(),
+            curable: Vec::new(),
+        };
+        node.tell_boot();
+        node.view.labels.insert("kubernetes.io/hostname".into(), name.into());
+        node
+    }
+
+    /// Its `NodeCommand`, while it contains a command.
+    pub(super) fn command(&self) -> Option<CommandView> {
+        let order = Some(self.order.clone()?);
+        Some(CommandView { node_uid: Some(self.view.uid.clone()), order, unreadable: None })
+    }
+
+    /// Whether its runtime and its kubelet end terminating pods, by its true faults.
+    pub(super) fn ends_pods(&self) -> bool {
+        let works = self.report.heartbeat.as_ref().map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
+        let known = works != TriState::False;
+        known && cannot_end(TriState::True, TriState::True, self.sick.iter().map(|sick| &sick.fault)).is_none()
+    }
+
+    pub(super) fn execute(
+        &mut self,
+        order: &ActionCommand,
+        now: Timestamp,
+        acts: &mut BTreeMap<String, u32>,
+    ) -> Outcome {
+        let outcome = |state, reason: OutcomeReason| Outcome {
+            operation_id: order.operation_id.clone(),
+            state,
+            reason,
+            message: format!("{reason:?}"),
+            at: now,
+        };
+        if order.boot_id.is_some() && order.boot_id != self.view.boot_id {
+            return outcome(OutcomeState::Refused, OutcomeReason::AlreadyRebooted);
+        }
+        if !self.claimed.insert(order.operation_id.clone()) {
+            return outcome(OutcomeState::Refused, OutcomeReason::AlreadyExecuted);
+        }
+        let Some(place) = self.sick.iter().position(|sick| sick.fault.id == order.fault_id) else {
+            return outcome(OutcomeState::Refused, OutcomeReason::Recovered);
+        };
+        *acts.entry(order.operation_id.clone()).or_default() += 1;
+        match order.action {
+            Action::Reboot(_) => self.begin_boot(),
+            Action::MarkForReboot(_) => self.mark(order, now),
+            _ => {
+                let by = ClearedBy::of(&order.action);
+                if self.sick.get(place).is_some_and(|sick| by.is_some_and(|by| sick.cleared_by.contains(&by))) {
+                    self.sick.remove(place);
+                }
+            }
+        }
+        outcome(OutcomeState::Done, OutcomeReason::Executed)
+    }
+}
