@@ -155,6 +155,11 @@ pub(crate) trait Procedure {
         Ok(())
     }
 
+    /// The version of the template that the action uses. An approval is valid for this version only.
+    fn template_version<'x>(&self, _cluster: ClusterContext<'x>) -> Option<&'x str> {
+        None
+    }
+
     /// Adds to a new attempt what only this action records.
     fn note_attempt(&self, _cluster: ClusterContext<'_>, _remediation: &Remediation, _record: &mut StepRecord) {}
 

@@ -186,7 +186,7 @@ impl Remediation {
         self.is_open() || self.is_quarantined()
     }
 
-    /// Its faults whose ladder is at an end.
+    /// Its faults for which no step is left.
     pub fn given_up(&self) -> impl Iterator<Item = &RemediationFault> {
         self.faults.iter().filter(|fault| fault.state == Resolution::Exhausted)
     }

@@ -26,7 +26,7 @@ pub(super) fn check(step: &PolicyStep, at: &str, errors: &mut Vec<String>) {
     }
 }
 
-/// Whether each drain of a ladder has a cordon before it, one that is done where the drain is.
+/// Whether each drain of a rule has a cordon before it that runs where the drain runs.
 pub(super) fn check_place(steps: &[PolicyStep], at: &str, errors: &mut Vec<String>) {
     let mut cordons: Vec<Mode> = Vec::new();
     for (i, step) in steps.iter().enumerate() {

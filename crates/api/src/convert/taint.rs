@@ -5,7 +5,7 @@ use super::step;
 use nrh_core::action::{Action, ActionType};
 use nrh_core::taint::TaintEffect;
 
-/// Whether each taint of a ladder goes with its other steps.
+/// Whether each taint of a rule goes with its other steps.
 pub(super) fn check_beside(steps: &[PolicyStep], at: &str, errors: &mut Vec<String>) {
     let effects: Vec<(usize, TaintEffect)> =
         steps.iter().enumerate().filter_map(|(i, step)| Some((i, effect(step)?))).collect();

@@ -17,7 +17,7 @@ use crate::context::{Block, NodeContext, ObservedFault, Wake};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::{Policy, Step};
-use crate::procedure::executors;
+use crate::procedure::{self, executors};
 use crate::remediation::{Executor, RemediationFault, StepRecord, StepState};
 
 /// The message of an attempt that gave way to another fault. Its approval is requested again.
@@ -69,8 +69,8 @@ pub(super) fn wait(
         );
     }
     // While the template is not read yet, as right after a change of leaders, the step is blocked anyway.
-    let version = attempt::record(ctx, &turn.remediation, &standing, step, record.executor).template_version;
-    if version.is_some() && version != record.template_version {
+    let version = procedure::of(&step.action).template_version(ctx.cluster);
+    if version.is_some() && version != record.template_version.as_deref() {
         let why = "the template has changed since its approval was asked for";
         return attempt::end(turn, StepState::Cancelled, why, now);
     }

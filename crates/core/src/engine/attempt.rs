@@ -3,10 +3,10 @@
 use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
 use super::{Ctx, ending, select};
-use crate::context::{Block, ClearCheck, NodeContext, of_policy};
+use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, of_policy};
 use crate::fault::{Fault, FaultState};
 use crate::plan::{BlockReason, Effect};
-use crate::policy::{Policy, Step};
+use crate::policy::{Policy, Rule, Step};
 use crate::procedure::{self, AttemptContext};
 use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState, operation_id};
 
@@ -32,7 +32,7 @@ pub(super) fn record(
         message: String::new(),
         scheduled_at: ctx.snapshot.now,
         approved_by: None,
-        template_version: None,
+        template_version: procedure::of(&step.action).template_version(ctx.cluster).map(ToOwned::to_owned),
         started_at: None,
         executor_changed_at: None,
         continued_at: None,
@@ -78,6 +78,19 @@ pub(super) fn purpose<'p>(
     Some((standing, step))
 }
 
+/// The fault of an attempt as it shows now, and its rule.
+pub(super) fn confirmed<'f, 'p>(
+    facts: &'f NodeContext<'_>,
+    policy: &'p Policy,
+    standing: &RemediationFault,
+) -> Result<(&'f ObservedFault<'f>, &'p Rule), Block> {
+    let seen = facts.find(&standing.id).filter(|seen| seen.fault.state == FaultState::Confirmed);
+    seen.zip(policy.rule(&standing.rule)).ok_or_else(|| {
+        let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
+        Block::new(BlockReason::NotConfirmed, &message)
+    })
+}
+
 /// Whether the reserved step may still run.
 pub(super) fn again<'f>(
     ctx: Ctx<'_>,
@@ -87,12 +100,7 @@ pub(super) fn again<'f>(
     standing: &RemediationFault,
     step: &Step,
 ) -> Result<(&'f Fault, Executor), Block> {
-    let not_now = || {
-        let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
-        Block::new(BlockReason::NotConfirmed, &message)
-    };
-    let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
-    let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
+    let (seen, rule) = confirmed(facts, policy, standing)?;
     // A decided notification is sent whether or not the probe still reports.
     let look = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };
     let executor = select::may_take(ctx, facts, policy, seen, rule, step, look)?;

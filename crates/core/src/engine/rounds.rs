@@ -4,9 +4,8 @@ use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, attempt, checks, select};
 use crate::context::{Block, NodeContext, ObservedFault, Wake, evidence};
-use crate::fault::{Fault, FaultState};
+use crate::fault::Fault;
 use crate::moment::since;
-use crate::plan::BlockReason;
 use crate::policy::{Policy, Step};
 use crate::procedure;
 use crate::remediation::{Remediation, RemediationFault, StepRecord, StepState};
@@ -90,12 +89,7 @@ fn may_go_on<'f>(
     standing: &RemediationFault,
     step: &Step,
 ) -> Result<&'f Fault, Block> {
-    let not_now = || {
-        let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
-        Block::new(BlockReason::NotConfirmed, &message)
-    };
-    let seen = facts.find(&standing.id).filter(|s| s.fault.state == FaultState::Confirmed).ok_or_else(not_now)?;
-    let rule = policy.rule(&standing.rule).ok_or_else(not_now)?;
+    let (seen, rule) = attempt::confirmed(facts, policy, standing)?;
     checks::still_asked_for(facts, policy, rule, &seen.fault, step)?;
     evidence::require_fresh(facts, seen, ctx.cluster)?;
     evidence::may_be_touched(facts, &seen.fault)?;

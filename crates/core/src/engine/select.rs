@@ -68,7 +68,7 @@ fn is_more(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault, standing: &Reme
 
 /// Selects the next step for the fault, by what counts of its past. Returns `None` where no step of the rule is left.
 pub(super) fn select_step<'r>(
-    relapse: Recurrence<'_>,
+    recurrence: Recurrence<'_>,
     standing: &mut RemediationFault,
     rule: &'r Rule,
     remediation: Option<&Remediation>,
@@ -76,7 +76,7 @@ pub(super) fn select_step<'r>(
     fault: Option<&Fault>,
     notes: &mut Vec<String>,
 ) -> Option<&'r Step> {
-    let spent = |standing: &RemediationFault, step: &Step| match relapse {
+    let spent = |standing: &RemediationFault, step: &Step| match recurrence {
         Recurrence::Counts(ctx) => {
             let fault = fault?;
             let policy = facts.policy_for(fault)?;

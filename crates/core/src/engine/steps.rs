@@ -70,7 +70,7 @@ fn poll(
                 current.state = StepState::Verifying;
                 current.executed_at = Some(executed_at);
                 if let Some(message) = message {
-                    current.message = crate::text::bounded(&message, crate::fault::MAX_LINE);
+                    current.say(&message);
                 }
             }
             verify(ctx, facts, policy, turn, wake);
@@ -117,13 +117,13 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediat
         | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted | OutcomeReason::AlreadyRebooted)
             if step.action.ends_boot() =>
         {
-            step.message = crate::text::bounded(&answer.message, crate::fault::MAX_LINE);
+            step.say(&answer.message);
         }
         // An earlier start of the same operation has claimed it. The controller judges it by its effect.
         (OutcomeState::Done, _) | (OutcomeState::Refused, OutcomeReason::AlreadyExecuted) => {
             step.state = StepState::Verifying;
             step.executed_at = Some(now);
-            step.message = crate::text::bounded(&answer.message, crate::fault::MAX_LINE);
+            step.say(&answer.message);
         }
         (OutcomeState::Refused, _) => step.finish(StepState::Refused, &answer.message, now),
         (OutcomeState::Failed, _) => step.finish(StepState::Failed, &answer.message, now),

@@ -216,7 +216,7 @@ fn helped(policy: &Policy, kind: FaultType, remediations: &BTreeMap<String, Reme
     let has = |remediation: &Remediation, is: &dyn Fn(&RemediationFault) -> bool| {
         remediation.faults.iter().any(|fault| fault.kind == kind && is(fault))
     };
-    let in_vain = |fault: &RemediationFault| fault.state == Resolution::Exhausted || fault.outlasted_its_ladder();
+    let in_vain = |fault: &RemediationFault| fault.state == Resolution::Exhausted || fault.outlasted_its_steps();
     let failed = ended.iter().filter(|remediation| has(remediation, &in_vain));
     let last = failed.filter_map(|remediation| remediation.finished_at).max();
     let later = ended.iter().filter(|remediation| last.is_none_or(|last| remediation.started_at >= last));

@@ -52,8 +52,8 @@ impl Procedure for HandOff {
         require_apart(cx.cluster, cx.node, self).map(|()| Executor::Controller)
     }
 
-    fn note_attempt(&self, cluster: ClusterContext<'_>, _: &Remediation, record: &mut StepRecord) {
-        record.template_version = cluster.snapshot.template_versions.get(&self.remediation_template).cloned();
+    fn template_version<'x>(&self, cluster: ClusterContext<'x>) -> Option<&'x str> {
+        cluster.snapshot.template_versions.get(&self.remediation_template).map(String::as_str)
     }
 
     fn plan_cleanup(&self, remediation: &mut Remediation, record: &StepRecord) {

@@ -5,10 +5,8 @@ use jiff::Timestamp;
 use super::{Remediation, Resolution, StepRecord, StepState};
 use crate::command::OutcomeReason;
 use crate::drain::{EMPTY_ROUNDS, QUIET_APART};
-use crate::fault::MAX_LINE;
 use crate::moment::since;
 use crate::policy::ActionType;
-use crate::text;
 
 /// The result of an [`Effect::Act`](crate::plan::Effect::Act), as the shell saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +76,7 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
             step.started_at.get_or_insert(now);
             step.continued_at = Some(now);
             step.empty_rounds = 0;
-            step.message = text::bounded(&message, MAX_LINE);
+            step.say(&message);
         }
         ActionResult::Quiet { message } => {
             // Rounds of two leaders, or of one that repeats what it has not written, count as one check.
@@ -93,7 +91,7 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
                 step.executed_at = Some(now);
                 step.finish(StepState::Succeeded, &format!("drained: {message}"), now);
             } else {
-                step.message = text::bounded(&format!("{message}, which is checked once more"), MAX_LINE);
+                step.say(&format!("{message}, which is checked once more"));
             }
         }
         ActionResult::Done { message } => {

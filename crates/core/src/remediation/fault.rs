@@ -45,13 +45,13 @@ pub struct RemediationFault {
 }
 
 impl RemediationFault {
-    /// Whether it is gone, and not only after its ladder had come to its end in vain.
+    /// Whether it is gone, and was still open when it went.
     pub fn is_cured(&self) -> bool {
-        self.state == Resolution::Resolved && !self.outlasted_its_ladder()
+        self.state == Resolution::Resolved && !self.outlasted_its_steps()
     }
 
-    /// Whether it has gone by itself, after its ladder had come to its end in vain: no step has healed it.
-    pub fn outlasted_its_ladder(&self) -> bool {
+    /// Whether it is gone, and no step was left for it when it went: no step has resolved it.
+    pub fn outlasted_its_steps(&self) -> bool {
         self.state == Resolution::Resolved && self.clear_since.is_some()
     }
 }

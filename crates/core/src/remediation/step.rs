@@ -140,10 +140,15 @@ impl StepRecord {
         !self.action.ends_boot() || answer.is_told() || !self.reason.is_some_and(OutcomeReason::is_told)
     }
 
+    /// Sets the message, bounded.
+    pub fn say(&mut self, message: &str) {
+        self.message = text::bounded(message, MAX_LINE);
+    }
+
     /// Ends the attempt.
     pub fn finish(&mut self, state: StepState, message: &str, now: Timestamp) {
         self.state = state;
-        self.message = text::bounded(message, MAX_LINE);
+        self.say(message);
         self.finished_at = Some(now);
     }
 

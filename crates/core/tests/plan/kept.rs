@@ -338,7 +338,7 @@ fn what_has_gone_by_itself_was_not_healed_by_its_ladder() {
             "{:?}",
             world.remediations
         );
-        assert!(world.remediations.values().all(|remediation| remediation.faults[0].outlasted_its_ladder()));
+        assert!(world.remediations.values().all(|remediation| remediation.faults[0].outlasted_its_steps()));
         world.infect("n1", hung("log"), None);
         pass_time(&mut world, Duration::from_mins(5));
         let tries = world.did().iter().filter(|did| **did == "job ReleaseHungProcess(SIGCONT)").count();

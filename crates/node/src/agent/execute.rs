@@ -10,6 +10,8 @@ mod release_hung_process;
 mod restart;
 mod signal;
 
+use std::time::Duration;
+
 use super::look::{Bounds, Looker};
 use super::verdict::{self, Refusal};
 use nrh_core::action::Action;
@@ -18,6 +20,9 @@ use nrh_core::fault::{ProcessRef, Role};
 use nrh_core::text::is_full_id;
 
 pub(super) use mark_for_reboot::left;
+
+/// Interval between two checks of the effect of an action.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 macro_rules! executors {
     ($($action:ident in $module:ident,)+) => {

@@ -1,11 +1,10 @@
 //! `CleanupOrphans`: the end of a shim that serves no container, or the removal of a container whose sandbox is gone.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{done, failed, no_second_look, process, signal};
+use super::{CHECK_INTERVAL, done, failed, no_second_look, process, signal};
 use crate::agent::look::{Bounds, Looker};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
@@ -16,9 +15,6 @@ use nrh_core::command::{ActionCommand, Outcome};
 use nrh_core::fault::{FaultType, ProcessRef, Role};
 use nrh_core::observation::ContainerState;
 use nrh_core::text::is_full_id;
-
-/// Interval between two checks of the effect.
-const RHYTHM: Duration = Duration::from_millis(50);
 
 /// The leftover.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,14 +95,14 @@ async fn remove(cri: &Cri, id: &str, state: ContainerState, bounds: &Bounds) -> 
     loop {
         let left = patience.left();
         // The last query also has time for an answer.
-        match cri.container_status(id, left.max(RHYTHM)).await {
+        match cri.container_status(id, left.max(CHECK_INTERVAL)).await {
             Err(CriError::NotFound) => {
                 return Ok(format!("removed container {id} ({state:?}); the runtime does not know it any more"));
             }
             answer if left.is_zero() => {
                 return Err(format!("removed container {id}, but the runtime still says {answer:?} of it"));
             }
-            _ => tokio::time::sleep(RHYTHM).await,
+            _ => tokio::time::sleep(CHECK_INTERVAL).await,
         }
         patience.count(Instant::now());
     }

@@ -6,15 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{done, failed};
+use super::{CHECK_INTERVAL, done, failed};
 use crate::agent::target::Held;
 use crate::agent::verdict;
 use crate::patience::Patience;
 use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
-
-/// Interval between two checks of the effect.
-const RHYTHM: Duration = Duration::from_millis(50);
 
 pub(super) async fn send(order: &ActionCommand, held: &Arc<Held>, signal: Signal, bound: Duration) -> Outcome {
     let pid = held.process.pid;
@@ -57,7 +54,7 @@ pub(super) async fn send(order: &ActionCommand, held: &Arc<Held>, signal: Signal
             );
             return failed(order, &message);
         }
-        tokio::time::sleep(RHYTHM).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         patience.count(Instant::now());
     }
 }
