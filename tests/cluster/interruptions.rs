@@ -155,12 +155,13 @@ fn what_nobody_tells_harms_nobody_two_leaders_share_one_budget_and_records_outli
 #[test]
 fn one_command_stops_everything_and_git_ops_tools_show_how_each_object_stands() {
     let Some(bed) = up("suspended") else { return };
+    let tool = health::tool().unwrap();
     bed.run(async |admin| {
         let upstream = controllers_own(&bed).await?;
         let fleet = Fleet::new(admin.clone());
         let stage = Stage { bed: &bed, admin, upstream, fleet };
         suspended::nothing_starts(&stage).await.context("all remediation suspended")?;
-        health::is_shown(&stage).await.context("the health of objects")
+        health::is_shown(&stage, tool.path()).await.context("the health of objects")
     })
     .unwrap();
     bed.down().unwrap();

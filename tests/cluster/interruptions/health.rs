@@ -14,16 +14,20 @@ use crate::plane::folder;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Each kind in each way that it can stand, as the two show it.
-pub async fn is_shown(stage: &Stage<'_>) -> Result<()> {
+/// Builds the program that asks both. Go may have to download, so this runs outside of a bed, which has no way out.
+pub fn tool() -> Result<tempfile::TempDir> {
     let tool = tempfile::tempdir()?;
-    let program = tool.path().join("health");
     let mut go = Command::new("go");
-    go.args(["build", "-o"]).arg(&program).arg(".").current_dir(folder("testbed/tools/health"));
+    go.args(["build", "-o"]).arg(tool.path().join("health")).arg(".").current_dir(folder("testbed/tools/health"));
     go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=readonly").env("GOWORK", "off");
     let built = go.output().context("go build")?;
     ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Ok(tool)
+}
 
+/// Each kind in each way that it can stand, as the two show it.
+pub async fn is_shown(stage: &Stage<'_>, tool: &std::path::Path) -> Result<()> {
+    let program = tool.join("health");
     let bed = stage.bed;
     let leader = start(&stage.upstream);
     stage.fleet.sick_node("shown-1").await?;
