@@ -18,7 +18,7 @@ use super::events::Events;
 use super::leader::Leadership;
 use super::ledger::{LedgerStore, StoreError};
 use super::metrics::Metrics;
-use nrh_core::plan::{Effect, Operation};
+use nrh_core::plan::{Effect, Operation, PlanSettings};
 use nrh_core::snapshot::Ledger;
 
 mod act;
@@ -28,7 +28,6 @@ mod hand_off;
 mod lately;
 mod manual;
 mod preflight;
-mod reboot;
 mod remediation;
 mod taint;
 
@@ -179,6 +178,8 @@ pub struct Applier {
     pub lately: Lately,
     /// Pods whose shims were killed within the last moments.
     pub kills: Kills,
+    /// Settings of the decision.
+    pub settings: PlanSettings,
 }
 
 impl Applier {
@@ -343,12 +344,11 @@ impl Applier {
             Effect::UpdateManualRequest { name, identity, message, .. } => {
                 self.tell_manual(&name, &identity, &message).await
             }
-            Effect::Act { remediation, operation_id, node, node_uid, operation } => {
+            Effect::Act { remediation, operation_id, node, operation, .. } => {
                 let look = PreflightRequest {
                     remediation: &remediation,
                     operation: &operation_id,
                     node: &node,
-                    node_uid: &node_uid,
                     is_order: matches!(operation, Operation::GiveCommand(_)),
                     paid_from: paid()?,
                 };

@@ -12,7 +12,7 @@ use super::ledger::LedgerStore;
 use super::shipped_policy;
 use super::status::StatusViews;
 use nrh_core::engine::plan;
-use nrh_core::plan::{Plan, PlanSettings};
+use nrh_core::plan::Plan;
 
 /// Changes within this time share one decision, such as the several objects of one update. It is small compared with any call
 /// that follows.
@@ -29,7 +29,6 @@ const BREATHE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Planner {
     applier: Applier,
-    settings: PlanSettings,
     ceiling: u32,
     status_view: watch::Sender<Arc<StatusViews>>,
     ledger: LedgerStore,
@@ -39,14 +38,9 @@ pub struct Planner {
 
 impl Planner {
     /// Creates a planner that passes effects to `applier`, and its status views to `outlook`.
-    pub fn new(
-        applier: Applier,
-        settings: PlanSettings,
-        ceiling: u32,
-        status_view: watch::Sender<Arc<StatusViews>>,
-    ) -> Self {
+    pub fn new(applier: Applier, ceiling: u32, status_view: watch::Sender<Arc<StatusViews>>) -> Self {
         let (ledger, failures) = (LedgerStore::default(), Failures::default());
-        Self { applier, settings, ceiling, status_view, ledger, failures, epoch: None }
+        Self { applier, ceiling, status_view, ledger, failures, epoch: None }
     }
 
     /// Makes decisions while this process leads, until `end`. A pass that has begun is finished.
@@ -134,13 +128,13 @@ impl Planner {
     fn decide(&mut self, epoch: u64, ledger_known: bool) -> (Vec<nrh_core::plan::Effect>, Option<Duration>) {
         // A ledger that cannot be read is not known to be missing. Only a ledger that was read may be rebuilt, if it does not
         // exist or is not valid.
-        self.settings.rebuild_ledger = ledger_known;
+        self.applier.settings.rebuild_ledger = ledger_known;
         let began = Instant::now();
         let mut state = self.applier.cache.lock();
         state.refresh(began, self.applier.clock.now());
         state.snapshot.epoch = epoch;
         state.snapshot.ceiling = self.ceiling;
-        let mut decided: Plan = plan(&state.snapshot, &self.settings);
+        let mut decided: Plan = plan(&state.snapshot, &self.applier.settings);
         self.applier.metrics.decided(&state, &decided, began.elapsed().as_secs_f64());
         let next = decided.next.into_iter().chain(state.next_change(began)).min();
         drop(state);

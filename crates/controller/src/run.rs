@@ -163,11 +163,12 @@ impl Controller {
             image,
             lately: Lately::default(),
             kills: Kills::default(),
+            settings,
         };
         let (c, k, l) = (calls.clone(), cache.clone(), leadership.clone());
         let events = applier.events.clone();
         let admission = admission::run(c, k, l, events.clone());
-        let decider = Planner::new(applier, settings, ceiling, status_view);
+        let decider = Planner::new(applier, ceiling, status_view);
         let (c, k) = (calls.clone(), cache.clone());
         let mirror = Mirror::new(c, k, clock.clone(), leadership.clone(), node_conditions, seen.clone());
         let writer = StatusWriter::new(calls.clone(), cache.clone(), clock.clone(), events, leadership.clone(), seen);

@@ -15,6 +15,7 @@ mod limits;
 mod manual_requests;
 mod next_step;
 mod open;
+mod preflight;
 mod quarantine;
 mod readiness;
 mod recurrence;
@@ -32,5 +33,6 @@ mod update;
 mod views;
 
 pub use decide::plan;
+pub use preflight::preflight;
 
 use decide::Ctx;

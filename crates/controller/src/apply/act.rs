@@ -14,10 +14,9 @@ use crate::calls::{CallError, bounded, bounded_opt};
 use crate::commands::{self, Command};
 use crate::jobs;
 use nrh_api::view::{node as nodes, pods};
-use nrh_api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE, NodeRuntimeHealth};
+use nrh_api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE};
 use nrh_core::command::{ActionCommand, OutcomeReason, OutcomeState};
-use nrh_core::drain::hung;
-use nrh_core::fault::{Fault, PodRef};
+use nrh_core::fault::PodRef;
 use nrh_core::plan::Operation;
 use nrh_core::remediation::{self, ActionResult, Remediation, StepRecord, StepState};
 use nrh_core::snapshot::TriState;
@@ -45,7 +44,8 @@ impl Applier {
                 _ => Ok(None),
             };
             let refused = refused.inspect_err(|_| self.metrics.act(kind, "NotNow"))?;
-            let live = match Box::pin(self.preflight(look)).await {
+            let live = Box::pin(self.preflight(look)).await.and_then(|live| is_weighed(operation, live));
+            let live = match live {
                 Ok(live) => live,
                 Err(error) => {
                     self.kills.forget(operation_id);
@@ -59,7 +59,7 @@ impl Applier {
             }
             let result = match refused {
                 Some(refused) => Ok(refused),
-                None => self.carry_out(name, operation_id, operation, &live).await,
+                None => self.carry_out(name, operation_id, &live).await,
             };
             match result {
                 // The write changed nothing. The controller immediately checks the current state again.
@@ -94,18 +94,12 @@ impl Applier {
     }
 
     /// Executes the action on the objects that were just read.
-    async fn carry_out(
-        &self,
-        name: &str,
-        operation_id: &str,
-        operation: &Operation,
-        live: &Live,
-    ) -> Result<ActionResult, ApplyError> {
-        match operation {
+    async fn carry_out(&self, name: &str, operation_id: &str, live: &Live) -> Result<ActionResult, ApplyError> {
+        match &live.operation {
             Operation::Cordon => self.cordon(name, live).await,
             Operation::Taint(effect) => self.taint(name, *effect, live).await,
             Operation::Drain(with) => self.drain(operation_id, with, live).await,
-            Operation::DeletePod(pod) => self.delete_pod(pod, &live.remediation.node, live).await,
+            Operation::DeletePod(pod) => self.delete_pod(pod, &live.remediation.node).await,
             Operation::RunJob(order) => self.run_job(order).await,
             Operation::GiveCommand(order) => self.give_command(order, live).await,
             Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, live)).await,
@@ -167,7 +161,7 @@ impl Applier {
         Ok(node)
     }
 
-    async fn delete_pod(&self, pod: &PodRef, node: &str, live: &Live) -> Result<ActionResult, ApplyError> {
+    async fn delete_pod(&self, pod: &PodRef, node: &str) -> Result<ActionResult, ApplyError> {
         let api = self.calls.act_in::<Pod>(&pod.namespace);
         let what = |verb: &'static str| move || format!("{verb} Pod {pod}");
         let Some(found) = bounded_opt(what("reading"), api.get(&pod.name)).await? else {
@@ -180,10 +174,6 @@ impl Applier {
         if let Some((reason, message)) = spared(&found, pod, node, self.clock.now()).or_else(|| forged(is_of_set, pod))
         {
             return Ok(ActionResult::Refused { reason, message });
-        }
-        // This condition passes, and the plan waits for it. It spends no attempt.
-        if let Some(why) = hung_below(&live.report, pod) {
-            return Err(ApplyError::NotNow(why));
         }
         self.not_suspended()?;
         let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
@@ -293,19 +283,6 @@ fn forged(is_of_set: TriState, pod: &PodRef) -> Option<(OutcomeReason, String)> 
     Some((OutcomeReason::Protected, format!("Pod {pod} is not deleted: {why}")))
 }
 
-/// A hung process below the pod that the probe has suspected since the decision. The deletion of the pod above it would make it
-/// worse.
-fn hung_below(report: &NodeRuntimeHealth, pod: &PodRef) -> Option<String> {
-    let faults = report.status.as_ref().map(|status| status.faults.as_slice()).unwrap_or_default();
-    let is_hung = |fault: &&Fault| {
-        let is_its = hung([*fault]).contains_key(&pod.uid);
-        // If the runtime does not answer, nobody can say what hangs, and the runtime could not delete the pod.
-        is_its || fault.kind.spec().runtime_unresponsive
-    };
-    let fault = faults.iter().find(is_hung)?;
-    Some(format!("{} ({}) below Pod {pod}: that is to be released first", fault.kind, fault.subject))
-}
-
 /// The write that makes another remediation the owner of the controller's cordon.
 fn marked(node: &Node, remediation: &str) -> Value {
     let annotations = json!({CORDON_ANNOTATION: remediation});
@@ -334,6 +311,15 @@ fn told(next: &Remediation, operation_id: &str, result: ActionResult) -> ActionR
 fn is_further_round(remediation: &Remediation, operation_id: &str, result: &ActionResult) -> bool {
     let is_it = |step: &StepRecord| step.operation_id == operation_id && step.state == StepState::Started;
     matches!(result, ActionResult::InProgress { .. }) && remediation.current_step().is_some_and(is_it)
+}
+
+/// Requires that a command is still the one whose pod was checked against the disruption budgets.
+fn is_weighed(weighed: &Operation, live: Live) -> Result<Live, ApplyError> {
+    let is_command = matches!(live.operation, Operation::RunJob(_) | Operation::GiveCommand(_));
+    if is_command && live.operation != *weighed {
+        return Err(ApplyError::NotNow("the command has changed since it was decided on".to_owned()));
+    }
+    Ok(live)
 }
 
 const fn operation_name(operation: &Operation) -> &'static str {

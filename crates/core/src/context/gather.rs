@@ -23,11 +23,12 @@ use crate::remediation::Remediation;
 use crate::snapshot::{NodeView, Snapshot, SuspectPod, TriState};
 use crate::stuck;
 
-/// Builds the contexts of all nodes that are named anywhere.
+/// Builds the contexts of all nodes that are named anywhere, or of one of them.
 pub(crate) fn gather<'a>(
     snapshot: &'a Snapshot,
     settings: &PlanSettings,
     policies: &[&'a Policy],
+    only: Option<&str>,
     wake: &mut Wake,
 ) -> Nodes<'a> {
     let mut pods: BTreeMap<&str, Vec<&SuspectPod>> = BTreeMap::new();
@@ -48,6 +49,7 @@ pub(crate) fn gather<'a>(
     )]
     names.sort();
     names.dedup();
+    names.retain(|name| only.is_none_or(|only| only == *name));
     let (mut views, mut reports) = (Along::new(&snapshot.nodes), Along::new(&snapshot.reports));
     let (mut reads, mut notices) = (Along::new(&snapshot.pods_read), Along::new(&snapshot.noticed));
     let (mut flaps, mut commands) = (Along::new(&snapshot.flaps), Along::new(&snapshot.commands));

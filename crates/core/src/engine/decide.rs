@@ -38,7 +38,11 @@ impl<'a> Deref for Ctx<'a> {
     }
 }
 
-impl Ctx<'_> {
+impl<'a> Ctx<'a> {
+    pub fn new(cluster: ClusterContext<'a>, scopes: &'a BTreeMap<&'a str, Scope<'a>>) -> Self {
+        Self { cluster, judge: |ctx, facts, policy, seen| cause::judge(ctx, facts, policy, seen).map(drop), scopes }
+    }
+
     /// The block timeout: how long anything in an open remediation can stay blocked before the controller gives it up.
     pub fn block_timeout(self, step: &Step) -> Duration {
         let longest = step.action.traits().block_timeout.unwrap_or(Duration::MAX);
@@ -53,26 +57,13 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     // A change that `taken_as_now` makes is written like any other change.
     let (known, until_now) = (snapshot, ahead::taken_as_now(snapshot));
     let snapshot = until_now.as_ref().unwrap_or(known);
-    let mut policies: Vec<&Policy> = snapshot.policies.iter().collect();
-    policies.sort_by(|a, b| a.order(b));
-    let by_name: BTreeMap<&str, &Policy> = policies.iter().map(|policy| (policy.name.as_str(), *policy)).collect();
+    let policies = by_order(snapshot);
+    let by_name = by_name(&policies);
     let mut wake = Wake::default();
-    let nodes = gather::gather(snapshot, settings, &policies, &mut wake);
+    let nodes = gather::gather(snapshot, settings, &policies, None, &mut wake);
     let scopes = scope::scopes(&policies, &nodes, snapshot);
-    let ctx = Ctx {
-        cluster: ClusterContext { snapshot, settings, policies: &by_name },
-        judge: |ctx, facts, policy, seen| cause::judge(ctx, facts, policy, seen).map(drop),
-        scopes: &scopes,
-    };
-    let mut slots = Slots::reconcile(
-        snapshot.ledger.as_ref(),
-        &snapshot.remediations,
-        &snapshot.unreadable,
-        snapshot.ceiling,
-        snapshot.now,
-        settings.cache_lag,
-    )
-    .in_doubt(snapshot.admission_doubt.clone());
+    let ctx = Ctx::new(ClusterContext { snapshot, settings, policies: &by_name }, &scopes);
+    let mut slots = reconciled(snapshot, settings).in_doubt(snapshot.admission_doubt.clone());
     if let Some(release) = slots.next_release(snapshot.now, settings.cache_lag) {
         wake.at(release);
     }
@@ -142,6 +133,28 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
         blocked,
         next: wake.get(),
     }
+}
+
+/// All policies, those that go first before the others.
+pub(super) fn by_order(snapshot: &Snapshot) -> Vec<&Policy> {
+    let mut policies: Vec<&Policy> = snapshot.policies.iter().collect();
+    policies.sort_by(|a, b| a.order(b));
+    policies
+}
+
+pub(super) fn by_name<'a>(policies: &[&'a Policy]) -> BTreeMap<&'a str, &'a Policy> {
+    policies.iter().map(|policy| (policy.name.as_str(), *policy)).collect()
+}
+
+pub(super) fn reconciled(snapshot: &Snapshot, settings: &PlanSettings) -> Slots {
+    Slots::reconcile(
+        snapshot.ledger.as_ref(),
+        &snapshot.remediations,
+        &snapshot.unreadable,
+        snapshot.ceiling,
+        snapshot.now,
+        settings.cache_lag,
+    )
 }
 
 /// Writes the remediation if this pass changed it.

@@ -32,6 +32,7 @@ mod marks;
 mod matching;
 mod outlooks;
 mod pods;
+mod preflight;
 mod properties;
 mod random_worlds;
 mod reboots;

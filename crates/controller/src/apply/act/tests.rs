@@ -1,28 +1,6 @@
 use super::*;
 
 #[test]
-fn whatever_hangs_below_a_pod_keeps_it_from_being_deleted() {
-    let of = |kind: &str, uid: &str| -> NodeRuntimeHealth {
-        let subject = json!({"kind": "Container", "pod": {"namespace": "d", "name": "p", "uid": uid}});
-        let fault = json!({"id": "f", "type": kind, "severity": "High", "state": "Suspected", "message": "m",
-            "firstSeen": "2025-01-01T00:00:00Z", "subject": subject});
-        let report = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
-            "metadata": {"name": "w1"}, "spec": {}, "status": {"faults": [fault]}});
-        serde_json::from_value(report).unwrap()
-    };
-    let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
-    let spares = |kind: &str, uid: &str| hung_below(&of(kind, uid), &pod).is_some();
-    let below = ["HungContainer", "RuntimeClientHung", "NetworkPluginHung", "UninterruptibleProcess", "FrozenCgroup"];
-    for kind in below {
-        assert!(spares(kind, "u") && !spares(kind, "other"), "{kind}");
-    }
-    for kind in ["RuntimeUnreachable", "RuntimeListHung", "RuntimeUpdateBlocked"] {
-        assert!(spares(kind, "other"), "{kind}");
-    }
-    assert!(!spares("ContainerStuck", "u"));
-}
-
-#[test]
 fn only_a_stuck_daemon_set_pod_of_that_node_is_deleted() {
     let pod = PodRef { namespace: "d".into(), name: "p".into(), uid: "u".into() };
     let now = "2025-01-01T00:00:00Z".parse().unwrap();

@@ -1,0 +1,56 @@
+//! The last decision about one operation, made from what was read immediately before it.
+
+use std::collections::BTreeMap;
+
+use super::slot::SlotReservation;
+use super::{Ctx, advance, ahead, decide};
+use crate::context::{Block, ClusterContext, Wake, gather, unreadable};
+use crate::plan::{BlockReason, Effect, Operation, PlanSettings};
+use crate::snapshot::Snapshot;
+
+/// Decides once more whether an operation starts now: with the same code as the pass that planned it, from a snapshot in which the
+/// objects of its node are as they were just read. Returns the operation as this decision makes it.
+///
+/// The slot of the remediation must be stored. What concerns the fleet is left to the pass: limits, storms, and whether another fault
+/// begins.
+///
+/// # Errors
+/// A sentence for people: why it does not start.
+pub fn preflight(
+    snapshot: &Snapshot,
+    settings: &PlanSettings,
+    remediation: &str,
+    operation_id: &str,
+) -> Result<Operation, String> {
+    let until_now = ahead::taken_as_now(snapshot);
+    let snapshot = until_now.as_ref().unwrap_or(snapshot);
+    let known = snapshot.remediations.get(remediation);
+    let known = known.ok_or_else(|| format!("remediation {remediation} is gone"))?;
+    let (name, node) = (&known.name, known.node.as_str());
+    if known.phase.is_final() {
+        return Err(format!("remediation {name} is at an end ({})", known.phase.as_str()));
+    }
+    let policies = decide::by_order(snapshot);
+    let by_name = decide::by_name(&policies);
+    let (scopes, mut wake) = (BTreeMap::new(), Wake::default());
+    let nodes = gather::gather(snapshot, settings, &policies, Some(node), &mut wake);
+    let cluster = ClusterContext { snapshot, settings, policies: &by_name };
+    let ctx = Ctx { judge: |_, _, _, _| Err(Block::new(BlockReason::LowerUrgency, "")), ..Ctx::new(cluster, &scopes) };
+    let facts = nodes.get(node).ok_or_else(|| format!("node {node} is gone"))?;
+    if unreadable::is_frozen(facts) {
+        return Err(unreadable::of_node(facts).unwrap_or_else(|| format!("an object of node {node} cannot be read")));
+    }
+    let mut slots = decide::reconciled(snapshot, settings);
+    let turn = advance::take(ctx, facts, known, &SlotReservation::Made, &mut slots, &mut wake);
+    match turn.effect {
+        Some(Effect::Act { operation_id: planned, operation, .. }) if planned == operation_id => return Ok(operation),
+        _ => {}
+    }
+    let attempt = turn.remediation.attempt(operation_id);
+    let attempt = attempt.ok_or_else(|| format!("remediation {name} has no attempt {operation_id}"))?;
+    let blocked = turn.blocked.iter().find(|blocked| blocked.fault_id.as_ref() == Some(&attempt.fault_id));
+    Err(match blocked {
+        Some(blocked) if !attempt.state.is_final() => blocked.message.clone(),
+        _ => format!("{} in remediation {name} is {:?} by now: {}", attempt.phrase(), attempt.state, attempt.message),
+    })
+}
