@@ -1,5 +1,7 @@
 //! Executes the actions. Each is one call, after the preflight, with the expected state as its precondition.
 
+use std::mem::discriminant;
+
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -313,11 +315,12 @@ fn is_further_round(remediation: &Remediation, operation_id: &str, result: &Acti
     matches!(result, ActionResult::InProgress { .. }) && remediation.current_step().is_some_and(is_it)
 }
 
-/// Requires that a command is still the one whose pod was checked against the disruption budgets.
+/// Requires that the action is of the kind that was decided on, and a command the very one whose pod was checked against the
+/// disruption budgets.
 fn is_weighed(weighed: &Operation, live: Live) -> Result<Live, ApplyError> {
     let is_command = matches!(live.operation, Operation::RunJob(_) | Operation::GiveCommand(_));
-    if is_command && live.operation != *weighed {
-        return Err(ApplyError::NotNow("the command has changed since it was decided on".to_owned()));
+    if discriminant(&live.operation) != discriminant(weighed) || (is_command && live.operation != *weighed) {
+        return Err(ApplyError::NotNow("the action has changed since it was decided on".to_owned()));
     }
     Ok(live)
 }

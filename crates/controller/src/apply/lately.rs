@@ -26,16 +26,6 @@ const POLICIES: usize = 256;
 /// An object that exists or not. One caller reads it at a time.
 type Slot<K> = tokio::sync::Mutex<Option<(Instant, Option<K>)>>;
 
-/// The current state of an object.
-#[derive(Debug)]
-pub struct Read<K> {
-    /// The object.
-    pub object: K,
-    /// Whether it was read for this question. An answer to an earlier question is no change for the cache, because what the watch
-    /// has shown since, perhaps a deletion, is newer.
-    pub is_new: bool,
-}
-
 /// Recent answers.
 #[derive(Debug, Default)]
 pub struct Lately {
@@ -52,7 +42,7 @@ impl Lately {
     ///
     /// # Errors
     /// If no answer comes within the deadline of a call. The deadline includes the wait for another call.
-    pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<Read<RemediationPolicy>>, CallError> {
+    pub async fn policy(&self, calls: &Calls, name: &str) -> Result<Option<RemediationPolicy>, CallError> {
         ask(&self.slot(name), calls, name, FRESH).await
     }
 
@@ -60,7 +50,7 @@ impl Lately {
     ///
     /// # Errors
     /// The same as for [`policy`](Self::policy).
-    pub async fn config(&self, calls: &Calls) -> Result<Option<Read<Guarded<RemediationConfig>>>, CallError> {
+    pub async fn config(&self, calls: &Calls) -> Result<Option<Guarded<RemediationConfig>>, CallError> {
         ask(&self.config, calls, CONFIG_NAME, Duration::ZERO).await
     }
 
@@ -116,7 +106,7 @@ impl Lately {
 }
 
 /// An answer that is no older than `fresh`, or whose read started after this call.
-async fn ask<K>(slot: &Slot<K>, calls: &Calls, name: &str, fresh: Duration) -> Result<Option<Read<K>>, CallError>
+async fn ask<K>(slot: &Slot<K>, calls: &Calls, name: &str, fresh: Duration) -> Result<Option<K>, CallError>
 where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
 {
@@ -129,12 +119,12 @@ where
         if let Some((_, found)) =
             known.as_ref().filter(|(asked, _)| *asked >= mine || now.saturating_duration_since(*asked) < fresh)
         {
-            return Ok(found.clone().map(|object| Read { object, is_new: false }));
+            return Ok(found.clone());
         }
         *known = None;
         let found = bounded_opt(what, calls.read::<K>().get(name)).await?;
         *known = Some((now, found.clone()));
-        Ok(found.map(|object| Read { object, is_new: true }))
+        Ok(found)
     };
     timeout(DEADLINE, answer).await.unwrap_or_else(|_| Err(CallError::NoAnswer { what: what() }))
 }

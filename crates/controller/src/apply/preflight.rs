@@ -1,12 +1,13 @@
-//! The preflight of an action. It reads every object that may refuse the action again from the API server, not from the cache of
-//! the watches. An answer of the last quarter of a second counts as live.
+//! The preflight of an action. It reads the objects of the action again from the API server, not from the cache of the watches, and
+//! decides again. An answer of the last quarter of a second counts as live.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::time::Instant;
 
-use super::{Applier, ApplyError, lately};
+use super::{Applier, ApplyError};
 use crate::cache::State;
 use crate::cache::fold::Ingest;
+use crate::cache::versions::version_of;
 use crate::calls::bounded_opt;
 use nrh_api::view::guard::Guarded;
 use nrh_api::view::pods;
@@ -19,7 +20,7 @@ use nrh_core::matching::PodSeen;
 use nrh_core::plan::Operation;
 use nrh_core::policy::{ActionType, asked_keys, asks_of_pods};
 use nrh_core::remediation::{Remediation, RemediationFault, StepRecord};
-use nrh_core::snapshot::Snapshot;
+use nrh_core::snapshot::TriState;
 
 /// The action that a preflight is for.
 #[derive(Clone, Copy, Debug)]
@@ -56,94 +57,92 @@ struct Read {
     node: Option<Node>,
     report: Option<NodeRuntimeHealth>,
     command: Option<NodeCommand>,
-    policy: Option<lately::Read<RemediationPolicy>>,
-    config: Option<lately::Read<Guarded<RemediationConfig>>>,
+    policy: Option<RemediationPolicy>,
+    config: Option<Guarded<RemediationConfig>>,
     remediation: Option<NodeRemediation>,
-    pod: Option<LivePod>,
+    /// The pod that was read, if the action depends on one. `None`: the API server no longer has it.
+    pod: Option<(PodRef, Option<Pod>)>,
 }
 
 impl Read {
-    /// Stores what was read in the cache. The answer to an earlier read changes nothing: what the watch has shown since is newer.
-    fn fold_in(&self, state: &mut State, now: Instant) {
+    /// Stores what is newer than the cache, so that this and the next decision are based on it.
+    fn fold_in(&self, state: &mut State, asked: Instant) {
         fn fold<K: Ingest + Clone>(object: Option<&K>, state: &mut State, now: Instant) {
-            if let Some(object) = object.cloned() {
-                object.fold(state, now);
+            let Some(object) = object else { return };
+            // The watch may have shown a later version, or the deletion, while this answer was on its way.
+            let known = K::versions(state).latest(&K::key(object.meta()));
+            let version = version_of(object.meta());
+            if version == 0 || version > known {
+                object.clone().fold(state, now);
             }
         }
+        let now = Instant::now();
         fold(self.node.as_ref(), state, now);
         fold(self.report.as_ref(), state, now);
         fold(self.command.as_ref(), state, now);
-        fold(self.policy.as_ref().filter(|read| read.is_new).map(|read| &read.object), state, now);
-        fold(self.config.as_ref().filter(|read| read.is_new).map(|read| &read.object), state, now);
+        fold(self.policy.as_ref(), state, now);
+        fold(self.config.as_ref(), state, now);
         fold(self.remediation.as_ref(), state, now);
+        if let Some((named, pod)) = &self.pod {
+            let of_set = pod.as_ref().filter(|pod| state.is_of_daemon_set(pod) == TriState::True);
+            let suspect = of_set.and_then(|pod| pods::suspect(pod, state.snapshot.now));
+            state.pod_reads.note_pod(named, suspect, asked);
+        }
     }
-}
 
-/// The pod of a fault.
-enum LivePod {
-    /// The API server has the pod.
-    There(PodRef, Box<Pod>),
-    /// The API server no longer has the pod. The second value is what the controller saw of it last.
-    Gone(PodRef, PodSeen),
-}
-
-impl LivePod {
-    /// Puts what was read in the place of what the controller has read before.
-    fn show_in(self, snapshot: &mut Snapshot) {
-        let (named, seen) = match self {
-            Self::Gone(named, seen) => (named, seen),
-            Self::There(named, pod) => {
-                // A successor is another pod, and the next read of the node shows it.
-                if let Some(suspect) = pods::suspect(&pod, snapshot.now) {
-                    snapshot.pods.retain(|known| known.pod != named);
-                    snapshot.pods.push(suspect);
-                }
-                (named, PodSeen::Read(pods::traits(&pod, &asked_keys(&snapshot.policies))))
-            }
+    /// The traits of the pod that policies select by. Those of a pod that is gone are the last known ones.
+    fn pod_seen(&self, state: &State) -> Option<(PodRef, PodSeen)> {
+        let (named, pod) = self.pod.as_ref()?;
+        let seen = match pod {
+            Some(pod) => PodSeen::Read(pods::traits(pod, &asked_keys(&state.snapshot.policies))),
+            None => state.known_pods.gone(named),
         };
-        snapshot.pods_seen.insert(named, seen);
+        Some((named.clone(), seen))
     }
 }
 
 impl Applier {
-    /// Reads the objects of the action again, and has the engine decide once more. The answers are in the cache then, so that the
-    /// next decision is based on a refusal.
+    /// Reads the objects of the action again, and has the engine decide once more.
     ///
-    /// The ledger must still be the version that this process wrote. Another leader may have taken over unnoticed while this
-    /// machine, with all its clocks, stood still. Without this check, this process would spend a slot that the next leader may
-    /// have freed because the remediation was not visible then. This process knows that the remediation exists before it reads
-    /// the ledger. So if the version is unchanged, every later leader finds the remediation and keeps its slot.
+    /// The ledger must still be the version that this process wrote. Another leader may have written it while this process was
+    /// paused, and may have freed the slot because the remediation did not exist then. The remediation is known to exist before
+    /// the ledger is read. So if the version is unchanged, each later leader finds the remediation and keeps its slot.
     pub(super) async fn preflight(&self, look: PreflightRequest<'_>) -> Result<Live, ApplyError> {
         let PreflightRequest { remediation: name, operation, node, paid_from, .. } = look;
+        let asked = Instant::now();
         let policy = self.cache.lock().snapshot.remediations.get(name).map(|known| known.policy.clone());
         let gone = |what: &str, name: &str| ApplyError::NotNow(format!("{what} {name} is gone"));
         let policy = policy.ok_or_else(|| gone("NodeRemediation", name))?;
         let read = Box::pin(self.read_again(look, &policy));
         let ledger = async { Ok(self.lately.ledger(&self.calls).await?) };
         let (read, ledger) = futures::try_join!(read, ledger)?;
-        read.fold_in(&mut self.cache.lock(), Instant::now());
+        read.fold_in(&mut self.cache.lock(), asked);
         if ledger.as_deref() != Some(paid_from) {
             let found = ledger.unwrap_or_else(|| "none".to_owned());
             return Err(ApplyError::Overtaken { expected: paid_from.to_owned(), found });
         }
         self.not_suspended()?;
-        read.policy.ok_or_else(|| gone("RemediationPolicy", &policy))?;
-        let found = read.node.ok_or_else(|| gone("Node", node))?;
-        let report = read.report.ok_or_else(|| gone("NodeRuntimeHealth", node))?;
-        let remediation = read.remediation.as_ref().map(convert::remediation);
-        let remediation = remediation.ok_or_else(|| gone("NodeRemediation", name))?;
-
-        let (mut state, now) = (self.cache.lock(), Instant::now());
+        if read.policy.is_none() {
+            return Err(gone("RemediationPolicy", &policy));
+        }
+        let mut state = self.cache.lock();
+        let now = Instant::now();
         if let Some(doubt) = state.admission.doubt(now) {
             return Err(ApplyError::NotNow(doubt));
         }
         state.refresh(now, self.clock.now());
-        if let Some(pod) = read.pod {
-            pod.show_in(&mut state.snapshot);
-        }
-        let operation = engine::preflight(&state.snapshot, &self.settings, name, operation);
-        let operation = operation.map_err(ApplyError::NotNow)?;
-        Ok(Live { node: found, report, command: read.command, remediation, operation })
+        let pod = read.pod_seen(&state);
+        state.snapshot.pods_seen.extend(pod);
+        let decided = engine::preflight(&state.snapshot, &self.settings, name, operation);
+        drop(state);
+        let remediation = read.remediation.as_ref().map(convert::remediation);
+        Ok(Live {
+            node: read.node.ok_or_else(|| gone("Node", node))?,
+            report: read.report.ok_or_else(|| gone("NodeRuntimeHealth", node))?,
+            command: read.command,
+            remediation: remediation.ok_or_else(|| gone("NodeRemediation", name))?,
+            operation: decided.map_err(ApplyError::NotNow)?,
+        })
     }
 
     /// Checks that nobody has suspended all remediation, by the watch and by what was read. Calls take time, so a caller checks
@@ -183,16 +182,13 @@ impl Applier {
         }
     }
 
-    /// Reads the named pod.
-    async fn read_pod(&self, named: Option<PodRef>) -> Result<Option<LivePod>, ApplyError> {
+    /// Reads the named pod. A pod of the same name with another uid is its successor: the named one is gone.
+    async fn read_pod(&self, named: Option<PodRef>) -> Result<Option<(PodRef, Option<Pod>)>, ApplyError> {
         let Some(named) = named else { return Ok(None) };
         let api = self.calls.read_in::<Pod>(&named.namespace);
         let pod = bounded_opt(|| format!("reading pod {named}"), api.get(&named.name)).await?;
-        if let Some(pod) = pod.filter(|pod| pods::names(pod).any(|name| name == named)) {
-            return Ok(Some(LivePod::There(named, Box::new(pod))));
-        }
-        let last = self.cache.lock().known_pods.gone(&named);
-        Ok(Some(LivePod::Gone(named, last)))
+        let pod = pod.filter(|pod| pods::names(pod).any(|name| name == named));
+        Ok(Some((named, pod)))
     }
 
     /// The current command to the node, if there is one. A command that cannot be read is a refusal, and the next decision is
@@ -235,4 +231,63 @@ impl Applier {
 /// what was found.
 fn asks_pod(fault: &RemediationFault, step: &StepRecord) -> bool {
     fault.kind == FaultType::StuckDaemonSetPod && !step.action.notifies() && step.action != ActionType::DeletePod
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read() -> Read {
+        Read { node: None, report: None, command: None, policy: None, config: None, remediation: None, pod: None }
+    }
+
+    fn policy(version: u32, suspend: bool) -> Option<RemediationPolicy> {
+        let object = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy",
+            "metadata": {"name": "p", "resourceVersion": version.to_string()},
+            "spec": {"mode": "Enforce", "suspend": suspend, "rules": [
+                {"name": "r", "match": {"faults": ["HungContainer"], "podSelector": {"matchLabels": {"app": "web"}}},
+                    "steps": [{"action": "Notify"}]}]}});
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn whoever_shares_an_answer_decides_on_it_and_an_older_one_changes_nothing() {
+        let (mut state, now) = (State::new(Instant::now()), Instant::now());
+        policy(1, false).unwrap().fold(&mut state, now);
+        Read { policy: policy(3, true), ..read() }.fold_in(&mut state, now);
+        assert!(state.snapshot.policies[0].suspend, "the watch has not shown it yet");
+        Read { policy: policy(2, false), ..read() }.fold_in(&mut state, now);
+        assert!(state.snapshot.policies[0].suspend, "read before the watch showed a later one");
+        policy(3, true).unwrap().fold_deletion(&mut state);
+        Read { policy: policy(3, true), ..read() }.fold_in(&mut state, now);
+        assert!(state.snapshot.policies.is_empty(), "deleted meanwhile");
+    }
+
+    #[test]
+    fn a_pod_counts_as_it_was_just_read() {
+        let (mut state, now) = (State::new(Instant::now()), Instant::now());
+        policy(1, false).unwrap().fold(&mut state, now);
+        let named = PodRef { namespace: "d".into(), name: "a".into(), uid: "u".into() };
+        let pod = |labels: &Value| -> Option<Pod> {
+            let owner =
+                json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "o", "uid": "o", "controller": true}]);
+            let meta = json!({"namespace": "d", "name": "a", "uid": "u", "labels": labels, "ownerReferences": owner});
+            serde_json::from_value(json!({"metadata": meta, "spec": {"nodeName": "w1", "containers": []}})).unwrap()
+        };
+        let stuck = pods::suspect(&pod(&json!({})).unwrap(), state.snapshot.now).unwrap();
+        let seen = |state: &State, read: &Read| match read.pod_seen(state).unwrap().1 {
+            PodSeen::Read(traits) => traits.labels.get("app").cloned().flatten(),
+            PodSeen::Gone => Some("gone".to_owned()),
+        };
+        for (found, app) in [(pod(&json!({"app": "web"})), Some("web")), (pod(&json!({})), None), (None, Some("gone"))]
+        {
+            state.pod_reads.note_pod(&named, Some(stuck.clone()), now);
+            let read = Read { pod: Some((named.clone(), found)), ..read() };
+            read.fold_in(&mut state, Instant::now());
+            assert!(state.pod_reads.get(&named).is_none(), "no DaemonSet of that uid is known");
+            assert_eq!(seen(&state, &read).as_deref(), app);
+        }
+    }
 }

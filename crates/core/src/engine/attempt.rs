@@ -2,7 +2,7 @@
 
 use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
-use super::{Ctx, ending, select};
+use super::{Ctx, ending, scope, select};
 use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, of_policy};
 use crate::fault::{Fault, FaultState};
 use crate::plan::{BlockReason, Effect};
@@ -100,6 +100,10 @@ pub(super) fn again<'f>(
     standing: &RemediationFault,
     step: &Step,
 ) -> Result<(&'f Fault, Executor), Block> {
+    // The other executor may be about to take over an attempt that has begun.
+    if let Some(why) = scope::broken(policy) {
+        return Err(Block::new(BlockReason::Paused, &why));
+    }
     let (seen, rule) = confirmed(facts, policy, standing)?;
     // A decided notification is sent whether or not the probe still reports.
     let look = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };

@@ -6,13 +6,14 @@ use super::slot::SlotReservation;
 use super::{Ctx, advance, ahead, decide};
 use crate::context::{Block, ClusterContext, Wake, gather, unreadable};
 use crate::plan::{BlockReason, Effect, Operation, PlanSettings};
+use crate::remediation::{StepRecord, StepState};
 use crate::snapshot::Snapshot;
 
 /// Decides once more whether an operation starts now: with the same code as the pass that planned it, from a snapshot in which the
 /// objects of its node are as they were just read. Returns the operation as this decision makes it.
 ///
-/// The slot of the remediation must be stored. What concerns the fleet is left to the pass: limits, storms, and whether another fault
-/// begins.
+/// The slot of the remediation must be stored. What concerns other nodes or other faults is left to the pass: limits of the fleet,
+/// storms, and whether a remediation ends in favour of another policy.
 ///
 /// # Errors
 /// A sentence for people: why it does not start.
@@ -30,15 +31,21 @@ pub fn preflight(
     if known.phase.is_final() {
         return Err(format!("remediation {name} is at an end ({})", known.phase.as_str()));
     }
+    let is_its = |step: &&StepRecord| {
+        step.operation_id == operation_id && matches!(step.state, StepState::Scheduled | StepState::Started)
+    };
+    let current = known.current_step().filter(is_its);
+    let current = current.ok_or_else(|| format!("remediation {name} has no attempt {operation_id} to start"))?;
     let policies = decide::by_order(snapshot);
     let by_name = decide::by_name(&policies);
     let (scopes, mut wake) = (BTreeMap::new(), Wake::default());
     let nodes = gather::gather(snapshot, settings, &policies, Some(node), &mut wake);
     let cluster = ClusterContext { snapshot, settings, policies: &by_name };
+    // Whether the remediation of another fault may begin depends on the fleet. Here none begins.
     let ctx = Ctx { judge: |_, _, _, _| Err(Block::new(BlockReason::LowerUrgency, "")), ..Ctx::new(cluster, &scopes) };
     let facts = nodes.get(node).ok_or_else(|| format!("node {node} is gone"))?;
     if unreadable::is_frozen(facts) {
-        return Err(unreadable::of_node(facts).unwrap_or_else(|| format!("an object of node {node} cannot be read")));
+        unreadable::may_begin(facts).map_err(|block| block.message().to_owned())?;
     }
     let mut slots = decide::reconciled(snapshot, settings);
     let turn = advance::take(ctx, facts, known, &SlotReservation::Made, &mut slots, &mut wake);
@@ -46,11 +53,10 @@ pub fn preflight(
         Some(Effect::Act { operation_id: planned, operation, .. }) if planned == operation_id => return Ok(operation),
         _ => {}
     }
-    let attempt = turn.remediation.attempt(operation_id);
-    let attempt = attempt.ok_or_else(|| format!("remediation {name} has no attempt {operation_id}"))?;
-    let blocked = turn.blocked.iter().find(|blocked| blocked.fault_id.as_ref() == Some(&attempt.fault_id));
-    Err(match blocked {
-        Some(blocked) if !attempt.state.is_final() => blocked.message.clone(),
-        _ => format!("{} in remediation {name} is {:?} by now: {}", attempt.phrase(), attempt.state, attempt.message),
+    let blocked = turn.blocked.iter().find(|blocked| blocked.fault_id.as_ref() == Some(&current.fault_id));
+    Err(match (turn.remediation.attempt(operation_id), blocked) {
+        (Some(ended), _) if ended.state.is_final() => ended.message.clone(),
+        (_, Some(blocked)) => blocked.message.clone(),
+        _ => format!("{} of remediation {name} has started, or waits for its next round", current.phrase()),
     })
 }

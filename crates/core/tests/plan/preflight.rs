@@ -185,11 +185,23 @@ fn an_attempt_that_has_ended_or_was_never_made_does_not_start() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     let (name, id, _) = about_to_act(&mut world).remove(0);
     let no = |world: &World, id: &str| preflight(&world.snapshot(), &world.settings, &name, id).unwrap_err();
-    assert!(no(&world, "other").contains("has no attempt other"));
+    assert!(no(&world, "other").contains("has no attempt other to start"));
     world.run(secs(300));
     assert!(no(&world, &id).contains("is at an end (Succeeded)"));
     world.remediations.clear();
     assert!(no(&world, &id).contains("is gone"));
+}
+
+#[test]
+fn a_policy_that_is_not_valid_starts_no_second_executor() {
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
+    let (name, id, _) = about_to_act(&mut world).remove(0);
+    let step = world.remediations.get_mut(&name).unwrap().current_step_mut().unwrap();
+    step.started_at = Some(step.scheduled_at);
+    assert!(preflight(&world.snapshot(), &world.settings, &name, &id).is_ok());
+    world.policies[0].is_broken = true;
+    let found = preflight(&world.snapshot(), &world.settings, &name, &id).unwrap_err();
+    assert!(found.contains("not valid since it was changed"), "{found}");
 }
 
 /// A drain has begun: a window that closes does not stop its next round, but a lost cordon does.
