@@ -8,7 +8,6 @@ mod remediation;
 mod signals;
 mod step;
 mod taint;
-mod unreadable;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +27,6 @@ use nrh_core::window::Window;
 
 pub use remediation::{manual, remediation, remediation_spec, remediation_status};
 pub use step::action;
-pub use unreadable::unreadable_remediation;
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]
