@@ -6,8 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use nrh_api::NodeRuntimeHealthStatus;
-use nrh_api::health::{CollectorState, CollectorStatus, Summary};
-use nrh_core::fault::{Fault, PodRef};
+use nrh_core::fault::PodRef;
 use nrh_core::snapshot::Snapshot;
 
 mod read;
@@ -30,23 +29,6 @@ pub struct Objects {
     newest: Option<Timestamp>,
 }
 
-/// What the controller has written about a node.
-#[derive(Debug, Default)]
-pub struct Told {
-    /// Faults that it has found from API state.
-    pub faults: Vec<Fault>,
-    /// Its summary.
-    pub summary: Option<Summary>,
-    /// What it blocks, one line each.
-    pub blocked: Vec<String>,
-    /// Collectors of the probe that cannot check now.
-    pub blind: Vec<CollectorStatus>,
-    /// What the probe lacks, one line each.
-    pub missing: Vec<String>,
-    /// Whether the node's report cannot be read.
-    pub is_unreadable: bool,
-}
-
 impl Objects {
     /// All nodes among the objects, those with a report first.
     pub fn node_names(&self) -> Vec<String> {
@@ -59,24 +41,9 @@ impl Objects {
         self.newest
     }
 
-    /// What the controller has written about a node. Only the controller reads pods.
-    pub fn told(&self, node: &str) -> Told {
-        let Some((_, status)) = self.statuses.get(node).cloned() else {
-            return Told { is_unreadable: self.read.reports.contains_key(node), ..Told::default() };
-        };
-        let (collectors, missing) =
-            status.probe.map(|probe| (probe.collectors, probe.missing_capabilities)).unwrap_or_default();
-        Told {
-            blind: collectors
-                .into_iter()
-                .filter(|collector| !matches!(collector.state, CollectorState::Ok | CollectorState::Starting))
-                .collect(),
-            missing,
-            is_unreadable: false,
-            faults: status.cluster_faults,
-            summary: status.summary,
-            blocked: status.remediation.map(|remediation| remediation.blocked).unwrap_or_default(),
-        }
+    /// The status of the node's report, if it can be read.
+    pub(crate) fn status(&self, node: &str) -> Option<&NodeRuntimeHealthStatus> {
+        self.statuses.get(node).map(|(_, status)| status)
     }
 }
 

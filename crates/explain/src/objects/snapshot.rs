@@ -34,7 +34,7 @@ impl Objects {
     /// The controller measures arrival by its own clock; the caller has only the times in the objects.
     fn age_reports(&self, snapshot: &mut Snapshot) {
         for (node, view) in &mut snapshot.reports {
-            let probe = self.statuses.get(node).and_then(|(_, status)| status.probe.as_ref());
+            let probe = self.status(node).and_then(|status| status.probe.as_ref());
             let made = probe.and_then(|probe| probe.heartbeat_at);
             let age = made.and_then(|made| snapshot.now.duration_since(made).try_into().ok()).unwrap_or_default();
             report::age(view, age, |sent| sent.saturating_add(age));
@@ -59,7 +59,7 @@ impl Objects {
         snapshot.flaps = flaps.told(begin, snapshot.now);
         snapshot.noticed = conditions.noticed(begin, snapshot.now);
         for (node, noticed) in &mut snapshot.noticed {
-            let told = self.statuses.get(node).map(|(_, status)| status.cluster_faults.as_slice()).unwrap_or_default();
+            let told = self.status(node).map(|status| status.cluster_faults.as_slice()).unwrap_or_default();
             for one in noticed {
                 let id = one.id(node);
                 let Some(known) = told.iter().find(|fault| fault.id == id) else { continue };
