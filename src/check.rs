@@ -6,13 +6,14 @@ mod installation;
 mod nodes;
 
 use anyhow::bail;
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::Serialize;
 
 use crate::caller::{client, code, within};
 use crate::cli::CheckArgs;
+use crate::controller::permissions::review;
 use crate::core::text::bounded;
 use crate::process::told;
 use crate::terminal::{columns, print_as};
@@ -162,9 +163,7 @@ async fn rights(client: &Client, wanted: &[Right], without: Verdict) -> Vec<Find
             resource: Some(right.resource.to_owned()),
             ..ResourceAttributes::default()
         };
-        let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
-        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-        match within(api.create(&PostParams::default(), &review)).await {
+        match within(api.create(&PostParams::default(), &review(attributes))).await {
             Ok(answer) if answer.status.as_ref().is_some_and(|status| status.allowed) => has.push(right.what),
             Ok(_) => lacks.push(right.what),
             Err(error) => return vec![Finding::unknown("your rights", &error)],

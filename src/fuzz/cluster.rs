@@ -16,9 +16,10 @@ use crate::api::convert;
 use crate::api::health::NodeRuntimeHealth;
 use crate::api::policy::RemediationPolicy;
 use crate::api::remediation::NodeRemediation;
-use crate::api::view::{command, node, pods};
+use crate::api::view::{command, node, pods, report};
 use crate::controller::cache::arrival::ReportArrivals;
-use crate::controller::cache::{job, report};
+use crate::controller::cache::job;
+use crate::controller::cache::report::standing;
 use crate::controller::{ledger as stored, shipped_policy};
 use crate::core::engine::plan;
 use crate::core::fault::MAX_FAULTS;
@@ -54,7 +55,8 @@ fn reported(object: &NodeRuntimeHealth) -> ReportView {
         arrivals.note(&before, start, Duration::ZERO);
         arrivals.note(probe, start + later, later);
     }
-    report::age(&mut view, &arrivals, start + Duration::from_secs(6));
+    let now = start + Duration::from_secs(6);
+    report::age(&mut view, arrivals.age(now), |sent| arrivals.look_age(sent, now));
     view
 }
 
@@ -108,7 +110,7 @@ pub(super) fn health_object(data: &[u8]) -> bool {
     );
     assert!(!report::differs(&report, &report));
     assert_eq!(
-        report::standing(&object).sequence,
+        standing(&object).sequence,
         report.heartbeat.as_ref().map(|beat| beat.sequence).or_else(|| {
             object.status.as_ref().and_then(|status| status.probe.as_ref()).map(|probe| probe.sequence)
         })

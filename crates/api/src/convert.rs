@@ -8,14 +8,13 @@ mod remediation;
 mod signals;
 mod step;
 mod taint;
-mod unreadable;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::policy::{
-    FaultSelector, IntOrPercent, NodeSelector, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep, PolicyWindow,
-    RemediationPolicy, SelectorOperator,
+    FaultSelector, IntOrPercent, NodeSelector, PolicyLimits, PolicyMatch, PolicyNodeCondition, PolicyRule, PolicyStep,
+    PolicyWindow, RemediationPolicy, SelectorOperator,
 };
 use nrh_core::external_condition::{self, ConditionMatcher};
 use nrh_core::fault::{FaultType, Severity};
@@ -28,7 +27,6 @@ use nrh_core::window::Window;
 
 pub use remediation::{manual, remediation, remediation_spec, remediation_status};
 pub use step::action;
-pub use unreadable::unreadable_remediation;
 
 /// Everything wrong with a policy, one sentence each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,55 +76,7 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
     }
     let selector =
         spec.node_selector.as_ref().map_or_else(Selector::default, |s| read_selector(s, "nodeSelector", &mut errors));
-    let limits = Limits {
-        max_unhealthy: amount(spec.limits.max_unhealthy, "limits.maxUnhealthy", &mut errors),
-        max_in_flight: amount(spec.limits.max_in_flight, "limits.maxInFlight", &mut errors),
-        storm: StormLimit {
-            min_nodes: amount(spec.limits.storm.min_nodes, "limits.storm.minNodes", &mut errors),
-            window: spec.limits.storm.window.get(),
-        },
-        per_node: NodeLimit {
-            max_actions: spec.limits.per_node.max_actions,
-            window: spec.limits.per_node.window.get(),
-        },
-        per_topology: spec
-            .limits
-            .per_topology
-            .iter()
-            .enumerate()
-            .map(|(i, limit)| TopologyLimit {
-                key: limit.topology_key.clone(),
-                max_in_flight: amount(
-                    limit.max_in_flight,
-                    &format!("limits.perTopology[{i}].maxInFlight"),
-                    &mut errors,
-                ),
-            })
-            .collect(),
-        per_fault: spec
-            .limits
-            .per_fault
-            .iter()
-            .enumerate()
-            .map(|(i, limit)| {
-                if limit.faults.is_empty() {
-                    errors
-                        .push(format!("limits.perFault[{i}].faults: expected at least one kind of fault, found none"));
-                }
-                FaultLimit {
-                    faults: limit.faults.iter().copied().collect(),
-                    max_in_flight: amount(
-                        limit.max_in_flight,
-                        &format!("limits.perFault[{i}].maxInFlight"),
-                        &mut errors,
-                    ),
-                }
-            })
-            .collect(),
-    };
-    if limits.per_node.max_actions == 0 || limits.per_node.max_actions > 100 {
-        errors.push(format!("limits.perNode.maxActions: expected 1 to 100, found {}", limits.per_node.max_actions));
-    }
+    let limits = read_limits(&spec.limits, &mut errors);
     if !errors.is_empty() {
         return Err(Invalid(errors));
     }
@@ -148,6 +98,38 @@ pub fn policy(object: &RemediationPolicy) -> Result<Policy, Invalid> {
             ttl: Duration::from_secs(spec.history.ttl_seconds_after_finished.into()),
         },
     })
+}
+
+fn read_limits(limits: &PolicyLimits, errors: &mut Vec<String>) -> Limits {
+    let PolicyLimits { storm, per_node, per_topology, per_fault, .. } = limits;
+    let max_unhealthy = amount(limits.max_unhealthy, "limits.maxUnhealthy", errors);
+    let max_in_flight = amount(limits.max_in_flight, "limits.maxInFlight", errors);
+    let min_nodes = amount(storm.min_nodes, "limits.storm.minNodes", errors);
+    let topologies = per_topology.iter().enumerate().map(|(i, limit)| TopologyLimit {
+        key: limit.topology_key.clone(),
+        max_in_flight: amount(limit.max_in_flight, &format!("limits.perTopology[{i}].maxInFlight"), errors),
+    });
+    let per_topology = topologies.collect();
+    let faults = per_fault.iter().enumerate().map(|(i, limit)| {
+        if limit.faults.is_empty() {
+            errors.push(format!("limits.perFault[{i}].faults: expected at least one kind of fault, found none"));
+        }
+        let max_in_flight = amount(limit.max_in_flight, &format!("limits.perFault[{i}].maxInFlight"), errors);
+        FaultLimit { faults: limit.faults.iter().copied().collect(), max_in_flight }
+    });
+    let per_fault = faults.collect();
+    let (max_actions, window) = (per_node.max_actions, per_node.window.get());
+    if max_actions == 0 || max_actions > 100 {
+        errors.push(format!("limits.perNode.maxActions: expected 1 to 100, found {max_actions}"));
+    }
+    Limits {
+        max_unhealthy,
+        max_in_flight,
+        storm: StormLimit { min_nodes, window: storm.window.get() },
+        per_node: NodeLimit { max_actions, window },
+        per_topology,
+        per_fault,
+    }
 }
 
 fn read_window(window: &PolicyWindow) -> Result<Window, String> {

@@ -182,22 +182,6 @@ impl State {
         self.versions.all().iter().filter(|(_, v)| !v.is_synced()).map(|(kind, _)| *kind).collect()
     }
 
-    /// Stores the conditions of a Node. Returns whether anything changed that policies ask for.
-    fn note_conditions(&mut self, node: &str, now: Instant) -> bool {
-        let now = self.since_start(now);
-        let Some(view) = self.snapshot.nodes.get(node) else { return false };
-        self.notices.note(node, view, &self.snapshot.policies, now)
-    }
-
-    /// The same for all Nodes, after a change of the policies.
-    fn note_all_conditions(&mut self, now: Instant) {
-        let now = self.since_start(now);
-        let Snapshot { nodes, policies, .. } = &self.snapshot;
-        for (node, view) in nodes {
-            self.notices.note(node, view, policies, now);
-        }
-    }
-
     /// The open remediation of a node.
     pub fn open_remediation(&self, node: &str) -> Option<&Remediation> {
         self.snapshot.remediations.values().find(|remediation| remediation.node == node && remediation.is_open())

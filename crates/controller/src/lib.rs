@@ -26,7 +26,7 @@ pub mod ledger;
 pub mod metrics;
 pub mod node_conditions;
 pub mod own_image;
-mod permissions;
+pub mod permissions;
 pub mod rbac;
 #[cfg(target_os = "linux")]
 pub mod run;

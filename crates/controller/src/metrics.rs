@@ -148,7 +148,7 @@ impl Metrics {
         for (health, n) in nodes {
             self.nodes.get_or_create(&HealthLabel { health: health_name(health) }).set(count(n));
         }
-        let bad_policies = state.policies.values().filter(|row| row.valid().is_err()).count();
+        let bad_policies = state.policies.values().filter(|row| !row.flaws().is_empty()).count();
         let bad_reports = state.standing.values().filter(|standing| standing.unreadable).count();
         let bad_remediations = state.snapshot.unreadable.len();
         let bad = [

@@ -9,11 +9,15 @@ use super::calls::{CallError, Calls, bounded};
 pub async fn is_allowed(calls: &Calls, attributes: ResourceAttributes) -> Result<bool, CallError> {
     let asked = |part: &Option<String>| part.clone().unwrap_or_default();
     let (verb, resource) = (asked(&attributes.verb), asked(&attributes.resource));
-    let spec =
-        SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..SelfSubjectAccessReviewSpec::default() };
-    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let review = review(attributes);
     let api = calls.act::<SelfSubjectAccessReview>();
     let what = || format!("asking whether {verb} may be done to {resource}");
     let answer = bounded(what, api.create(&PostParams::default(), &review)).await?;
     Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+/// The question whether whoever asks may do this.
+pub fn review(attributes: ResourceAttributes) -> SelfSubjectAccessReview {
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+    SelfSubjectAccessReview { spec, ..Default::default() }
 }

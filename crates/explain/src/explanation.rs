@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::objects::Told;
-use nrh_api::health::CollectorStatus;
+use nrh_api::NodeRuntimeHealthStatus;
+use nrh_api::health::{CollectorState, CollectorStatus};
 use nrh_core::blocked::BlockReason;
 use nrh_core::fault::{Fault, FaultState};
 use nrh_core::flap::FlapView;
@@ -31,7 +31,7 @@ pub(super) struct Explanation<'a> {
     pub suspended: Option<&'a str>,
     /// Why the controller executes nothing on this node, whatever the faults.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub excluded: Option<String>,
+    pub excluded: Option<&'a str>,
     /// Why the engine does not use its report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report_unused: Option<String>,
@@ -40,9 +40,9 @@ pub(super) struct Explanation<'a> {
     /// Whether the report cannot be read.
     pub report_unreadable: bool,
     /// What the probe lacks, one line each.
-    pub missing_capabilities: &'a [String],
+    pub missing_capabilities: Vec<&'a str>,
     /// Collectors of the probe that cannot check now.
-    pub collectors: &'a [CollectorStatus],
+    pub collectors: Vec<&'a CollectorStatus>,
     /// Objects that cannot be used, one sentence each; at most 20.
     pub invalid: Vec<&'a str>,
     /// How many more cannot be used.
@@ -140,25 +140,30 @@ pub(super) struct Recorded<'a> {
 }
 
 impl<'a> Explanation<'a> {
-    /// The facts and decisions on one node.
+    /// The facts and decisions on one node. `told` is the status of its report, if that can be read.
     pub(super) fn new(
         node: &'a str,
         snapshot: &'a Snapshot,
         decided: &'a Plan,
-        told: &'a Told,
+        told: Option<&'a NodeRuntimeHealthStatus>,
         invalid: &'a [String],
     ) -> Self {
         let status_view = decided.nodes.get(node);
         let own = status_view.map(|status_view| status_view.cluster_faults.as_slice()).unwrap_or_default();
-        let beyond: Vec<&Fault> = told.faults.iter().filter(|fault| own.iter().all(|own| own.id != fault.id)).collect();
-        let health = match &told.summary {
+        // Only the controller reads pods.
+        let found = told.into_iter().flat_map(|told| &told.cluster_faults);
+        let summary = told.and_then(|told| told.summary.as_ref());
+        let messages = told.and_then(|told| told.remediation.as_ref()).into_iter().flat_map(|one| &one.blocked);
+        let probe = || told.into_iter().filter_map(|told| told.probe.as_ref());
+        let beyond: Vec<&Fault> = found.filter(|fault| own.iter().all(|own| own.id != fault.id)).collect();
+        let health = match summary {
             Some(summary) if !beyond.is_empty() => summary.health,
             _ if beyond.iter().any(|fault| fault.state == FaultState::Confirmed) => Health::Unhealthy,
             _ => status_view.map(|status_view| status_view.health).unwrap_or_default(),
         };
         let report = snapshot.reports.get(node);
         let reported = report.into_iter().flat_map(|report| report.faults.iter().map(|seen| &seen.fault));
-        let activity = told.summary.as_ref().map(|summary| summary.activity.as_str()).filter(|said| !said.is_empty());
+        let activity = summary.map(|summary| summary.activity.as_str()).filter(|said| !said.is_empty());
         let requests = snapshot.manual_requests.values().filter(|manual| manual.node == node);
         let mut remediations: Vec<&Remediation> =
             snapshot.remediations.values().filter(|remediation| remediation.node == node).collect();
@@ -167,21 +172,24 @@ impl<'a> Explanation<'a> {
             node,
             health,
             suspended: snapshot.suspended.as_deref(),
-            excluded: excluded(node, snapshot),
+            excluded: status_view.and_then(|status_view| status_view.excluded.as_deref()),
             report_unused: unused(node, snapshot),
             probe: report.and_then(|report| report.heartbeat.as_ref()).map(|beat| Probe {
                 last_report_seconds: beat.arrived.as_secs(),
                 interval_seconds: beat.interval.as_secs(),
                 actions_enabled: beat.actions_enabled,
             }),
-            report_unreadable: told.is_unreadable,
-            missing_capabilities: &told.missing,
-            collectors: &told.blind,
+            report_unreadable: report.is_some() && told.is_none(),
+            missing_capabilities: probe().flat_map(|probe| &probe.missing_capabilities).map(String::as_str).collect(),
+            collectors: probe()
+                .flat_map(|probe| &probe.collectors)
+                .filter(|one| !matches!(one.state, CollectorState::Ok | CollectorState::Starting))
+                .collect(),
             invalid: invalid.iter().take(MOST_INVALID).map(String::as_str).collect(),
             invalid_omitted: invalid.len().saturating_sub(MOST_INVALID),
             flapping: snapshot.flaps.get(node).filter(|flap| flap.flapping.is_some()).map(FlapView::told),
             faults: reported.chain(own).map(|fault| explained(node, fault, snapshot, decided)).collect(),
-            controller_messages: activity.into_iter().chain(told.blocked.iter().map(String::as_str)).collect(),
+            controller_messages: activity.into_iter().chain(messages.map(String::as_str)).collect(),
             controller_faults: beyond,
             now: decided.effects.iter().filter_map(|effect| starts(node, effect)).collect(),
             manual_requests: requests
@@ -197,13 +205,6 @@ impl<'a> Explanation<'a> {
             decided_again_seconds: decided.next.map(|next| next.as_secs().max(1)),
         }
     }
-}
-
-/// Who has suspended the node and why, or which exclusion the Node itself carries.
-fn excluded(node: &str, snapshot: &Snapshot) -> Option<String> {
-    let by = snapshot.reports.get(node).and_then(|report| report.suspended.as_ref());
-    by.map(|by| format!("{} (`nrh resume {node}` lifts it)", format!("suspended {by}").trim_end()))
-        .or_else(|| snapshot.nodes.get(node)?.vetoes.first().cloned())
 }
 
 /// Why the report is not used, if so: without that reason every fault looks as if no policy selected it.

@@ -56,7 +56,7 @@ fn explain<T>(
         );
     }
     let decided = plan(&snapshot, &PlanSettings::default());
-    then(&Explanation::new(node, &snapshot, &decided, &objects.told(node), &invalid))
+    then(&Explanation::new(node, &snapshot, &decided, objects.status(node), &invalid))
 }
 
 #[cfg(test)]
@@ -127,7 +127,7 @@ mod tests {
         })
         .unwrap();
         assert!(text.contains("(spec.suspend of its NodeRuntimeHealth): by ann: disk swap"), "{text}");
-        assert!(text.contains("the node is excluded: suspended by ann: disk swap"), "{text}");
+        assert!(text.contains("the node is excluded: remediation of node worker-1 is suspended (spec.suspend of its NodeRuntimeHealth): by ann"), "{text}");
         // An object from before the name was required.
         let before =
             explained(|saved| saved.replace("suspend: false", "suspend: true\n    reason: disk swap")).unwrap();

@@ -94,7 +94,7 @@ fn text(told: &LocalStatus) -> String {
         let since = kubelet.started_at.map_or_else(String::new, |at| format!(", its process began at {at}"));
         let _ = writeln!(out, "  kubelet: {started}{since}");
     }
-    collectors(&mut out, status.probe.as_ref().map(|probe| probe.collectors.as_slice()).unwrap_or_default());
+    collectors(&mut out, status.probe.iter().flat_map(|probe| &probe.collectors));
     calls(&mut out, "calls out now", &told.calls);
     for line in status.probe.iter().flat_map(|probe| &probe.missing_capabilities) {
         let _ = writeln!(out, "  missing: {line}");

@@ -39,7 +39,7 @@ pub(super) fn seen(out: &mut String, fault: &Fault) {
 }
 
 /// When each of the probe's collectors last checked, and its own message.
-pub(super) fn collectors(out: &mut String, collectors: &[CollectorStatus]) {
+pub(super) fn collectors<'a>(out: &mut String, collectors: impl IntoIterator<Item = &'a CollectorStatus>) {
     for collector in collectors {
         let age = collector.age_seconds.map_or_else(|| "never".to_owned(), |age| format!("{age} s ago"));
         let state = format!("{:?}", collector.state);

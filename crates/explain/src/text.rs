@@ -33,10 +33,10 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
         let what = if explanation.report_unreadable { "its report cannot be read" } else { "it has never reported" };
         let _ = writeln!(out, "  probe: {what}, so nothing is known and nothing is done");
     }
-    for line in explanation.missing_capabilities {
+    for line in &explanation.missing_capabilities {
         let _ = writeln!(out, "  missing: {line}");
     }
-    collectors(&mut out, explanation.collectors);
+    collectors(&mut out, explanation.collectors.iter().copied());
     for line in &explanation.invalid {
         let _ = writeln!(out, "  {line}");
     }
@@ -51,7 +51,7 @@ pub(super) fn text(explanation: &Explanation<'_>) -> String {
         );
     }
     if explanation.faults.is_empty() && explanation.controller_faults.is_empty() {
-        let what = match (&explanation.probe, explanation.collectors) {
+        let what = match (&explanation.probe, explanation.collectors.as_slice()) {
             (None, _) => "no fault is known",
             (Some(_), []) => "no fault",
             (Some(_), _) => "no fault, as far as the probe can check",

@@ -1,8 +1,10 @@
 //! A NodeCommand, as a decision reads it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use nrh_core::snapshot::CommandView;
+use nrh_core::snapshot::{CommandView, Snapshot};
 
+use super::View;
+use super::guard::Unread;
 use super::report::owner;
 use crate::NodeCommand;
 
@@ -14,4 +16,23 @@ pub fn view(command: &NodeCommand) -> CommandView {
 /// A command that cannot be read: its node is blocked.
 pub fn unreadable(meta: &ObjectMeta, why: &str) -> CommandView {
     CommandView { node_uid: owner(meta), order: None, unreadable: Some(why.to_owned()) }
+}
+
+impl View for NodeCommand {
+    fn store(&self, name: &str, snapshot: &mut Snapshot) -> bool {
+        put(name, view(self), snapshot)
+    }
+
+    fn store_unread(bad: &Unread, name: &str, snapshot: &mut Snapshot) -> bool {
+        put(name, unreadable(&bad.metadata, &bad.why), snapshot)
+    }
+
+    fn remove(name: &str, snapshot: &mut Snapshot) -> bool {
+        snapshot.commands.remove(name).is_some()
+    }
+}
+
+fn put(name: &str, view: CommandView, snapshot: &mut Snapshot) -> bool {
+    let old = snapshot.commands.insert(name.to_owned(), view);
+    old.as_ref() != snapshot.commands.get(name)
 }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 
+use super::View;
+use super::guard::Unread;
 use crate::{CORDON_ANNOTATION, EXCLUDE_LABEL, TAINT_ANNOTATION};
 use nrh_core::external_condition::{ExternalCondition, sorted};
-use nrh_core::kubelet::complaint;
+use nrh_core::kubelet::{complaint, unfinished};
 use nrh_core::reboot::is_boot_id;
-use nrh_core::snapshot::{NodeView, TriState};
+use nrh_core::snapshot::{NodeView, Snapshot, TriState};
 use nrh_core::taint::{KeyedTaint, TAINT_KEY, TaintMark};
 use nrh_core::text::bounded;
 
@@ -66,6 +68,46 @@ pub fn view(node: &Node) -> NodeView {
         vetoes,
         unreadable: None,
         conditions: external_conditions(node),
+    }
+}
+
+/// A change of its conditions alone does not count: which of them a decision reads depends on the policies.
+impl View for Node {
+    fn store(&self, name: &str, snapshot: &mut Snapshot) -> bool {
+        let view = view(self);
+        let kubelet = snapshot.reports.get(name).map(|report| &report.kubelet);
+        let unfinished = |view: &NodeView| kubelet.and_then(|kubelet| unfinished(view, kubelet));
+        let Some(known) = snapshot.nodes.get_mut(name) else {
+            snapshot.nodes.insert(name.to_owned(), view);
+            return true;
+        };
+        let before = unfinished(known);
+        // Every node sends the time of the kubelet's last status every five minutes. It matters only during an unfinished start
+        // of the kubelet. Conditions come with it.
+        known.status_at = view.status_at;
+        known.conditions = Arc::clone(&view.conditions);
+        let is_same = *known == view;
+        *known = view;
+        !is_same || before != unfinished(known)
+    }
+
+    /// What was known of this Node stays valid. One that was never read counts among the nodes that policies select.
+    fn store_unread(bad: &Unread, name: &str, snapshot: &mut Snapshot) -> bool {
+        let uid = bad.metadata.uid.clone().unwrap_or_default();
+        let known = snapshot.nodes.remove(name).filter(|known| known.uid == uid);
+        let labels = || bad.metadata.labels.clone().unwrap_or_default();
+        let view = NodeView {
+            deleting: bad.metadata.deletion_timestamp.is_some(),
+            unreadable: Some(bad.why.clone()),
+            ..known.clone().unwrap_or_else(|| NodeView { uid, labels: labels(), ..NodeView::default() })
+        };
+        let changed = known.as_ref() != Some(&view);
+        snapshot.nodes.insert(name.to_owned(), view);
+        changed
+    }
+
+    fn remove(name: &str, snapshot: &mut Snapshot) -> bool {
+        snapshot.nodes.remove(name).is_some()
     }
 }
 

@@ -7,9 +7,11 @@ use nrh_core::condition::unlooked;
 use nrh_core::fault::MAX_FAULTS;
 use nrh_core::observation::KubeletSettings;
 use nrh_core::reboot::MAX_BOOT_ID;
-use nrh_core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, TriState};
+use nrh_core::snapshot::{Heartbeat, KubeletView, ReportView, ReportedFault, RestartView, Snapshot, TriState};
 use nrh_core::text::bounded;
 
+use super::View;
+use super::guard::Unread;
 use crate::condition::{standing_of, status_of};
 use crate::health::RestartSafeStatus;
 use crate::{ConditionType, NodeRuntimeHealth, NodeRuntimeHealthStatus, Suspend};
@@ -21,6 +23,54 @@ pub const UNDATED: Duration = Duration::from_hours(24);
 pub fn owner(meta: &ObjectMeta) -> Option<String> {
     let owners = meta.owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.kind == "Node" && owner.api_version == "v1").map(|owner| owner.uid.clone())
+}
+
+impl View for NodeRuntimeHealth {
+    fn store(&self, name: &str, snapshot: &mut Snapshot) -> bool {
+        let old = snapshot.reports.insert(name.to_owned(), view(self));
+        old.zip(snapshot.reports.get(name)).is_none_or(|(old, new)| differs(&old, new))
+    }
+
+    fn store_unread(bad: &Unread, name: &str, snapshot: &mut Snapshot) -> bool {
+        let old = snapshot.reports.insert(name.to_owned(), unreadable(&bad.metadata, &bad.why));
+        old.as_ref() != snapshot.reports.get(name)
+    }
+
+    fn remove(name: &str, snapshot: &mut Snapshot) -> bool {
+        snapshot.reports.remove(name).is_some()
+    }
+}
+
+/// The part that a decision reads. The duration is left out, since it grows with every heartbeat.
+fn safe(view: &RestartView) -> (TriState, TriState, &str) {
+    (view.kubelet, view.runtime, &view.message)
+}
+
+/// Whether `new` differs from `old`, apart from a mere heartbeat.
+pub fn differs(old: &ReportView, new: &ReportView) -> bool {
+    let said = |beat: &Heartbeat| (beat.interval, beat.boot_id.clone(), beat.actions_enabled, beat.kubelet_works);
+    let beat = |view: &ReportView| view.heartbeat.as_ref().map(said);
+    let faults = |view: &ReportView| view.faults.iter().map(|f| f.fault.clone()).collect::<Vec<_>>();
+    let kubelet = |view: &ReportView| (view.kubelet.began, view.kubelet.creates_pods, view.kubelet.settings);
+    (&old.node_uid, &old.suspended, &old.unlooked, safe(&old.restart), &old.agent, &old.stopped)
+        != (&new.node_uid, &new.suspended, &new.unlooked, safe(&new.restart), &new.agent, &new.stopped)
+        || kubelet(old) != kubelet(new)
+        || beat(old) != beat(new)
+        || faults(old) != faults(new)
+}
+
+/// Sets all ages of a report: its last heartbeat is `arrived` old, and `looked` is the age now of a reading that was so old at
+/// that heartbeat.
+pub fn age(view: &mut ReportView, arrived: Duration, looked: impl Fn(Duration) -> Duration) {
+    if let Some(heartbeat) = view.heartbeat.as_mut() {
+        heartbeat.arrived = arrived;
+    }
+    let (age, checked) = view.kubelet.sent;
+    view.kubelet.age = age.saturating_add(arrived);
+    view.kubelet.looked = looked(checked);
+    for reported in &mut view.faults {
+        reported.looked = looked(Duration::from_secs(reported.fault.check_age_seconds));
+    }
 }
 
 /// The probe's part. Its ages are those at the last heartbeat.
@@ -103,4 +153,38 @@ fn kubelet_works(status: &NodeRuntimeHealthStatus, started: Option<bool>) -> Tri
 pub fn unreadable(meta: &ObjectMeta, error: &str) -> ReportView {
     let why = format!("its NodeRuntimeHealth cannot be read: {}", bounded(error, 200));
     ReportView { node_uid: owner(meta), suspended: Some(why), ..ReportView::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(sequence: u64, started: bool) -> NodeRuntimeHealth {
+        serde_json::from_value(json!({
+            "apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth",
+            "metadata": {"name": "w1", "uid": "n", "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Node", "name": "w1", "uid": "node-uid"}]},
+            "spec": {},
+            "status": {"probe": {"version": "1", "mode": "Pod", "bootId": "b", "sequence": sequence,
+                                 "heartbeatAt": "2025-01-01T00:00:00Z", "intervalSeconds": 300, "actionsEnabled": true},
+                       "kubelet": {"started": started}}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_next_heartbeat_is_no_difference_but_the_kubelet_is() {
+        let (one, two) = (view(&object(1, true)), view(&object(2, true)));
+        assert!(!differs(&one, &two));
+        assert!(differs(&one, &view(&object(2, false))));
+        assert_eq!(one.node_uid.as_deref(), Some("node-uid"));
+        assert_eq!(one.heartbeat.unwrap().kubelet_works, TriState::True);
+    }
+
+    #[test]
+    fn an_unreadable_report_is_held_and_has_not_reported() {
+        let view = unreadable(&object(1, true).metadata, "unknown variant `Quux`");
+        assert!(view.heartbeat.is_none());
+        assert!(view.suspended.unwrap().contains("Quux"));
+    }
 }

@@ -14,9 +14,8 @@ use tokio::time::Instant;
 
 use super::preflight::Live;
 use super::{Applier, ApplyError};
-use crate::cache::report;
 use crate::calls::{CallError, bounded};
-use nrh_api::view::{node as nodes, pods};
+use nrh_api::view::{node as nodes, pods, report};
 use nrh_api::{NODE_NAMESPACE, SYSTEM_NAMESPACE};
 use nrh_core::action::Drain;
 use nrh_core::command::OutcomeReason;

@@ -8,10 +8,9 @@ use super::fold::{Changed, Ingest};
 use super::guard::Guardable;
 use super::versions::Versions;
 use nrh_api::NodeCommand;
-use nrh_api::view::command::{unreadable, view};
+use nrh_api::view::View;
 use nrh_api::view::guard::Unread;
 use nrh_api::view::report::owner;
-use nrh_core::snapshot::CommandView;
 
 /// The part of a `NodeCommand` that its next write needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,15 +45,13 @@ impl Ingest for NodeCommand {
     }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
-        state.unread.forget(Self::KIND, key);
         state.commands.insert(key.to_owned(), CommandRow::of(&self));
-        put_view(state, key, view(&self))
+        Changed::when(self.store(key, &mut state.snapshot))
     }
 
     fn forget(key: &str, state: &mut State) -> Changed {
-        state.unread.forget(Self::KIND, key);
         state.commands.remove(key);
-        Changed::when(state.snapshot.commands.remove(key).is_some())
+        Changed::when(Self::remove(key, &mut state.snapshot))
     }
 }
 
@@ -65,13 +62,8 @@ impl Guardable for NodeCommand {
         let uid = bad.metadata.uid.clone().unwrap_or_default();
         let row = CommandRow { uid, owner: owner(&bad.metadata), ..CommandRow::default() };
         state.commands.insert(key.to_owned(), row);
-        put_view(state, key, unreadable(&bad.metadata, &bad.why))
+        Changed::when(Self::store_unread(bad, key, &mut state.snapshot))
     }
-}
-
-fn put_view(state: &mut State, key: &str, view: CommandView) -> Changed {
-    let old = state.snapshot.commands.insert(key.to_owned(), view);
-    Changed::when(old.as_ref() != state.snapshot.commands.get(key))
 }
 
 #[cfg(test)]

@@ -60,7 +60,6 @@ impl Ingest for DaemonSet {
     }
 
     fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
-        state.unread.forget(Self::KIND, key);
         let Some(selector) = self.spec.as_ref().and_then(|spec| selector(&spec.selector)) else {
             return Self::forget(key, state);
         };
@@ -80,7 +79,6 @@ impl Ingest for DaemonSet {
     }
 
     fn forget(key: &str, state: &mut State) -> Changed {
-        state.unread.forget(Self::KIND, key);
         state.pod_reads.forget_set(key);
         state.known_pods.forget_set(key);
         Changed::when(state.daemon_sets.remove(key).is_some())

@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
-use super::fold::{Changed, Ingest, unread_report};
-use super::policies::{put_policy, suspend};
+use super::fold::{Changed, Ingest, stand};
+use super::policies::PolicyRow;
 use super::versions::Versions;
-use super::{State, job};
+use super::{State, job, report};
+use nrh_api::view::View;
 use nrh_api::view::guard::{BoundedStatus, Guarded, Unread};
-use nrh_api::{NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy, convert};
-use nrh_core::snapshot::NodeView;
+use nrh_api::{NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
 
 /// The objects that cannot be read now, by kind and key. The controller reports each once, a remediation again whenever
 /// something else is known of it.
@@ -67,6 +67,10 @@ impl<K: Guardable> Ingest for Guarded<K> {
         K::key(meta)
     }
 
+    fn is_readable(&self) -> bool {
+        self.0.is_ok()
+    }
+
     fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
         match self.0 {
             Ok(object) => object.put(key, state, now),
@@ -91,20 +95,13 @@ impl Guardable for Node {
                                 (kubectl get node NAME -o yaml --show-managed-fields)";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
-        let uid = bad.metadata.uid.clone().unwrap_or_default();
-        let (deleting, unreadable) = (bad.metadata.deletion_timestamp.is_some(), Some(bad.why.clone()));
-        if let Some(view) = state.snapshot.nodes.get_mut(key).filter(|view| view.uid == uid) {
-            let is_known = view.deleting == deleting && view.unreadable == unreadable;
-            (view.deleting, view.unreadable) = (deleting, unreadable);
-            return state.wakes.news(key, !is_known, now);
+        let known = state.snapshot.nodes.get(key).map(|known| known.uid.as_str());
+        if known != bad.metadata.uid.as_deref() {
+            // Another object of that name: nothing that is known of the last one applies.
+            Self::forget(key, state);
         }
-        // Never read, or another object of that name: it gets a row of its own, and counts among the nodes that policies
-        // select.
-        Self::forget(key, state);
-        let labels = bad.metadata.labels.clone().unwrap_or_default();
-        let view = NodeView { uid, labels, deleting, unreadable, ..NodeView::default() };
-        state.snapshot.nodes.insert(key.to_owned(), view);
-        state.wakes.news(key, true, now)
+        let matters = Self::store_unread(bad, key, &mut state.snapshot);
+        state.wakes.news(key, matters, now)
     }
 }
 
@@ -143,7 +140,10 @@ impl Guardable for NodeRuntimeHealth {
     const HELD: &'static str = "the node is blocked until it can be read";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
-        unread_report(bad, key, state, now)
+        state.arrivals.remove(key);
+        stand(state, key, report::unread(&bad.metadata));
+        let matters = Self::store_unread(bad, key, &mut state.snapshot);
+        state.wakes.news(key, matters, now)
     }
 }
 
@@ -151,16 +151,20 @@ impl Guardable for RemediationPolicy {
     const HELD: &'static str = "it starts nothing until it can be";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
-        put_policy(key, &bad.metadata, Err(&bad.why), state, now)
+        let matters = Self::store_unread(bad, key, &mut state.snapshot);
+        let status = state.policies.get(key).map(|row| row.status.clone()).unwrap_or_default();
+        let generation = bad.metadata.generation.unwrap_or_default();
+        let row = PolicyRow { errors: vec![bad.why.clone()], generation, status, ..PolicyRow::default() };
+        state.put_policy(key, row, matters, now)
     }
 }
 
 impl Guardable for RemediationConfig {
     const HELD: &'static str = "nothing starts on any node until it can be";
 
-    fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
+    fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.config = None;
-        suspend(state, Some(format!("it cannot be read: {}", bad.why)))
+        Changed::when(Self::store_unread(bad, key, &mut state.snapshot))
     }
 }
 
@@ -168,14 +172,12 @@ impl Guardable for NodeRemediation {
     const HELD: &'static str = "it keeps its slot, and its node is blocked";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
-        // The cached content is no longer true. The existing object still keeps its slot, and its node from other remediations.
-        let read = convert::unreadable_remediation(&bad.metadata, &bad.why);
-        if state.snapshot.unreadable.get(key) == Some(&read) {
-            return Changed::Nothing;
+        let matters = Self::store_unread(bad, key, &mut state.snapshot);
+        if matters {
+            state.remediations.remove(key);
+            state.unread.forget(Self::KIND, key);
         }
-        Self::forget(key, state);
-        state.snapshot.unreadable.insert(key.to_owned(), read);
-        Changed::Matters
+        Changed::when(matters)
     }
 }
 

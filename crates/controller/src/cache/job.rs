@@ -141,8 +141,7 @@ impl Ingest for Job {
         &mut state.versions.jobs
     }
 
-    fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
-        state.unread.forget(Self::KIND, key);
+    fn put(self, _key: &str, state: &mut State, now: Instant) -> Changed {
         let Some(id) = operation(&self.metadata) else { return Changed::Nothing };
         let row = state.jobs.entry(id.to_owned()).or_default();
         let before = (row.exists, row.job_started, row.job_finished);
@@ -151,7 +150,6 @@ impl Ingest for Job {
     }
 
     fn forget(key: &str, state: &mut State) -> Changed {
-        state.unread.forget(Self::KIND, key);
         // A Job's name is its operation. A pod of it that still exists no longer matters.
         Changed::when(state.jobs.remove(key).is_some())
     }
@@ -165,8 +163,7 @@ impl Ingest for Pod {
         &mut state.versions.job_pods
     }
 
-    fn put(self, key: &str, state: &mut State, _now: Instant) -> Changed {
-        state.unread.forget(Self::KIND, key);
+    fn put(self, _key: &str, state: &mut State, _now: Instant) -> Changed {
         let Some(id) = operation(&self.metadata) else { return Changed::Nothing };
         // A pod without its Job has no effect. They arrive by separate watches, the Job first as a rule.
         let row = state.jobs.entry(id.to_owned()).or_default();
@@ -176,7 +173,6 @@ impl Ingest for Pod {
     }
 
     fn forget(key: &str, state: &mut State) -> Changed {
-        state.unread.forget(Self::KIND, key);
         // The Job controller names a pod after its Job and a suffix.
         if let Some((id, _)) = key.rsplit_once('-')
             && state.jobs.get(id).is_some_and(|row| !row.exists)

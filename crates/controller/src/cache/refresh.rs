@@ -5,9 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::State;
 use super::arrival::ReportArrivals;
-use super::{State, report};
 use nrh_api::WrittenFlap;
+use nrh_api::view::report;
 use nrh_core::along::Along;
 use nrh_core::flap::QUIET;
 use nrh_core::hand_off::HandOffView;
@@ -22,7 +23,9 @@ impl State {
         let unseen = ReportArrivals::default();
         let mut arrivals = Along::new(&self.arrivals);
         for (node, view) in &mut self.snapshot.reports {
-            report::age(view, arrivals.at(node).unwrap_or(&unseen), now);
+            // By the controller's own clock: a node's may be wrong.
+            let arrivals = arrivals.at(node).unwrap_or(&unseen);
+            report::age(view, arrivals.age(now), |sent| arrivals.look_age(sent, now));
         }
         self.refresh_starts(now);
         self.snapshot.noticed = self.notices.noticed(self.since_start(now), wall);

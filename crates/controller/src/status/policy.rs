@@ -25,23 +25,21 @@ pub fn policy_status(
         made.observed_generation = Some(row.generation);
         made
     };
-    let read = row.valid();
-    let (ready, stalled) = match read {
-        Ok(_) => (of(ConditionType::Ready, TriState::True, Why::Accepted, "the policy is valid"), None),
-        Err(errors) => {
-            let of = |kind, status| of(kind, status, Why::Invalid, &errors.join("; "));
+    let (ready, stalled) = match row.flaws() {
+        [] => (of(ConditionType::Ready, TriState::True, Why::Accepted, "the policy is valid"), None),
+        flaws => {
+            let of = |kind, status| of(kind, status, Why::Invalid, &flaws.join("; "));
             (of(ConditionType::Ready, TriState::False), Some(of(ConditionType::Stalled, TriState::True)))
         }
     };
     // A policy that lacks a right for some of its steps still takes the others.
-    let allowed = match (&row.read, status_view.map(|seen| &seen.blocked)) {
-        (Err(_), _) => of(ConditionType::RemediationAllowed, TriState::False, Why::Invalid, "the policy is not valid"),
-        (Ok(_), Some(None)) => of(ConditionType::RemediationAllowed, TriState::True, Why::Allowed, "nothing blocks it"),
-        (Ok(_), Some(Some((_, why)))) => of(ConditionType::RemediationAllowed, TriState::False, Why::Blocked, why),
-        (Ok(_), None) => {
-            of(ConditionType::RemediationAllowed, TriState::Unknown, Why::NotYetChecked, "nothing was planned yet")
-        }
+    let (is_allowed, reason, message) = match status_view.map(|seen| &seen.blocked) {
+        _ if !row.errors.is_empty() => (TriState::False, Why::Invalid, "the policy is not valid"),
+        Some(None) => (TriState::True, Why::Allowed, "nothing blocks it"),
+        Some(Some((_, why))) => (TriState::False, Why::Blocked, why.as_str()),
+        None => (TriState::Unknown, Why::NotYetChecked, "nothing was planned yet"),
     };
+    let allowed = of(ConditionType::RemediationAllowed, is_allowed, reason, message);
     RemediationPolicyStatus {
         observed_generation: Some(row.generation),
         selected_nodes: seen.selected,
@@ -116,14 +114,7 @@ mod tests {
 
     #[test]
     fn an_invalid_policy_names_all_its_errors() {
-        let row = PolicyRow {
-            read: Err(vec!["first".into(), "second".into()]),
-            kept: None,
-            lacks: Vec::new(),
-            generation: 4,
-            status: RemediationPolicyStatus::default(),
-            uid: "u".into(),
-        };
+        let row = PolicyRow { errors: vec!["first".into(), "second".into()], generation: 4, ..PolicyRow::default() };
         let status = policy_status(&row, None, now());
         let said = |kind: &str| {
             let one = status.conditions.iter().find(|c| c.type_ == kind).unwrap();
@@ -135,14 +126,7 @@ mod tests {
 
     #[test]
     fn what_limits_windows_and_storms_come_to_is_told_and_not_written_twice() {
-        let row = PolicyRow {
-            read: Err(Vec::new()),
-            kept: None,
-            lacks: Vec::new(),
-            generation: 4,
-            status: RemediationPolicyStatus::default(),
-            uid: "u".into(),
-        };
+        let row = PolicyRow { generation: 4, ..PolicyRow::default() };
         let told = |limits: LimitsView, until: Timestamp| {
             let window = window::WindowView { window: "Allow window".into(), is_open: true, until: Some(until) };
             let storm = StormView {

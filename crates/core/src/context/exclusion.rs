@@ -19,13 +19,13 @@ pub(crate) fn is_suspended(facts: &NodeContext<'_>) -> bool {
     facts.report.is_some_and(|report| report.suspended.is_some())
 }
 
-/// Whether remediation must leave this node alone for a reason of its own, not a cluster-wide one. A suspension of all
-/// remediation is shown in its own object: on the nodes it would be a write to each of them.
-pub(crate) fn is_excluded(facts: &NodeContext<'_>) -> bool {
-    facts.all_suspended.is_none() && leave_alone(facts).is_some()
+/// Why remediation must leave this node alone for a reason of its own, not a cluster-wide one. A suspension of all remediation is
+/// shown in its own object: on the nodes it would be a write to each of them.
+pub(crate) fn of_the_node(facts: &NodeContext<'_>) -> Option<String> {
+    leave_alone(facts).filter(|_| facts.all_suspended.is_none())
 }
 
-/// The same, where the given exclusions do not count.
+/// Why remediation must leave the whole node alone, where the given exclusions do not count.
 pub(crate) fn leave_alone_but(facts: &NodeContext<'_>, passed: &[&str]) -> Option<String> {
     let view = facts.view?;
     if view.deleting {

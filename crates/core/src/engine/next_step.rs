@@ -99,22 +99,7 @@ fn try_fault(
             shadow(ctx, facts, policy, turn, standing, seen, rule, step);
             continue;
         }
-        // A new remediation begins nothing for a step that is impossible. An open one waits for it.
-        let is_new = turn.remediation.identity.is_none() && !step.action.contains();
-        let procedure = procedure::of(&step.action);
-        if let Some(block) = procedure.require_available(ctx.cluster, facts).err().filter(|_| is_new) {
-            turn.remediation.say(block.message());
-            standing.step_index += 1;
-            replace(&mut turn.remediation, standing);
-            continue;
-        }
-        if let Some(why) = procedure.skip_reason(ctx.cluster, facts, &turn.remediation) {
-            // The record says afterwards, too, that this was not done.
-            let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
-            record.finish(StepState::Refused, &why, ctx.snapshot.now);
-            turn.remediation.steps.push(record);
-            standing.step_index = rule.step_after_skip(step, standing.step_index);
-            replace(&mut turn.remediation, standing);
+        if is_skipped(ctx, facts, turn, &standing, rule, step) {
             continue;
         }
         checks::cooled_down(ctx, facts, &turn.remediation, &standing, step)?;
@@ -154,6 +139,35 @@ fn try_fault(
         }
         pass_over(ctx, turn, standing, rule, step, &block);
     }
+}
+
+/// Skips a step that is impossible or has no place here. Returns whether it did.
+fn is_skipped(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    turn: &mut RemediationUpdate,
+    standing: &RemediationFault,
+    rule: &Rule,
+    step: &Step,
+) -> bool {
+    let mut standing = standing.clone();
+    let procedure = procedure::of(&step.action);
+    // A new remediation begins nothing for a step that is impossible. An open one waits for it.
+    let is_new = turn.remediation.identity.is_none() && !step.action.contains();
+    if let Some(block) = procedure.require_available(ctx.cluster, facts).err().filter(|_| is_new) {
+        turn.remediation.say(block.message());
+        standing.step_index += 1;
+    } else if let Some(why) = procedure.skip_reason(ctx.cluster, facts, &turn.remediation) {
+        // The record says afterwards, too, that this was not done.
+        let mut record = attempt::record(ctx, &turn.remediation, &standing, step, Executor::Controller);
+        record.finish(StepState::Refused, &why, ctx.snapshot.now);
+        turn.remediation.steps.push(record);
+        standing.step_index = rule.step_after_skip(step, standing.step_index);
+    } else {
+        return false;
+    }
+    replace(&mut turn.remediation, standing);
+    true
 }
 
 /// Returns the fault as it shows now, and the executor that may take this step on it.

@@ -52,7 +52,7 @@ fn at_rest<'a>(facts: &NodeContext<'a>) -> Option<Stands<'a>> {
     let view = facts.view.filter(|view| view.ready != TriState::Unknown)?;
     let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
     let is_noted = facts.flap.is_some() || facts.report.is_none_or(|report| report.stopped.is_some());
-    let is_left_alone = exclusion::is_suspended(facts) || exclusion::is_excluded(facts);
+    let is_left_alone = exclusion::is_suspended(facts) || exclusion::of_the_node(facts).is_some();
     (facts.probe == Probe::Reporting && remembered == 0 && !is_noted && !is_left_alone).then(|| {
         let first = facts.policies.first().map(|policy| policy.name.as_str());
         (first, view.kubelet_version.as_deref(), facts.stable)
@@ -87,6 +87,7 @@ fn node(
             && facts.view.is_some_and(|view| view.ready != TriState::Unknown)
             && facts.seen.iter().all(|seen| seen.fault.kind.spec().shows_in != ShowsIn::KubeletStart),
         self_healing: self_healing(facts, blocked),
+        excluded: exclusion::of_the_node(facts),
         pods_progressing: pods_progressing(facts),
         stable: facts.stable,
         flap: facts.flap.map(|flap| flap.record.clone()),
@@ -239,7 +240,7 @@ fn self_healing(facts: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
         SelfHealing::ManualActionRequired
     } else if has(&[BlockReason::Suspended]) || exclusion::is_suspended(facts) {
         SelfHealing::Suspended
-    } else if exclusion::is_excluded(facts) {
+    } else if exclusion::of_the_node(facts).is_some() {
         SelfHealing::Excluded
     } else if has(&[BlockReason::DryRun]) {
         SelfHealing::DryRun

@@ -287,39 +287,13 @@ fn tell(
         .copied()
         .collect();
     let shown = if silent.is_empty() { &group.running } else { &silent };
-    let who = match shown.as_slice() {
-        [] => format!("sandbox {}", short(group.sandbox_id)),
-        [one] => format!("container {}", bounded(&one.name, 63)),
-        many => {
-            let listed: Vec<String> = many.iter().take(5).map(|container| bounded(&container.name, 63)).collect();
-            let more = if many.len() > 5 { ", …" } else { "" };
-            format!("containers {}{more}", listed.join(", "))
-        }
-    };
-    let pod = of_pod(group.pod);
-    let because = shim.map_or_else(
-        || match kind {
-            RuntimeKind::CriO => String::new(),
-            _ => "; its shim was not found among the processes".to_owned(),
-        },
-        |process| match (kind, process.state) {
-            // The lock in Docker may be held by its shim, by a mount or by Docker itself.
-            (RuntimeKind::Docker, state) if state != 'T' => format!("; its shim is {}", describe(process)),
-            _ => format!("; blocked by {}", describe(process)),
-        },
-    );
+    let (who, pod, because) = (names(group, shown), of_pod(group.pod), because(shim, kind));
     let message = if certain {
         format!("{who}{pod} does not answer while the runtime does{because}")
     } else if answers.by_daemon {
         format!("the shim of {who}{pod} is stopped; Docker still answers for it, as nothing waits for it yet{because}")
     } else {
         format!("the shim of {who}{pod} is stopped; its task is being asked{because}")
-    };
-    let question = |answered: bool| match kind {
-        // A call that Docker does not answer does not return. The containerd behind Docker gives up after 2 s.
-        RuntimeKind::Docker if !answered => "inspect",
-        RuntimeKind::CriO => "ContainerStatus",
-        _ => "Tasks/Get",
     };
     let impact = match kind {
         RuntimeKind::CriO => {
@@ -329,18 +303,6 @@ fn tell(
             "the pod cannot be stopped or replaced, and a restart of the kubelet or the runtime waits for every container behind this shim"
         }
     };
-    let mut lines: Vec<String> = answers
-        .silent
-        .iter()
-        .map(|(id, looked)| {
-            let how = if looked.is_some() { "gave no answer" } else { "is out past its deadline" };
-            format!("{} of {} {how}", question(looked.is_some()), short(id))
-        })
-        .take(4)
-        .collect();
-    let whose = if group.id == group.sandbox_id { "sandbox" } else { "container" };
-    lines.extend(shim.map(|process| format!("shim of {whose} {}: {}", short(group.id), describe(process))));
-    lines.push("the runtime answers its list calls".to_owned());
     let subject = Subject {
         id: shown.first().map(|container| bounded(&container.id, 128)),
         name: shown.first().map(|container| bounded(&container.name, 253)),
@@ -365,10 +327,57 @@ fn tell(
         target,
         message: bounded(&message, MAX_LINE),
         impact: impact.to_owned(),
-        evidence: evidence(lines),
+        evidence: evidence(calls_and_shim(group, answers, shim, kind)),
         looked,
         since: answers.silent_since.map_or(looked, |since| since.min(looked)),
         confirm: if shim.is_some_and(|process| is_stopped(process.state)) { confirm.stuck } else { confirm.slow },
         without_kubelet: None,
     }
+}
+
+/// The containers, or their sandbox where none of them runs.
+fn names(group: &Group<'_>, shown: &[&ContainerSeen]) -> String {
+    match shown {
+        [] => format!("sandbox {}", short(group.sandbox_id)),
+        [one] => format!("container {}", bounded(&one.name, 63)),
+        many => {
+            let listed: Vec<String> = many.iter().take(5).map(|container| bounded(&container.name, 63)).collect();
+            let more = if many.len() > 5 { ", …" } else { "" };
+            format!("containers {}{more}", listed.join(", "))
+        }
+    }
+}
+
+/// The process that blocks them, as far as it was seen.
+fn because(shim: Option<&ProcessSeen>, kind: RuntimeKind) -> String {
+    match (shim, kind) {
+        (None, RuntimeKind::CriO) => String::new(),
+        (None, _) => "; its shim was not found among the processes".to_owned(),
+        // The lock in Docker may be held by its shim, by a mount or by Docker itself.
+        (Some(shim), RuntimeKind::Docker) if shim.state != 'T' => format!("; its shim is {}", describe(shim)),
+        (Some(shim), _) => format!("; blocked by {}", describe(shim)),
+    }
+}
+
+/// The evidence: which calls were not answered, the state of the shim, and that the runtime itself answers.
+fn calls_and_shim(
+    group: &Group<'_>,
+    answers: &Answers<'_>,
+    shim: Option<&ProcessSeen>,
+    kind: RuntimeKind,
+) -> Vec<String> {
+    let call = |(id, looked): &(&str, Option<Duration>)| {
+        let question = match kind {
+            // A call that Docker does not answer does not return. The containerd behind Docker gives up after 2 s.
+            RuntimeKind::Docker if looked.is_none() => "inspect",
+            RuntimeKind::CriO => "ContainerStatus",
+            _ => "Tasks/Get",
+        };
+        let how = if looked.is_some() { "gave no answer" } else { "is out past its deadline" };
+        format!("{question} of {} {how}", short(id))
+    };
+    let whose = if group.id == group.sandbox_id { "sandbox" } else { "container" };
+    let shim = shim.map(|process| format!("shim of {whose} {}: {}", short(group.id), describe(process)));
+    let calls = answers.silent.iter().map(call).take(4).chain(shim);
+    calls.chain(["the runtime answers its list calls".to_owned()]).collect()
 }

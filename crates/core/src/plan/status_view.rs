@@ -97,6 +97,8 @@ pub struct NodeStatusView {
     pub restart_safe_known: bool,
     /// Whether its faults are remediated.
     pub self_healing: SelfHealing,
+    /// Why the controller does nothing on this node, whatever its faults, where that is for a reason of the node's own.
+    pub excluded: Option<String>,
     /// False when a DaemonSet's pod is stuck here, or the kubelet makes no progress with its pods.
     pub pods_progressing: TriState,
     /// False while the node flaps.

@@ -78,22 +78,7 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
             step.empty_rounds = 0;
             step.say(&message);
         }
-        ActionResult::Quiet { message } => {
-            // Rounds of two leaders, or of one that repeats what it has not written, count as one check.
-            let is_apart = step.continued_at.is_none_or(|last| since(now, last) >= QUIET_APART);
-            step.state = StepState::Started;
-            step.started_at.get_or_insert(now);
-            if is_apart {
-                step.empty_rounds = step.empty_rounds.saturating_add(1);
-                step.continued_at = Some(now);
-            }
-            if step.empty_rounds >= EMPTY_ROUNDS {
-                step.executed_at = Some(now);
-                step.finish(StepState::Succeeded, &format!("drained: {message}"), now);
-            } else {
-                step.say(&format!("{message}, which is checked once more"));
-            }
-        }
+        ActionResult::Quiet { message } => count_empty_round(step, &message, now),
         ActionResult::Done { message } => {
             step.executed_at = Some(now);
             if action.heals() {
@@ -142,6 +127,23 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
     }
     next.set_phase();
     next
+}
+
+fn count_empty_round(step: &mut StepRecord, message: &str, now: Timestamp) {
+    // Rounds of two leaders, or of one that repeats what it has not written, count as one check.
+    let is_apart = step.continued_at.is_none_or(|last| since(now, last) >= QUIET_APART);
+    step.state = StepState::Started;
+    step.started_at.get_or_insert(now);
+    if is_apart {
+        step.empty_rounds = step.empty_rounds.saturating_add(1);
+        step.continued_at = Some(now);
+    }
+    if step.empty_rounds >= EMPTY_ROUNDS {
+        step.executed_at = Some(now);
+        step.finish(StepState::Succeeded, &format!("drained: {message}"), now);
+    } else {
+        step.say(&format!("{message}, which is checked once more"));
+    }
 }
 
 /// The remediation after its cordon was removed from the node, or was found not to be ours.

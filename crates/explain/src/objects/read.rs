@@ -6,22 +6,20 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::ObjectMeta;
 use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Objects;
-use nrh_api::convert;
 use nrh_api::plain::plain;
-use nrh_api::view::guard::{BoundedStatus, Guarded};
-use nrh_api::view::{command, pods};
+use nrh_api::view::guard::Guarded;
+use nrh_api::view::report::owner;
+use nrh_api::view::{View, pods};
 use nrh_api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, RemediationConfig, RemediationPolicy};
 use nrh_caller::ClusterArgs;
 use nrh_caller::{DEADLINE, client, code, list, objects_in};
 use nrh_core::fault::{MAX_LINE, PodRef};
 use nrh_core::matching::pod_of;
-use nrh_core::policy::{Policy, asks_of_pods};
+use nrh_core::policy::asks_of_pods;
 use nrh_core::text::bounded;
 
 /// Largest number of pods that are read one by one.
@@ -51,8 +49,8 @@ impl Objects {
             let kind = item.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
             objects.add(&kind, item);
         }
-        if objects.nodes.is_empty() && objects.healths.is_empty() {
-            let found = match objects.unreadable.as_slice() {
+        if objects.statuses.is_empty() && objects.read.nodes.values().all(|node| node.unreadable.is_some()) {
+            let found = match objects.unusable.as_slice() {
                 [] => String::new(),
                 broken => format!("; {}", broken.join("; ")),
             };
@@ -65,21 +63,56 @@ impl Objects {
 
     /// Adds an object of a kind that explanations are made from. One that cannot be read is recorded.
     fn add(&mut self, kind: &str, item: Value) {
-        fn keep<K>(read: Option<K>, among: &mut Vec<K>) {
-            among.extend(read);
-        }
         match kind {
-            "Node" => keep(self.read(kind, item), &mut self.nodes),
-            "NodeRuntimeHealth" => keep(self.read(kind, item), &mut self.healths),
-            "NodeCommand" => {
-                let read: Option<NodeCommand> = self.read(kind, item);
-                self.commands.extend(read.map(|object| (object.name_any(), command::view(&object))));
+            "Node" => {
+                let status = self.store::<Node>(kind, item).and_then(|node| node.status);
+                let conditions = status.and_then(|status| status.conditions).unwrap_or_default();
+                self.date(conditions.iter().filter_map(|one| one.last_heartbeat_time.as_ref()).map(|time| time.0));
             }
-            "RemediationPolicy" => keep(self.read(kind, item), &mut self.policies),
-            "RemediationConfig" => keep(self.read(kind, item), &mut self.configs),
-            "NodeRemediation" => keep(self.read(kind, item), &mut self.remediations),
-            "Pod" => keep(self.read(kind, item), &mut self.pods),
+            "NodeRuntimeHealth" => {
+                let Some(object) = self.store::<NodeRuntimeHealth>(kind, item) else { return };
+                let (name, owner) = (object.name_any(), owner(&object.metadata));
+                let status = object.status.unwrap_or_default();
+                self.date(status.conditions.iter().map(|condition| condition.last_transition_time.0));
+                self.date(status.probe.iter().filter_map(|probe| probe.heartbeat_at));
+                self.statuses.insert(name, (owner, status));
+            }
+            "NodeCommand" => drop(self.store::<NodeCommand>(kind, item)),
+            "RemediationPolicy" => drop(self.store::<RemediationPolicy>(kind, item)),
+            "RemediationConfig" => drop(self.store::<RemediationConfig>(kind, item)),
+            "NodeRemediation" => drop(self.store::<NodeRemediation>(kind, item)),
+            "Pod" => match Guarded::read(&plain(item, usize::MAX)).0 {
+                Ok(pod) => self.pods.push(pod),
+                Err(bad) => self.refuse(kind, bad.metadata.name.as_deref(), &bad.why),
+            },
             _ => self.skip(kind, &item),
+        }
+    }
+
+    fn date(&mut self, times: impl Iterator<Item = Timestamp>) {
+        self.newest = self.newest.into_iter().chain(times).max();
+    }
+
+    /// Stores an object, or that it cannot be read. Returns the object if it can be.
+    fn store<K: View + Resource>(&mut self, kind: &str, item: Value) -> Option<K> {
+        // Text from a node must not pass for a line of this program.
+        let object = Guarded::<K>::read(&plain(item, usize::MAX));
+        let name = object.meta().name.clone();
+        let key = name.as_deref().unwrap_or_default();
+        match object.0 {
+            Ok(object) => {
+                object.store(key, &mut self.read);
+                let errors = object.errors();
+                if !errors.is_empty() {
+                    self.refuse(kind, name.as_deref(), &errors.join("; "));
+                }
+                Some(object)
+            }
+            Err(bad) => {
+                K::store_unread(&bad, key, &mut self.read);
+                self.refuse(kind, name.as_deref(), &bad.why);
+                None
+            }
         }
     }
 
@@ -89,36 +122,17 @@ impl Objects {
         if group == Some("runtimehealth.io") {
             let name = item.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             let (kind, name) = (bounded(kind, 63), bounded(name, 253));
-            self.unreadable.push(format!(
+            self.unusable.push(format!(
                 "{kind} {name} is skipped: expected NodeRuntimeHealth, NodeCommand, RemediationPolicy, RemediationConfig or NodeRemediation"
             ));
         }
     }
 
-    /// Records an object that cannot be read; the others are still used.
-    fn refuse(&mut self, kind: &str, metadata: ObjectMeta, error: &str) {
-        let name = metadata.name.as_deref().unwrap_or("without a name");
+    /// Records an object that cannot be used; the others are still used.
+    fn refuse(&mut self, kind: &str, name: Option<&str>, error: &str) {
+        let name = name.unwrap_or("without a name");
         let shown = if kind == "RemediationPolicy" { "policy" } else { kind };
-        self.unreadable.push(bounded(&format!("{shown} {name} cannot be used: {error}"), MAX_LINE));
-        if kind == "NodeRemediation" {
-            self.lost.insert(name.to_owned(), convert::unreadable_remediation(&metadata, error));
-        }
-        if kind == "RemediationConfig" {
-            self.suspended = Some(format!("it cannot be read: {error}"));
-        }
-        if kind == "NodeCommand" {
-            self.commands.insert(name.to_owned(), command::unreadable(&metadata, error));
-        }
-        if kind == "NodeRuntimeHealth" {
-            self.broken.push((metadata, error.to_owned()));
-        }
-    }
-
-    /// The object, if it can be read; otherwise the error is recorded.
-    fn read<K: BoundedStatus + DeserializeOwned>(&mut self, kind: &str, object: Value) -> Option<K> {
-        // Text from a node must not pass for a line of this program.
-        let object = Guarded::read(&plain(object, usize::MAX));
-        object.0.map_err(|bad| self.refuse(kind, bad.metadata, &bad.why)).ok()
+        self.unusable.push(bounded(&format!("{shown} {name} cannot be used: {error}"), MAX_LINE));
     }
 
     pub(super) async fn fetch_by(client: Client, node: Option<&str>) -> anyhow::Result<Self> {
@@ -130,7 +144,7 @@ impl Objects {
         match objects.fetch::<RemediationConfig>(&client, node).await {
             // An older installation has none of them, and an older role does not let them be read.
             Err(error) if code(&error) == Some(404) => {}
-            Err(error) if code(&error) == Some(403) => objects.unreadable.push(
+            Err(error) if code(&error) == Some(403) => objects.unusable.push(
                 "it is not known whether all remediation is suspended: no right to list remediationconfigs".to_owned(),
             ),
             answer => answer?,
@@ -158,14 +172,13 @@ impl Objects {
     /// Reads the pods that faults name: to explain a node, only where a policy asks for them; for a recording, all of them.
     /// What cannot be read stays unknown, as for the controller.
     async fn fetch_pods(&mut self, client: Client, node: Option<&str>) {
-        let policies: Vec<Policy> = self.policies.iter().filter_map(|object| convert::policy(object).ok()).collect();
-        if node.is_some() && !asks_of_pods(&policies) {
+        if node.is_some() && !asks_of_pods(&self.read.policies) {
             return;
         }
         let named = self.named_pods(node);
         if named.len() > MAX_PODS {
             let count = named.len();
-            self.unreadable.push(format!("of {count} pods that faults name only {MAX_PODS} are read"));
+            self.unusable.push(format!("of {count} pods that faults name only {MAX_PODS} are read"));
         }
         for named in named.into_iter().take(MAX_PODS) {
             let api: Api<Pod> = Api::namespaced(client.clone(), &named.namespace);
@@ -174,12 +187,11 @@ impl Objects {
                 Ok(Ok(_)) => drop(self.gone.insert(named)),
                 // The other pods are most likely unreadable, too.
                 Ok(Err(error)) => {
-                    self.unreadable.push(format!("the labels of pods are not known: reading pod {named}: {error}"));
+                    self.unusable.push(format!("the labels of pods are not known: reading pod {named}: {error}"));
                     return;
                 }
                 Err(_) => {
-                    self.unreadable
-                        .push(format!("the labels of pods are not known: no answer for pod {named} in time"));
+                    self.unusable.push(format!("the labels of pods are not known: no answer for pod {named} in time"));
                     return;
                 }
             }
@@ -189,10 +201,10 @@ impl Objects {
     /// The pods that faults name, of one node or of all.
     fn named_pods(&self, node: Option<&str>) -> BTreeSet<PodRef> {
         let is_meant = |name: &str| node.is_none_or(|node| node == name);
-        let reports = self.healths.iter().filter(|object| is_meant(&object.name_any()));
-        let faults = reports.filter_map(|object| object.status.as_ref()).flat_map(|status| &status.faults);
-        let remediations = self.remediations.iter().filter(|object| is_meant(&object.spec.node_name));
-        let past = remediations.filter_map(|object| object.status.as_ref()).flat_map(|status| &status.faults);
-        faults.filter_map(pod_of).chain(past.filter_map(|fault| fault.subject.pod.as_ref())).cloned().collect()
+        let reports = self.read.reports.iter().filter(|(name, _)| is_meant(name));
+        let faults = reports.flat_map(|(_, report)| &report.faults).filter_map(|seen| pod_of(&seen.fault));
+        let remediations = self.read.remediations.values().filter(|remediation| is_meant(&remediation.node));
+        let past = remediations.flat_map(|remediation| &remediation.faults);
+        faults.chain(past.filter_map(|fault| fault.subject.pod.as_ref())).cloned().collect()
     }
 }

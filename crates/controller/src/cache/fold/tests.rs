@@ -254,7 +254,7 @@ fn what_a_policy_has_said_is_kept_when_it_becomes_unusable() {
     assert_eq!(policy_of(2, "u1", &broken).fold(&mut state, now), Changed::Matters);
     let [kept] = state.snapshot.policies.as_slice() else { panic!("{:?}", state.snapshot.policies) };
     assert!(kept.is_broken && kept.priority == 3, "{kept:?}");
-    assert!(state.policies["p"].valid().is_err() && state.snapshot.unusable_policies.is_empty());
+    assert!(!state.policies["p"].flaws().is_empty() && state.snapshot.unusable_policies.is_empty());
     // Once more, and with a person's stop in it, which counts.
     let mut stopped = broken.clone();
     stopped["suspend"] = json!(true);

@@ -4,6 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
+use nrh_core::snapshot::NodeView;
 
 /// What the API server takes and no type here can hold.
 const BEYOND: &str = "9999-12-31T23:59:59Z";
@@ -147,7 +148,7 @@ fn reports_and_policies_are_held_one_by_one_whatever_their_metadata_say() {
         guarded(&json!({"metadata": {"name": "p", "uid": "p", "resourceVersion": "1"}, "spec": {"rules": 7}}));
     assert_eq!(policy.fold(&mut state, now), Changed::Matters);
     assert!(state.snapshot.unusable_policies.contains("p"));
-    let why = state.policies["p"].read.as_ref().unwrap_err();
+    let why = &state.policies["p"].errors;
     assert!(why[0].starts_with("spec.rules: "), "{why:?}");
     let counts = |state: &State| (state.unread.count("NodeRuntimeHealth"), state.unread.count("RemediationPolicy"));
     assert_eq!(counts(&state), (1, 1));
