@@ -27,7 +27,7 @@ pub use fault::{RemediationFault, Resolution};
 pub use hand_off::{taken_back, timed_out};
 pub use manual::{Cancel, ManualRequest};
 pub use naming::{operation_id, remediation_name, remediation_of};
-pub use step::{Executor, StepRecord, StepState};
+pub use step::{Executor, Rounds, StepRecord, StepState};
 
 /// Prefix of the message when a person cancelled a remediation. The engine does not start a new one immediately.
 pub const STOPPED_BY_A_PERSON: &str = "cancelled by a person: ";

@@ -37,7 +37,7 @@ impl Remediation {
                 Some(&mut step.scheduled_at),
                 step.started_at.as_mut(),
                 step.executor_changed_at.as_mut(),
-                step.continued_at.as_mut(),
+                step.rounds.as_mut().map(|rounds| &mut rounds.last_at),
                 step.executed_at.as_mut(),
                 step.clear_since.as_mut(),
                 step.finished_at.as_mut(),

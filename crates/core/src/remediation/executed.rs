@@ -74,20 +74,17 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
         ActionResult::InProgress { message } => {
             step.state = StepState::Started;
             step.started_at.get_or_insert(now);
-            step.continued_at = Some(now);
-            step.empty_rounds = 0;
+            step.count_round(false, now);
             step.say(&message);
         }
         ActionResult::Quiet { message } => {
             // Rounds of two leaders, or of one that repeats what it has not written, count as one check.
-            let is_apart = step.continued_at.is_none_or(|last| since(now, last) >= QUIET_APART);
+            if step.rounds.is_none_or(|rounds| since(now, rounds.last_at) >= QUIET_APART) {
+                step.count_round(true, now);
+            }
             step.state = StepState::Started;
             step.started_at.get_or_insert(now);
-            if is_apart {
-                step.empty_rounds = step.empty_rounds.saturating_add(1);
-                step.continued_at = Some(now);
-            }
-            if step.empty_rounds >= EMPTY_ROUNDS {
+            if step.rounds.is_some_and(|rounds| rounds.empty >= EMPTY_ROUNDS) {
                 step.executed_at = Some(now);
                 step.finish(StepState::Succeeded, &format!("drained: {message}"), now);
             } else {

@@ -539,12 +539,13 @@ fn check_drains(world: &World) {
         let is_drain = step.action == ActionType::Drain;
         if is_drain && step.state == StepState::TimedOut && step.started_at.is_some() {
             // Its second look may have been held until its time was over.
-            let said = if step.empty_rounds > 0 { "checked once more" } else { "pod(s) left" };
+            let said =
+                if step.rounds.is_some_and(|rounds| rounds.empty > 0) { "checked once more" } else { "pod(s) left" };
             assert!(step.message.contains(said), "says not what is left: {step:?}");
         }
         if is_drain && step.state == StepState::Started {
             let began = step.started_at.unwrap();
-            assert!(step.continued_at.is_some_and(|at| at >= began), "{step:?}");
+            assert!(step.rounds.is_some_and(|rounds| rounds.last_at >= began), "{step:?}");
         }
     }
 }
