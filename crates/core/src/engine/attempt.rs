@@ -131,7 +131,9 @@ pub(super) fn act(
     step: &Step,
 ) -> Option<Effect> {
     let procedure = procedure::of(&step.action);
-    procedure.plan_cleanup(remediation, record);
+    if let Some(marker) = procedure.marker(remediation, record) {
+        remediation.cleanup.add(marker, ctx.snapshot.now);
+    }
     let cx = AttemptContext { cluster: ctx.cluster, node: facts, policy, remediation, record, step: Some(step) };
     let operation = procedure.operation(&cx, fault)?;
     Some(Effect::Act {

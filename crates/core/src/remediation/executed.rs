@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Remediation, Resolution, StepRecord, StepState};
+use super::{Marker, Remediation, Resolution, StepRecord, StepState};
 use crate::command::OutcomeReason;
 use crate::drain::{EMPTY_ROUNDS, QUIET_APART};
 use crate::moment::since;
@@ -108,11 +108,11 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
         }
         ActionResult::AlreadyCordoned => {
             step.finish(StepState::Succeeded, "already unschedulable, adopted nothing", now);
-            next.cleanup.cordoned = false;
+            next.cleanup.forget(action, operation_id);
         }
         ActionResult::AlreadyTainted => {
             step.finish(StepState::Succeeded, "somebody else's taint is there already, adopted nothing", now);
-            next.cleanup.tainted = false;
+            next.cleanup.forget(action, operation_id);
         }
         ActionResult::Gone { message } => {
             step.reason = Some(OutcomeReason::TargetGone);
@@ -121,14 +121,16 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
         ActionResult::Refused { reason, message } => {
             step.reason = Some(reason);
             step.finish(StepState::Refused, &message, now);
-            match action {
-                ActionType::Cordon => next.cleanup.cordoned = false,
+            let is_protected = reason == OutcomeReason::Protected;
+            let is_unmarked = match action {
                 // Its own taint with another effect is on the node, and its cleanup is still pending.
-                ActionType::Taint if reason == OutcomeReason::Protected => {}
-                ActionType::Taint => next.cleanup.tainted = false,
+                ActionType::Taint => !is_protected,
                 // Somebody else's object exists. None was created for this step.
-                ActionType::HandOff if reason == OutcomeReason::Protected => next.cleanup.forget_hand_off(operation_id),
-                _ => {}
+                ActionType::HandOff => is_protected,
+                _ => true,
+            };
+            if is_unmarked {
+                next.cleanup.forget(action, operation_id);
             }
         }
         // The cleanup of a failed cordon or taint stays pending: the call may have reached the API server all the same.
@@ -141,24 +143,22 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
     next
 }
 
-/// The remediation after its cordon was removed from the node, or was found not to be ours.
+/// The remediation after this marker was removed, or was found to be gone or somebody else's.
 #[must_use]
-pub fn uncordoned(remediation: &Remediation, now: Timestamp) -> Remediation {
+pub fn removed(remediation: &Remediation, marker: &Marker, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();
-    if next.cleanup.owes_cordon() {
-        next.cleanup.uncordoned_at = Some(now);
-    }
+    next.cleanup.remove(marker, now);
     next.conclude(now);
     next
 }
 
-/// The remediation after its taint was removed from the node, or was found not to be ours.
+/// The remediation after its remediator was told that the time is over, or could not be told: the attempt is at its end.
 #[must_use]
-pub fn untainted(remediation: &Remediation, now: Timestamp) -> Remediation {
+pub fn timed_out(remediation: &Remediation, operation_id: &str, message: &str, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();
-    if next.cleanup.owes_taint() {
-        next.cleanup.untainted_at = Some(now);
+    if let Some(step) = next.current_step_mut().filter(|step| step.operation_id == operation_id) {
+        step.finish(StepState::TimedOut, message, now);
     }
-    next.conclude(now);
+    next.set_phase();
     next
 }
