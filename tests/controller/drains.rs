@@ -396,11 +396,11 @@ async fn a_pod_that_is_bound_after_the_first_quiet_look_is_evicted_too() {
     let world = world(&json!({}), "10m");
     let replica = world.controller("a");
     world.set_sick("w1", true);
-    world.until("looked once", || step(&world, 1)["emptyRounds"] == 1).await;
+    world.until("looked once", || step(&world, 1)["rounds"]["empty"] == 1).await;
     pod(&world, "late", |_| {});
     world.until("drained", || step(&world, 1)["state"] == "Succeeded").await;
     assert_eq!(evictions(&world), ["create pods/eviction/late"]);
-    assert_eq!(step(&world, 1)["emptyRounds"], 2);
+    assert_eq!(step(&world, 1)["rounds"]["empty"], 2);
     replica.crash().await;
 }
 

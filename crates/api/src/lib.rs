@@ -40,7 +40,7 @@ pub const CHECKS_MANAGER: &str = "nrh-controller-checks";
 pub const SYSTEM_NAMESPACE: &str = "nrh-system";
 /// Namespace of the probe and the Jobs (Pod Security: privileged).
 pub const NODE_NAMESPACE: &str = "nrh-node";
-/// Annotation on a Node that we cordoned: the name of the remediation. Only a cordon with it is ours to undo.
+/// Annotation on a Node that we cordoned: the name of the remediation. Only a cordon with it is ours to remove.
 pub const CORDON_ANNOTATION: &str = "runtimehealth.io/cordoned-by";
 /// Annotation on a Node that carries our taint: the name of the remediation, a colon and the effect of the taint. Only that taint is
 /// ours to take off.
@@ -61,7 +61,7 @@ pub const HAND_OFF_LABEL: &str = "runtimehealth.io/aggregate-to-hand-off";
 pub const TIMED_OUT_ANNOTATION: &str = "remediation.medik8s.io/nhc-timed-out";
 /// Annotation by which the same contract names the node of an object, whatever the object is called.
 pub const NODE_NAME_ANNOTATION: &str = "remediation.medik8s.io/node-name";
-/// Finalizer of a remediation while it holds a slot or owes an undo.
+/// Finalizer of a remediation while it holds a slot or owes a cleanup.
 pub const FINALIZER: &str = "runtimehealth.io/remediation";
 /// Label by which medik8s users leave a node out of remediation.
 pub const EXCLUDE_LABEL: &str = "remediation.medik8s.io/exclude-from-remediation";

@@ -130,8 +130,8 @@ pub struct NodeRemediationStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub attempts: Vec<StepRecord>,
-    /// The changes to the node that are removed when the remediation ends, and whether that is done.
-    #[serde(default)]
+    /// The changes that are removed when the remediation ends, and whether that is done.
+    #[serde(default, skip_serializing_if = "Cleanup::is_empty")]
     pub cleanup: Cleanup,
     /// Processing and Succeeded, as the medik8s contract names them; Ready, Reconciling and Stalled, as kstatus does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -354,14 +354,12 @@ impl Applier {
                 };
                 Box::pin(self.act(look, &operation)).await
             }
-            Effect::Uncordon { remediation, node, successor } => {
-                self.uncordon(&remediation, &node, successor.as_deref()).await
+            Effect::Remove { remediation, node, marker, successor } => {
+                self.remove(&remediation, &node, &marker, successor.as_deref()).await
             }
-            Effect::Untaint { remediation, node } => self.untaint(&remediation, &node).await,
             Effect::TimeOutHandOff { remediation, handed, at, why, .. } => {
                 self.time_out_hand_off(&remediation, &handed, at, &why).await
             }
-            Effect::TakeBackHandOff { remediation, handed, .. } => self.take_back_hand_off(&remediation, &handed).await,
             Effect::WithdrawOrder { node } => self.withdraw_order(&node).await,
             Effect::DeleteJob { operation_id } => self.delete_job(&operation_id).await,
             Effect::DeleteRemediation { name } => self.delete_remediation(&name).await,
@@ -377,10 +375,8 @@ impl Applier {
         match effect {
             Effect::WriteRemediation(remediation) | Effect::BeginManualRequest(remediation) => remediation.node.clone(),
             Effect::Act { node, .. }
-            | Effect::Uncordon { node, .. }
-            | Effect::Untaint { node, .. }
+            | Effect::Remove { node, .. }
             | Effect::TimeOutHandOff { node, .. }
-            | Effect::TakeBackHandOff { node, .. }
             | Effect::WithdrawOrder { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 let state = self.cache.lock();

@@ -184,7 +184,6 @@ pub(crate) mod tests {
             namespace: "m".into(),
             name: "w1".into(),
             operation_id: "e-1-2".into(),
-            deleted_at: None,
         }
     }
 

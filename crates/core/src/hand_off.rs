@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -112,9 +111,6 @@ pub struct HandedOff {
     /// The operation that it was made for, which stands in it.
     #[schemars(length(max = 63))]
     pub operation_id: String,
-    /// When its deletion was accepted, or it was found to be gone or somebody else's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deleted_at: Option<Timestamp>,
 }
 
 impl HandedOff {
@@ -126,7 +122,6 @@ impl HandedOff {
             namespace: template.namespace.clone(),
             name: node.to_owned(),
             operation_id: operation_id.to_owned(),
-            deleted_at: None,
         }
     }
 

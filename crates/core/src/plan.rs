@@ -14,7 +14,7 @@ use super::command::ActionCommand;
 use super::fault::PodRef;
 use super::hand_off::HandedOff;
 use super::policy::History;
-use super::remediation::Remediation;
+use super::remediation::{Marker, Remediation};
 use super::snapshot::Ledger;
 use super::taint::TaintEffect;
 
@@ -102,28 +102,21 @@ pub enum Effect {
         /// What to do.
         operation: Operation,
     },
-    /// Remove our cordon from the node. Read the Node again. Only where the owner annotation still names this remediation, set
-    /// the node schedulable and remove the annotation, in one write. Anything else on the node is not ours and stays. Either way
-    /// the effect is done: pass the remediation, where it exists, to `remediation::uncordoned` and write it. The remediation may
-    /// not exist any more (its owner annotation stays after it was removed by force). With a successor, the node stays cordoned
-    /// and the annotation names the successor from then on.
-    Uncordon {
+    /// Remove a marker of a remediation. Read its object again (the Node, or the remediator's object), and remove the marker only
+    /// where it is still the remediation's: its owner annotation names it. Anything else is not ours and stays. The cordon goes
+    /// with its annotation in one write, the taint as well; a remediator's object is deleted by its uid. Either way the effect is
+    /// done: pass the remediation, where it exists and is about this Node, to `remediation::removed` and write it. The remediation
+    /// may not exist any more (its owner annotation stays after it was removed by force).
+    Remove {
         /// Name of the remediation.
         remediation: String,
         /// The node.
         node: String,
-        /// Another remediation of the node that still needs the cordon.
+        /// The marker.
+        marker: Marker,
+        /// Another remediation of the node that still needs the cordon: the node stays cordoned, and the annotation names this
+        /// one from then on.
         successor: Option<String>,
-    },
-    /// Remove our taint from the node. Read the Node again. Only where the owner annotation still names this remediation, remove
-    /// the annotation and the one taint that it is about, in one write. Either way the effect is done: pass the remediation,
-    /// where it exists and that cleanup is pending, to `remediation::untainted` and write it. The remediation may not exist any
-    /// more, or be about another machine with that name.
-    Untaint {
-        /// Name of the remediation.
-        remediation: String,
-        /// The node.
-        node: String,
     },
     /// Report a timeout to a remediator: set the annotation of the contract on the object, where it is still the remediation's.
     /// Either way the effect is done: pass the remediation to `remediation::timed_out` with `why` and write it.
@@ -138,16 +131,6 @@ pub enum Effect {
         at: Timestamp,
         /// Why the attempt ends, in one sentence.
         why: String,
-    },
-    /// Delete a remediator's object. Read it again, and only where it is still the remediation's, delete it by its uid. Either
-    /// way the effect is done: pass the remediation, where it exists, to `remediation::taken_back` and write it.
-    TakeBackHandOff {
-        /// Name of the remediation.
-        remediation: String,
-        /// The node.
-        node: String,
-        /// The object, with its operation.
-        handed: HandedOff,
     },
     /// Withdraw the current command from the node's `NodeCommand`.
     WithdrawOrder {

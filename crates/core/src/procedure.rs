@@ -5,20 +5,20 @@
 
 pub(crate) mod boot;
 mod cleanup_orphans;
-pub(crate) mod cordon;
+mod cordon;
 mod delete_pod;
 mod drain;
 pub(crate) mod executors;
 pub(crate) mod hand_off;
 mod mark_for_reboot;
+pub(crate) mod marker;
 mod node_command;
 mod notify;
-mod own_cordon;
 pub(crate) mod pending_reboot;
 mod reboot;
 mod release_hung_process;
 mod restart;
-pub(crate) mod taint;
+mod taint;
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use super::context::{Block, ClusterContext, NodeContext, ObservedFault, Wake, of
 use super::fault::Fault;
 use super::plan::{Effect, Operation};
 use super::policy::{Policy, Rule, Step};
-use super::remediation::{Executor, Remediation, StepRecord, StepState};
+use super::remediation::{Executor, Marker, Remediation, StepRecord, StepState};
 
 /// A step that may start for a fault.
 #[derive(Clone, Copy, Debug)]
@@ -163,8 +163,11 @@ pub(crate) trait Procedure {
     /// Adds to a new attempt what only this action records.
     fn note_attempt(&self, _cluster: ClusterContext<'_>, _remediation: &Remediation, _record: &mut StepRecord) {}
 
-    /// Adds the cleanup that the action needs. It is recorded before the action, so a crash in between leaves nothing behind.
-    fn plan_cleanup(&self, _remediation: &mut Remediation, _record: &StepRecord) {}
+    /// What the action leaves for the remediation to remove. It is recorded before the action, so a crash in between leaves nothing
+    /// behind.
+    fn marker(&self, _remediation: &Remediation, _record: &StepRecord) -> Option<Marker> {
+        None
+    }
 
     /// What starts the action. `None` if there is nothing that it could touch.
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation>;

@@ -1,10 +1,9 @@
-//! The healing of one node, from the first step to the undo: the record and its state machine.
+//! The healing of one node, from the first step to the cleanup: the record and its state machine.
 
 mod ahead;
 mod cleanup;
 mod executed;
 mod fault;
-mod hand_off;
 mod manual;
 mod naming;
 mod step;
@@ -21,13 +20,12 @@ use super::taint::TaintEffect;
 use super::text;
 
 pub use ahead::not_ahead;
-pub use cleanup::Cleanup;
-pub use executed::{ActionResult, executed, uncordoned, untainted};
+pub use cleanup::{Cleanup, Marker, MarkerRecord};
+pub use executed::{ActionResult, executed, removed, timed_out};
 pub use fault::{RemediationFault, Resolution};
-pub use hand_off::{taken_back, timed_out};
 pub use manual::{Cancel, ManualRequest};
 pub use naming::{operation_id, remediation_name, remediation_of};
-pub use step::{Executor, StepRecord, StepState};
+pub use step::{Executor, Rounds, StepRecord, StepState};
 
 /// Prefix of the message when a person cancelled a remediation. The engine does not start a new one immediately.
 pub const STOPPED_BY_A_PERSON: &str = "cancelled by a person: ";
@@ -170,12 +168,12 @@ impl Remediation {
         format!("a check no longer finds {}", kinds.join(", "))
     }
 
-    /// Whether it has the node: a step may follow in it, or its undo is being done.
+    /// Whether it has the node: a step may follow in it, or its cleanup is being done.
     pub fn is_open(&self) -> bool {
         !self.phase.is_final() || (self.cleanup.is_owed() && !self.is_quarantined())
     }
 
-    /// Whether no step has healed its node, which is kept cordoned for a while: it owes an undo and does nothing else, so
+    /// Whether no step has healed its node, which is kept cordoned for a while: it owes a cleanup and does nothing else, so
     /// another remediation may have the node.
     pub const fn is_quarantined(&self) -> bool {
         matches!(self.phase, Phase::Quarantined)
@@ -196,21 +194,21 @@ impl Remediation {
         self.marked_at(ActionType::Cordon)
     }
 
-    /// When it has put its taint on its node, if it has.
-    pub fn tainted_at(&self) -> Option<Timestamp> {
-        self.marked_at(ActionType::Taint)
-    }
-
     /// What the taint does that it has put on its node last, if it has.
     pub fn taint(&self) -> Option<TaintEffect> {
         let done = |step: &&StepRecord| step.action == ActionType::Taint && step.state == StepState::Succeeded;
         Some(self.steps.iter().rev().find(done)?.action.params().taint.unwrap_or_default().effect)
     }
 
-    /// Whether a mark with its name on the Node with that uid may be its own: it has one, or is about to put it there.
-    pub fn may_own_taint_of(&self, node_uid: &str) -> bool {
+    /// Whether a marker with its name on the Node with that uid may be its own: it has one, or is about to put it there.
+    pub fn may_own(&self, marker: &Marker, node_uid: &str) -> bool {
         // A node that is kept cordoned is not kept tainted: what comes there late is a write that nobody waits for any more.
-        self.node_uid == node_uid && self.is_live() && (!self.is_quarantined() || self.cleanup.owes_taint())
+        self.node_uid == node_uid && self.is_live() && (!self.is_quarantined() || self.cleanup.owes(marker))
+    }
+
+    /// When it has created the marker, if that is still to be removed.
+    pub fn owed_since(&self, marker: &Marker) -> Option<Timestamp> {
+        self.marked_at(marker.action()).filter(|_| self.cleanup.owes(marker))
     }
 
     /// When it has marked its node last in this way.
@@ -341,7 +339,7 @@ impl Remediation {
         self.current_step().is_some() || self.faults.iter().any(|fault| fault.state == Resolution::Open)
     }
 
-    /// Brings it to its end when nothing is left to do in it: no step under way, no open fault, no undo owed.
+    /// Brings it to its end when nothing is left to do in it: no step under way, no open fault, no cleanup owed.
     pub fn conclude(&mut self, now: Timestamp) {
         if self.cleanup.is_owed() || (self.finished_at.is_some() && !self.is_quarantined()) {
             return;

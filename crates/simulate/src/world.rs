@@ -36,7 +36,7 @@ use nrh_core::matching::{PodSeen, PodTraits};
 use nrh_core::moment::since;
 use nrh_core::plan::{Effect, Plan, PlanSettings};
 use nrh_core::policy::{Policy, asked_keys};
-use nrh_core::remediation::Remediation;
+use nrh_core::remediation::{Marker, Remediation};
 use nrh_core::snapshot::{JobView, Ledger, NodeView, Snapshot, TriState};
 
 /// The state of a pod.
@@ -181,8 +181,8 @@ impl World {
 
     /// Objects of hand-offs with pending cleanup in open remediations.
     fn handed_off(&self) -> impl Iterator<Item = HandedOff> {
-        let owed = self.remediations.values().flat_map(|remediation| &remediation.cleanup.handed_off);
-        owed.filter(|handed| handed.deleted_at.is_none()).cloned()
+        let owed = self.remediations.values().flat_map(|remediation| remediation.cleanup.owed());
+        owed.filter_map(Marker::hand_off).cloned()
     }
 
     fn elapsed(&self) -> Duration {
@@ -240,10 +240,8 @@ impl World {
             Effect::StoreLedger(_) => "-ledger".into(),
             Effect::WriteRemediation(remediation) | Effect::BeginManualRequest(remediation) => remediation.node.clone(),
             Effect::Act { node, .. }
-            | Effect::Uncordon { node, .. }
-            | Effect::Untaint { node, .. }
+            | Effect::Remove { node, .. }
             | Effect::TimeOutHandOff { node, .. }
-            | Effect::TakeBackHandOff { node, .. }
             | Effect::WithdrawOrder { node } => node.clone(),
             Effect::DeleteJob { operation_id } => {
                 self.jobs.get(operation_id).map_or_else(String::new, |(order, _)| order.node.clone())

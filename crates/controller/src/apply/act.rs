@@ -14,6 +14,7 @@ use super::{Applier, ApplyError};
 use crate::cache::fold::Ingest;
 use crate::calls::{CallError, bounded, bounded_opt};
 use crate::commands::{self, Command};
+use crate::events::Kind;
 use crate::jobs;
 use nrh_api::view::{node as nodes, pods};
 use nrh_api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, NODE_NAMESPACE};
@@ -24,11 +25,21 @@ use nrh_core::remediation::{self, ActionResult, Remediation, StepRecord, StepSta
 use nrh_core::snapshot::TriState;
 use nrh_core::stuck;
 
-pub(super) mod cleanup;
+mod cleanup;
 
 /// How often the controller immediately repeats an action whose object another client has just written. A request for a fresh
 /// check is also in the object of a command.
 const CONFLICTS: u32 = 2;
+
+/// How a remediation releases a marker on a node.
+#[derive(Debug)]
+pub(super) struct Release {
+    pub patch: Value,
+    /// Whether an Event on the Node notifies people, and its kind.
+    pub told: Option<Kind>,
+    /// The effect in words.
+    pub what: String,
+}
 
 fn parameters() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER_MANAGER.to_owned()), ..PatchParams::default() }

@@ -129,8 +129,9 @@ impl Applier {
         else {
             return false;
         };
-        let mut all = remediation.cleanup.handed_off.iter();
-        all.any(|of| of.operation_id == operation && of.name == handed.name && of.deleted_at.is_some())
+        let is_it = |of: &HandedOff| of.operation_id == operation && of.name == handed.name;
+        let mut all = remediation.cleanup.0.iter();
+        all.any(|record| record.removed_at.is_some() && record.marker.hand_off().is_some_and(is_it))
     }
 
     /// Notifies a remediator that its time is over, and ends the attempt. An object that may not be notified, or does not exist,
@@ -151,8 +152,7 @@ impl Applier {
         let message =
             untold.map_or_else(|| format!("{why}; {handed} was notified"), |untold| format!("{why}; {untold}"));
         tracing::info!(remediation = name, object = %handed, operation = handed.operation_id, message, "hand-off timed out");
-        let known = self.cache.lock().snapshot.remediations.get(name).cloned();
-        match known {
+        match self.known(name) {
             Some(remediation) => {
                 let next = remediation::timed_out(&remediation, &handed.operation_id, &message, self.clock.now());
                 self.write_remediation(&next).await
@@ -176,24 +176,16 @@ impl Applier {
     }
 
     /// Deletes the object, if it is still the remediation's.
-    pub(super) async fn take_back_hand_off(&self, name: &str, handed: &HandedOff) -> Result<(), ApplyError> {
-        if let Some((api, standing)) = self.ours(handed).await? {
-            let same = Preconditions { uid: standing.uid(), resource_version: None };
-            let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
-            match bounded(|| format!("deleting {handed}"), api.delete(&handed.name, &params)).await {
-                Ok(_) => tracing::info!(remediation = name, object = %handed, "hand-off taken back"),
-                Err(error) if error.is_not_found() || error.is_conflict() => {}
-                Err(error) => return Err(error.into()),
-            }
+    pub(super) async fn delete_hand_off(&self, name: &str, handed: &HandedOff) -> Result<(), CallError> {
+        let Some((api, standing)) = self.ours(handed).await? else { return Ok(()) };
+        let same = Preconditions { uid: standing.uid(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        match bounded(|| format!("deleting {handed}"), api.delete(&handed.name, &params)).await {
+            Ok(_) => tracing::info!(remediation = name, object = %handed, "hand-off taken back"),
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => return Err(error),
         }
-        let known = self.cache.lock().snapshot.remediations.get(name).cloned();
-        match known {
-            Some(remediation) => {
-                let next = remediation::taken_back(&remediation, &handed.operation_id, self.clock.now());
-                self.write_remediation(&next).await
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// The object, if it exists and was created in this remediation.

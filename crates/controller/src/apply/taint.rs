@@ -4,17 +4,15 @@
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::act::cleanup::{Mark, plain};
+use super::act::Release;
 use super::preflight::Live;
 use super::{Applier, ApplyError};
-use crate::cache::fold::Ingest;
 use crate::events::Kind;
 use nrh_api::TAINT_ANNOTATION;
 use nrh_api::view::node as nodes;
 use nrh_core::command::OutcomeReason;
-use nrh_core::remediation::{self, ActionResult, Remediation};
+use nrh_core::remediation::{ActionResult, Remediation};
 use nrh_core::taint::{KeyedTaint, TAINT_KEY, TaintEffect, TaintMark, TaintState};
 
 impl Applier {
@@ -64,50 +62,18 @@ impl Applier {
             TaintState::Somebodys => Ok(ActionResult::AlreadyTainted),
         }
     }
+}
 
-    /// Removes the taint, if the owner annotation still names this remediation.
-    pub(super) async fn untaint(&self, name: &str, node: &str) -> Result<(), ApplyError> {
-        let found = self.node_now(node).await?;
-        let uid = found.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
-        let owes = |remediation: &Remediation| remediation.node_uid == uid && remediation.cleanup.owes_taint();
-        let blocked = self.known(name).filter(owes);
-        // The watch of remediations may be further behind than the controller knows.
-        if blocked.is_none() && !self.is_gone(name).await && self.known(name).is_none_or(|e| e.may_own_taint_of(&uid)) {
-            return Err(ApplyError::NotNow(format!(
-                "remediation {name}, whose taint seemed to be left over on Node {node}, may own it"
-            )));
-        }
-        if let Some((found, mark)) = found.as_ref().and_then(|found| Some((found, marked(found, name)?))) {
-            if let Err(error) = self.patch_node(node, &patch(found, &others(found, mark.effect), None)).await {
-                return Err(Box::pin(self.not_put_back(found, name, blocked.as_ref(), Mark::Taint, error)).await);
-            }
-            let is_on = mark.effect.is_some_and(|effect| nodes::view(found).carries(effect));
-            let what = if is_on { "our taint is off the node" } else { "the mark of our taint is off the node" };
-            self.events.tell(found, Kind::Untainted, format!("remediation {name}: {what}"));
-            tracing::info!(remediation = name, node, "{what}");
-        } else if let Some(found) = &found {
-            if let Some(left) = blocked.as_ref().and_then(|remediation| unmarked(found, remediation)) {
-                let what = format!(
-                    "remediation {name}: the taint {left} stays on the node: somebody has taken our mark {TAINT_ANNOTATION} off, so \
-                     nobody here takes it for ours any more"
-                );
-                tracing::warn!(remediation = name, node, taint = %left, "our taint has lost its mark, and stays");
-                self.events.tell(found, Kind::ActionNotExecuted, what);
-            }
-            found.clone().fold(&mut self.cache.lock(), Instant::now());
-        }
-        match blocked {
-            Some(remediation) => {
-                self.write_remediation(&remediation::untainted(&plain(&remediation), self.clock.now())).await
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// The remediation as the watch shows it.
-    fn known(&self, name: &str) -> Option<Remediation> {
-        self.cache.lock().snapshot.remediations.get(name).cloned()
-    }
+/// How the remediation releases the taint that carries its name.
+pub(super) fn release(node: &Node, remediation: &str) -> Option<Release> {
+    let mark = marked(node, remediation)?;
+    let is_on = mark.effect.is_some_and(|effect| nodes::view(node).carries(effect));
+    let what = if is_on { "our taint is off the node" } else { "the mark of our taint is off the node" };
+    Some(Release {
+        patch: patch(node, &others(node, mark.effect), None),
+        told: Some(Kind::Untainted),
+        what: what.to_owned(),
+    })
 }
 
 /// The owner annotation on the node, if it names this remediation.
@@ -115,10 +81,16 @@ fn marked(node: &Node, remediation: &str) -> Option<TaintMark> {
     nodes::tainted_by(node).filter(|mark| mark.remediation == remediation)
 }
 
-/// What looks like the taint that the remediation has added to the node, without an owner annotation.
-fn unmarked(node: &Node, remediation: &Remediation) -> Option<KeyedTaint> {
+/// That the taint of the remediation stays on the node, if it has lost its owner annotation.
+pub(super) fn left(node: &Node, remediation: &Remediation) -> Option<String> {
     let effect = remediation.taint().filter(|_| nodes::tainted_by(node).is_none())?;
-    nodes::view(node).carries(effect).then(|| KeyedTaint::plain(effect))
+    nodes::view(node).carries(effect).then(|| {
+        format!(
+            "the taint {} stays on the node: somebody has taken our mark {TAINT_ANNOTATION} off, so nobody here takes it for ours any \
+             more",
+            KeyedTaint::plain(effect)
+        )
+    })
 }
 
 /// The unchanged taints of the node without the controller's taint of this effect. A taint with the controller's key and another

@@ -12,8 +12,8 @@ use crate::context::{Block, ClearCheck, NodeContext, Wake, evidence, of_policy};
 use crate::fault::{FaultState, FaultType};
 use crate::plan::BlockReason;
 use crate::policy::{Policy, Rule, RuleMatch};
-use crate::procedure::{boot, hand_off};
-use crate::remediation::{MAX_REMEDIATION_FAULTS, Remediation, Resolution, StepState};
+use crate::procedure::{boot, hand_off, marker};
+use crate::remediation::{MAX_REMEDIATION_FAULTS, Marker, Remediation, Resolution, StepState};
 
 /// Runs one reconcile of an open remediation.
 pub(super) fn take(
@@ -26,7 +26,7 @@ pub(super) fn take(
 ) -> RemediationUpdate {
     let mut turn = RemediationUpdate::new(remediation.clone());
     hand_off::note_uncordon(ctx.cluster, facts, &mut turn.remediation);
-    let is_known = cleanup::record_removed_markers(ctx, facts, &mut turn.remediation);
+    let is_known = marker::record_removed(ctx.cluster, facts, &mut turn.remediation);
     if !remediation.phase.is_final() {
         match (ending::must_end(ctx, facts, &turn.remediation), slot, of_policy::policy_of(ctx.cluster, remediation)) {
             (Some(why), ..) => ending::cancel(ctx, &mut turn.remediation, &why),
@@ -42,7 +42,7 @@ pub(super) fn take(
         // From here on the controller runs the pending cleanup. The record has to say so before the cleanup begins.
         turn.remediation.set_phase();
     }
-    if let Some(cleanup) = cleanup::put_back(ctx, facts, &mut turn.remediation, wake) {
+    if let Some(cleanup) = cleanup::clean_up(ctx, facts, &mut turn.remediation, wake) {
         turn.effect = Some(cleanup);
         wake.at(ctx.settings.retry);
     }
@@ -76,7 +76,7 @@ fn go_on(
         }
         join(ctx, facts, policy, turn, slots, wake);
         // The remediator of a finished step releases the node before the controller does anything else to it.
-        if let Some(back) = hand_off::take_back(ctx.cluster, &mut turn.remediation) {
+        if let Some(back) = cleanup::take_back(ctx, facts, &mut turn.remediation, Marker::is_hand_off) {
             turn.effect = Some(back);
             hold_back(ctx, turn, wake);
             wake.at(ctx.settings.retry);

@@ -35,8 +35,7 @@ pub(super) fn record(
         template_version: procedure::of(&step.action).template_version(ctx.cluster).map(ToOwned::to_owned),
         started_at: None,
         executor_changed_at: None,
-        continued_at: None,
-        empty_rounds: 0,
+        rounds: None,
         executed_at: None,
         clear_since: None,
         finished_at: None,
@@ -136,7 +135,9 @@ pub(super) fn act(
     step: &Step,
 ) -> Option<Effect> {
     let procedure = procedure::of(&step.action);
-    procedure.plan_cleanup(remediation, record);
+    if let Some(marker) = procedure.marker(remediation, record) {
+        remediation.cleanup.add(marker, ctx.snapshot.now);
+    }
     let cx = AttemptContext { cluster: ctx.cluster, node: facts, policy, remediation, record, step: Some(step) };
     let operation = procedure.operation(&cx, fault)?;
     Some(Effect::Act {

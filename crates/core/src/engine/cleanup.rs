@@ -6,20 +6,71 @@ use super::{Ctx, quarantine};
 use crate::context::{Block, NodeContext, Wake};
 use crate::moment::since;
 use crate::plan::{BlockReason, Effect};
-use crate::procedure::{cordon, hand_off, pending_reboot, taint};
-use crate::remediation::{Remediation, STOPPED_BY_A_PERSON};
+use crate::procedure::{hand_off, pending_reboot};
+use crate::remediation::{Marker, Remediation, STOPPED_BY_A_PERSON};
 
-/// Records the markers that are already off the node of a remediation with no work left. The controller removed them, and only
-/// the record of that is missing.
-/// A fault that joins the remediation later must not find a pending cleanup of a missing marker and mistake that for a stop by a
-/// person.
-/// Returns false while this is unknown, because the view may be older than the markers. Then no fault joins.
-pub(super) fn record_removed_markers(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> bool {
-    cordon::record_removed(ctx.cluster, facts, remediation) & taint::record_removed(ctx.cluster, facts, remediation)
+/// Removes the next of these markers of the remediation. Records those of which nothing is left to remove.
+pub(super) fn take_back(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    remediation: &mut Remediation,
+    which: fn(&Marker) -> bool,
+) -> Option<Effect> {
+    let owed: Vec<Marker> = remediation.cleanup.owed().filter(|marker| which(marker)).cloned().collect();
+    let (gone, left): (Vec<Marker>, Vec<Marker>) =
+        owed.into_iter().partition(|marker| marker.is_gone(ctx.cluster, facts, remediation));
+    for marker in &gone {
+        remediation.cleanup.remove(marker, ctx.snapshot.now);
+    }
+    let marker = left.into_iter().next()?;
+    Some(remove(ctx, facts, &remediation.name, Some(remediation), marker))
 }
 
-/// Cleans up what the remediation did to the node, if no other work is left in it and the policy wants no quarantine.
-pub(super) fn put_back(
+/// The removal of a marker that names this owner. A cordon goes to the remediation that still needs it.
+fn remove(
+    ctx: Ctx<'_>,
+    facts: &NodeContext<'_>,
+    owner: &str,
+    remediation: Option<&Remediation>,
+    marker: Marker,
+) -> Effect {
+    let successor = || Some(quarantine::successor(ctx, facts, remediation)?.name.clone());
+    Effect::Remove {
+        remediation: owner.to_owned(),
+        node: facts.name.to_owned(),
+        successor: marker.is_cordon().then(successor).flatten(),
+        marker,
+    }
+}
+
+/// Removes the markers whose owner annotation no open remediation stands behind. Either a remediation was removed by force, or a
+/// person removed the marker, or another tool saved the annotation and put it on a new machine of that name.
+pub(super) fn stale_markers(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl Fn(&str) -> bool) -> Vec<Effect> {
+    let Some(view) = facts.view else { return Vec::new() };
+    let is_stale = |marker: &Marker, owner: &str| match ctx.snapshot.remediations.get(owner) {
+        // At once: after its record is gone, nothing shows that the annotation is of another machine, or whose marker that is.
+        Some(remediation) => !remediation.may_own(marker, &view.uid),
+        // The cache may not have seen the remediation yet. With a slot it exists and is only unseen. Without a ledger this is
+        // unknown.
+        None => ctx.snapshot.ledger.is_some() && !is_slot(owner),
+    };
+    // Somebody has overwritten the owner annotation of an active remediation with another name. The marker still belongs to the
+    // active remediation, and a person has to examine the annotation.
+    let is_overwritten = |marker: &Marker, owner: &str| {
+        let is_its =
+            |open: &&Remediation| open.name != owner && open.node_uid == view.uid && open.owed_since(marker).is_some();
+        facts.open.iter().any(is_its)
+    };
+    let stale = Marker::ON_NODES.into_iter().filter_map(|marker| {
+        let owner =
+            marker.owner_on(view).filter(|owner| is_stale(&marker, owner) && !is_overwritten(&marker, owner))?;
+        Some(remove(ctx, facts, owner, None, marker))
+    });
+    stale.collect()
+}
+
+/// Removes what the remediation did to the node, if no other work is left in it and the policy wants no quarantine.
+pub(super) fn clean_up(
     ctx: Ctx<'_>,
     facts: &NodeContext<'_>,
     remediation: &mut Remediation,
@@ -29,11 +80,10 @@ pub(super) fn put_back(
         return None;
     }
     // While a remediator works on the node, its markers stay on the node and pods must not run there.
-    if let Some(back) = hand_off::take_back(ctx.cluster, remediation) {
-        return Some(back);
-    }
-    if let Some(back) = taint::take_back(ctx.cluster, facts, remediation) {
-        return Some(back);
+    let first = take_back(ctx, facts, remediation, Marker::is_hand_off)
+        .or_else(|| take_back(ctx, facts, remediation, Marker::is_taint));
+    if first.is_some() {
+        return first;
     }
     let until =
         quarantine::until(ctx, remediation).filter(|until| !remediation.phase.is_final() && *until > ctx.snapshot.now);
@@ -41,44 +91,17 @@ pub(super) fn put_back(
         quarantine::contain(ctx, remediation, until, wake);
         return None;
     }
-    cleanup(ctx, facts, remediation)
+    uncordon(ctx, facts, remediation)
 }
 
 /// Uncordons the node, and ends the remediation once no cleanup is pending.
-pub(super) fn cleanup(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
-    let mut effect = None;
+fn uncordon(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
     if pending_reboot::blocks_uncordon(ctx.cluster, facts, remediation).is_some() {
         return None;
     }
-    if remediation.cleanup.owes_cordon() {
-        let same_node = facts.view.filter(|view| view.uid == remediation.node_uid);
-        match same_node {
-            Some(view) if view.cordoned_by.as_deref().is_none_or(|mark| mark == remediation.name) => {
-                let successor =
-                    quarantine::successor(ctx, facts, Some(remediation)).map(|successor| successor.name.clone());
-                effect = Some(Effect::Uncordon {
-                    remediation: remediation.name.clone(),
-                    node: remediation.node.clone(),
-                    successor,
-                });
-            }
-            // Another node, or another owner annotation: nothing of this remediation is left there.
-            _ => remediation.cleanup.uncordoned_at = Some(ctx.snapshot.now),
-        }
-    }
+    let effect = take_back(ctx, facts, remediation, Marker::is_cordon);
     remediation.conclude(ctx.snapshot.now);
     effect
-}
-/// Removes an owner annotation that no open remediation stands behind. Either a remediation was removed by force, or a person
-/// uncordoned the node, or another tool saved the annotation and put it on a new machine of that name. In the last case only the
-/// annotation is removed.
-pub(super) fn stray_mark(ctx: Ctx<'_>, facts: &NodeContext<'_>, is_slot: impl Fn(&str) -> bool) -> Option<Effect> {
-    let view = facts.view?;
-    let mark = view.cordoned_by.as_deref()?;
-    cordon::is_stray(ctx.cluster, view, mark, is_slot).then(|| {
-        let successor = quarantine::successor(ctx, facts, None).map(|successor| successor.name.clone());
-        Effect::Uncordon { remediation: mark.to_owned(), node: facts.name.to_owned(), successor }
-    })
 }
 
 /// Checks a remediation whose node is quarantined: the quarantine continues, or it ends and the cleanup runs.
@@ -104,7 +127,7 @@ pub(super) fn watch_quarantine(
             turn.remediation.say(&why);
         }
     }
-    turn.effect = cleanup(ctx, facts, &mut turn.remediation);
+    turn.effect = uncordon(ctx, facts, &mut turn.remediation);
     if turn.effect.is_some() {
         wake.at(ctx.settings.retry);
     }

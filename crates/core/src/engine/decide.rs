@@ -13,7 +13,6 @@ use crate::budget::Slots;
 use crate::context::{Block, ClusterContext, NodeContext, Nodes, ObservedFault, Wake, gather, unreadable};
 use crate::plan::{Blocked, Effect, Plan, PlanSettings};
 use crate::policy::{Policy, Step};
-use crate::procedure::taint;
 use crate::remediation::Remediation;
 use crate::snapshot::Snapshot;
 
@@ -181,10 +180,9 @@ fn leftovers<'a>(
         let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|turn| &turn.remediation).collect();
         let order = stale::order(ctx, facts, &remediations);
         let is_known = !unreadable::is_frozen(facts);
-        let mark = cleanup::stray_mark(ctx, facts, stands).filter(|_| is_known);
-        let taint = taint::stale_marker(ctx.cluster, facts, stands).filter(|_| is_known);
-        if mine.is_some() || order.is_some() || mark.is_some() || taint.is_some() {
-            gone.entry(facts.name).or_default().extend(order.into_iter().chain(mark).chain(taint));
+        let markers = if is_known { cleanup::stale_markers(ctx, facts, stands) } else { Vec::new() };
+        if mine.is_some() || order.is_some() || !markers.is_empty() {
+            gone.entry(facts.name).or_default().extend(order.into_iter().chain(markers));
         }
     }
     gone

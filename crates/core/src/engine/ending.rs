@@ -3,7 +3,7 @@
 use super::{Ctx, cause};
 use crate::context::{NodeContext, exclusion, of_policy};
 use crate::policy::Mode;
-use crate::procedure::{cordon, hand_off, taint};
+use crate::procedure::{hand_off, marker};
 use crate::remediation::{Phase, Remediation, STOPPED_BY_A_PERSON, StepState};
 
 /// Why the remediation ends at once, whatever is in progress.
@@ -34,11 +34,8 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Reme
     if !remediation.phase.is_final() && first.is_some_and(|first| first.name != remediation.name) {
         return Some(format!("another remediation of node {} is open", remediation.node));
     }
-    if taint::was_removed(ctx.cluster, facts, remediation) {
-        return Some(format!("{STOPPED_BY_A_PERSON}a person removed our taint from node {}", remediation.node));
-    }
-    cordon::was_removed(ctx.cluster, facts, remediation)
-        .then(|| format!("{STOPPED_BY_A_PERSON}a person uncordoned node {}", remediation.node))
+    let removed = marker::removed_by_a_person(ctx.cluster, facts, remediation)?;
+    Some(format!("{STOPPED_BY_A_PERSON}{removed}"))
 }
 
 /// Why the remediation takes no further step after the current one has ended.

@@ -11,7 +11,7 @@ use crate::action::Quarantine;
 use crate::context::{ClearCheck, NodeContext, Wake, exclusion, of_policy};
 use crate::moment::{clock, since};
 use crate::policy::{Mode, Policy};
-use crate::procedure::cordon;
+use crate::procedure::marker;
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution};
 use crate::snapshot::TriState;
 
@@ -102,7 +102,7 @@ pub(super) fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediat
     if is_left
         && is_same
         && of_policy::policy_of(ctx.cluster, remediation).is_none()
-        && !cordon::was_removed(ctx.cluster, facts, remediation)
+        && marker::removed_by_a_person(ctx.cluster, facts, remediation).is_none()
     {
         return None;
     }

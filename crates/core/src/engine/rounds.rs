@@ -40,7 +40,7 @@ pub(super) fn go_on(
     if let Some((state, why)) = interrupted {
         return attempt::end(turn, state, &format!("{why}; {}", record.message), now);
     }
-    let rested = record.continued_at.map_or(ctx.settings.retry, |at| since(now, at));
+    let rested = record.rounds.map_or(ctx.settings.retry, |rounds| since(now, rounds.last_at));
     if rested < ctx.settings.retry {
         return wake.at(ctx.settings.retry.saturating_sub(rested));
     }

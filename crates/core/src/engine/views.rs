@@ -13,7 +13,7 @@ use crate::moment::{clock, since};
 use crate::plan::{BlockReason, Blocked, Health, NodeStatusView, Remedy, SelfHealing};
 use crate::policy::{Mode, RuleMatch};
 use crate::procedure::pending_reboot;
-use crate::remediation::{Phase, Remediation, StepRecord, StepState};
+use crate::remediation::{Marker, Phase, Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 use crate::text::bounded;
 
@@ -163,7 +163,7 @@ fn activity(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: Option<&Remediat
         if let Some(handed) = remediation.cleanup.owed_hand_off().filter(|_| !remediation.has_work()) {
             return format!("deleting {handed} of remediation {}", remediation.name);
         }
-        if remediation.cleanup.owes_taint() && !remediation.has_work() {
+        if remediation.cleanup.owed().any(Marker::is_taint) && !remediation.has_work() {
             return format!("taking the taint of remediation {} off", remediation.name);
         }
         if let Some(until) = pending_reboot::blocks_uncordon(ctx.cluster, facts, remediation) {

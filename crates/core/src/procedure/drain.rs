@@ -2,14 +2,13 @@
 //!
 //! The controller drains only a node that carries the cordon of this remediation, since evicted pods would come back to any other.
 
-use super::own_cordon;
 use super::{AttemptContext, Procedure, StepContext};
 use crate::action::{Action, Drain};
 use crate::context::{Block, ClusterContext, NodeContext};
 use crate::drain::{CannotEnd, cannot_end};
 use crate::fault::Fault;
 use crate::plan::{BlockReason, Operation};
-use crate::remediation::{Executor, Remediation, StepRecord, StepState};
+use crate::remediation::{Executor, Marker, Remediation, StepRecord, StepState};
 use crate::snapshot::TriState;
 
 impl Procedure for Drain {
@@ -65,7 +64,7 @@ impl Procedure for Drain {
     }
 
     fn require_prepared(&self, node: &NodeContext<'_>, remediation: &Remediation) -> Result<(), Block> {
-        if own_cordon::is_shown(node, remediation) {
+        if Marker::Cordon.is_own_on(node, remediation) {
             return Ok(());
         }
         let message = format!(

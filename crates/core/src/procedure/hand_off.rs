@@ -14,7 +14,7 @@ use crate::hand_off::{HandOffView, HandedOff};
 use crate::moment::{clock, since};
 use crate::plan::{BlockReason, Effect, Operation};
 use crate::policy::{Policy, Step};
-use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState};
+use crate::remediation::{Executor, Marker, Remediation, Resolution, StepRecord, StepState};
 use crate::snapshot::TriState;
 
 /// How long the controller retries the deletion of an object, counted from the end of its step.
@@ -56,11 +56,8 @@ impl Procedure for HandOff {
         cluster.snapshot.template_versions.get(&self.remediation_template).map(String::as_str)
     }
 
-    fn plan_cleanup(&self, remediation: &mut Remediation, record: &StepRecord) {
-        if remediation.cleanup.hand_off_of(&record.operation_id).is_none() {
-            let handed = HandedOff::new(&self.remediation_template, &remediation.node, &record.operation_id);
-            remediation.cleanup.handed_off.push(handed);
-        }
+    fn marker(&self, remediation: &Remediation, record: &StepRecord) -> Option<Marker> {
+        Some(Marker::HandOff(HandedOff::new(&self.remediation_template, &remediation.node, &record.operation_id)))
     }
 
     fn operation(&self, _: &AttemptContext<'_>, _: &Fault) -> Option<Operation> {
@@ -221,21 +218,13 @@ pub(crate) fn give_up(remediation: &mut Remediation) {
     }
 }
 
-/// Deletes the next object whose cleanup is pending. An object that cannot be deleted does not block for ever. It is removed
-/// with the remediation that owns it, or, where a Machine owns it as well, before the next hand-off of the node.
-pub(crate) fn take_back(ctx: ClusterContext<'_>, remediation: &mut Remediation) -> Option<Effect> {
-    let now = ctx.snapshot.now;
-    for handed in remediation.cleanup.handed_off.iter_mut().filter(|handed| handed.deleted_at.is_none()) {
-        let step = remediation.steps.iter().find(|step| step.operation_id == handed.operation_id);
-        let end = step.and_then(|step| step.finished_at);
-        // A controller that was away meanwhile has not tried.
-        let has_tried = ctx.snapshot.watched >= TAKE_BACK_WITHIN;
-        if has_tried && end.is_some_and(|end| since(now, end) >= TAKE_BACK_WITHIN) {
-            handed.deleted_at = Some(now);
-        }
-    }
-    let handed = remediation.cleanup.owed_hand_off()?.clone();
-    Some(Effect::TakeBackHandOff { remediation: remediation.name.clone(), node: remediation.node.clone(), handed })
+/// Whether the controller tries no longer to delete the object. It is removed with the remediation that owns it, or, where a Machine
+/// owns it as well, before the next hand-off of the node.
+pub(super) fn is_given_up(ctx: ClusterContext<'_>, remediation: &Remediation, handed: &HandedOff) -> bool {
+    let end = remediation.attempt(&handed.operation_id).and_then(|step| step.finished_at);
+    // A controller that was away meanwhile has not tried.
+    let has_tried = ctx.snapshot.watched >= TAKE_BACK_WITHIN;
+    has_tried && end.is_some_and(|end| since(ctx.snapshot.now, end) >= TAKE_BACK_WITHIN)
 }
 
 /// The addition to the end message of a remediation whose node disappeared while it was handed off.
@@ -263,14 +252,12 @@ fn may_have_uncordoned(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remedia
 pub(crate) fn note_uncordon(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
     let Some(view) = facts.view.filter(|view| view.uid == remediation.node_uid && !view.unschedulable) else { return };
     let is_cordoning = remediation.current_step().is_some_and(|step| step.action == ActionType::Cordon);
-    let Some(at) = remediation.cordoned_at().filter(|_| remediation.cleanup.owes_cordon() && !is_cordoning) else {
-        return;
-    };
+    let Some(at) = remediation.owed_since(&Marker::Cordon).filter(|_| !is_cordoning) else { return };
     // Without the owner annotation, the view may be from before the cordon.
     let is_sure = view.cordoned_by.as_deref() == Some(remediation.name.as_str())
         || since(ctx.snapshot.now, at) >= ctx.settings.cache_lag;
     if is_sure && may_have_uncordoned(ctx, facts, remediation) {
-        remediation.cleanup.uncordoned_at = Some(ctx.snapshot.now);
+        remediation.cleanup.remove(&Marker::Cordon, ctx.snapshot.now);
     }
 }
 
@@ -278,7 +265,7 @@ pub(crate) fn note_uncordon(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, re
 /// does.
 pub(crate) fn deletion_block(ctx: ClusterContext<'_>, remediation: &Remediation) -> Result<Option<Block>, Duration> {
     let Some(handed) = remediation.cleanup.owed_hand_off() else { return Ok(None) };
-    let step = remediation.steps.iter().find(|step| step.operation_id == handed.operation_id);
+    let step = remediation.attempt(&handed.operation_id);
     let Some((step, end)) = step.and_then(|step| Some((step, step.finished_at?))) else { return Ok(None) };
     let age = since(ctx.snapshot.now, end);
     if age < ctx.settings.retry {

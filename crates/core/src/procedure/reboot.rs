@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::boot::{self, said};
 use super::node_command::{command, require_named_target, send};
-use super::{AttemptContext, Poll, Procedure, StepContext, Verification, own_cordon};
+use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
 use crate::action::{Action, ActionType, Reboot};
 use crate::context::{Block, ClusterContext, NodeContext, Wake};
 use crate::fault::Fault;
 use crate::moment::since;
 use crate::plan::{BlockReason, Operation};
 use crate::policy::Step;
-use crate::remediation::{Executor, Remediation, StepRecord, StepState};
+use crate::remediation::{Executor, Marker, Remediation, StepRecord, StepState};
 
 impl Procedure for Reboot {
     fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
@@ -46,7 +46,7 @@ impl Procedure for Reboot {
     }
 
     fn require_prepared(&self, node: &NodeContext<'_>, remediation: &Remediation) -> Result<(), Block> {
-        if own_cordon::is_shown(node, remediation) && remediation.cleanup.owes_cordon() {
+        if Marker::Cordon.is_own_on(node, remediation) && remediation.cleanup.owes_cordon() {
             return Ok(());
         }
         let message =

@@ -24,25 +24,21 @@ impl Remediation {
     }
 
     fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        let own = [
-            Some(&mut self.started_at),
-            self.finished_at.as_mut(),
-            self.cleanup.uncordoned_at.as_mut(),
-            self.cleanup.untainted_at.as_mut(),
-        ];
+        let own = [Some(&mut self.started_at), self.finished_at.as_mut()];
         let faults = self.faults.iter_mut().flat_map(|fault| [fault.since.as_mut(), fault.clear_since.as_mut()]);
-        let handed = self.cleanup.handed_off.iter_mut().map(|handed| handed.deleted_at.as_mut());
+        let markers =
+            self.cleanup.0.iter_mut().flat_map(|record| [Some(&mut record.created_at), record.removed_at.as_mut()]);
         let steps = self.steps.iter_mut().flat_map(|step| {
             [
                 Some(&mut step.scheduled_at),
                 step.started_at.as_mut(),
                 step.executor_changed_at.as_mut(),
-                step.continued_at.as_mut(),
+                step.rounds.as_mut().map(|rounds| &mut rounds.last_at),
                 step.executed_at.as_mut(),
                 step.clear_since.as_mut(),
                 step.finished_at.as_mut(),
             ]
         });
-        own.into_iter().chain(faults).chain(handed).chain(steps).flatten()
+        own.into_iter().chain(faults).chain(markers).chain(steps).flatten()
     }
 }

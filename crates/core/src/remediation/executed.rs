@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Remediation, Resolution, StepRecord, StepState};
+use super::{Marker, Remediation, Resolution, StepRecord, StepState};
 use crate::command::OutcomeReason;
 use crate::drain::{EMPTY_ROUNDS, QUIET_APART};
 use crate::moment::since;
@@ -74,8 +74,7 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
         ActionResult::InProgress { message } => {
             step.state = StepState::Started;
             step.started_at.get_or_insert(now);
-            step.continued_at = Some(now);
-            step.empty_rounds = 0;
+            step.count_round(false, now);
             step.say(&message);
         }
         ActionResult::Quiet { message } => count_empty_round(step, &message, now),
@@ -96,11 +95,11 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
         }
         ActionResult::AlreadyCordoned => {
             step.finish(StepState::Succeeded, "already unschedulable, adopted nothing", now);
-            next.cleanup.cordoned = false;
+            next.cleanup.forget(action, operation_id);
         }
         ActionResult::AlreadyTainted => {
             step.finish(StepState::Succeeded, "somebody else's taint is there already, adopted nothing", now);
-            next.cleanup.tainted = false;
+            next.cleanup.forget(action, operation_id);
         }
         ActionResult::Gone { message } => {
             step.reason = Some(OutcomeReason::TargetGone);
@@ -109,14 +108,16 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
         ActionResult::Refused { reason, message } => {
             step.reason = Some(reason);
             step.finish(StepState::Refused, &message, now);
-            match action {
-                ActionType::Cordon => next.cleanup.cordoned = false,
+            let is_protected = reason == OutcomeReason::Protected;
+            let is_unmarked = match action {
                 // Its own taint with another effect is on the node, and its cleanup is still pending.
-                ActionType::Taint if reason == OutcomeReason::Protected => {}
-                ActionType::Taint => next.cleanup.tainted = false,
+                ActionType::Taint => !is_protected,
                 // Somebody else's object exists. None was created for this step.
-                ActionType::HandOff if reason == OutcomeReason::Protected => next.cleanup.forget_hand_off(operation_id),
-                _ => {}
+                ActionType::HandOff => is_protected,
+                _ => true,
+            };
+            if is_unmarked {
+                next.cleanup.forget(action, operation_id);
             }
         }
         // The cleanup of a failed cordon or taint stays pending: the call may have reached the API server all the same.
@@ -131,14 +132,12 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
 
 fn count_empty_round(step: &mut StepRecord, message: &str, now: Timestamp) {
     // Rounds of two leaders, or of one that repeats what it has not written, count as one check.
-    let is_apart = step.continued_at.is_none_or(|last| since(now, last) >= QUIET_APART);
+    if step.rounds.is_none_or(|rounds| since(now, rounds.last_at) >= QUIET_APART) {
+        step.count_round(true, now);
+    }
     step.state = StepState::Started;
     step.started_at.get_or_insert(now);
-    if is_apart {
-        step.empty_rounds = step.empty_rounds.saturating_add(1);
-        step.continued_at = Some(now);
-    }
-    if step.empty_rounds >= EMPTY_ROUNDS {
+    if step.rounds.is_some_and(|rounds| rounds.empty >= EMPTY_ROUNDS) {
         step.executed_at = Some(now);
         step.finish(StepState::Succeeded, &format!("drained: {message}"), now);
     } else {
@@ -146,24 +145,22 @@ fn count_empty_round(step: &mut StepRecord, message: &str, now: Timestamp) {
     }
 }
 
-/// The remediation after its cordon was removed from the node, or was found not to be ours.
+/// The remediation after this marker was removed, or was found to be gone or somebody else's.
 #[must_use]
-pub fn uncordoned(remediation: &Remediation, now: Timestamp) -> Remediation {
+pub fn removed(remediation: &Remediation, marker: &Marker, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();
-    if next.cleanup.owes_cordon() {
-        next.cleanup.uncordoned_at = Some(now);
-    }
+    next.cleanup.remove(marker, now);
     next.conclude(now);
     next
 }
 
-/// The remediation after its taint was removed from the node, or was found not to be ours.
+/// The remediation after its remediator was told that the time is over, or could not be told: the attempt is at its end.
 #[must_use]
-pub fn untainted(remediation: &Remediation, now: Timestamp) -> Remediation {
+pub fn timed_out(remediation: &Remediation, operation_id: &str, message: &str, now: Timestamp) -> Remediation {
     let mut next = remediation.clone();
-    if next.cleanup.owes_taint() {
-        next.cleanup.untainted_at = Some(now);
+    if let Some(step) = next.current_step_mut().filter(|step| step.operation_id == operation_id) {
+        step.finish(StepState::TimedOut, message, now);
     }
-    next.conclude(now);
+    next.set_phase();
     next
 }

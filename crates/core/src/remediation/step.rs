@@ -106,12 +106,9 @@ pub struct StepRecord {
     /// When the other executor was asked, because the first did not start in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor_changed_at: Option<Timestamp>,
-    /// When the last round was executed, for an action with several rounds (`Drain`).
+    /// Its rounds so far, for an action that takes several (`Drain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub continued_at: Option<Timestamp>,
-    /// In how many rounds in a row no pod was left (`Drain`).
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub empty_rounds: u32,
+    pub rounds: Option<Rounds>,
     /// When the action was executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executed_at: Option<Timestamp>,
@@ -123,9 +120,16 @@ pub struct StepRecord {
     pub finished_at: Option<Timestamp>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-const fn is_zero(count: &u32) -> bool {
-    *count == 0
+/// The executed rounds of an action that takes several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rounds {
+    /// How many were executed.
+    pub count: u32,
+    /// When the last one was executed.
+    pub last_at: Timestamp,
+    /// How many in a row found nothing left to do.
+    pub empty: u32,
 }
 
 impl StepRecord {
@@ -138,6 +142,13 @@ impl StepRecord {
     /// memory, and refuses the same command, does not revoke that.
     pub fn learns_from(&self, answer: OutcomeReason) -> bool {
         !self.action.ends_boot() || answer.is_told() || !self.reason.is_some_and(OutcomeReason::is_told)
+    }
+
+    /// Counts a round that was executed now.
+    pub fn count_round(&mut self, is_empty: bool, now: Timestamp) {
+        let (count, empty) = self.rounds.map_or((0, 0), |rounds| (rounds.count, rounds.empty));
+        let empty = if is_empty { empty.saturating_add(1) } else { 0 };
+        self.rounds = Some(Rounds { count: count.saturating_add(1), last_at: now, empty });
     }
 
     /// Sets the message, bounded.

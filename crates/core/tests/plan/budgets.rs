@@ -302,7 +302,7 @@ fn a_dry_run_decides_the_same_records_it_once_and_touches_nothing() {
     assert_eq!(reasons(&plan), [BlockReason::DryRun]);
     let remediation = world.only_remediation().clone();
     assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Simulated, StepState::Simulated));
-    assert!(!remediation.cleanup.cordoned && !remediation.is_open());
+    assert!(remediation.cleanup.is_empty() && !remediation.is_open());
     assert!(world.ledger.as_ref().unwrap().slots.is_empty());
     for _ in 0..50 {
         world.tick(secs(60));

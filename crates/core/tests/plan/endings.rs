@@ -4,7 +4,7 @@ use nrh_core::action::Cordon;
 use nrh_core::engine::plan;
 use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, ApprovalMode, Mode, Requirement, Selector, Step};
-use nrh_core::remediation::{Phase, Remediation, StepState};
+use nrh_core::remediation::{Marker, Phase, Remediation, StepState};
 use nrh_core::snapshot::Slot;
 
 use crate::samples::{cont, hung, kill, step};
@@ -117,7 +117,11 @@ fn somebody_elses_mark_is_left_alone() {
     );
     snapshot.policies.clear();
     let plan = plan(&snapshot, &world.settings);
-    assert!(!plan.effects.iter().any(|e| matches!(e, Effect::Uncordon { .. })), "{:?}", plan.effects);
+    assert!(
+        !plan.effects.iter().any(|e| matches!(e, Effect::Remove { marker: Marker::Cordon, .. })),
+        "{:?}",
+        plan.effects
+    );
     let written = plan.effects.iter().find_map(|e| if let Effect::WriteRemediation(e) = e { Some(e) } else { None });
     let written = written.unwrap();
     assert!(!written.is_open() && written.phase == Phase::Cancelled, "nothing of its own is left to put back");
@@ -270,7 +274,11 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
     for _ in 0..100 {
         let plan = world.pass();
         world.tick(secs(10));
-        assert!(plan.effects.iter().all(|effect| !matches!(effect, Effect::Uncordon { .. })), "{:?}", plan.effects);
+        assert!(
+            plan.effects.iter().all(|effect| !matches!(effect, Effect::Remove { marker: Marker::Cordon, .. })),
+            "{:?}",
+            plan.effects
+        );
     }
     let remediation = world.only_remediation();
     assert!(remediation.is_open() && remediation.policy == "p", "{}", remediation.message);

@@ -93,15 +93,11 @@ fn render(text: &mut String, plan: &Plan) {
                 let what = self::operation(operation);
                 line("start", format!("{remediation} {operation_id} {node} {node_uid}: {what}"));
             }
-            Effect::Uncordon { remediation, node, successor } => {
-                line("remove cordon", format!("{remediation} {node}, successor {successor:?}"));
+            Effect::Remove { remediation, node, marker, successor } => {
+                line("remove", format!("{remediation} {node} {}, successor {successor:?}", json(marker)));
             }
-            Effect::Untaint { remediation, node } => line("remove taint", format!("{remediation} {node}")),
             Effect::TimeOutHandOff { remediation, node, handed, at, why } => {
                 line("expire hand-off", format!("{remediation} {node} {} {at} {why}", json(handed)));
-            }
-            Effect::TakeBackHandOff { remediation, node, handed } => {
-                line("remove hand-off", format!("{remediation} {node} {}", json(handed)));
             }
             Effect::WithdrawOrder { node } => line("withdraw command", node.clone()),
             Effect::DeleteJob { operation_id } => line("delete job", operation_id.clone()),

@@ -8,7 +8,7 @@ use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Plan};
 use nrh_core::policy::{Action, ApprovalMode, NodeLimit, Quarantine, Step};
-use nrh_core::remediation::{Executor, Phase, Resolution, StepState};
+use nrh_core::remediation::{Executor, Marker, Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 use nrh_simulate::remediator::Remediator;
 
@@ -42,7 +42,7 @@ fn a_node_that_is_rebooted_is_healed_and_its_object_is_deleted() {
     world.run(secs(600));
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
-    assert!(remediation.cleanup.handed_off[0].deleted_at.is_some() && world.remediators.objects.is_empty());
+    assert!(!remediation.cleanup.is_owed() && !remediation.cleanup.is_empty() && world.remediators.objects.is_empty());
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
 }
 
@@ -351,7 +351,8 @@ fn an_object_that_cannot_be_deleted_holds_nobody_up_for_long() {
     let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Fails);
     let mut said = BTreeSet::new();
     for _ in 0..90 {
-        let is_back = |(_, effect): &(usize, &Effect)| matches!(effect, Effect::TakeBackHandOff { .. });
+        let is_back =
+            |(_, effect): &(usize, &Effect)| matches!(effect, Effect::Remove { marker: Marker::HandOff(_), .. });
         let plan = world.plan();
         let failing: BTreeSet<usize> =
             plan.effects.iter().enumerate().filter(is_back).map(|(place, _)| place).collect();
@@ -383,10 +384,11 @@ fn a_controller_that_was_away_tries_to_take_back_before_it_gives_up() {
         assert_eq!(states(&world), [StepState::Failed]);
         let mut snapshot = world.snapshot();
         // As it stood before that was recorded.
-        snapshot.remediations.values_mut().for_each(|remediation| remediation.cleanup.handed_off[0].deleted_at = None);
+        snapshot.remediations.values_mut().for_each(|remediation| remediation.cleanup.0[0].removed_at = None);
         (snapshot.now, snapshot.watched) = (snapshot.now.checked_add(secs(700)).unwrap(), watched);
         let plan = plan(&snapshot, &world.settings);
-        let tries = plan.effects.iter().any(|effect| matches!(effect, Effect::TakeBackHandOff { .. }));
+        let tries =
+            plan.effects.iter().any(|effect| matches!(effect, Effect::Remove { marker: Marker::HandOff(_), .. }));
         assert_eq!(tries, owed, "after {watched:?}: {:?}", plan.effects);
     }
 }

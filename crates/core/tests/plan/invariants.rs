@@ -11,7 +11,9 @@ use nrh_core::matching::PodSeen;
 use nrh_core::moment::since;
 use nrh_core::plan::{Effect, Operation, Plan};
 use nrh_core::policy::{ActionType, Mode, Policy, Rule, Step};
-use nrh_core::remediation::{Phase, Remediation, Resolution, StepRecord, StepState, remediation_of};
+use nrh_core::remediation::{
+    Marker, MarkerRecord, Phase, Remediation, Resolution, StepRecord, StepState, remediation_of,
+};
 use nrh_core::snapshot::{NodeView, Snapshot, TriState};
 use nrh_core::taint::TaintEffect;
 use nrh_core::window;
@@ -120,13 +122,13 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                     assert_eq!(&owed.name, node, "what is to be deleted is remembered before it is made");
                 }
                 if matches!(operation, Operation::Cordon) {
-                    assert!(record.cleanup.owes_cordon(), "the undo is remembered before the act");
+                    assert!(record.cleanup.owes_cordon(), "the cleanup is remembered before the act");
                 }
                 if matches!(operation, Operation::Taint(_)) {
-                    assert!(record.cleanup.owes_taint(), "the undo is remembered before the act");
+                    assert!(record.cleanup.owes(&Marker::Taint), "the cleanup is remembered before the act");
                 }
             }
-            Effect::Uncordon { remediation, node, .. } => {
+            Effect::Remove { remediation, node, marker: Marker::Cordon, .. } => {
                 let mark = snapshot.nodes[node].cordoned_by.as_ref();
                 assert!(mark.is_none_or(|mark| mark == remediation), "someone else's mark");
                 if let Some(known) = snapshot.remediations.get(remediation) {
@@ -134,12 +136,12 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                     assert!(known.node_uid == snapshot.nodes[node].uid || mark.is_some(), "on a replaced node");
                 }
             }
-            Effect::Untaint { remediation, node } => {
+            Effect::Remove { remediation, node, marker: Marker::Taint, .. } => {
                 let mark = snapshot.nodes[node].tainted_by.as_ref();
                 assert!(mark.is_none_or(|mark| mark.remediation == *remediation), "someone else's mark");
                 if let Some(known) = snapshot.remediations.get(remediation) {
-                    let is_owed = known.cleanup.owes_taint() && known.node_uid == snapshot.nodes[node].uid;
-                    assert!(is_owed || !known.may_own_taint_of(&snapshot.nodes[node].uid), "it is another's");
+                    let is_owed = known.cleanup.owes(&Marker::Taint) && known.node_uid == snapshot.nodes[node].uid;
+                    assert!(is_owed || !known.may_own(&Marker::Taint, &snapshot.nodes[node].uid), "it is another's");
                     assert!(!known.is_quarantined() || !is_owed, "a taint outlasts no remediation");
                 }
             }
@@ -148,7 +150,7 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 assert_eq!(record.current_step().unwrap().operation_id, handed.operation_id);
                 assert!(*at <= snapshot.now, "before its time is over");
             }
-            Effect::TakeBackHandOff { remediation, handed, .. } => {
+            Effect::Remove { remediation, marker: Marker::HandOff(handed), .. } => {
                 let step = snapshot.remediations[remediation].current_step();
                 assert!(
                     step.is_none_or(|step| step.operation_id != handed.operation_id)
@@ -170,7 +172,7 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
 /// that mark. Of `before` is what was so when the plan was carried out, whatever that was decided from.
 fn check_opened(before: &Snapshot, plan: &Plan, world: &World) {
     for effect in &plan.effects {
-        let Effect::Uncordon { remediation, node, .. } = effect else { continue };
+        let Effect::Remove { remediation, node, marker: Marker::Cordon, .. } = effect else { continue };
         let Some((known, view)) = before.remediations.get(remediation).zip(before.nodes.get(node)) else { continue };
         let stays = known.node_uid != view.uid && view.unschedulable;
         assert!(
@@ -498,8 +500,9 @@ fn check_hand_offs(world: &World) {
     let hand_offs = &world.remediators;
     assert!(hand_offs.made.values().all(|count| *count == 1), "made twice: {:?}", hand_offs.made);
     for object in &hand_offs.objects {
-        let is_kept_in_mind =
-            |remediation: &Remediation, owed: &HandedOff| owed.deleted_at.is_none() || is_given_up(remediation, owed);
+        let is_kept_in_mind = |remediation: &Remediation, made: &MarkerRecord| {
+            made.removed_at.is_none() || is_given_up(remediation, made)
+        };
         assert!(is_of_any(world, object, is_kept_in_mind), "stranded: {object:?}");
     }
     for step in world.remediations.values().flat_map(|remediation| &remediation.steps) {
@@ -511,20 +514,18 @@ fn check_hand_offs(world: &World) {
 }
 
 /// Whether a remediation has made that object, and what it says of it is so.
-fn is_of_any(world: &World, object: &Object, says: impl Fn(&Remediation, &HandedOff) -> bool) -> bool {
-    let mut made = world.remediations.values().flat_map(|e| e.cleanup.handed_off.iter().map(move |owed| (e, owed)));
-    made.any(|(remediation, owed)| {
-        owed.is_of_remediation(&object.handed.operation_id)
-            && owed.is_same_object(&object.handed)
-            && says(remediation, owed)
-    })
+fn is_of_any(world: &World, object: &Object, says: impl Fn(&Remediation, &MarkerRecord) -> bool) -> bool {
+    let is_its = |handed: &HandedOff| {
+        handed.is_of_remediation(&object.handed.operation_id) && handed.is_same_object(&object.handed)
+    };
+    let mut made = world.remediations.values().flat_map(|e| e.cleanup.0.iter().map(move |made| (e, made)));
+    made.any(|(remediation, made)| made.marker.hand_off().is_some_and(is_its) && says(remediation, made))
 }
 
 /// Its deletion has failed for ten minutes: it goes with the remediation, which owns it.
-fn is_given_up(remediation: &Remediation, owed: &HandedOff) -> bool {
-    let step = remediation.steps.iter().find(|step| step.operation_id == owed.operation_id);
-    let ended = step.and_then(|step| step.finished_at);
-    owed.deleted_at.zip(ended).is_some_and(|(at, ended)| since(at, ended) >= secs(600))
+fn is_given_up(remediation: &Remediation, made: &MarkerRecord) -> bool {
+    let step = made.marker.hand_off().and_then(|handed| remediation.attempt(&handed.operation_id));
+    made.removed_at.zip(step.and_then(|step| step.finished_at)).is_some_and(|(at, ended)| since(at, ended) >= secs(600))
 }
 
 /// What stays, or is held up, is not evicted, and a drain that is done has left nothing behind that was to go.
@@ -539,12 +540,13 @@ fn check_drains(world: &World) {
         let is_drain = step.action == ActionType::Drain;
         if is_drain && step.state == StepState::TimedOut && step.started_at.is_some() {
             // Its second look may have been held until its time was over.
-            let said = if step.empty_rounds > 0 { "checked once more" } else { "pod(s) left" };
+            let said =
+                if step.rounds.is_some_and(|rounds| rounds.empty > 0) { "checked once more" } else { "pod(s) left" };
             assert!(step.message.contains(said), "says not what is left: {step:?}");
         }
         if is_drain && step.state == StepState::Started {
             let began = step.started_at.unwrap();
-            assert!(step.continued_at.is_some_and(|at| at >= began), "{step:?}");
+            assert!(step.rounds.is_some_and(|rounds| rounds.last_at >= began), "{step:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, Policy, Quarantine, Step};
-use nrh_core::remediation::{Phase, Remediation, Resolution};
+use nrh_core::remediation::{Marker, Phase, Remediation, Resolution};
 
 use crate::samples::{cont, hand_off, hung, notify, plugin, step};
 use crate::world::{ClearedBy, InjectedFault, World, reasons, secs};
@@ -99,7 +99,7 @@ fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
         "{}",
         remediation.message
     );
-    assert!(!is_cordoned(&world) && !remediation.is_live() && remediation.cleanup.uncordoned_at.is_some());
+    assert!(!is_cordoned(&world) && !remediation.is_live() && remediation.cleanup.has_removed(&Marker::Cordon));
     assert_eq!(uncordons(&world), 1);
 }
 

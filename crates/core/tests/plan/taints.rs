@@ -5,7 +5,7 @@ use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};
 use nrh_core::policy::{Action, ActionType, Mode, Quarantine, Step};
-use nrh_core::remediation::{Phase, Resolution, StepState};
+use nrh_core::remediation::{Cleanup, Marker, Phase, Resolution, StepState};
 use nrh_core::snapshot::NodeView;
 use nrh_core::taint::{KeyedTaint, TaintEffect, TaintMark};
 
@@ -42,7 +42,7 @@ fn it_lasts_as_long_as_the_remediation() {
     world.run(secs(900));
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::Succeeded, "{}", remediation.message);
-    assert!(remediation.cleanup.tainted && remediation.cleanup.untainted_at.is_some());
+    assert!(remediation.cleanup.has_removed(&Marker::Taint));
     assert_eq!(world.did(), ["taint", "job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)", "untaint"]);
     assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none());
 }
@@ -55,7 +55,7 @@ fn a_repeated_step_owes_its_cleanup_again() {
         world.pass();
         let now = world.now;
         let remediation = world.remediations.values_mut().next().unwrap();
-        (remediation.cleanup.untainted_at, remediation.cleanup.uncordoned_at) = (Some(now), Some(now));
+        remediation.cleanup.0[0].removed_at = Some(now);
         (remediation.steps[0].state, remediation.steps[0].executed_at) = (StepState::Scheduled, None);
         remediation.steps.truncate(1);
         let plan = world.plan();
@@ -63,7 +63,7 @@ fn a_repeated_step_owes_its_cleanup_again() {
             Effect::WriteRemediation(written) => Some(&written.cleanup),
             _ => None,
         });
-        assert!(written.is_some_and(|cleanup| cleanup.owes_taint() || cleanup.owes_cordon()), "{:?}", plan.effects);
+        assert!(written.is_some_and(Cleanup::is_owed), "{:?}", plan.effects);
         assert!(plan.effects.iter().any(|effect| matches!(effect, Effect::Act { .. })), "{:?}", plan.effects);
     }
 }
@@ -176,7 +176,7 @@ fn it_comes_off_however_the_remediation_ends() {
         }
         assert_eq!(last.phase, phase, "{what}: {}", last.message);
         assert!(last.message.contains(message), "{what}: {}", last.message);
-        assert!(!last.is_live() && last.cleanup.untainted_at.is_some(), "{what}: {last:#?}");
+        assert!(!last.is_live() && last.cleanup.has_removed(&Marker::Taint), "{what}: {last:#?}");
         assert!(view(&world).taints.is_empty() && view(&world).tainted_by.is_none(), "{what}: {:?}", view(&world));
     }
 }
@@ -252,7 +252,7 @@ fn what_we_have_taken_off_ourselves_is_no_persons_no() {
             } else {
                 world.policies[0].rules[0].steps.iter_mut().for_each(|step| step.stable_for = secs(90));
             }
-            let is_cleanup = |effect: &Effect| matches!(effect, Effect::Untaint { .. } | Effect::Uncordon { .. });
+            let is_cleanup = |effect: &Effect| matches!(effect, Effect::Remove { .. });
             let mut left = 200;
             while !world.did().contains(&undone) {
                 let plan = world.plan();
@@ -416,11 +416,33 @@ fn what_a_lost_remediation_has_left_is_taken_off() {
     world.policies.clear();
     world.ledger.as_mut().unwrap().slots.clear();
     let plan = world.pass();
-    assert!(plan.effects.iter().any(|effect| matches!(effect, Effect::Untaint { .. })), "{:?}", plan.effects);
+    assert!(
+        plan.effects.iter().any(|effect| matches!(effect, Effect::Remove { marker: Marker::Taint, .. })),
+        "{:?}",
+        plan.effects
+    );
     assert!(view(&world).taints.is_empty());
     // Whose it is nobody can tell without a mark.
     world.node("n1").view.taints.insert(KeyedTaint::plain(HARD));
     assert_eq!(world.pass().effects, []);
+}
+
+/// It stays as long as the remediation that put it there, and no longer.
+#[test]
+fn a_marker_with_the_name_of_somebody_else_goes_after_its_remediation() {
+    for marks in [taint(), step(Action::Cordon(Cordon::default()))] {
+        let mut world = World::sick(hung("log"), None, &[marks, cont(), notify()]);
+        world.pass();
+        let view = &mut world.node("n1").view;
+        view.cordoned_by.iter_mut().for_each(|owner| "lost".clone_into(owner));
+        view.tainted_by.iter_mut().for_each(|mark| "lost".clone_into(&mut mark.remediation));
+        let plan = world.pass();
+        assert!(plan.effects.iter().all(|effect| !matches!(effect, Effect::Remove { .. })), "{:?}", plan.effects);
+        world.run(secs(1_800));
+        let node = self::view(&world);
+        assert!(!world.only_remediation().is_live() && !node.unschedulable && node.taints.is_empty(), "{node:?}");
+        assert!(node.cordoned_by.is_none() && node.tainted_by.is_none(), "{node:?}");
+    }
 }
 
 #[test]
@@ -434,7 +456,7 @@ fn it_goes_where_a_cordon_stays() {
     assert_eq!(remediation.phase, Phase::Quarantined, "{}", remediation.message);
     let node = view(&world);
     assert!(node.unschedulable && node.taints.is_empty() && node.tainted_by.is_none(), "{node:?}");
-    assert!(!remediation.cleanup.owes_taint() && remediation.cleanup.owes_cordon());
+    assert!(!remediation.cleanup.owes(&Marker::Taint) && remediation.cleanup.owes_cordon());
 }
 
 #[test]
@@ -454,7 +476,7 @@ fn it_is_done_once_and_what_cannot_be_done_stops_nothing() {
     assert!(tried.iter().all(|step| step.state == StepState::Failed), "{:#?}", remediation.steps);
     assert_eq!((told.action.kind(), told.state), (ActionType::Notify, StepState::Succeeded));
     assert!(
-        !remediation.is_live() && !remediation.cleanup.owes_taint(),
+        !remediation.is_live() && !remediation.cleanup.owes(&Marker::Taint),
         "a call that failed may have reached the API server"
     );
 }

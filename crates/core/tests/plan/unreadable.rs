@@ -4,6 +4,7 @@ use nrh_core::action::Cordon;
 use nrh_core::engine::plan;
 use nrh_core::plan::{BlockReason, Effect, Plan};
 use nrh_core::policy::Action;
+use nrh_core::remediation::Marker;
 use nrh_core::snapshot::{CommandView, Ledger, Slot, Snapshot, UnreadableRemediation};
 
 use crate::samples::{cont, hung, policy, rule, step};
@@ -101,7 +102,7 @@ fn it_is_told_of_a_node_without_a_fault_and_its_marks_and_its_job_stay() {
     assert_eq!(told.blocked.len(), 1, "{:?}", told.blocked);
     snapshot.unreadable.clear();
     let gone = plan(&snapshot, &world.settings);
-    assert!(matches!(gone.effects.as_slice(), [Effect::Uncordon { .. }]), "{:?}", gone.effects);
+    assert!(matches!(gone.effects.as_slice(), [Effect::Remove { marker: Marker::Cordon, .. }]), "{:?}", gone.effects);
 }
 
 const WHY: &str = "status.conditions[0].lastHeartbeatTime: out of range";
@@ -151,7 +152,10 @@ fn marks_on_a_node_that_cannot_be_read_are_not_taken_for_left_over() {
     snapshot.reports.values_mut().for_each(|report| report.faults.clear());
     snapshot.ledger = Some(Ledger::default());
     snapshot.nodes.get_mut("n1").unwrap().cordoned_by = Some(NAME.to_owned());
-    assert!(matches!(plan(&snapshot, &world.settings).effects.as_slice(), [Effect::Uncordon { .. }]));
+    assert!(matches!(
+        plan(&snapshot, &world.settings).effects.as_slice(),
+        [Effect::Remove { marker: Marker::Cordon, .. }]
+    ));
     unread(&mut snapshot, "n1");
     let told = plan(&snapshot, &world.settings);
     assert_eq!(told.effects, []);

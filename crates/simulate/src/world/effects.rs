@@ -9,7 +9,7 @@ use nrh_core::command::{ActionCommand, OutcomeReason};
 use nrh_core::moment::since;
 use nrh_core::plan::{Effect, Operation};
 
-use nrh_core::remediation::{ActionResult, Remediation, executed, taken_back, timed_out, uncordoned, untainted};
+use nrh_core::remediation::{ActionResult, Marker, Remediation, executed, removed, timed_out};
 use nrh_core::snapshot::JobView;
 
 impl World {
@@ -42,24 +42,21 @@ impl World {
                     return next == known || self.write(&next);
                 }
             }
-            Effect::Uncordon { remediation, node, successor } => {
-                self.uncordon(remediation, node, successor.as_ref());
-                return !may_record || self.record(remediation, uncordoned);
-            }
-            Effect::Untaint { remediation, node } => {
-                self.untaint(remediation, node);
-                return !may_record || self.record(remediation, untainted);
+            Effect::Remove { remediation, node, marker, successor } => {
+                match marker {
+                    Marker::Cordon => self.uncordon(remediation, node, successor.as_ref()),
+                    Marker::Taint => self.untaint(remediation, node),
+                    Marker::HandOff(handed) => {
+                        self.remediators.delete(handed);
+                        self.log.push((handed.name.clone(), "take back".into()));
+                    }
+                }
+                return !may_record || self.record(remediation, |known, now| removed(known, marker, now));
             }
             Effect::TimeOutHandOff { remediation, handed, why, .. } => {
                 self.remediators.tell(handed);
                 self.log.push((handed.name.clone(), "time out".into()));
                 let next = |known: &Remediation, now| timed_out(known, &handed.operation_id, why, now);
-                return !may_record || self.record(remediation, next);
-            }
-            Effect::TakeBackHandOff { remediation, handed, .. } => {
-                self.remediators.delete(handed);
-                self.log.push((handed.name.clone(), "take back".into()));
-                let next = |known: &Remediation, now| taken_back(known, &handed.operation_id, now);
                 return !may_record || self.record(remediation, next);
             }
             Effect::WithdrawOrder { node } => {

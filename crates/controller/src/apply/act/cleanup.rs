@@ -1,4 +1,4 @@
-//! Removal of cordons, and the report to people when the API server refuses to remove an owner annotation from a node.
+//! Removal of markers, and the report to people when the API server refuses to remove an owner annotation from a node.
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -6,14 +6,14 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::marked;
-use crate::apply::{Applier, ApplyError};
+use super::{Release, marked};
+use crate::apply::{Applier, ApplyError, taint};
 use crate::cache::fold::Ingest;
 use crate::calls::CallError;
 use crate::events::Kind;
 use nrh_api::view::node as nodes;
-use nrh_api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, TAINT_ANNOTATION};
-use nrh_core::remediation::{self, Remediation};
+use nrh_api::{CONTROLLER_MANAGER, CORDON_ANNOTATION, REMEDIATION_ANNOTATION, TAINT_ANNOTATION};
+use nrh_core::remediation::{self, Marker, Remediation};
 use nrh_core::text::bounded as cut;
 
 /// Suffix of a remediation's message while the API server refuses the cleanup of its node.
@@ -26,74 +26,87 @@ const NO_NAMES: [&str; 3] = ["", "ancient-changes", "before-first-apply"];
 /// Maximum length that is repeated of a manager's name, which its client chooses.
 const MAX_OWNER: usize = 64;
 
-/// What a remediation has put on its node.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::apply) enum Mark {
-    Cordon,
-    Taint,
-}
-
-impl Mark {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Cordon => "cordon",
-            Self::Taint => "taint",
-        }
+/// The marker in a word, and the annotation that names its owner.
+const fn name_of(marker: &Marker) -> (&'static str, &'static str) {
+    match marker {
+        Marker::Cordon => ("cordon", CORDON_ANNOTATION),
+        Marker::Taint => ("taint", TAINT_ANNOTATION),
+        Marker::HandOff(_) => ("hand-off", REMEDIATION_ANNOTATION),
     }
-
-    const fn annotation(self) -> &'static str {
-        match self {
-            Self::Cordon => CORDON_ANNOTATION,
-            Self::Taint => TAINT_ANNOTATION,
-        }
-    }
-}
-
-/// How a remediation releases a node's cordon.
-#[derive(Debug)]
-struct Release {
-    patch: Value,
-    /// Whether an Event on the Node notifies people, and its kind.
-    told: Option<Kind>,
-    /// The effect in words.
-    what: String,
 }
 
 impl Applier {
-    /// Removes the cordon, if the owner annotation still names this remediation. On another machine of that name it removes the
-    /// annotation only.
-    pub(in crate::apply) async fn uncordon(
+    /// Removes a marker of a remediation, if it is still the remediation's, and records that.
+    pub(in crate::apply) async fn remove(
         &self,
         name: &str,
         node: &str,
+        marker: &Marker,
         successor: Option<&str>,
     ) -> Result<(), ApplyError> {
+        let owing = if let Marker::HandOff(handed) = marker {
+            self.delete_hand_off(name, handed).await?;
+            self.known(name)
+        } else {
+            Box::pin(self.remove_from_node(name, node, marker, successor)).await?
+        };
+        match owing {
+            Some(owing) => {
+                self.write_remediation(&remediation::removed(&plain(&owing), marker, self.clock.now())).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Removes a marker from a node, if the owner annotation still names this remediation. Returns the remediation, if the cleanup
+    /// of that marker is pending.
+    async fn remove_from_node(
+        &self,
+        name: &str,
+        node: &str,
+        marker: &Marker,
+        successor: Option<&str>,
+    ) -> Result<Option<Remediation>, ApplyError> {
         let found = self.node_now(node).await?;
-        let blocked = self.cache.lock().snapshot.remediations.get(name).cloned();
+        let uid = found.as_ref().and_then(ResourceExt::uid).unwrap_or_default();
+        let owes = |remediation: &Remediation| remediation.node_uid == uid && remediation.cleanup.owes(marker);
+        let owing = self.known(name).filter(owes);
         // The watch of remediations may be further behind than the controller knows.
-        if blocked.is_none() && !self.is_gone(name).await {
+        if owing.is_none() && !self.is_gone(name).await && self.known(name).is_none_or(|e| e.may_own(marker, &uid)) {
+            let what = name_of(marker).0;
             return Err(ApplyError::NotNow(format!(
-                "remediation {name}, whose cordon seemed to be left over, is there"
+                "remediation {name}, whose {what} seemed to be left over on Node {node}, may own it"
             )));
         }
-        let ours = found.as_ref().filter(|found| nodes::cordoned_by(found).as_deref() == Some(name));
-        if let Some(found) = ours {
-            let Release { patch, told, what } = release(found, blocked.as_ref(), successor);
+        let Some(found) = found else { return Ok(owing) };
+        let release = match marker {
+            Marker::Cordon => nodes::cordoned_by(&found)
+                .filter(|owner| owner == name)
+                .map(|_| release(&found, self.known(name).as_ref(), successor)),
+            Marker::Taint => taint::release(&found, name),
+            Marker::HandOff(_) => None,
+        };
+        if let Some(Release { patch, told, what }) = release {
             if let Err(error) = self.patch_node(node, &patch).await {
-                return Err(Box::pin(self.not_put_back(found, name, blocked.as_ref(), Mark::Cordon, error)).await);
+                return Err(Box::pin(self.not_put_back(&found, name, owing.as_ref(), marker, error)).await);
             }
             if let Some(kind) = told {
-                self.events.tell(found, kind, format!("remediation {name}: {what}"));
+                self.events.tell(&found, kind, format!("remediation {name}: {what}"));
             }
             tracing::info!(remediation = name, node, "{what}");
-        } else if let Some(found) = found.clone() {
-            found.fold(&mut self.cache.lock(), Instant::now());
+            return Ok(owing);
         }
-        let Some(blocked) = blocked else { return Ok(()) };
-        let next = remediation::uncordoned(&plain(&blocked), self.clock.now());
-        // A remediation without a pending cleanup stays as it is. It is about another machine, or was finished when its
-        // annotation came back.
-        if next == blocked { Ok(()) } else { self.write_remediation(&next).await }
+        if let Some(left) = owing.as_ref().filter(|_| marker.is_taint()).and_then(|owing| taint::left(&found, owing)) {
+            tracing::warn!(remediation = name, node, "{left}");
+            self.events.tell(&found, Kind::ActionNotExecuted, format!("remediation {name}: {left}"));
+        }
+        found.fold(&mut self.cache.lock(), Instant::now());
+        Ok(owing)
+    }
+
+    /// The remediation as the watch shows it.
+    pub(in crate::apply) fn known(&self, name: &str) -> Option<Remediation> {
+        self.cache.lock().snapshot.remediations.get(name).cloned()
     }
 
     /// Notifies people that the API server refuses the removal of an owner annotation. If the remediation with the pending
@@ -103,17 +116,18 @@ impl Applier {
         &self,
         node: &Node,
         name: &str,
-        blocked: Option<&Remediation>,
-        mark: Mark,
+        owing: Option<&Remediation>,
+        marker: &Marker,
         error: CallError,
     ) -> ApplyError {
         if !error.is_refusal() {
             return error.into();
         }
         let why = error.line();
-        if let Some(remediation) = blocked {
+        let (what, annotation) = name_of(marker);
+        if let Some(remediation) = owing {
             // The remediation already says so, and an Event did.
-            let Some(next) = noted(remediation, mark, &why) else { return error.into() };
+            let Some(next) = noted(remediation, what, &why) else { return error.into() };
             if let Err(unwritten) = self.write_remediation(&next).await {
                 tracing::warn!(
                     remediation = name,
@@ -123,7 +137,7 @@ impl Applier {
                 return error.into();
             }
         }
-        let (what, annotation, node_name) = (mark.name(), mark.annotation(), node.name_any());
+        let node_name = node.name_any();
         let text = format!(
             "remediation {name}: its {what} stays on the node: {why}; tried again until that is accepted, or until the {what} is yours: \
              kubectl annotate node {node_name} {annotation}-"
@@ -139,9 +153,9 @@ fn is_another(node: &Node, remediation: &Remediation) -> bool {
 }
 
 /// How the remediation releases the cordon that carries its name.
-fn release(node: &Node, blocked: Option<&Remediation>, successor: Option<&str>) -> Release {
+fn release(node: &Node, known: Option<&Remediation>, successor: Option<&str>) -> Release {
     let is_closed = nodes::view(node).unschedulable;
-    if blocked.is_some_and(|remediation| is_another(node, remediation)) {
+    if known.is_some_and(|remediation| is_another(node, remediation)) {
         let why = "which is another machine than the one that was cordoned";
         return mark_alone(node, is_closed, why, "since nobody here knows who has cordoned this one");
     }
@@ -205,8 +219,8 @@ fn put_back(node: &Node) -> (Value, String) {
 
 /// The remediation with the note that its owner annotation cannot be removed; `None` if it already says so. The API server's
 /// sentence may differ each time, and must not be written again and again.
-fn noted(remediation: &Remediation, mark: Mark, why: &str) -> Option<Remediation> {
-    let note = format!("{REFUSED}its {}", mark.name());
+fn noted(remediation: &Remediation, what: &str, why: &str) -> Option<Remediation> {
+    let note = format!("{REFUSED}its {what}");
     if remediation.message.contains(&note) {
         return None;
     }
@@ -216,7 +230,7 @@ fn noted(remediation: &Remediation, mark: Mark, why: &str) -> Option<Remediation
 }
 
 /// The remediation without that note.
-pub(in crate::apply) fn plain(remediation: &Remediation) -> Remediation {
+fn plain(remediation: &Remediation) -> Remediation {
     Remediation { message: message(remediation).to_owned(), ..remediation.clone() }
 }
 
@@ -312,15 +326,15 @@ mod tests {
 
     #[test]
     fn a_refused_undo_is_noted_once_and_the_note_goes_with_it() {
-        let refused = noted(&of("n1"), Mark::Taint, "patching Node w1 failed: not here (403)").unwrap();
+        let refused = noted(&of("n1"), "taint", "patching Node w1 failed: not here (403)").unwrap();
         let said = "HungContainer is gone now; not cleaned up: its taint: patching Node w1 failed: not here (403)";
         assert_eq!(refused.message, said);
-        assert_eq!(noted(&refused, Mark::Taint, "another sentence"), None);
-        let next = noted(&refused, Mark::Cordon, "no").unwrap();
+        assert_eq!(noted(&refused, "taint", "another sentence"), None);
+        let next = noted(&refused, "cordon", "no").unwrap();
         assert_eq!(next.message, "HungContainer is gone now; not cleaned up: its cordon: no");
         assert_eq!(plain(&next), of("n1"));
         let long = Remediation { message: "x".repeat(512), ..of("n1") };
-        let noted_long = noted(&long, Mark::Cordon, &"y".repeat(512)).unwrap();
-        assert!(noted_long.message.len() <= 512 && noted(&noted_long, Mark::Cordon, "no").is_none());
+        let noted_long = noted(&long, "cordon", &"y".repeat(512)).unwrap();
+        assert!(noted_long.message.len() <= 512 && noted(&noted_long, "cordon", "no").is_none());
     }
 }
