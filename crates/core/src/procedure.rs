@@ -19,6 +19,7 @@ mod reboot;
 mod release_hung_process;
 mod restart;
 pub(crate) mod taint;
+mod thaw_cgroup;
 
 use std::time::Duration;
 
@@ -227,6 +228,7 @@ pub(crate) fn of(action: &Action) -> &dyn Procedure {
         Action::Drain(with) => with,
         Action::DeletePod(with) => with,
         Action::CleanupOrphans(with) => with,
+        Action::ThawCgroup(with) => with,
         Action::ReleaseHungProcess(with) => with,
         Action::RestartKubelet(with) => with,
         Action::RestartRuntime(with) => with,
