@@ -27,7 +27,7 @@ pub use host::{
 };
 pub use kubelet::{block_kubelet_start, dead_mount, freeze_kubelet, kill_kubelet};
 pub use runtime::{block_update, duplicate_sandbox, slow_lists, take_network, unresponsive_shim};
-pub use wrapper::{hang_create, wrap_runtime};
+pub use wrapper::{freeze_init, hang_create, wrap_runtime};
 
 use crate::node::{KubeletStart, Node};
 use crate::process::{self, Identity, wait_until};
@@ -87,6 +87,8 @@ pub enum Fault {
     UnresponsiveShim,
     /// A script in place of the OCI runtime hangs while it makes a container
     HungCreate,
+    /// A container that is made and not started is frozen
+    FrozenInit,
 }
 
 /// What an injection hit.
@@ -170,6 +172,7 @@ impl Injection {
             Fault::SleepingShim => host::thaw_sleeping(node, &self.victim),
             Fault::ExpiredCertificate => host::renew(node),
             Fault::HungCreate => wrapper::go_on(node),
+            Fault::FrozenInit => host::set_frozen(&self.victim, false),
             Fault::FailingWorkload => self.victim.path.as_ref().map_or(Ok(()), |path| remove(&node.root_path(path))),
         }
     }

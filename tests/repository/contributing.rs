@@ -106,7 +106,7 @@ fn the_examples_quote_lines_that_are_there() {
     let page = page("CONTRIBUTING.md");
     let blocks = page.blocks().into_iter().filter(|(language, _)| *language == "rust");
     let quotes: Vec<Quotes> = blocks.flat_map(|(_, block)| quotes(&block)).collect();
-    for example in ["RunFilesystemFull", "CleanupOrphans"] {
+    for example in ["RunFilesystemFull", "ThawCgroup"] {
         let of = quotes.iter().flat_map(|quotes| &quotes.lines).filter(|line| line.contains(example)).count();
         assert!(of >= 3, "the example of {example} quotes {of} lines");
     }

@@ -528,7 +528,7 @@ fn a_step_that_no_signal_of_another_tool_ever_leads_to_is_refused() {
         assert!(!beside.contains(&sentence(action)), "it may be for the fault: {beside}");
         refused += u32::from(is_refused);
     }
-    assert_eq!(refused, 7);
+    assert_eq!(refused, 8);
 }
 
 #[test]

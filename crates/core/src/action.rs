@@ -12,6 +12,7 @@ mod reboot;
 mod release_hung_process;
 mod restart;
 mod taint;
+mod thaw_cgroup;
 mod traits;
 
 use schemars::JsonSchema;
@@ -29,6 +30,7 @@ pub use reboot::Reboot;
 pub use release_hung_process::{ReleaseHungProcess, Signal};
 pub use restart::{Restart, RestartKubelet, RestartRuntime, is_service};
 pub use taint::Taint;
+pub use thaw_cgroup::ThawCgroup;
 pub use traits::{Role, RunsOn, Traits};
 
 use params::Properties;
@@ -113,6 +115,8 @@ actions! {
     DeletePod,
     /// Removes the confirmed leftover.
     CleanupOrphans,
+    /// Thaws the frozen control group of a container in creation.
+    ThawCgroup,
     /// Ends the wait of the one hung process.
     ReleaseHungProcess,
     /// Has systemd restart the unit of the kubelet.

@@ -62,8 +62,8 @@ struct Wire {
     /// Name of the node: a command for another node is refused.
     #[schemars(length(max = 253))]
     node: String,
-    /// What to execute: `ReleaseHungProcess`, `CleanupOrphans`, `RestartKubelet`, `RestartRuntime`, `Reboot` or `MarkForReboot`. A
-    /// node refuses any other action.
+    /// What to execute: `ReleaseHungProcess`, `CleanupOrphans`, `ThawCgroup`, `RestartKubelet`, `RestartRuntime`, `Reboot` or
+    /// `MarkForReboot`. A node refuses any other action.
     action: ActionType,
     /// With `ReleaseHungProcess`: the signal, and whether a shim may be killed whose pod is not being deleted. Absent with all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ mod dbus_unresponsive;
 pub mod exhaustion;
 mod exited_container_backlog;
 mod filesystems;
-mod frozen_cgroup;
+pub mod frozen_cgroup;
 pub mod hung_container;
 pub mod kubelet;
 mod kubelet_port;

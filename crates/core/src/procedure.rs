@@ -19,6 +19,7 @@ mod reboot;
 mod release_hung_process;
 mod restart;
 mod taint;
+mod thaw_cgroup;
 
 use std::time::Duration;
 
@@ -148,7 +149,10 @@ pub(crate) trait Procedure {
     }
 
     /// Whether the step may start now, and who executes it.
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block>;
+    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+        node_command::require_named_target(cx.node, &cx.seen.fault)?;
+        Ok(executors::choose(cx.node).0)
+    }
 
     /// Whether the remediation has prepared the node for the action.
     fn require_prepared(&self, _node: &NodeContext<'_>, _remediation: &Remediation) -> Result<(), Block> {
@@ -170,7 +174,9 @@ pub(crate) trait Procedure {
     }
 
     /// What starts the action. `None` if there is nothing that it could touch.
-    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation>;
+    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
+        Some(node_command::send(cx.record, node_command::command(cx, fault)))
+    }
 
     /// Whether the node is still the one that the attempt was recorded for.
     fn is_due(&self, _node: &NodeContext<'_>, _record: &StepRecord) -> bool {
@@ -225,6 +231,7 @@ pub(crate) fn of(action: &Action) -> &dyn Procedure {
         Action::Drain(with) => with,
         Action::DeletePod(with) => with,
         Action::CleanupOrphans(with) => with,
+        Action::ThawCgroup(with) => with,
         Action::ReleaseHungProcess(with) => with,
         Action::RestartKubelet(with) => with,
         Action::RestartRuntime(with) => with,

@@ -13,6 +13,8 @@ pub enum ClearedBy {
     Kill,
     /// The leftover is removed.
     CleanupOrphans,
+    /// The control group is thawed.
+    ThawCgroup,
     /// The kubelet is restarted.
     RestartKubelet,
     /// The container runtime is restarted.
@@ -34,6 +36,7 @@ impl ClearedBy {
                 Signal::Kill => Self::Kill,
             },
             Action::CleanupOrphans(_) => Self::CleanupOrphans,
+            Action::ThawCgroup(_) => Self::ThawCgroup,
             Action::RestartKubelet(_) => Self::RestartKubelet,
             Action::RestartRuntime(_) => Self::RestartRuntime,
             Action::DeletePod(_) => Self::DeletePod,

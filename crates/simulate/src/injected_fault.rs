@@ -26,6 +26,7 @@ fn usually_cleared_by(kind: FaultType) -> Vec<ClearedBy> {
         (remedy.hung_process == Ok(Role::Shim), ClearedBy::Cont),
         (remedy.hung_process.is_ok(), ClearedBy::Kill),
         (remedy.leftover.is_ok(), ClearedBy::CleanupOrphans),
+        (remedy.thaw.is_ok(), ClearedBy::ThawCgroup),
         (remedy.new_pod.is_ok(), ClearedBy::DeletePod),
         (restart.kubelet.is_ok(), ClearedBy::RestartKubelet),
         (restart.runtime.is_ok(), ClearedBy::RestartRuntime),
@@ -103,6 +104,13 @@ fn target(kind: FaultType, key: &str, pod: Option<PodRef>) -> Target {
             process: process(Role::RuntimeClient, "S", "runc"),
             container_id: id("c"),
             pod,
+            ..Target::default()
+        },
+        FaultType::FrozenCgroup => Target {
+            process: process(Role::ContainerInit, "S", "runc:[2:INIT]"),
+            sandbox_id: id("s"),
+            pod,
+            control_group: Some("sys/fs/cgroup/kubepods/work".to_owned()),
             ..Target::default()
         },
         _ => Target { pod, ..Target::default() },

@@ -131,6 +131,26 @@ pub(super) fn thaw_sleeping(node: &Node, victim: &Victim) -> Result<()> {
     Ok(())
 }
 
+/// The group in which a process can be frozen.
+pub(super) fn group_with_freezer(pid: i32) -> Result<PathBuf> {
+    if has_freezer() {
+        return freezer_of(pid);
+    }
+    Ok(unified().context("no control groups of version 2")?.join(group_in_unified(pid)?))
+}
+
+/// Freezes or thaws the victim's own group, if it is still there.
+pub(super) fn set_frozen(victim: &Victim, frozen: bool) -> Result<()> {
+    let Some(group) = victim.path.as_ref().filter(|group| group.exists()) else { return Ok(()) };
+    let (file, text) = match (has_freezer(), frozen) {
+        (true, true) => ("freezer.state", "FROZEN"),
+        (true, false) => ("freezer.state", "THAWED"),
+        (false, true) => ("cgroup.freeze", "1"),
+        (false, false) => ("cgroup.freeze", "0"),
+    };
+    fs::write(group.join(file), text).with_context(|| format!("write {text} to {file} of {}", group.display()))
+}
+
 /// Where control groups of version 2 are, alone or beside those of version 1.
 fn unified() -> Option<PathBuf> {
     let places = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from);

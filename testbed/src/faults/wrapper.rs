@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Fault, Injection, SETTLE, Victim, create, remove};
+use super::{Fault, Injection, RELOAD, SETTLE, Victim, create, host, remove};
 use crate::node::Node;
 use crate::packages;
 use crate::process::{Identity, wait_until};
@@ -18,6 +18,8 @@ use crate::view::{self, PodName, Process};
 pub(crate) const SCRIPT: &str = "/run/nrh-runc";
 /// While it is there, each `create` that begins hangs.
 pub(crate) const HANG: &str = "/run/nrh-hang-runc";
+/// While it is there, each `create` that begins waits in a hook, when the first process of its container is there.
+const HOLD: &str = "/run/nrh-hold-runc";
 /// What a call that hangs waits for.
 pub(crate) const NOBODY_WRITES: &str = "/run/nrh-nobody-writes";
 /// How long the caller of a `create` that hangs waits for it. A kubelet gives up after four minutes, and containerd ends the script then.
@@ -25,8 +27,22 @@ const PATIENCE: Duration = Duration::from_mins(15);
 
 /// The script, which calls the real runtime so. What hangs is the shell itself, without a child that would outlive it.
 pub(crate) fn script(call: &str) -> String {
+    let hook = format!(r#"{{"hooks":{{"createRuntime":[{{"path":"{SCRIPT}","args":["hook","hold"]}}]}},"#);
     format!(
-        "#!/bin/sh\ncase \" $* \" in\n*\" create \"*) [ -e {HANG} ] && : < {NOBODY_WRITES} ;;\nesac\n{call} \"$@\"\n"
+        r#"#!/bin/sh
+case " $* " in
+*" create "*)
+    [ -e {HANG} ] && : < {NOBODY_WRITES}
+    [ -e {HOLD} ] && for word; do
+        [ "$before" = --bundle ] && sed -i '1s|^{{|{hook}|' "$word/config.json"
+        before=$word
+    done ;;
+" hold ")
+    while [ -e {HOLD} ]; do sleep 1; done
+    exit ;;
+esac
+{call} "$@"
+"#
     )
 }
 
@@ -70,6 +86,30 @@ pub fn hang_create(node: &Node) -> Result<Injection> {
         victim: Victim { sandbox: hung.sandbox, process, node_pid: Some(hung.pid), ..Victim::default() },
         ..injection
     })
+}
+
+/// Freezes the first process of the container that `make` has made by a runtime that is [wrapped](wrap_runtime), before it is started.
+pub fn freeze_init(node: &Node, make: impl FnOnce()) -> Result<Injection> {
+    create(&node.root_path(HOLD))?;
+    make();
+    let mut init = None;
+    wait_until(RELOAD, || {
+        let is_init = |process: &Process| process.comm == "runc:[2:INIT]" && process.sandbox.is_some();
+        init = view::processes(node.init_pid()).ok().and_then(|all| all.into_iter().find(is_init));
+        init.is_some()
+    });
+    let init = init.context("no container is made")?;
+    let victim = Victim {
+        sandbox: init.sandbox,
+        process: Some(Identity { pid: init.host_pid, started: init.started }),
+        node_pid: Some(init.pid),
+        path: Some(host::group_with_freezer(init.host_pid)?),
+        ..Victim::default()
+    };
+    let injection = Injection::now(Fault::FrozenInit, node, victim);
+    host::set_frozen(&injection.victim, true)?;
+    remove(&node.root_path(HOLD))?;
+    Ok(injection)
 }
 
 fn is_create(process: &Process) -> bool {

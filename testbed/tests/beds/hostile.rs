@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nrh_testbed::faults;
+use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::view::{self, Pod};
 use nrh_testbed::{Bed, BedOptions, Node, images, operator, process};
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ enum Place {
     Flooded = 1,
     Wrapped,
     Rolled,
+    Frozen,
 }
 
 /// Until pods run, and until a report says what is so now.
@@ -41,7 +43,7 @@ const OVERDUE: Duration = Duration::from_secs(20);
 const NEVER_STUCK: Duration = Duration::from_mins(3);
 
 fn up(programs: &operator::Programs) -> Bed {
-    let nodes = Place::Rolled as usize + 1;
+    let nodes = Place::Frozen as usize + 1;
     let bed = Bed::up(BedOptions { name: "hostile".into(), nodes, ..BedOptions::default() }).unwrap();
     operator::load_image(&bed, bed.nodes(), programs).unwrap();
     let others: Vec<&str> = bed.nodes().iter().skip(1).map(|node| node.name.as_str()).collect();
@@ -218,6 +220,47 @@ fn a_create_that_hangs_in_a_script_around_the_oci_runtime_is_named() {
     hung.lift(&node).unwrap();
     until("the script has ended", SOON, || !process::Identity::alive(&script));
     until("it is told no more", SOON, || fault(&bed, &node, "RuntimeClientHung").is_none());
+}
+
+/// A person would thaw the group by hand: the pod goes on.
+#[test]
+fn a_pod_whose_first_process_is_frozen_runs_once_its_control_group_is_thawed() {
+    let Some((bed, node)) = join(Place::Frozen) else { return };
+    faults::wrap_runtime(&node).unwrap();
+    let policy = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "thaw"},
+        "spec": {"mode": "Enforce", "nodeSelector": {"matchLabels": {"kubernetes.io/hostname": node.name}},
+            "rules": [{"name": "thaw", "match": {"faults": ["FrozenCgroup"]}, "steps": [{"action": "ThawCgroup"}]}],
+            "limits": {"maxInFlight": 1, "maxUnhealthy": "100%"}}});
+    bed.kubectl_input(&["apply", "-f", "-"], &policy.to_string()).unwrap();
+    until("a report of the node", SOON, || health(&bed, &node).is_some_and(|health| health["status"].is_object()));
+
+    let frozen = faults::freeze_init(&node, || pod(&bed, &node, "frozen", &work())).unwrap();
+    let init = frozen.victim.process.unwrap();
+    let (mut seen, mut record) = (Value::Null, Seen::of("FrozenCgroup", "containerd", Way::Real));
+    until("the frozen container is confirmed", SOON, || {
+        seen = fault(&bed, &node, "FrozenCgroup").unwrap_or_default();
+        seen["state"] == "Confirmed"
+    });
+    record.confirmed = seconds(frozen.elapsed());
+    let process = &seen["target"]["process"];
+    assert_eq!(
+        (&process["role"], &process["pid"]),
+        (&json!("ContainerInit"), &json!(frozen.victim.node_pid)),
+        "{seen}"
+    );
+    ready(&bed, "frozen");
+    assert!(init.alive(), "the pod runs by another process than the one that was frozen");
+    until("it is told no more", SOON, || fault(&bed, &node, "FrozenCgroup").is_none());
+    record.record();
+
+    let list = bed.kubectl(&["get", "noderemediations", "-o", "json"]).unwrap();
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let ours =
+        list["items"].as_array().unwrap().iter().find(|one| one["spec"]["nodeName"] == json!(node.name)).unwrap();
+    println!("remediation: {ours}");
+    assert!(ours.to_string().contains("it was frozen, and is not frozen any more"), "{ours}");
+    bed.kubectl(&["delete", "remediationpolicy", "thaw"]).unwrap();
+    bed.kubectl(&["delete", "pod", "frozen", "--timeout=120s"]).unwrap();
 }
 
 /// A shim that answers late makes its pod go late.

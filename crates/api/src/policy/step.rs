@@ -37,8 +37,8 @@ pub struct PolicyStep {
     /// The action. Cordon marks the node unschedulable until the remediation ends, or for longer with
     /// `cordon.quarantineFor`. Taint sets a taint that is removed when the remediation ends. Drain evicts the pods of a
     /// node that an earlier Cordon has marked, within their PodDisruptionBudgets. DeletePod deletes the stuck DaemonSet
-    /// pod. CleanupOrphans removes the confirmed orphan. ReleaseHungProcess signals the one hung process.
-    /// RestartKubelet and RestartRuntime restart a systemd unit. Reboot reboots the node that an earlier Cordon has
+    /// pod. CleanupOrphans removes the confirmed orphan. ThawCgroup thaws the frozen container in creation.
+    /// ReleaseHungProcess signals the one hung process. RestartKubelet and RestartRuntime restart a systemd unit. Reboot reboots the node that an earlier Cordon has
     /// marked and a Drain has emptied. MarkForReboot creates the file on the node by which another tool (kured) drains
     /// and reboots it. HandOff hands the node to a tool that reboots or replaces it. Notify notifies people and is the
     /// last step.

@@ -35,9 +35,9 @@ use crate::examples::{
 use crate::fault::{FaultType, MAX_EVIDENCE, MAX_LINE, PodRef, Role, Severity, SubjectKind, Target};
 use crate::finding::*;
 use crate::observation::{
-    BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DisksSeen, HostSeen, KubeletSeen, KubeletSettings,
-    ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen, ProcessTable, Reading,
-    RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, Space, StatusSeen, TaskAnswer, Unproven, Usage,
+    BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DisksSeen, FrozenSeen, HostSeen, KubeletSeen,
+    KubeletSettings, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen, ProcessSeen, ProcessTable,
+    Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, Space, StatusSeen, TaskAnswer, Unproven, Usage,
 };
 use crate::reason::ConditionReason;
 
@@ -50,6 +50,12 @@ impl Node {
     fn kinds(&self) -> Vec<FaultType> {
         of_node(&self.findings()).iter().map(|sighting| sighting.kind).collect()
     }
+}
+
+/// The first process of a container in creation, in a frozen control group.
+fn frozen_init(pid: i32, age: Duration, sandbox_id: &str, group: &str) -> FrozenSeen {
+    let process = process_ref(&process(pid, Part::Runtime), Role::ContainerInit);
+    FrozenSeen { process, age, sandbox_id: sandbox_id.to_owned(), group: group.to_owned() }
 }
 
 fn clean_at(findings: &Findings, kind: FaultType, key: &str) -> Option<u64> {

@@ -179,13 +179,15 @@ pub enum Role {
     RuntimeClient,
     /// A plugin binary from the CNI directory, a child of the runtime.
     NetworkPlugin,
+    /// `runc init` and its kin: the first process of a container in creation, which is not yet the container's own program.
+    ContainerInit,
 }
 
 /// One process at one moment: a pid means nothing without the start time beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessRef {
-    /// Role of the process: `Shim`, `RuntimeClient` (such as `runc create`) or `NetworkPlugin`.
+    /// Role of the process: `Shim`, `RuntimeClient` (such as `runc create`), `NetworkPlugin` or `ContainerInit` (`runc init`).
     pub role: Role,
     /// Process id in the node's own PID namespace.
     #[schemars(range(min = 2, max = 4_194_304))]
@@ -226,6 +228,10 @@ pub struct Target {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub lock: Option<String>,
+    /// Frozen control group of the process: its path below the root of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub control_group: Option<String>,
 }
 
 impl Target {
@@ -243,5 +249,6 @@ impl Target {
             && agree(self.sandbox_id.as_ref(), other.sandbox_id.as_ref())
             && agree(pod(self).as_ref(), pod(other).as_ref())
             && agree(self.lock.as_ref(), other.lock.as_ref())
+            && agree(self.control_group.as_ref(), other.control_group.as_ref())
     }
 }

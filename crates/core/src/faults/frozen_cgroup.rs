@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::spec::{ByDaemon, FaultSpec, Holds, NOT_WORSE, Remedy};
 use crate::condition_type::ConditionType;
-use crate::fault::{FaultGroup, FaultType, Severity, Subject, SubjectKind};
-use crate::finding::{Check, Component, Coverage, Findings, STALE, Verdict, answer, of_pod, pod_of, short};
+use crate::fault::{FaultGroup, FaultType, MAX_LINE, Severity, Subject, SubjectKind, Target};
+use crate::finding::{Check, Component, Coverage, Findings, STALE, Sighting, Verdict, answer, of_pod, pod_of, short};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::{Bound, Confirm};
@@ -16,7 +16,7 @@ use crate::thresholds::{Bound, Confirm};
 const CONFIRM: Confirm = Confirm::new("frozenCgroup", 3, 20, 60);
 
 /// Age from which the first process of a container that is being created counts as stuck, if it is frozen.
-const AGE: Bound = Bound::new("frozenInitAge", 60);
+pub const AGE: Bound = Bound::new("frozenInitAge", 60);
 
 pub(super) const SPEC: FaultSpec = FaultSpec {
     confirm: &[&CONFIRM],
@@ -27,7 +27,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     // The frozen process outlives the runtime as a leftover that does not answer.
     restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
     holds: Holds::OwnPod,
-    remedy: Remedy { fewer_pods: NOT_WORSE, ..Remedy::USUAL },
+    names: |target| target.process.is_some() && target.control_group.is_some(),
+    remedy: Remedy { thaw: Ok(()), fewer_pods: NOT_WORSE, ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
 };
 
@@ -53,30 +54,35 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             continue;
         }
         let pod = pod_of(&one.sandbox_id, seen);
-        findings.sightings.push(
-            Component {
-                kind,
-                key: &one.sandbox_id,
-                severity: Severity::Medium,
-                message: format!(
-                    "a container{} in sandbox {} is frozen while it is being made",
-                    of_pod(pod.as_ref()),
-                    short(&one.sandbox_id)
-                ),
-                subject: Subject {
-                    sandbox_id: Some(bounded(&one.sandbox_id, 128)),
-                    id: Some(bounded(&one.sandbox_id, 128)),
-                    pod,
-                    ..Subject::of(SubjectKind::Sandbox)
-                },
-                impact: "the call that makes it does not come back, and the pod stays in ContainerCreating; it goes on \
+        let target = Target {
+            process: Some(one.process.clone()),
+            sandbox_id: Some(bounded(&one.sandbox_id, 128)),
+            pod: pod.clone(),
+            control_group: Some(bounded(&one.group, MAX_LINE)),
+            ..Target::default()
+        };
+        let sighting = Component {
+            kind,
+            key: &one.sandbox_id,
+            severity: Severity::Medium,
+            message: format!(
+                "a container{} in sandbox {} is frozen while it is being made",
+                of_pod(pod.as_ref()),
+                short(&one.sandbox_id)
+            ),
+            subject: Subject {
+                sandbox_id: Some(bounded(&one.sandbox_id, 128)),
+                id: Some(bounded(&one.sandbox_id, 128)),
+                pod,
+                ..Subject::of(SubjectKind::Sandbox)
+            },
+            impact: "the call that makes it does not come back, and the pod stays in ContainerCreating; it goes on \
                          once the control group is thawed",
-                evidence: vec![format!("process {} (runc init) is in the frozen group {}", one.pid, one.group)],
-                looked,
-                confirm: thresholds.confirm(&CONFIRM),
-            }
-            .into(),
-        );
+            evidence: vec![format!("process {} (runc init) is in the frozen group {}", one.process.pid, one.group)],
+            looked,
+            confirm: thresholds.confirm(&CONFIRM),
+        };
+        findings.sightings.push(Sighting { target, ..sighting.into() });
     }
     findings.cover(kind, coverage);
 }

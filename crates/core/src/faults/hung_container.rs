@@ -315,7 +315,7 @@ fn tell(
         container_id: subject.id.clone(),
         sandbox_id: subject.sandbox_id.clone(),
         pod: subject.pod.clone(),
-        lock: None,
+        ..Target::default()
     };
     Sighting {
         kind: FaultType::HungContainer,

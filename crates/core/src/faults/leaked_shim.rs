@@ -233,7 +233,7 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
         container_id: None,
         sandbox_id: subject.sandbox_id.clone(),
         pod: subject.pod.clone(),
-        lock: None,
+        ..Target::default()
     };
     Sighting {
         kind: FaultType::LeakedShim,

@@ -167,7 +167,7 @@ fn tell(
             lock: lock.clone(),
             ..Subject::of(SubjectKind::NetworkPlugin)
         },
-        target: Target { process, container_id: None, sandbox_id, pod, lock },
+        target: Target { process, sandbox_id, pod, lock, ..Target::default() },
         message: bounded(&message, MAX_LINE),
         impact: "pods that need this network wait in ContainerCreating or Terminating, without an event for minutes"
             .to_owned(),

@@ -15,6 +15,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     remedy: Remedy {
         hung_process: Err(NOBODY_CHECKS),
         leftover: Err(NOBODY_CHECKS),
+        thaw: Err(NOBODY_CHECKS),
         new_pod: Err(NOBODY_CHECKS),
         restart: |_| NO_RESTART,
         fewer_pods: Err(NOBODY_CHECKS),

@@ -217,7 +217,7 @@ fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: Ha
         harm: Harm::Always,
         severity: Severity::Medium,
         subject,
-        target: Target { process, container_id: id, sandbox_id, pod: client.pod.clone(), lock: None },
+        target: Target { process, container_id: id, sandbox_id, pod: client.pod.clone(), ..Target::default() },
         message: bounded(&message, MAX_LINE),
         impact:
             "the pod gets no further, and what asks the runtime for this container may wait as well; with two such \

@@ -76,6 +76,8 @@ pub struct Remedy {
     pub hung_process: Helps<Role>,
     /// The removal of what is left over: an orphan container, or a shim.
     pub leftover: Helps,
+    /// The thaw of the control group that it names.
+    pub thaw: Helps,
     /// The deletion of a pod that is created again.
     pub new_pod: Helps,
     /// A restart of a daemon.
@@ -104,6 +106,7 @@ impl Remedy {
     pub(super) const USUAL: Self = Self {
         hung_process: Err("it names no hung process"),
         leftover: Err("it is not about an orphan"),
+        thaw: Err("it names no frozen control group"),
         new_pod: Err("it is not about a DaemonSet's pod"),
         restart: |_| NO_RESTART,
         fewer_pods: Ok(()),

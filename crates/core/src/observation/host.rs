@@ -4,6 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::fault::ProcessRef;
+
 /// The owner of a limit or a thread.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
@@ -116,8 +118,8 @@ pub struct ThreadWaiting {
 /// The first process of a container in creation, in a frozen control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenSeen {
-    /// Its process id.
-    pub pid: i32,
+    /// The process.
+    pub process: ProcessRef,
     /// Time since its start.
     pub age: Duration,
     /// The sandbox that its shim serves.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::boot::{self, is_carried, said};
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
-use crate::action::{Action, MarkForReboot};
+use crate::action::MarkForReboot;
 use crate::command::{ActionCommand, OutcomeReason};
 use crate::context::{
     Block, ClearCheck, ClusterContext, NodeContext, ObservedFault, Probe, Wake, exclusion, of_policy,
@@ -61,7 +61,7 @@ impl Procedure for MarkForReboot {
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
         let seconds = cx.step.and_then(|step| u32::try_from(step.timeout.as_secs()).ok()).unwrap_or(MARK_STANDS);
-        let mut command = command(cx, fault, Action::MarkForReboot(self.clone()));
+        let mut command = command(cx, fault);
         command.marker_expires_after_seconds = Some(seconds.clamp(1, MARK_STANDS));
         Some(send(cx.record, command))
     }

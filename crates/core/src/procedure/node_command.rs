@@ -1,7 +1,6 @@
 //! The command by which a node carries an action out.
 
 use super::AttemptContext;
-use crate::action::Action;
 use crate::command::ActionCommand;
 use crate::context::{Block, NodeContext};
 use crate::fault::Fault;
@@ -9,13 +8,13 @@ use crate::plan::{BlockReason, Operation};
 use crate::remediation::{Executor, StepRecord};
 
 /// The command of an attempt.
-pub(super) fn command(cx: &AttemptContext<'_>, fault: &Fault, action: Action) -> ActionCommand {
+pub(super) fn command(cx: &AttemptContext<'_>, fault: &Fault) -> ActionCommand {
     let (cluster, record) = (cx.cluster, cx.record);
     ActionCommand {
         operation_id: record.operation_id.clone(),
         epoch: cluster.snapshot.epoch,
         node: cx.node.name.to_owned(),
-        action,
+        action: record.action.clone(),
         fault_id: record.fault_id.clone(),
         fault_type: fault.kind,
         target: record.target.clone(),

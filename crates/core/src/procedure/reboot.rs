@@ -6,6 +6,7 @@ use super::boot::{self, said};
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
 use crate::action::{Action, ActionType, Reboot};
+use crate::command::ActionCommand;
 use crate::context::{Block, ClusterContext, NodeContext, Wake};
 use crate::fault::Fault;
 use crate::moment::since;
@@ -59,7 +60,7 @@ impl Procedure for Reboot {
     }
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
-        Some(send(cx.record, command(cx, fault, Action::Reboot(Self::default()))))
+        Some(send(cx.record, ActionCommand { action: Action::Reboot(Self::default()), ..command(cx, fault) }))
     }
 
     fn is_due(&self, node: &NodeContext<'_>, record: &StepRecord) -> bool {

@@ -4,6 +4,7 @@ use super::executors;
 use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Procedure, StepContext};
 use crate::action::{Action, ReleaseHungProcess, Signal};
+use crate::command::ActionCommand;
 use crate::context::{Block, ClusterContext, NodeContext, pods};
 use crate::fault::{Fault, Role};
 use crate::plan::{BlockReason, Operation};
@@ -23,8 +24,8 @@ impl Procedure for ReleaseHungProcess {
 
     fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
         let allow_running_pods = self.allow_running_pods || pods::is_terminating(cx.cluster, fault);
-        let command = command(cx, fault, Action::ReleaseHungProcess(Self { allow_running_pods, ..*self }));
-        Some(send(cx.record, command))
+        let action = Action::ReleaseHungProcess(Self { allow_running_pods, ..*self });
+        Some(send(cx.record, ActionCommand { action, ..command(cx, fault) }))
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use super::node_command::{command, send};
-use super::{AttemptContext, Procedure, StepContext};
-use crate::action::{Action, Restart, RestartKubelet, RestartRuntime};
+use super::{Procedure, StepContext};
+use crate::action::{Restart, RestartKubelet, RestartRuntime};
 use crate::context::{Block, NodeContext};
 use crate::fault::{Daemon, Fault};
 use crate::faults::ShowsIn;
-use crate::plan::{BlockReason, Operation};
+use crate::plan::BlockReason;
 use crate::policy::Rule;
 use crate::remediation::Executor;
 use crate::snapshot::TriState;
@@ -28,10 +27,6 @@ impl Procedure for RestartKubelet {
     fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
         require_safe(cx.node, &cx.seen.fault, Daemon::Kubelet, &self.0).map(|()| Executor::Probe)
     }
-
-    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
-        Some(send(cx.record, command(cx, fault, Action::RestartKubelet(self.clone()))))
-    }
 }
 
 impl Procedure for RestartRuntime {
@@ -45,10 +40,6 @@ impl Procedure for RestartRuntime {
 
     fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
         require_safe(cx.node, &cx.seen.fault, Daemon::Runtime, &self.0).map(|()| Executor::Probe)
-    }
-
-    fn operation(&self, cx: &AttemptContext<'_>, fault: &Fault) -> Option<Operation> {
-        Some(send(cx.record, command(cx, fault, Action::RestartRuntime(self.clone()))))
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn task(order: &ActionCommand, node: &str) -> Result<Task, Refusal> {
         return Err(Refusal::malformed("ttlSeconds is not within 1 to 3600"));
     }
     let target = &order.target;
-    let texts = [&target.container_id, &target.sandbox_id, &target.lock];
+    let texts = [&target.container_id, &target.sandbox_id, &target.lock, &target.control_group];
     if order.fault_id.len() > MAX_TEXT || texts.iter().any(|text| text.as_ref().is_some_and(|t| t.len() > MAX_TEXT)) {
         return Err(Refusal::malformed("a text is longer than 512 bytes"));
     }

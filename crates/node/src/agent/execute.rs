@@ -9,6 +9,7 @@ mod reboot;
 mod release_hung_process;
 mod restart;
 mod signal;
+mod thaw_cgroup;
 
 use std::time::Duration;
 
@@ -64,6 +65,7 @@ macro_rules! executors {
 
 executors! {
     CleanupOrphans in cleanup_orphans,
+    ThawCgroup in thaw_cgroup,
     ReleaseHungProcess in release_hung_process,
     RestartKubelet in restart,
     RestartRuntime in restart,

@@ -108,6 +108,7 @@ impl Looker {
             Role::RuntimeClient => self.client_still_hung(target, held).await,
             Role::Shim if held.is_of_docker() => self.docker_container_still_hung(target, held, signal).await,
             Role::Shim => self.container_still_hung(target, held, signal).await,
+            Role::ContainerInit => Err(Refusal::cannot_look("a frozen process takes no signal")),
         }
     }
 
@@ -233,7 +234,7 @@ impl Looker {
     }
 
     /// Checks that the process is at least this old.
-    async fn as_old_as(&self, held: &Arc<Held>, bound: Duration) -> Result<(), Refusal> {
+    pub(super) async fn as_old_as(&self, held: &Arc<Held>, bound: Duration) -> Result<(), Refusal> {
         let age = self.age(held).await?;
         if age >= bound {
             return Ok(());
@@ -324,10 +325,10 @@ fn same_object(seen: &ContainerSeen, target: &Target) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn recovered(message: String) -> Refusal {
+pub(super) fn recovered(message: String) -> Refusal {
     Refusal::new(OutcomeReason::Recovered, message)
 }
 
-fn asked(what: &str, error: &CriError) -> Refusal {
+pub(super) fn asked(what: &str, error: &CriError) -> Refusal {
     Refusal::cannot_look(format!("asked the runtime for {what}: {error}"))
 }

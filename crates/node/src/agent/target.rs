@@ -12,10 +12,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::verdict::Refusal;
 use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
-use crate::proc::{self, Handle, RawProcess};
+use crate::proc::{self, Groups, Handle, RawProcess};
 use nrh_core::action::Signal;
 use nrh_core::command::OutcomeReason;
-use nrh_core::fault::{ProcessRef, Target};
+use nrh_core::fault::{ProcessRef, Role, Target};
 use nrh_core::faults::runtime_client_hung::ENDING;
 
 /// A proven process that cannot be confused with another one.
@@ -59,7 +59,7 @@ impl Held {
             let found = format!("it started at tick {}, the command names {}", process.start_ticks, wanted.start_ticks);
             return Err(changed(wanted, &found));
         }
-        let proof = match prover.prove_handle(&table, process, &handle) {
+        let proof = match prove(prover, wanted.role, &table, process, &handle) {
             Ok(Some(proof)) => proof,
             Ok(None) => return Err(changed(wanted, "its executable, arguments and parents prove no role")),
             Err(error) if proc::is_gone(&error) => return Ok(None),
@@ -80,7 +80,7 @@ impl Held {
         if self.has_ended() {
             return Err(ended(wanted));
         }
-        match prover.prove_handle(&table, process, &self.handle).map_err(again)? {
+        match prove(prover, wanted.role, &table, process, &self.handle).map_err(again)? {
             Some(proof) if proof == self.proof => expect(wanted, target, &proof),
             Some(_) | None => Err(changed(wanted, "it is not what it was a moment ago")),
         }
@@ -109,11 +109,15 @@ impl Held {
         Ok(exe.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned())
     }
 
+    /// Its control groups.
+    pub(super) fn groups(&self) -> io::Result<Groups> {
+        self.handle.groups()
+    }
+
     /// Whether the process is in the cgroup of the container with this id.
     pub(super) fn is_inside(&self, container_id: &str) -> io::Result<bool> {
-        let groups = self.handle.groups()?;
         let is_of = |folder: std::path::PathBuf| folder.to_string_lossy().contains(container_id);
-        Ok(groups.folders("pids").any(is_of))
+        Ok(self.groups()?.folders("pids").any(is_of))
     }
 
     /// Returns the time since its start.
@@ -148,6 +152,20 @@ impl Held {
     }
 }
 
+/// Proves a role. A container's first process is in a PID namespace of its own, where only its parents prove anything.
+fn prove(
+    prover: &Prover,
+    role: Role,
+    table: &[RawProcess],
+    process: &RawProcess,
+    handle: &Handle,
+) -> io::Result<Option<Proof>> {
+    match role {
+        Role::ContainerInit => prover.prove_init(table, process),
+        _ => prover.prove_handle(table, process, handle),
+    }
+}
+
 /// Checks that the proof matches the object of the command.
 fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Refusal> {
     if proof.role() != Some(wanted.role) {
@@ -175,6 +193,9 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
             let found = container_id.as_deref().unwrap_or("none");
             let ordered = target.container_id.as_deref().unwrap_or("none");
             Err(changed(wanted, &format!("it works on container {found}, the command names {ordered}")))
+        }
+        Proof::Init { sandbox_id } if target.sandbox_id.as_ref() != Some(sandbox_id) => {
+            Err(changed(wanted, &format!("it is of sandbox {sandbox_id}, the command names {}", ordered_id(target))))
         }
         Proof::NetworkPlugin { command: None, .. } => {
             Err(changed(wanted, "its environment names no CNI_COMMAND, so nothing proves that it is a plugin's call"))
@@ -207,7 +228,7 @@ fn names_object(proof: &Proof, target: &Target) -> bool {
     match proof {
         Proof::Shim { .. } | Proof::RuntimeClient { .. } => true,
         Proof::NetworkPlugin { sandbox_id, .. } => sandbox_id.is_some() && *sandbox_id == target.sandbox_id,
-        Proof::Monitor { .. } | Proof::Runtime { .. } | Proof::Kubelet => false,
+        Proof::Init { .. } | Proof::Monitor { .. } | Proof::Runtime { .. } | Proof::Kubelet => false,
     }
 }
 

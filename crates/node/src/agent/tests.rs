@@ -22,6 +22,7 @@ mod reboot;
 mod release;
 mod restart;
 mod runtime;
+mod thaw;
 mod unresponsive;
 
 use process::{Running, Stage, id};

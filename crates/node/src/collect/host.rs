@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::proc::{self, Groups, Handle, Waits, groups};
+use nrh_core::fault::{ProcessRef, Role};
 use nrh_core::observation::{DaemonSeen, FrozenSeen, HostSeen, InitSeen, LimitSeen, Owner, ThreadWaiting, Usage};
 use nrh_core::text::bounded;
 
@@ -184,20 +185,27 @@ impl Host {
     fn frozen(&self, root: &OwnedFd, inits: &[InitSeen]) -> Result<Vec<FrozenSeen>, String> {
         let mut found = Vec::new();
         for init in inits {
-            let groups = Handle::open(&self.proc, init.pid)
+            let read = Handle::open(&self.proc, init.pid)
                 .and_then(|handle| of_start(handle, init.start_ticks))
-                .and_then(|handle| handle.groups());
-            let frozen = match groups {
+                .and_then(|handle| Ok((handle.groups()?, handle.stat()?)));
+            let frozen = match read {
                 Err(error) if proc::is_gone(&error) => continue,
-                groups => groups.and_then(|groups| frozen_group(root, &groups)),
+                read => read.and_then(|(groups, stat)| Ok((frozen_group(root, &groups)?, stat))),
             };
             match frozen {
-                Ok(None) => {}
-                Ok(Some(group)) => found.push(FrozenSeen {
-                    pid: init.pid,
+                Ok((None, _)) => {}
+                Ok((Some(group), stat)) => found.push(FrozenSeen {
+                    process: ProcessRef {
+                        role: Role::ContainerInit,
+                        pid: init.pid,
+                        start_ticks: init.start_ticks,
+                        state: stat.state.to_string(),
+                        wchan: None,
+                        command: bounded(&stat.command, 64),
+                    },
                     age: init.age,
                     sandbox_id: init.sandbox_id.clone(),
-                    group: bounded(&group.display().to_string(), 256),
+                    group: bounded(&group.display().to_string(), 512),
                 }),
                 Err(error) => return Err(format!("the control group of process {}: {}", init.pid, said(&error))),
             }
@@ -259,28 +267,27 @@ fn of_group(root: &OwnedFd, handle: &Handle) -> io::Result<Option<Usage>> {
         let Some(group) = groups::open(root, &folder)? else { continue };
         let Some(usage) = of_folder(&group)? else { continue };
         let is_near = usage.is_at_least(NEAR);
-        return Ok((!is_near || has(&group, handle.pid())?).then_some(usage));
+        return Ok((!is_near || groups::has(&group, handle.pid())?).then_some(usage));
     }
     Ok(None)
-}
-
-fn has(group: impl AsFd, pid: i32) -> io::Result<bool> {
-    let members = groups::file(group, "cgroup.procs")?.unwrap_or_default();
-    let members: BTreeSet<&str> = members.lines().collect();
-    Ok(members.contains(pid.to_string().as_str()))
 }
 
 /// The first of its groups that is frozen. The wait channel does not show it: kernels freeze a process wherever it is.
 fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> {
     for folder in groups.folders("freezer") {
         let Some(group) = groups::open(root, &folder)? else { continue };
-        let old = groups::file(&group, "freezer.state")?;
-        let new = groups::file(&group, "cgroup.events")?;
-        if is_frozen(old.as_deref(), new.as_deref()) {
+        if is_group_frozen(&group)? {
             return Ok(Some(folder));
         }
     }
     Ok(None)
+}
+
+/// Whether a group is frozen, by itself or by one above it.
+pub(crate) fn is_group_frozen(group: impl AsFd) -> io::Result<bool> {
+    let old = groups::file(&group, "freezer.state")?;
+    let new = groups::file(&group, "cgroup.events")?;
+    Ok(is_frozen(old.as_deref(), new.as_deref()))
 }
 
 /// Whether `freezer.state` of version 1, or `cgroup.events` of version 2, says frozen.

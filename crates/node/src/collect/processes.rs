@@ -349,7 +349,7 @@ fn part(process: &RawProcess, proof: &Proof, ours: &str) -> Option<Part> {
         Proof::Shim { id, namespace } if namespace == ours => {
             Part::Shim { id: bounded(id, 128), living_children: process.living_children }
         }
-        Proof::Shim { .. } => return None,
+        Proof::Shim { .. } | Proof::Init { .. } => return None,
         Proof::NetworkPlugin { plugin, sandbox_id, pod_uid, .. } => Part::NetworkPlugin {
             plugin: bounded(plugin, 64),
             sandbox_id: sandbox_id.as_deref().map(|id| bounded(id, 128)),

@@ -50,6 +50,7 @@ pub fn order(data: &[u8]) -> bool {
     }
     match &order.action {
         Action::CleanupOrphans(_) => assert!(has_container() || names_process()),
+        Action::ThawCgroup(_) => assert!(names_process() && target.control_group.is_some()),
         Action::ReleaseHungProcess(_) => {
             assert!(names_process());
             assert!(order.fault_type != fault::FaultType::RuntimeClientHung || has_container());

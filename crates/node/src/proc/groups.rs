@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use super::handle::Handle;
 use super::{bounded::read_file, rooted};
 use nrh_core::action::is_service;
+use nrh_core::text::{bounded, is_full_id};
 
 /// Longest list of groups that is read.
 const MAX_GROUPS: usize = 16 << 10;
@@ -109,6 +110,29 @@ pub(crate) fn file(group: impl AsFd, name: &str) -> io::Result<Option<String>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(19) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The pod of a group by its name: `podUID`, or with systemd `kubepods-burstable-podUID.slice`, in which the uid has underscores.
+pub(crate) fn pod_uid(name: &str) -> Option<String> {
+    let uid = match name.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit_once("-pod")?.1.replace('_', "-"),
+        None => name.strip_prefix("pod")?.to_owned(),
+    };
+    let is_uid = !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_uid.then(|| bounded(&uid, 64))
+}
+
+/// The container of a group by its name: `ID`, or with systemd `cri-containerd-ID.scope`, `docker-ID.scope`, `crio-ID.scope`.
+pub(crate) fn container_id(name: &str) -> Option<&str> {
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    let id = name.rsplit_once('-').map_or(name, |(_, id)| id);
+    is_full_id(id).then_some(id)
+}
+
+/// Whether a process is in a group.
+pub(crate) fn has(group: impl AsFd, pid: i32) -> io::Result<bool> {
+    let members = file(group, "cgroup.procs")?.unwrap_or_default();
+    Ok(members.lines().any(|line| line.parse() == Ok(pid)))
 }
 
 #[cfg(test)]

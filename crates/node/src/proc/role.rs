@@ -10,6 +10,7 @@ use super::{Handle, RawProcess, ancestors};
 use nrh_core::fault::Role;
 
 mod args;
+pub(crate) mod init;
 
 pub(crate) use args::{client, monitor, pod_uid, shim};
 
@@ -82,6 +83,11 @@ pub enum Proof {
         /// The container's id.
         id: String,
     },
+    /// The first process of a container in creation (`runc init`). Only [`Prover::prove_init`] proves it.
+    Init {
+        /// The id that its shim serves.
+        sandbox_id: String,
+    },
     /// A runtime daemon.
     Runtime {
         /// File name of the daemon.
@@ -98,6 +104,7 @@ impl Proof {
             Self::Shim { .. } => Some(Role::Shim),
             Self::NetworkPlugin { .. } => Some(Role::NetworkPlugin),
             Self::RuntimeClient { .. } => Some(Role::RuntimeClient),
+            Self::Init { .. } => Some(Role::ContainerInit),
             Self::Monitor { .. } | Self::Runtime { .. } | Self::Kubelet => None,
         }
     }

@@ -1,7 +1,6 @@
 //! `runc create` and its kin that do not come to an end.
 
 use super::*;
-use crate::observation::FrozenSeen;
 
 const KIND: FaultType = FaultType::RuntimeClientHung;
 const BORN: &str = "cccc000000000000000000000000000000000000000000000000000000000000";
@@ -122,8 +121,7 @@ fn what_a_wrapper_has_called_is_told_and_not_the_wrapper() {
 #[test]
 fn one_that_waits_for_a_frozen_container_is_not_to_be_touched() {
     let mut node = with(client("create", 400, WORK));
-    node.host().frozen =
-        Ok(vec![FrozenSeen { pid: 800, age: Duration::from_secs(400), sandbox_id: SANDBOX.into(), group: "g".into() }]);
+    node.host().frozen = Ok(vec![frozen_init(800, Duration::from_secs(400), SANDBOX, "g")]);
     let findings = node.findings();
     let told = findings.sightings.iter().find(|one| one.kind == KIND).unwrap();
     assert!(told.message.contains("control group is frozen"), "{}", told.message);

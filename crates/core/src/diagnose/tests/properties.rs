@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::observation::{BusStep, FrozenSeen, LeftOut, ThreadWaiting, UntrackedSeen};
+use crate::observation::{BusStep, LeftOut, ThreadWaiting, UntrackedSeen};
 
 /// A few ids, so that what one collector names is often what another collector knows.
 fn id() -> impl Strategy<Value = String> {
@@ -150,7 +150,7 @@ fn host() -> impl Strategy<Value = HostSeen> {
         ]
     };
     let frozen =
-        (id(), seconds(400), text()).prop_map(|(sandbox_id, age, group)| FrozenSeen { pid: 9, age, sandbox_id, group });
+        (id(), seconds(400), text()).prop_map(|(sandbox_id, age, group)| frozen_init(9, age, &sandbox_id, &group));
     let frozen = prop_oneof![3 => prop::collection::vec(frozen, 0..3).prop_map(Ok), 1 => text().prop_map(Err)];
     let thread = (seconds(400), prop::option::of(text())).prop_map(|(waited, wchan)| ThreadWaiting {
         thread: 61,

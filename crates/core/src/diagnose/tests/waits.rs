@@ -1,7 +1,7 @@
 //! Processes that wait in the kernel, and containers that are frozen while they are made.
 
 use super::*;
-use crate::observation::{FrozenSeen, ThreadWaiting};
+use crate::observation::ThreadWaiting;
 
 const KIND: FaultType = FaultType::UninterruptibleProcess;
 
@@ -97,12 +97,7 @@ fn behind_one_dead_disk_not_everything_is_told() {
 
 fn frozen(age: u64) -> Node {
     let mut node = Node::healthy();
-    let one = |pid| FrozenSeen {
-        pid,
-        age: Duration::from_secs(age),
-        sandbox_id: SANDBOX.into(),
-        group: "sys/fs/cgroup/kubepods/x".into(),
-    };
+    let one = |pid| frozen_init(pid, Duration::from_secs(age), SANDBOX, "sys/fs/cgroup/kubepods/x");
     node.host().frozen = Ok(vec![one(800), one(801)]);
     node
 }
@@ -116,6 +111,8 @@ fn a_container_that_is_frozen_while_it_is_made_is_one_fault_of_its_sandbox() {
     let sighting = only(&findings);
     assert_eq!((sighting.kind, sighting.key.as_str()), (kind, SANDBOX));
     assert!(sighting.message.contains("a container of default/one in sandbox aaaa00000000 is frozen"), "{sighting:?}");
+    let (process, group) = (sighting.target.process.as_ref().unwrap(), sighting.target.control_group.as_deref());
+    assert_eq!((process.role, process.pid, group), (Role::ContainerInit, 800, Some("sys/fs/cgroup/kubepods/x")));
     assert!(clean_at(&findings, kind, OTHER).is_some());
     let mut node = frozen(60);
     node.host().frozen = Err("permission denied".into());

@@ -116,10 +116,21 @@ impl Stage {
         verb: &str,
         container_id: &str,
     ) -> (Running, Running) {
+        self.below_shim(namespace, sandbox_id, "runc", &[verb, "--bundle", "/b", container_id])
+    }
+
+    /// A process of this name and with these arguments, called by a shim of this namespace and id; and that shim.
+    pub(super) fn below_shim(
+        &self,
+        namespace: &str,
+        sandbox_id: &str,
+        program: &str,
+        args: &[&str],
+    ) -> (Running, Running) {
         let name = self::id();
-        let (runc, shim) = (format!("{name}/runc"), self.program(&format!("{name}/containerd-shim-runc-v2")));
-        let (log, out) = (self.path(&format!("{runc}.log")), self.path(&format!("{runc}.pid")));
-        let runc = self.program(&runc);
+        let (called, shim) = (format!("{name}/{program}"), self.program(&format!("{name}/containerd-shim-runc-v2")));
+        let (log, out) = (self.path(&format!("{called}.log")), self.path(&format!("{called}.pid")));
+        let called = self.program(&called);
         let mut command = Command::new(shim);
         command
             .arg("-c")
@@ -127,8 +138,8 @@ impl Stage {
             .arg("shim")
             .arg(&out);
         command.env("gate", self.path("gate"));
-        command.args(["-namespace", namespace, "-id", sandbox_id]).arg(runc);
-        command.args(self.waiting(&log, &[verb, "--bundle", "/b", container_id])).stdin(Stdio::null());
+        command.args(["-namespace", namespace, "-id", sandbox_id]).arg(called);
+        command.args(self.waiting(&log, args)).stdin(Stdio::null());
         let child = command.spawn().unwrap();
         let shim = Running::new(i32::try_from(child.id()).unwrap(), log.clone(), Some(child));
         (Running::ready(written_pid(&out), log, None), shim)

@@ -217,7 +217,7 @@ fn a_frozen_group_is_told_whatever_the_process_waits_in() {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        assert_eq!((found.len(), found[0].pid, found[0].sandbox_id.as_str()), (1, pid, "s"), "{parent}");
+        assert_eq!((found.len(), found[0].process.pid, found[0].sandbox_id.as_str()), (1, pid, "s"), "{parent}");
         assert!(found[0].group.contains("nrh-test-freeze"), "{found:?}");
         tried += 1;
     }

@@ -8,9 +8,9 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::PODS;
-use crate::proc::groups;
+use crate::proc::groups::{self, container_id, pod_uid};
 use nrh_core::observation::UntrackedSeen;
-use nrh_core::text::{bounded, is_full_id};
+use nrh_core::text::bounded;
 
 /// Maximum number of groups in one folder; more is an error, never a partial result.
 const MAX_GROUPS: usize = 4096;
@@ -90,23 +90,6 @@ fn processes(group: impl AsFd) -> io::Result<Vec<i32>> {
 fn is_class(name: &str) -> bool {
     let name = name.strip_prefix("kubepods-").unwrap_or(name);
     matches!(name.strip_suffix(".slice").unwrap_or(name), "burstable" | "besteffort")
-}
-
-/// `podUID`, or with systemd `kubepods-burstable-podUID.slice`, in which the uid has underscores.
-fn pod_uid(name: &str) -> Option<String> {
-    let uid = match name.strip_suffix(".slice") {
-        Some(slice) => slice.rsplit_once("-pod")?.1.replace('_', "-"),
-        None => name.strip_prefix("pod")?.to_owned(),
-    };
-    let is_uid = !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    is_uid.then(|| bounded(&uid, 64))
-}
-
-/// `ID`, or with systemd `cri-containerd-ID.scope`, `docker-ID.scope`, `crio-ID.scope`.
-fn container_id(name: &str) -> Option<&str> {
-    let name = name.strip_suffix(".scope").unwrap_or(name);
-    let id = name.rsplit_once('-').map_or(name, |(_, id)| id);
-    is_full_id(id).then_some(id)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::super::clock::apart;
 use super::*;
 use crate::fault::FaultType as F;
-use crate::observation::{BusStep, FrozenSeen, ThreadWaiting};
+use crate::observation::{BusStep, ThreadWaiting};
 
 const KEY: usize = 0;
 
@@ -18,8 +18,7 @@ fn thread_waits(node: &mut Node, seconds: u64) {
 }
 
 fn frozen(node: &mut Node, age: u64) {
-    let age = Duration::from_secs(age);
-    node.host().frozen = Ok(vec![FrozenSeen { pid: 800, age, sandbox_id: NEW.into(), group: "g".into() }]);
+    node.host().frozen = Ok(vec![frozen_init(800, Duration::from_secs(age), NEW, "g")]);
 }
 
 fn left(node: &mut Node, left: Duration) {

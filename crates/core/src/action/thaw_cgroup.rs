@@ -1,0 +1,16 @@
+//! Thaws the frozen control group of a container in creation.
+
+use super::params::{ActionParams, Properties};
+use super::traits::{RunsOn, Traits};
+
+/// The action has no parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThawCgroup;
+
+impl Properties for ThawCgroup {
+    const TRAITS: Traits = Traits::heals(RunsOn::JobOrProbe);
+
+    fn read(_: &ActionParams) -> Option<Self> {
+        Some(Self)
+    }
+}

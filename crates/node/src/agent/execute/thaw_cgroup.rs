@@ -1,0 +1,193 @@
+//! `ThawCgroup`: the thaw of one container's control group whose first process is still that of the runtime.
+
+use std::fmt::Display;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use tokio::time::Instant;
+
+use super::{CHECK_INTERVAL, done, failed, no_second_look, process};
+use crate::agent::look::{Bounds, Looker, asked, recovered};
+use crate::agent::reader::Reader;
+use crate::agent::target::Held;
+use crate::agent::verdict::Refusal;
+use crate::collect::host::is_group_frozen;
+use crate::patience::Patience;
+use crate::proc::role::KUBELET_NAMESPACE;
+use crate::proc::{groups, rooted};
+use crate::runtime::Client;
+use nrh_core::action::ThawCgroup;
+use nrh_core::command::{ActionCommand, Outcome, OutcomeReason};
+use nrh_core::fault::{ProcessRef, Role, Target};
+use nrh_core::faults::frozen_cgroup;
+use nrh_core::observation::ContainerState;
+
+/// The file that freezes a group, and what thaws it: version 2, then version 1.
+const THAW: [(&str, &str); 2] = [("cgroup.freeze", "0"), ("freezer.state", "THAWED")];
+/// The files that say whether a group is frozen itself, and not only by one above it.
+const OWN: [&str; 2] = ["cgroup.freeze", "freezer.self_freezing"];
+
+/// The first process of the container, and its control group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Task {
+    process: ProcessRef,
+    group: PathBuf,
+    container_id: String,
+}
+
+/// The frozen group. While it is open, no other group can take its place.
+#[derive(Debug)]
+pub(in crate::agent) struct Allowed {
+    group: Arc<OwnedFd>,
+    path: String,
+    held: Arc<Held>,
+    reader: Reader,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
+pub(super) fn admit(_: &ThawCgroup, order: &ActionCommand) -> Result<Task, Refusal> {
+    if order.fault_type.spec().remedy.thaw.is_err() {
+        return Err(no_second_look(order));
+    }
+    let process = process(order, Role::ContainerInit)?;
+    let group = PathBuf::from(order.target.control_group.as_deref().unwrap_or_default());
+    match container_of_pod(&group, &order.target) {
+        Some(container_id) => Ok(Task { process, container_id: container_id.to_owned(), group }),
+        None => Err(Refusal::malformed("the control group is not that of a container of the named pod")),
+    }
+}
+
+/// The container of a group that the kubelet and the runtime make: `…/kubepods…/…podUID/ID`, or `k8s.io/ID` where the kubelet keeps no
+/// groups of pods.
+fn container_of_pod<'g>(group: &'g Path, target: &Target) -> Option<&'g str> {
+    let mut names: Vec<&str> = group.iter().filter_map(|name| name.to_str()).collect();
+    let (container_id, parent) = (groups::container_id(names.pop()?)?, names.pop()?);
+    let is_of_pods = |name: &&str| name.strip_suffix(".slice").unwrap_or(name).ends_with("kubepods");
+    let is_named = |uid: String| target.pod.as_ref().is_none_or(|pod| pod.uid == uid);
+    let is_of_pod = groups::pod_uid(parent).is_some_and(is_named) && names.iter().any(is_of_pods);
+    (is_of_pod || parent == KUBELET_NAMESPACE).then_some(container_id)
+}
+
+pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+    let Task { process, group: folder, container_id } = task;
+    let held = looker.hold(process, &order.target).await?;
+    looker.as_old_as(&held, looker.thresholds.bound(&frozen_cgroup::AGE)).await?;
+    has_not_started(looker, order.target.sandbox_id.as_deref(), container_id).await?;
+    let (host, own, of) = (looker.host.clone(), folder.clone(), Arc::clone(&held));
+    let open = move || frozen_itself(&host, &own, &of);
+    let group = Arc::new(looker.reader.run(looker.bounds.processes, open).await??);
+    looker.prove_again(&held, process, &order.target).await?;
+    Ok(Allowed { group, path: format!("/{}", folder.display()), held, reader: looker.reader.clone() })
+}
+
+/// Checks that the runtime has not started the container. A person may have paused one that runs, and any process in it can have
+/// the name of the runtime's.
+async fn has_not_started(looker: &Looker, sandbox_id: Option<&str>, id: &str) -> Result<(), Refusal> {
+    let bound = looker.bounds.call;
+    let runtime = Client::connect(&looker.endpoint).await.map_err(|error| asked("a connection", &error))?;
+    if sandbox_id == Some(id) {
+        let seen = runtime.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
+        let is_ready = seen.iter().any(|sandbox| sandbox.id == id && sandbox.ready);
+        return if is_ready { Err(recovered(format!("sandbox {id} is ready"))) } else { Ok(()) };
+    }
+    let seen = runtime.containers(bound).await.map_err(|error| asked("the list of containers", &error))?;
+    match seen.iter().find(|seen| seen.id == id) {
+        Some(seen) if Some(seen.sandbox_id.as_str()) != sandbox_id => {
+            let message = format!("container {id} belongs to sandbox {}, not the one in the command", seen.sandbox_id);
+            Err(Refusal::new(OutcomeReason::TargetChanged, message))
+        }
+        Some(seen) if seen.state == ContainerState::Created => Ok(()),
+        Some(seen) => Err(recovered(format!("container {id} is not in creation: it is {:?}", seen.state))),
+        None => Err(Refusal::new(OutcomeReason::TargetGone, format!("the runtime does not list container {id}"))),
+    }
+}
+
+/// Opens the group of the process, if the group is frozen, and no group above it is.
+fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Refusal> {
+    let pid = held.process.pid;
+    let unread =
+        |error: io::Error| Refusal::cannot_look(format!("cannot read control group /{}: {error}", folder.display()));
+    let refuse = |reason, message: String| Err(Refusal::new(reason, message));
+    let root = openat(CWD, host, rooted::FOLDER, Mode::empty()).map_err(|error| unread(error.into()))?;
+    let Some(group) = groups::open(&root, folder).map_err(unread)? else {
+        return refuse(OutcomeReason::TargetGone, format!("control group /{} is gone", folder.display()));
+    };
+    let is_own = held.groups().map_err(unread)?.folders("freezer").any(|own| own == folder);
+    if !is_own || !groups::has(&group, pid).map_err(unread)? {
+        let message = format!("process {pid} is not in control group /{}", folder.display());
+        return refuse(OutcomeReason::TargetChanged, message);
+    }
+    if !is_group_frozen(&group).map_err(unread)? {
+        return Err(recovered(format!("control group /{} is not frozen", folder.display())));
+    }
+    for above in folder.ancestors().skip(1) {
+        let Some(group) = groups::open(&root, above).map_err(unread)? else { continue };
+        if freezes(&group).map_err(unread)? {
+            let message = format!("nothing is thawed: control group /{} is frozen, and all below it", above.display());
+            return refuse(OutcomeReason::Protected, message);
+        }
+    }
+    if freezes(&group).map_err(unread)? {
+        return Ok(group);
+    }
+    Err(Refusal::cannot_look(format!("control group /{} is frozen, but not by itself", folder.display())))
+}
+
+/// Whether a group is frozen itself.
+fn freezes(group: &OwnedFd) -> io::Result<bool> {
+    for name in OWN {
+        if let Some(text) = groups::file(group, name)? {
+            return Ok(text.trim() == "1");
+        }
+    }
+    Ok(false)
+}
+
+pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+    match thaw_and_see(&allowed, bounds).await {
+        Ok(said) => done(order, &said),
+        Err(said) => failed(order, &said),
+    }
+}
+
+async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, String> {
+    let Allowed { group, path, held, reader } = allowed;
+    let what = format!("control group {path} with process {} ({})", held.process.pid, held.process.command);
+    let cannot = |error: &dyn Display| format!("cannot thaw {what}: {error}");
+    let write = Arc::clone(group);
+    let wrote = reader.run(bounds.processes, move || thaw(&write)).await.map_err(|error| cannot(&error))?;
+    let wrote = wrote.map_err(|error| cannot(&error))?;
+    let cannot = |error: &dyn Display| format!("wrote {wrote} of {what}, cannot see its effect: {error}");
+    let mut patience = Patience::new(bounds.verify, Instant::now());
+    loop {
+        let read = Arc::clone(group);
+        let seen =
+            reader.run(bounds.processes, move || is_group_frozen(&read)).await.map_err(|error| cannot(&error))?;
+        if !seen.map_err(|error| cannot(&error))? {
+            return Ok(format!("wrote {wrote} of {what}: it was frozen, and is not frozen any more"));
+        }
+        if patience.left().is_zero() {
+            return Err(format!("wrote {wrote} of {what}: it is still frozen"));
+        }
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        patience.count(Instant::now());
+    }
+}
+
+/// Thaws the group, and says what was written where.
+fn thaw(group: impl AsFd) -> io::Result<String> {
+    for (name, text) in THAW {
+        match rooted::open(&group, Path::new(name), OFlags::WRONLY | OFlags::CLOEXEC) {
+            Ok(file) => {
+                rustix::io::write(&file, text.as_bytes())?;
+                return Ok(format!("{text} to {name}"));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other("it has no file that thaws it"))
+}

@@ -1,0 +1,217 @@
+//! Thawing the control group of a container in creation.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::process::wait_until;
+use super::runtime::{Wrong, container, sandbox};
+use super::*;
+use nrh_core::action::ThawCgroup;
+
+const UID: &str = "0a1b2c3d-0000-4000-8000-00000000000f";
+/// The file that freezes a group, by version, with its two values.
+const FREEZERS: [(&str, &str, [&str; 2]); 3] = [
+    ("/sys/fs/cgroup/freezer", "freezer.state", ["FROZEN", "THAWED"]),
+    ("/sys/fs/cgroup/unified", "cgroup.freeze", ["1", "0"]),
+    ("/sys/fs/cgroup", "cgroup.freeze", ["1", "0"]),
+];
+
+/// A node with the first process of a container, in a control group of a pod, and a neighbour in another group of that pod.
+struct Frozen {
+    node: Node,
+    sandbox: String,
+    container: String,
+    pods: PathBuf,
+    file: &'static str,
+    values: [&'static str; 2],
+    init: (Running, Running),
+    neighbour: (Running, Running),
+}
+
+impl Frozen {
+    /// One for each version of control groups that this machine has and lets this user change.
+    fn all() -> Vec<Self> {
+        let found: Vec<Self> =
+            FREEZERS.into_iter().filter_map(|(mount, file, values)| Self::new(mount, file, values)).collect();
+        if found.is_empty() {
+            eprintln!("SKIP: no freezer to make a group in");
+        }
+        found
+    }
+
+    fn new(mount: &str, file: &'static str, values: [&'static str; 2]) -> Option<Self> {
+        let (sandbox, container) = (id(), id());
+        let pods = Path::new(mount).join(format!("nrh-test-{}-kubepods", &container[16..]));
+        // Where both versions are in use, the folder above them is none of a controller.
+        if !Path::new(mount).join("cgroup.procs").exists() || fs::create_dir(&pods).is_err() {
+            return None;
+        }
+        let node = Node::new();
+        let init = node.stage.below_shim("k8s.io", &sandbox, "runc:[2:INIT]", &[]);
+        let neighbour = node.stage.below_shim("k8s.io", &sandbox, "runc:[2:INIT]", &[]);
+        let frozen = Self { node, sandbox, container, pods, file, values, init, neighbour };
+        for (id, process) in [(&frozen.container, &frozen.init.0), (&frozen.sandbox, &frozen.neighbour.0)] {
+            fs::create_dir_all(frozen.group(id)).unwrap();
+            fs::write(frozen.group(id).join("cgroup.procs"), process.pid.to_string()).unwrap();
+        }
+        frozen.lists(0);
+        if !frozen.group(&frozen.container).join(file).exists() {
+            return None;
+        }
+        frozen.freeze(&frozen.group(&frozen.container));
+        frozen.freeze(&frozen.group(&frozen.sandbox));
+        Some(frozen)
+    }
+
+    fn group(&self, id: &str) -> PathBuf {
+        self.pods.join(format!("pod{UID}/{id}"))
+    }
+
+    fn set(&self, group: &Path, value: usize) {
+        fs::write(group.join(self.file), self.values[value]).unwrap();
+    }
+
+    fn freeze(&self, group: &Path) {
+        self.set(group, 0);
+        wait_until("the freeze", || self.is_frozen(group));
+    }
+
+    fn is_frozen(&self, group: &Path) -> bool {
+        let read = |file: &str| fs::read_to_string(group.join(file)).unwrap_or_default();
+        read("freezer.state").trim() == "FROZEN" || read("cgroup.events").contains("frozen 1")
+    }
+
+    /// The runtime lists the container in this state.
+    fn lists(&self, state: i32) {
+        self.node.runtime.set(|world| world.containers = vec![container(&self.container, &self.sandbox, state)]);
+    }
+
+    fn thaw(&self) -> ActionCommand {
+        self.thaw_of(&self.init.0, &self.container)
+    }
+
+    fn thaw_of(&self, process: &Running, id: &str) -> ActionCommand {
+        let group = self.group(id).strip_prefix("/").unwrap().display().to_string();
+        let process = process_target(process.as_target(Role::ContainerInit), &self.sandbox);
+        let target = Target { control_group: Some(group), pod: Some(pod(UID)), ..process };
+        order(Action::ThawCgroup(ThawCgroup), FaultType::FrozenCgroup, target)
+    }
+
+    async fn execute(&self, order: &ActionCommand) -> Outcome {
+        let mut settings = self.node.settings();
+        settings.host = PathBuf::from("/");
+        settings.thresholds.set_bound(&nrh_core::faults::frozen_cgroup::AGE, Duration::ZERO);
+        Agent::new(settings).execute(order).await
+    }
+
+    #[track_caller]
+    fn untouched(&self) {
+        assert!([&self.container, &self.sandbox].into_iter().all(|id| self.is_frozen(&self.group(id))));
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let groups = [self.group(&self.container), self.group(&self.sandbox), self.pods.join(format!("pod{UID}"))];
+        for group in groups.iter().rev().chain([&self.pods]) {
+            let _ = fs::write(group.join(self.file), self.values[1]);
+        }
+        for process in [&self.init.0, &self.neighbour.0] {
+            let _ = fs::write(Path::new(&self.pods).parent().unwrap().join("cgroup.procs"), process.pid.to_string());
+        }
+        for group in groups.iter().chain([&self.pods]) {
+            let _ = fs::remove_dir(group);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_container_in_creation_is_thawed_and_its_neighbour_is_not() {
+    for frozen in Frozen::all() {
+        let outcome = frozen.execute(&frozen.thaw()).await;
+        done(&outcome);
+        assert!(outcome.message.contains("it was frozen, and is not frozen any more"), "{}", outcome.message);
+        assert!(
+            !frozen.is_frozen(&frozen.group(&frozen.container)) && frozen.is_frozen(&frozen.group(&frozen.sandbox))
+        );
+        refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::Recovered);
+        assert_eq!(frozen.node.runtime.writes(), [] as [String; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_in_creation_is_in_no_list_and_is_thawed() {
+    for frozen in Frozen::all() {
+        let order = || frozen.thaw_of(&frozen.neighbour.0, &frozen.sandbox);
+        // One that is ready has a process of its own, whatever that calls itself.
+        frozen.node.runtime.set(|world| world.sandboxes = vec![sandbox(&frozen.sandbox, true)]);
+        refused(&frozen.execute(&order()).await, OutcomeReason::Recovered);
+        frozen.untouched();
+        frozen.node.runtime.set(|world| world.sandboxes.clear());
+        done(&frozen.execute(&order()).await);
+        assert!(
+            !frozen.is_frozen(&frozen.group(&frozen.sandbox)) && frozen.is_frozen(&frozen.group(&frozen.container))
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_a_group_above_freezes_is_not_thawed() {
+    for frozen in Frozen::all() {
+        frozen.freeze(&frozen.pods);
+        for thawed in [false, true] {
+            if thawed {
+                frozen.set(&frozen.group(&frozen.container), 1);
+            }
+            let outcome = frozen.execute(&frozen.thaw()).await;
+            refused(&outcome, OutcomeReason::Protected);
+            assert!(outcome.message.contains(&format!("{} is frozen", frozen.pods.display())), "{}", outcome.message);
+            frozen.untouched();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_paused_container_and_one_that_nobody_knows_are_not_thawed() {
+    for frozen in Frozen::all() {
+        for state in [1, 2, 3] {
+            frozen.lists(state);
+            refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::Recovered);
+        }
+        frozen.node.runtime.set(|world| world.containers = vec![container(&frozen.container, &id(), 0)]);
+        refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::TargetChanged);
+        frozen.node.runtime.set(|world| world.containers.clear());
+        refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::TargetGone);
+        frozen.lists(0);
+        frozen.node.runtime.set(|world| world.wrong.insert("ListContainers".to_owned(), Wrong::Hangs));
+        refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::CheckFailed);
+        frozen.untouched();
+    }
+}
+
+#[tokio::test]
+async fn only_the_named_process_in_the_named_group_of_the_named_pod() {
+    for frozen in Frozen::all() {
+        refused(&frozen.node.execute(&frozen.thaw()).await, OutcomeReason::Recovered);
+        let mut young = frozen.thaw();
+        young.target.process.as_mut().unwrap().start_ticks += 1;
+        let mut elsewhere = frozen.thaw();
+        elsewhere.target.sandbox_id = Some(id());
+        let mut shim = frozen.thaw();
+        shim.target.process = Some(frozen.init.1.as_target(Role::ContainerInit));
+        let other = frozen.thaw_of(&frozen.init.0, &frozen.sandbox);
+        for order in [&young, &elsewhere, &shim, &other] {
+            refused(&frozen.execute(order).await, OutcomeReason::TargetChanged);
+        }
+        let (mut no_pod, mut pod_of_another, mut none) = (frozen.thaw(), frozen.thaw(), frozen.thaw());
+        no_pod.target.control_group = no_pod.target.control_group.map(|group| group.replace("kubepods", "user"));
+        pod_of_another.target.pod = Some(pod("0b"));
+        none.target.control_group = None;
+        let mut hung = frozen.thaw();
+        hung.fault_type = FaultType::HungContainer;
+        for order in [&no_pod, &pod_of_another, &none, &hung] {
+            refused(&frozen.execute(order).await, OutcomeReason::CheckFailed);
+        }
+        frozen.untouched();
+    }
+}
