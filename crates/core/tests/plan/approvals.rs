@@ -1,17 +1,12 @@
 //! Steps that a person has to approve.
 
-use nrh_core::action::Cordon;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, ApprovalMode, Mode, Step};
+use nrh_core::policy::{ApprovalMode, Mode};
 use nrh_core::remediation::{Approval, Phase, StepState};
 
-use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, step};
+use crate::samples::{asked, cont, cordon, hung, kill, notify, plugin, policy, rule};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
-
-fn asked(step: Step) -> Step {
-    Step { approval: ApprovalMode::Manual, ..step }
-}
 
 /// A person approves what waits.
 fn approve(world: &mut World, by: &str) {
@@ -23,8 +18,7 @@ fn approve(world: &mut World, by: &str) {
 
 #[test]
 fn nothing_is_done_before_a_person_says_yes_and_then_once() {
-    let mut world =
-        World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), asked(cont()), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), asked(cont()), notify()]);
     world.pass();
     world.pass();
     for _ in 0..60 {
@@ -54,10 +48,7 @@ fn a_yes_is_to_one_operation_only() {
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[twice]);
     world.pass();
     approve(&mut world, "ann");
-    for _ in 0..120 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.wait(120, 5);
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "the second attempt asks again");
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
 }
@@ -65,10 +56,7 @@ fn a_yes_is_to_one_operation_only() {
 #[test]
 fn nobody_says_yes_and_nothing_harsher_follows() {
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[asked(cont()), kill(true), notify()]);
-    for _ in 0..800 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(800, 5);
     assert_eq!(world.did(), ["notify"]);
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Failed, StepState::TimedOut));
@@ -114,10 +102,7 @@ fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
     assert_eq!(acts(&world.plan()).len(), 1);
     // And the other way round: what is reserved and not known to be done asks now.
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    let plan = world.plan();
-    for effect in plan.effects.iter().filter(|effect| !matches!(effect, nrh_core::plan::Effect::Act { .. })) {
-        assert!(world.apply(effect, true));
-    }
+    world.schedule();
     world.policies[0].rules[0].steps[0].approval = ApprovalMode::Manual;
     assert_eq!(acts(&world.pass()), []);
     assert_eq!(world.only_remediation().steps[0].state, StepState::Cancelled);
@@ -140,10 +125,7 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
     let mut world = asked_beside_another_rule();
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
     world.infect("n1", plugin(), ClearedBy::Kill);
-    for _ in 0..40 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.wait(40, 5);
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::AwaitingApproval, "then it is asked for again: {:?}", remediation.steps);
@@ -187,17 +169,11 @@ fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
     world.pass();
     approve(&mut world, "ann");
     // It is reserved, and the call does not arrive.
-    let plan = world.plan();
-    for effect in plan.effects.iter().filter(|effect| !matches!(effect, nrh_core::plan::Effect::Act { .. })) {
-        assert!(world.apply(effect, true));
-    }
+    world.schedule();
     assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
     let name = world.only_remediation().name.clone();
     world.remediations.get_mut(&name).unwrap().approval = None;
-    for _ in 0..120 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.wait(120, 5);
     assert_eq!(world.did(), [""; 0]);
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::AwaitingApproval, StepState::Cancelled));
@@ -210,10 +186,7 @@ fn what_is_approved_and_held_until_its_time_is_over_says_so() {
     world.pass();
     approve(&mut world, "ann");
     world.node("n1").looked = secs(60);
-    for _ in 0..800 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.wait(800, 5);
     assert_eq!(world.did(), ["notify"]);
     let step = &world.only_remediation().steps[0];
     assert_eq!((step.state, step.approved_by.as_deref()), (StepState::TimedOut, Some("ann")));
