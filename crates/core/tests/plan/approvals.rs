@@ -3,18 +3,10 @@
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
 use nrh_core::policy::{ApprovalMode, Mode};
-use nrh_core::remediation::{Approval, Phase, StepState};
+use nrh_core::remediation::{Phase, StepState};
 
 use crate::samples::{asked, cont, cordon, hung, kill, notify, plugin, policy, rule};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
-
-/// A person approves what waits.
-fn approve(world: &mut World, by: &str) {
-    let remediation =
-        world.remediations.values_mut().find(|remediation| remediation.phase == Phase::AwaitingApproval).unwrap();
-    let operation_id = remediation.current_step().unwrap().operation_id.clone();
-    remediation.approval = Some(Approval { approved_by: by.to_owned(), operation_id });
-}
 
 #[test]
 fn nothing_is_done_before_a_person_says_yes_and_then_once() {
@@ -34,7 +26,7 @@ fn nothing_is_done_before_a_person_says_yes_and_then_once() {
     assert!(waiting.target.process.is_some(), "it says what it would touch");
     let blocked = world.plan().blocked[0].message.clone();
     assert!(blocked.contains(&format!("nrh approve n1 --operation {}", waiting.operation_id)), "{blocked}");
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"]);
     let step = &world.only_remediation().steps[1];
@@ -47,7 +39,7 @@ fn a_yes_is_to_one_operation_only() {
     twice.max_attempts = 2;
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[twice]);
     world.pass();
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.wait(120, 5);
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "the second attempt asks again");
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
@@ -69,7 +61,7 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
         world.pass();
         let first = world.only_remediation().current_step().unwrap().operation_id.clone();
-        approve(&mut world, "ann");
+        world.approve("n1", "ann").unwrap();
         match change {
             0 => world.node("n1").sick.clear(),
             1 => world.node("n1").sick[0].fault.target.process.as_mut().unwrap().pid += 1,
@@ -92,7 +84,7 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
 fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
     world.pass();
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.node("n1").probe_runs = false;
     world.tick(secs(40));
     assert_eq!((acts(&world.plan()), reasons(&world.plan())), (vec![], vec![BlockReason::ProbeNotReporting]));
@@ -130,7 +122,7 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::AwaitingApproval, "then it is asked for again: {:?}", remediation.steps);
     assert_eq!(remediation.steps.iter().filter(|step| step.state == StepState::Cancelled).count(), 1);
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.run(secs(120));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
@@ -138,7 +130,7 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
 #[test]
 fn what_is_approved_and_held_keeps_its_place() {
     let mut world = asked_beside_another_rule();
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.infect("n1", plugin(), ClearedBy::Kill);
     world.pass();
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
@@ -158,7 +150,7 @@ fn what_changes_of_itself_is_no_other_object() {
         world.pass();
         assert_eq!(world.only_remediation().awaiting(), Some(first.as_str()), "round {round}");
     }
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.run(secs(120));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
@@ -167,7 +159,7 @@ fn what_changes_of_itself_is_no_other_object() {
 fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont()), kill(true)]);
     world.pass();
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     // It is reserved, and the call does not arrive.
     world.schedule();
     assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
@@ -184,7 +176,7 @@ fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
 fn what_is_approved_and_held_until_its_time_is_over_says_so() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont()), kill(true), notify()]);
     world.pass();
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.node("n1").looked = secs(60);
     world.wait(800, 5);
     assert_eq!(world.did(), ["notify"]);

@@ -6,7 +6,7 @@ use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, ApprovalMode, Mode, NodeLimit, OnFailure, Step};
-use nrh_core::remediation::{Approval, Phase, Resolution, StepState};
+use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{cont, cordon, drain, fault, hand_off, hung, kept, kill, notify, plugin, secs, step, workload};
@@ -260,11 +260,7 @@ fn a_drain_that_asks_evicts_nothing_before_the_yes_and_nothing_after_it_is_taken
     let mut world = sick(&[cordon(), asks, kill(true), notify()], 60);
     world.run(secs(60));
     assert_eq!(world.did(), ["cordon"]);
-    let yes = |remediation: &mut nrh_core::remediation::Remediation| {
-        let operation_id = remediation.awaiting().unwrap().to_owned();
-        remediation.approval = Some(Approval { approved_by: "ann".into(), operation_id });
-    };
-    world.remediations.values_mut().for_each(yes);
+    world.approve("n1", "ann").unwrap();
     world.run(secs(10));
     assert_eq!(drained(&world).state, StepState::Started);
     world.remediations.values_mut().for_each(|remediation| remediation.approval = None);

@@ -260,11 +260,7 @@ fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
     let asks = asked(hand_off("Fix"));
     let mut world = handed(&[asks, notify()], Remediator::Works);
     assert!(world.remediators.made.is_empty() && !world.only_remediation().cleanup.is_owed());
-    let yes = |remediation: &mut nrh_core::remediation::Remediation| {
-        let operation_id = remediation.awaiting().unwrap().to_owned();
-        remediation.approval = Some(nrh_core::remediation::Approval { approved_by: "ann".into(), operation_id });
-    };
-    world.remediations.values_mut().for_each(yes);
+    world.approve("n1", "ann").unwrap();
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
@@ -275,13 +271,8 @@ fn of_a_template_that_changes_while_a_person_is_asked_nothing_is_made_before_he_
     let asks = asked(hand_off("Fix"));
     let template = asks.action.hand_off().unwrap().remediation_template.clone();
     let mut world = handed(&[asks, notify()], Remediator::Works);
-    let agree = |world: &mut World| {
-        let remediation = world.remediations.values_mut().next().unwrap();
-        let operation_id = remediation.awaiting().unwrap().to_owned();
-        remediation.approval = Some(nrh_core::remediation::Approval { approved_by: "ann".into(), operation_id });
-    };
     for version in ["u/1", "u/2"] {
-        agree(&mut world);
+        world.approve("n1", "ann").unwrap();
         world.template_versions.insert(template.clone(), version.to_owned());
         world.run(secs(60));
         assert!(world.remediators.made.is_empty(), "{:?}", world.did());
@@ -289,7 +280,7 @@ fn of_a_template_that_changes_while_a_person_is_asked_nothing_is_made_before_he_
         let last = remediation.steps.last().unwrap();
         assert_eq!((last.state, last.template_version.as_deref()), (StepState::AwaitingApproval, Some(version)));
     }
-    agree(&mut world);
+    world.approve("n1", "ann").unwrap();
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
     assert!(states(&world).starts_with(&[StepState::Cancelled; 2]), "{:?}", states(&world));

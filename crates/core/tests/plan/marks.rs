@@ -5,7 +5,7 @@ use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, Step};
-use nrh_core::remediation::{Approval, Phase, Resolution, StepRecord, StepState};
+use nrh_core::remediation::{Phase, Resolution, StepRecord, StepState};
 use nrh_core::snapshot::{SHUTTING_DOWN, TriState};
 use nrh_core::window::{Window, WindowType};
 use nrh_simulate::world::Kured;
@@ -32,10 +32,7 @@ fn marked(ladder: &[Step]) -> World {
     let mut world = sick(ladder);
     world.node("n1").boots.kured = Kured::Waits;
     world.pass();
-    if record(&world).state == StepState::AwaitingApproval {
-        let (operation, name) = (record(&world).operation_id, world.only_remediation().name.clone());
-        world.remediations.get_mut(&name).unwrap().approval =
-            Some(Approval { approved_by: "ann".into(), operation_id: operation });
+    if world.approve("n1", "ann").is_some() {
         world.pass();
     }
     world.tick(secs(5));

@@ -6,7 +6,6 @@ use nrh_core::fault::{FaultType, PodRef};
 use nrh_core::matching::{Matching, Runtime};
 use nrh_core::plan::{BlockReason, SelfHealing};
 use nrh_core::policy::{Amount, Mode, Namespaces, Policy, Requirement, Rule, Selector, Step};
-use nrh_core::remediation::Approval;
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::version::Range;
 use nrh_simulate::world::PodLike;
@@ -298,14 +297,8 @@ fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
     let mut world = ill(&[policy("p", std::slice::from_ref(&rule))]);
     labelled(&mut world, pod("log"), "web");
     world.pass();
-    let approve = |world: &mut World| {
-        let remediation =
-            world.remediations.values_mut().find(|remediation| remediation.phase == Phase::AwaitingApproval).unwrap();
-        let operation_id = remediation.current_step().unwrap().operation_id.clone();
-        remediation.approval = Some(Approval { approved_by: "ann".to_owned(), operation_id });
-    };
     let known = std::mem::take(&mut world.pods);
-    approve(&mut world);
+    world.approve("n1", "ann").unwrap();
     let mut waited = secs(0);
     while steps(&world).iter().all(|(_, state)| *state == StepState::AwaitingApproval) {
         assert!(waited <= asked.approval_timeout + secs(60), "{:?}", steps(&world));
@@ -324,7 +317,7 @@ fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
         world.tick(secs(5));
         world.pass();
     }
-    approve(&mut world);
+    world.approve("n1", "ann").unwrap();
     world.node("n1").sick[0].cleared_by = [ClearedBy::Cont].into();
     world.run(secs(120));
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);

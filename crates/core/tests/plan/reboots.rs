@@ -5,7 +5,7 @@ use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Operation};
 use nrh_core::policy::{Action, ActionType, Amount, History, Mode, Step, TopologyLimit};
-use nrh_core::remediation::{ActionResult, Approval, Phase, Resolution, StepRecord, StepState, executed};
+use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
 use crate::samples::{asked, cordon, drain, fault, hand_off, hung, notify, plugin, reboot, secs, silent, workload};
@@ -337,10 +337,7 @@ fn a_person_says_yes_to_the_reboot_of_one_boot() {
     let node = world.node("n1");
     node.view.boot_id = Some("theirs".into());
     node.report.heartbeat.as_mut().unwrap().boot_id = "theirs".into();
-    let operation = record(&world).operation_id;
-    let name = world.only_remediation().name.clone();
-    let yes = Approval { approved_by: "ann".into(), operation_id: operation };
-    world.remediations.get_mut(&name).unwrap().approval = Some(yes);
+    world.approve("n1", "ann").unwrap();
     world.pass();
     assert_eq!(record(&world).state, StepState::Cancelled);
     assert!(!world.did().contains(&"command Reboot"));
@@ -409,10 +406,7 @@ fn unheard(ladder: &[Step]) -> World {
     world.pass();
     world.tick(secs(5));
     world.pass();
-    if record(&world).state == StepState::AwaitingApproval {
-        let (operation, name) = (record(&world).operation_id, world.only_remediation().name.clone());
-        world.remediations.get_mut(&name).unwrap().approval =
-            Some(Approval { approved_by: "ann".into(), operation_id: operation });
+    if world.approve("n1", "ann").is_some() {
         world.pass();
     }
     assert_eq!(world.did(), ["cordon", "command Reboot"]);
