@@ -371,15 +371,6 @@ fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
     assert_eq!(told.plan().policies["p"].unhealthy, 0);
 }
 
-#[test]
-fn steps_that_heal_something_else_are_left_out_and_nobody_is_cordoned_for_them() {
-    let steps = [cordon(), cont(), delete_pod(), clean_up(), notify()];
-    let mut world = world(&[asks("r", &[], &steps)]);
-    write(&mut world, "n1", "True", "r");
-    world.run(secs(30));
-    assert_eq!(world.did(), ["notify"]);
-}
-
 /// What a policy is refused for (`ActionType::is_for_node_conditions`) would never be done.
 #[test]
 fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
