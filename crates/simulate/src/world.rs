@@ -16,6 +16,7 @@ pub use effects::describe;
 pub use node::{InjectedFault, WorldNode};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -30,13 +31,12 @@ use nrh_core::condition_history::ConditionHistory;
 use nrh_core::engine::plan;
 use nrh_core::fault::PodRef;
 use nrh_core::flaps::Flaps;
-use nrh_core::hand_off::{HandedOff, TemplateRef};
-use nrh_core::manual::OpenManualRequest;
+use nrh_core::hand_off::HandedOff;
 use nrh_core::matching::{PodSeen, PodTraits};
 use nrh_core::moment::since;
 use nrh_core::plan::{Effect, Plan, PlanSettings};
 use nrh_core::policy::{Policy, asked_keys};
-use nrh_core::remediation::{Marker, Remediation};
+use nrh_core::remediation::Marker;
 use nrh_core::snapshot::{JobView, Ledger, NodeView, Snapshot, TriState};
 
 /// The state of a pod.
@@ -53,41 +53,19 @@ pub enum PodLike {
     Gone,
 }
 
-/// The whole cluster.
+/// The whole cluster: what is kept as a decision reads it, and what has a life of its own.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// The only clock.
-    pub now: Timestamp,
+    /// What a decision reads as it is. Its `now` is the only clock. [`World::snapshot`] fills in what the fields below say.
+    pub state: Snapshot,
     /// Settings of the decision.
     pub settings: PlanSettings,
-    /// Who has suspended all remediation, and why.
-    pub suspended: Option<String>,
     /// By name.
     pub nodes: BTreeMap<String, WorldNode>,
-    /// All policies, each of them valid.
-    pub policies: Vec<Policy>,
-    /// By name.
-    pub remediations: BTreeMap<String, Remediation>,
-    /// Manual requests that have not started, by name.
-    pub manual_requests: BTreeMap<String, OpenManualRequest>,
-    /// The ledger. `None`: it is lost.
-    pub ledger: Option<Ledger>,
     /// By operation id, each with its command.
     pub jobs: BTreeMap<String, (ActionCommand, JobView)>,
-    /// Pods that are being deleted.
-    pub terminating: BTreeSet<PodRef>,
     /// The state of pods that faults name. Nothing is known of others.
     pub pods: BTreeMap<PodRef, PodLike>,
-    /// Maximum number of remediations in flight in the whole cluster.
-    pub ceiling: u32,
-    /// The leader's term.
-    pub epoch: u64,
-    /// Whether the controller may evict pods, as far as it knows.
-    pub may_evict: TriState,
-    /// Uid and generation of templates.
-    pub template_versions: BTreeMap<TemplateRef, String>,
-    /// Why the admission policies are not known to be in force.
-    pub admission_doubt: Option<String>,
     /// Whether the API server refuses every action, as it does when permissions or an admission policy forbid it.
     pub refuses: bool,
     version: u64,
@@ -102,26 +80,38 @@ pub struct World {
     pub remediators: Remediators,
 }
 
+impl Deref for World {
+    type Target = Snapshot;
+
+    fn deref(&self) -> &Snapshot {
+        &self.state
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Snapshot {
+        &mut self.state
+    }
+}
+
 impl World {
     /// A world without nodes.
     pub fn new(now: Timestamp, policies: &[Policy]) -> Self {
-        Self {
+        let state = Snapshot {
             now,
-            settings: PlanSettings::default(),
-            suspended: None,
-            nodes: BTreeMap::new(),
             policies: policies.to_vec(),
-            remediations: BTreeMap::new(),
-            manual_requests: BTreeMap::new(),
             ledger: Some(Ledger::default()),
-            jobs: BTreeMap::new(),
-            terminating: BTreeSet::new(),
-            pods: BTreeMap::new(),
             ceiling: 10,
             epoch: 1,
             may_evict: TriState::True,
-            template_versions: BTreeMap::new(),
-            admission_doubt: None,
+            ..Snapshot::default()
+        };
+        Self {
+            state,
+            settings: PlanSettings::default(),
+            nodes: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            pods: BTreeMap::new(),
             refuses: false,
             version: 0,
             began: now,
@@ -139,33 +129,18 @@ impl World {
         let (mut notices, mut flaps) = (self.notices.clone(), self.flaps.clone());
         self.note_conditions(&mut notices, &mut flaps);
         Snapshot {
-            now: self.now,
-            suspended: self.suspended.clone(),
             nodes: nodes().map(|(name, node)| (name.clone(), node.view.clone())).collect(),
             reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
             commands: nodes().filter_map(|(name, node)| Some((name.clone(), node.command()?))).collect(),
-            policies: self.policies.clone(),
-            unusable_policies: BTreeSet::new(),
-            remediations: self.remediations.clone(),
-            unreadable: BTreeMap::new(),
-            manual_requests: self.manual_requests.clone(),
             noticed: notices.noticed(self.elapsed(), self.now),
             flaps: flaps.told(self.elapsed(), self.now),
             watched: self.elapsed(),
-            ledger: self.ledger.clone(),
             pods: nodes().flat_map(|(_, node)| node.pods.clone()).collect(),
             pods_read: nodes().map(|(name, _)| (name.clone(), Duration::ZERO)).collect(),
-            terminating: self.terminating.clone(),
             pods_seen: self.pods_seen(),
             jobs: self.jobs.iter().map(|(id, (_, job))| (id.clone(), job.clone())).collect(),
             hand_offs: self.remediators.views(self.handed_off(), self.now),
-            unproven: BTreeSet::new(),
-            lacking: BTreeSet::new(),
-            may_evict: self.may_evict,
-            template_versions: self.template_versions.clone(),
-            admission_doubt: self.admission_doubt.clone(),
-            epoch: self.epoch,
-            ceiling: self.ceiling,
+            ..self.state.clone()
         }
     }
 
@@ -223,7 +198,7 @@ impl World {
             }
         }
         let nodes = &self.nodes;
-        self.remediations.retain(|_, remediation| {
+        self.state.remediations.retain(|_, remediation| {
             let node = nodes.get(&remediation.node);
             let is_noted = node.is_none_or(|node| {
                 node.view.uid != remediation.node_uid
@@ -258,7 +233,8 @@ impl World {
         notices.noticed(self.elapsed(), self.now);
         flaps.told(self.elapsed(), self.now);
         (self.notices, self.flaps) = (notices, flaps);
-        self.now = self.now.checked_add(wait).unwrap_or(self.now);
+        let now = self.now.checked_add(wait).unwrap_or(self.now);
+        self.now = now;
         for name in self.remediators.work(|name| self.nodes.get(name).map(|node| node.remediator)) {
             let Some(node) = self.nodes.get_mut(&name) else { continue };
             node.end_all(ClearedBy::HandOff);
@@ -271,12 +247,12 @@ impl World {
             if !job.finished && node.job_starts && node.boots.away.is_none() {
                 job.started = true;
                 job.finished = true;
-                job.outcome = Some(node.execute(order, self.now, acts));
+                job.outcome = Some(node.execute(order, now, acts));
             }
         }
         for node in self.nodes.values_mut() {
             if node.ends_pods() {
-                node.workloads.retain(|workload| !workload.is_gone(self.now));
+                node.workloads.retain(|workload| !workload.is_gone(now));
             }
             if let Some(heartbeat) = &mut node.report.heartbeat {
                 heartbeat.arrived += wait;
@@ -284,7 +260,7 @@ impl World {
             for reported in &mut node.report.faults {
                 reported.looked += wait;
             }
-            node.tend_mark(self.now);
+            node.tend_mark(now);
             if node.boot() || !node.probe_runs {
                 continue;
             }
@@ -292,7 +268,7 @@ impl World {
                 && node.report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.actions_enabled)
                 && node.report.agent.as_ref().is_none_or(|agent| agent.operation_id != order.operation_id)
             {
-                node.report.agent = Some(node.execute(&order, self.now, acts));
+                node.report.agent = Some(node.execute(&order, now, acts));
             }
             node.send();
         }

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use nrh_core::action::Cordon;
 use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, MAX_FAULTS, Severity};
 use nrh_core::moment::since;
 use nrh_core::plan::{BlockReason, Effect, SelfHealing};
-use nrh_core::policy::Action;
 use nrh_core::remediation::{ActionResult, Executor, Phase, StepState, executed};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
+use crate::samples::{cont, cordon, fault, hung, kill, notify, plugin, policy, rule};
 use crate::world::{Chaos, ClearedBy, World, notification, reasons, secs};
 
 #[test]
@@ -92,7 +90,7 @@ fn an_order_that_was_never_answered_makes_room_for_the_next_one() {
 /// What comes back from an act, and how the record stands after it.
 #[test]
 fn the_result_of_an_act_is_written_into_its_step_alone() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.disturbed_pass(&Chaos { crash_after: Some(2), ..Chaos::default() });
     let (remediation, now) = (world.only_remediation().clone(), world.now);
     let id = remediation.steps[0].operation_id.clone();
@@ -164,10 +162,7 @@ fn a_call_that_the_api_server_refuses_waits_and_is_followed_by_a_notification_al
 fn the_end_of_the_ladder_does_not_come_sooner_than_a_refused_call_may_be_repeated() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     world.refuses = true;
-    for _ in 0..100 {
-        world.pass();
-        world.tick(secs(1));
-    }
+    world.live(100, 1);
     assert!(world.only_remediation().is_open());
     world.refuses = false;
     world.run(secs(300));
@@ -325,10 +320,7 @@ fn a_full_report_may_have_left_the_fault_out() {
         other.state = FaultState::Suspected;
         world.node("n1").sick.push(crate::world::sickness(other, None));
     }
-    for _ in 0..3 {
-        world.tick(secs(20));
-        world.pass();
-    }
+    world.wait(3, 20);
     assert_eq!(world.only_remediation().phase, Phase::Verifying);
     world.node("n1").sick.pop();
     world.tick(secs(5));
@@ -353,7 +345,7 @@ fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
 
 #[test]
 fn a_probe_that_falls_silent_after_a_refusal_holds_the_slot_for_a_while_only() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.node("n1").job_starts = false;
     world.pass();
     world.pass();
@@ -408,10 +400,7 @@ fn people_are_told_without_a_fresh_look_after_a_while_and_not_before() {
 #[test]
 fn without_a_ledger_no_step_is_used_up() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(true), notify()]);
-    let plan = world.plan();
-    for effect in plan.effects.iter().filter(|effect| !matches!(effect, Effect::Act { .. })) {
-        assert!(world.apply(effect, true));
-    }
+    world.schedule();
     let ledger = world.ledger.take();
     for _ in 0..240 {
         let plan = world.pass();

@@ -1,30 +1,16 @@
 //! Steps that a person has to approve.
 
-use nrh_core::action::Cordon;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, ApprovalMode, Mode, Step};
-use nrh_core::remediation::{Approval, Phase, StepState};
+use nrh_core::policy::{ApprovalMode, Mode};
+use nrh_core::remediation::{Phase, StepState};
 
-use crate::samples::{cont, hung, kill, notify, plugin, policy, rule, step};
+use crate::samples::{asked, cont, cordon, hung, kill, notify, plugin, policy, rule};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
-
-fn asked(step: Step) -> Step {
-    Step { approval: ApprovalMode::Manual, ..step }
-}
-
-/// A person approves what waits.
-fn approve(world: &mut World, by: &str) {
-    let remediation =
-        world.remediations.values_mut().find(|remediation| remediation.phase == Phase::AwaitingApproval).unwrap();
-    let operation_id = remediation.current_step().unwrap().operation_id.clone();
-    remediation.approval = Some(Approval { approved_by: by.to_owned(), operation_id });
-}
 
 #[test]
 fn nothing_is_done_before_a_person_says_yes_and_then_once() {
-    let mut world =
-        World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), asked(cont()), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), asked(cont()), notify()]);
     world.pass();
     world.pass();
     for _ in 0..60 {
@@ -40,7 +26,7 @@ fn nothing_is_done_before_a_person_says_yes_and_then_once() {
     assert!(waiting.target.process.is_some(), "it says what it would touch");
     let blocked = world.plan().blocked[0].message.clone();
     assert!(blocked.contains(&format!("nrh approve n1 --operation {}", waiting.operation_id)), "{blocked}");
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.run(secs(120));
     assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "uncordon"]);
     let step = &world.only_remediation().steps[1];
@@ -53,11 +39,8 @@ fn a_yes_is_to_one_operation_only() {
     twice.max_attempts = 2;
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[twice]);
     world.pass();
-    approve(&mut world, "ann");
-    for _ in 0..120 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.approve("n1", "ann").unwrap();
+    world.wait(120, 5);
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"], "the second attempt asks again");
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
 }
@@ -65,10 +48,7 @@ fn a_yes_is_to_one_operation_only() {
 #[test]
 fn nobody_says_yes_and_nothing_harsher_follows() {
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[asked(cont()), kill(true), notify()]);
-    for _ in 0..800 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(800, 5);
     assert_eq!(world.did(), ["notify"]);
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::Failed, StepState::TimedOut));
@@ -81,7 +61,7 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
         world.pass();
         let first = world.only_remediation().current_step().unwrap().operation_id.clone();
-        approve(&mut world, "ann");
+        world.approve("n1", "ann").unwrap();
         match change {
             0 => world.node("n1").sick.clear(),
             1 => world.node("n1").sick[0].fault.target.process.as_mut().unwrap().pid += 1,
@@ -104,7 +84,7 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
 fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont())]);
     world.pass();
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.node("n1").probe_runs = false;
     world.tick(secs(40));
     assert_eq!((acts(&world.plan()), reasons(&world.plan())), (vec![], vec![BlockReason::ProbeNotReporting]));
@@ -114,10 +94,7 @@ fn a_yes_to_something_that_is_held_waits_and_what_asks_no_more_goes_on() {
     assert_eq!(acts(&world.plan()).len(), 1);
     // And the other way round: what is reserved and not known to be done asks now.
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    let plan = world.plan();
-    for effect in plan.effects.iter().filter(|effect| !matches!(effect, nrh_core::plan::Effect::Act { .. })) {
-        assert!(world.apply(effect, true));
-    }
+    world.schedule();
     world.policies[0].rules[0].steps[0].approval = ApprovalMode::Manual;
     assert_eq!(acts(&world.pass()), []);
     assert_eq!(world.only_remediation().steps[0].state, StepState::Cancelled);
@@ -140,15 +117,12 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
     let mut world = asked_beside_another_rule();
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
     world.infect("n1", plugin(), ClearedBy::Kill);
-    for _ in 0..40 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.wait(40, 5);
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"]);
     let remediation = world.only_remediation();
     assert_eq!(remediation.phase, Phase::AwaitingApproval, "then it is asked for again: {:?}", remediation.steps);
     assert_eq!(remediation.steps.iter().filter(|step| step.state == StepState::Cancelled).count(), 1);
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.run(secs(120));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
@@ -156,7 +130,7 @@ fn what_waits_for_a_person_gives_way_to_what_does_not() {
 #[test]
 fn what_is_approved_and_held_keeps_its_place() {
     let mut world = asked_beside_another_rule();
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.infect("n1", plugin(), ClearedBy::Kill);
     world.pass();
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);
@@ -176,7 +150,7 @@ fn what_changes_of_itself_is_no_other_object() {
         world.pass();
         assert_eq!(world.only_remediation().awaiting(), Some(first.as_str()), "round {round}");
     }
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.run(secs(120));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }
@@ -185,19 +159,13 @@ fn what_changes_of_itself_is_no_other_object() {
 fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont()), kill(true)]);
     world.pass();
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     // It is reserved, and the call does not arrive.
-    let plan = world.plan();
-    for effect in plan.effects.iter().filter(|effect| !matches!(effect, nrh_core::plan::Effect::Act { .. })) {
-        assert!(world.apply(effect, true));
-    }
+    world.schedule();
     assert_eq!(world.only_remediation().steps[0].state, StepState::Scheduled);
     let name = world.only_remediation().name.clone();
     world.remediations.get_mut(&name).unwrap().approval = None;
-    for _ in 0..120 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.wait(120, 5);
     assert_eq!(world.did(), [""; 0]);
     let remediation = world.only_remediation();
     assert_eq!((remediation.phase, remediation.steps[0].state), (Phase::AwaitingApproval, StepState::Cancelled));
@@ -208,12 +176,9 @@ fn a_yes_that_is_taken_back_leads_to_nothing_harsher() {
 fn what_is_approved_and_held_until_its_time_is_over_says_so() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[asked(cont()), kill(true), notify()]);
     world.pass();
-    approve(&mut world, "ann");
+    world.approve("n1", "ann").unwrap();
     world.node("n1").looked = secs(60);
-    for _ in 0..800 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.wait(800, 5);
     assert_eq!(world.did(), ["notify"]);
     let step = &world.only_remediation().steps[0];
     assert_eq!((step.state, step.approved_by.as_deref()), (StepState::TimedOut, Some("ann")));

@@ -1,16 +1,15 @@
 //! Policies, budgets, slots, dry runs and history.
 
-use nrh_core::action::{CleanupOrphans, Cordon};
 use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultType, Severity};
 use nrh_core::matching::{Match, MatchContext};
 use nrh_core::plan::{BlockReason, Effect, SelfHealing};
-use nrh_core::policy::{Action, Amount, FaultLimit, Mode, Namespaces, NodeLimit, TopologyLimit};
+use nrh_core::policy::{Amount, FaultLimit, Mode, Namespaces, NodeLimit, TopologyLimit};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, fault, hung, kill, notify, plugin, policy, rule, step};
+use crate::samples::{clean_up, cont, cordon, fault, hung, kill, notify, plugin, policy, rule};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 #[test]
@@ -112,8 +111,7 @@ fn policies_for_different_faults_share_a_node_one_after_the_other() {
 #[test]
 fn what_is_only_told_does_not_keep_another_fault_from_being_healed() {
     let tell = policy("tell", &[rule("r", &[FaultType::KubeletDown], &[notify()])]);
-    let heal =
-        policy("heal", &[rule("r", &[FaultType::OrphanContainer], &[step(Action::CleanupOrphans(CleanupOrphans))])]);
+    let heal = policy("heal", &[rule("r", &[FaultType::OrphanContainer], &[clean_up()])]);
     let mut world = World::new(&[tell, heal], &["n1"]);
     let down = Fault { severity: Severity::Critical, ..fault(FaultType::KubeletDown, "kubelet") };
     world.infect("n1", down, None);
@@ -168,8 +166,7 @@ fn each_zone_has_a_budget_of_its_own() {
 
 /// Three nodes with an orphan, one with a hung container; of orphans `most` at a time.
 fn with_orphans(most: u32) -> World {
-    let mut policy =
-        policy("p", &[rule("r", &FaultType::ALL, &[cont(), step(Action::CleanupOrphans(CleanupOrphans))])]);
+    let mut policy = policy("p", &[rule("r", &FaultType::ALL, &[cont(), clean_up()])]);
     let faults = [FaultType::OrphanContainer, FaultType::LeakedShim].into();
     policy.limits.per_fault = vec![FaultLimit { faults, max_in_flight: Amount::Count(most) }];
     policy.limits.max_in_flight = Amount::Count(6);
@@ -295,7 +292,7 @@ fn unhealthy_counts_what_the_design_says() {
 
 #[test]
 fn a_dry_run_decides_the_same_records_it_once_and_touches_nothing() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.policies[0].mode = Mode::DryRun;
     let plan = world.pass();
     assert!(acts(&plan).is_empty());
@@ -449,7 +446,7 @@ fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
 
 #[test]
 fn nothing_is_begun_in_doubt_whether_the_admission_policies_are_in_force_and_what_was_done_is_still_put_back() {
-    let policies = [policy("p", &[rule("r", &FaultType::ALL, &[step(Action::Cordon(Cordon::default())), cont()])])];
+    let policies = [policy("p", &[rule("r", &FaultType::ALL, &[cordon(), cont()])])];
     let mut world = World::new(&policies, &["a", "b"]);
     world.infect("a", hung("x"), ClearedBy::Cont);
     world.pass();
@@ -587,10 +584,7 @@ fn one_node_is_acted_on_only_so_often() {
     world.infect("n2", hung("c"), ClearedBy::Cont);
     world.run(secs(60));
     assert!(world.nodes["n2"].sick.is_empty());
-    for _ in 0..8000 / 60 {
-        world.tick(secs(60));
-        world.pass();
-    }
+    world.wait(8000 / 60, 60);
     assert!(world.nodes["n1"].sick.is_empty(), "{:?}", world.plan().blocked);
 }
 

@@ -1,16 +1,16 @@
 //! What a person starts and cancels by hand.
 
-use nrh_core::action::{Cordon, Restart, RestartRuntime};
+use nrh_core::action::{Restart, RestartRuntime};
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::manual::MAX_WAITING;
 use nrh_core::plan::{BlockReason, Effect, Plan};
-use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Mode, Quarantine, Step};
+use nrh_core::policy::{Action, ActionType, Amount, Mode, Step};
 use nrh_core::remediation::{Approval, Cancel, ManualRequest, Phase, Remediation, StepState};
 use nrh_core::snapshot::TriState;
 use nrh_core::window::WindowType;
 
-use crate::samples::{cont, fault, hung, kill, notify, policy, rule, step, today};
+use crate::samples::{asked, cont, cordon, fault, hung, kept, kill, notify, policy, rule, step, today};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 const KIND: FaultType = FaultType::HungContainer;
@@ -33,10 +33,6 @@ fn no(reason: Option<&str>) -> Cancel {
     Cancel { cancelled_by: "bob".into(), reason: reason.map(ToOwned::to_owned) }
 }
 
-fn asked(step: Step) -> Step {
-    Step { approval: ApprovalMode::Manual, ..step }
-}
-
 /// A node with a hung container that the engine leaves alone for now: the fault has to last for an hour.
 fn left_alone(by: impl Into<Option<ClearedBy>>, steps: &[Step]) -> World {
     let mut world = World::sick(hung("log"), by, steps);
@@ -53,7 +49,7 @@ fn ended<'w>(world: &'w World, name: &str) -> &'w Remediation {
 
 #[test]
 fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);
     world.pass();
     world.pass();
     let name = world.cancel("n1", &no(Some("I look at it myself"))).unwrap();
@@ -77,10 +73,7 @@ fn what_a_person_cancels_ends_is_put_back_and_does_not_begin_anew_at_once() {
 #[test]
 fn a_no_written_right_before_the_act_prevents_it() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    let decided = world.plan();
-    for effect in decided.effects.iter().filter(|effect| !matches!(effect, Effect::Act { .. })) {
-        assert!(world.apply(effect, true));
-    }
+    let decided = world.schedule();
     world.cancel("n1", &no(None)).unwrap();
     let act = decided.effects.iter().find(|effect| matches!(effect, Effect::Act { .. })).unwrap();
     assert!(!world.apply(act, true));
@@ -92,9 +85,7 @@ fn a_no_written_right_before_the_act_prevents_it() {
 
 #[test]
 fn a_person_ends_the_keeping_of_a_cordon() {
-    let keep = Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) };
-    let mut world =
-        World::sick(hung("log"), None, &[step(Action::Cordon(Cordon { quarantine: Some(keep) })), cont(), notify()]);
+    let mut world = World::sick(hung("log"), None, &[kept(secs(7_200), secs(60)), cont(), notify()]);
     world.run(secs(600));
     assert_eq!(world.only_remediation().phase, Phase::Quarantined);
     let name = world.cancel("n1", &no(None)).unwrap();
@@ -105,8 +96,7 @@ fn a_person_ends_the_keeping_of_a_cordon() {
 
 #[test]
 fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
-    let steps =
-        [step(Action::Cordon(Cordon::default())), asked(Step { max_attempts: 2, ..cont() }), kill(true), notify()];
+    let steps = [cordon(), asked(Step { max_attempts: 2, ..cont() }), kill(true), notify()];
     let mut world = left_alone(None, &steps);
     assert_eq!(reasons(&world.pass()), [BlockReason::MinDurationNotReached]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
@@ -129,8 +119,7 @@ fn a_start_by_hand_begins_on_its_step_index_without_being_asked_twice() {
 
 #[test]
 fn a_start_by_hand_goes_on_by_the_ladder_and_heals() {
-    let mut world =
-        left_alone(ClearedBy::Kill, &[step(Action::Cordon(Cordon::default())), cont(), kill(true), notify()]);
+    let mut world = left_alone(ClearedBy::Kill, &[cordon(), cont(), kill(true), notify()]);
     world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));
     world.run(secs(900));
     assert_eq!(
@@ -406,10 +395,7 @@ fn it_waits_for_the_remediation_that_has_the_node_and_no_second_one_waits_with_i
     );
     let message = &ended(&world, "by-hand-second").message;
     assert!(message.contains("by-hand-first for node n1 was written before"), "{message}");
-    for _ in 0..120 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.wait(120, 5);
     assert!(world.manual_requests.is_empty());
     assert!(
         world.remediations["by-hand-first"].steps[0].executed_at.is_some(),

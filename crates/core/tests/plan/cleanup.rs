@@ -1,19 +1,17 @@
 //! What has begun comes to its end, and what is owed is put back, whatever holds what is new.
 
-use nrh_core::action::Cordon;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, Amount};
+use nrh_core::policy::Amount;
 use nrh_core::remediation::{Phase, Remediation};
 
-use crate::samples::{cont, hung, policy, rule, step};
+use crate::samples::{cont, cordon, hung, policy, rule};
 use crate::world::{ClearedBy, World, acts, secs};
 
 /// Forty nodes under one policy without narrow budgets. The first is sick and cordoned; on it no Job starts, so there is much to
 /// take away.
 fn begun() -> World {
-    let mut policy =
-        policy("p", &[rule("r", &[FaultType::HungContainer], &[step(Action::Cordon(Cordon::default())), cont()])]);
+    let mut policy = policy("p", &[rule("r", &[FaultType::HungContainer], &[cordon(), cont()])]);
     policy.limits.max_in_flight = Amount::Count(100);
     let names: Vec<String> = (0..40).map(|number| format!("n{number:02}")).collect();
     let mut world = World::new(&[policy], &names.iter().map(String::as_str).collect::<Vec<_>>());

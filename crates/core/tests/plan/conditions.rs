@@ -2,16 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Restart};
+use nrh_core::action::Restart;
 use nrh_core::external_condition::{ConditionMatcher, ExternalCondition};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Health};
-use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Policy, Rule, Step};
+use nrh_core::policy::{ActionType, Amount, ApprovalMode, Daemon, Mode, Policy, Rule};
 use nrh_core::remediation::{Phase, Resolution};
 use nrh_core::snapshot::TriState;
 use nrh_testbed_matrix::{Seen, Way};
 
-use crate::samples::{cont, hung, mark_for_reboot, notify, policy, reboot, restart, rule, secs, step};
+use crate::samples::{
+    asked, clean_up, cont, cordon, delete_pod, hung, mark_for_reboot, notify, policy, reboot, restart, rule, secs, step,
+};
 use crate::world::{ClearedBy, World, acts, reasons};
 
 const DEADLOCK: &str = "KernelDeadlock";
@@ -63,7 +65,7 @@ fn it_is_a_fault_only_where_a_policy_that_selects_the_node_asks_for_it() {
 
 #[test]
 fn the_node_is_cordoned_until_the_condition_is_gone() {
-    let mut world = world(&[asks("r", &["DockerHung"], &[step(Action::Cordon(Cordon::default())), notify()])]);
+    let mut world = world(&[asks("r", &["DockerHung"], &[cordon(), notify()])]);
     write(&mut world, "n1", "False", "NoDeadlock");
     world.run(secs(30));
     assert_eq!(world.did(), Vec::<&str>::new());
@@ -89,7 +91,7 @@ fn the_node_is_cordoned_until_the_condition_is_gone() {
 
 #[test]
 fn when_it_stays_people_are_told_and_nothing_is_begun_again() {
-    let mut world = world(&[asks("r", &[], &[step(Action::Cordon(Cordon::default())), notify()])]);
+    let mut world = world(&[asks("r", &[], &[cordon(), notify()])]);
     write(&mut world, "n1", "True", "DockerHung");
     let plans = world.run(secs(600));
     assert_eq!((world.did(), world.only_remediation().phase), (vec!["cordon", "notify", "uncordon"], Phase::Failed));
@@ -106,10 +108,7 @@ fn a_rule_waits_by_the_controllers_own_clock_and_each_rule_for_its_own_reasons()
     world.policies[0].rules[1].min_duration = secs(36_000);
     write(&mut world, "n1", "True", "Other");
     world.run(secs(3_000));
-    for _ in 0..3 {
-        world.pass();
-        world.tick(secs(600));
-    }
+    world.live(3, 600);
     write(&mut world, "n1", "True", "DockerHung");
     let plan = world.pass();
     assert_eq!(
@@ -154,8 +153,7 @@ fn asks_any_of(statuses: &[TriState], steps: &[nrh_core::policy::Step]) -> Rule 
 /// Told in medik8s/node-healthcheck-operator #274, aws/eks-node-monitoring-agent #39.
 #[test]
 fn statuses_that_a_rule_asks_for_together_are_one_fault_and_one_stay() {
-    let mut patient =
-        asks_any_of(&[TriState::False, TriState::Unknown], &[step(Action::Cordon(Cordon::default())), notify()]);
+    let mut patient = asks_any_of(&[TriState::False, TriState::Unknown], &[cordon(), notify()]);
     patient.min_duration = secs(600);
     patient.steps[1].timeout = secs(86_400);
     patient.steps[1].approval = ApprovalMode::Manual;
@@ -208,7 +206,7 @@ fn statuses_that_rules_ask_for_apart_are_faults_of_their_own() {
 
 #[test]
 fn what_another_policy_asks_for_beside_it_is_no_cure_of_what_stands() {
-    let steps = [step(Action::Cordon(Cordon::default())), Step { approval: ApprovalMode::Manual, ..notify() }];
+    let steps = [cordon(), asked(notify())];
     let mut world = world(&[asks("a", &["A"], &steps), asks("b", &["B"], &[notify()])]);
     write(&mut world, "n1", "True", "A");
     world.run(secs(60));
@@ -229,10 +227,7 @@ fn told_after(there: u64, away: u64, turns: usize, mut beside: impl FnMut(&mut W
     patient.min_duration = secs(600);
     let mut world = world(&[patient]);
     let wait = |world: &mut World, seconds: u64| {
-        for _ in 0..seconds / 10 {
-            world.pass();
-            world.tick(secs(10));
-        }
+        world.live(seconds / 10, 10);
         world.pass();
     };
     for turn in 0..turns {
@@ -274,7 +269,7 @@ fn on_a_node_that_flaps_the_gaps_of_a_condition_do_not_begin_it_anew() {
 #[test]
 fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
     let fresh = || {
-        let mut world = world(&[asks("r", &[], &[step(Action::Cordon(Cordon::default())), notify()])]);
+        let mut world = world(&[asks("r", &[], &[cordon(), notify()])]);
         write(&mut world, "n1", "True", "r");
         world
     };
@@ -297,7 +292,7 @@ fn without_a_probe_that_reports_and_may_act_nothing_is_done() {
 
 #[test]
 fn two_conditions_of_one_type_are_neither_a_fault_nor_a_cure() {
-    let mut world = world(&[asks("r", &[], &[step(Action::Cordon(Cordon::default())), notify()])]);
+    let mut world = world(&[asks("r", &[], &[cordon(), notify()])]);
     let twice = |world: &mut World| {
         let one = |status| ExternalCondition::new(DEADLOCK, status, "r", "m").unwrap();
         world.node("n1").view.conditions = nrh_core::external_condition::sorted([one("True"), one("False")]);
@@ -317,17 +312,14 @@ fn two_conditions_of_one_type_are_neither_a_fault_nor_a_cure() {
 
 #[test]
 fn a_reason_outside_the_list_is_a_cure_and_one_that_only_another_rule_names_stops_this_one() {
-    let mut world = world(&[asks("r", &["DockerHung"], &[step(Action::Cordon(Cordon::default())), notify()])]);
+    let mut world = world(&[asks("r", &["DockerHung"], &[cordon(), notify()])]);
     write(&mut world, "n1", "True", "DockerHung");
     world.pass();
     write(&mut world, "n1", "True", "Other");
     world.run(secs(60));
     assert_eq!(world.only_remediation().faults[0].state, Resolution::Resolved, "{:?}", world.only_remediation());
     // A second rule keeps the fault there: the first one's next step is not taken for its reason.
-    let rules = [
-        asks("r", &["DockerHung"], &[step(Action::Cordon(Cordon::default())), notify()]),
-        asks("s", &["Other"], &[notify()]),
-    ];
+    let rules = [asks("r", &["DockerHung"], &[cordon(), notify()]), asks("s", &["Other"], &[notify()])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     write(&mut world, "n1", "True", "DockerHung");
     world.pass();
@@ -365,7 +357,7 @@ fn fleet(rules: &[Rule], sick: usize) -> World {
 
 #[test]
 fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
-    let rules = [asks("r", &[], &[step(Action::Cordon(Cordon::default())), notify()])];
+    let rules = [asks("r", &[], &[cordon(), notify()])];
     let mut few = fleet(&rules, 4);
     few.policies[0].limits.max_unhealthy = Amount::Count(3);
     let plan = few.plan();
@@ -379,29 +371,14 @@ fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
     assert_eq!(told.plan().policies["p"].unhealthy, 0);
 }
 
-#[test]
-fn steps_that_heal_something_else_are_left_out_and_nobody_is_cordoned_for_them() {
-    let steps = [
-        step(Action::Cordon(Cordon::default())),
-        cont(),
-        step(Action::DeletePod(DeletePod)),
-        step(Action::CleanupOrphans(CleanupOrphans)),
-        notify(),
-    ];
-    let mut world = world(&[asks("r", &[], &steps)]);
-    write(&mut world, "n1", "True", "r");
-    world.run(secs(30));
-    assert_eq!(world.did(), ["notify"]);
-}
-
 /// What a policy is refused for (`ActionType::is_for_node_conditions`) would never be done.
 #[test]
 fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
     let restart = |daemon| step(restart(daemon, Restart { skip_safety_check: true, ..Restart::default() }));
     let steps = [
         cont(),
-        step(Action::DeletePod(DeletePod)),
-        step(Action::CleanupOrphans(CleanupOrphans)),
+        delete_pod(),
+        clean_up(),
         restart(Daemon::Kubelet),
         restart(Daemon::Runtime),
         reboot(),
@@ -412,7 +389,7 @@ fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
     assert_eq!(kinds, expected.collect());
     for one in steps {
         let kind = one.action.kind();
-        let mut world = world(&[asks("r", &[], &[step(Action::Cordon(Cordon::default())), one, notify()])]);
+        let mut world = world(&[asks("r", &[], &[cordon(), one, notify()])]);
         write(&mut world, "n1", "True", "r");
         world.run(secs(7200));
         assert_eq!(world.did()[0], "notify", "{kind:?}");

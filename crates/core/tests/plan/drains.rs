@@ -1,21 +1,16 @@
 //! Drains: on a node of our own cordon only, round after round, never past a budget, and always at an end.
 
-use nrh_core::action::Cordon;
 use nrh_core::action::Drain;
 use nrh_core::drain::Owner;
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Operation};
-use nrh_core::policy::{Action, ActionType, ApprovalMode, Mode, NodeLimit, OnFailure, Quarantine, Step};
-use nrh_core::remediation::{Approval, Phase, Resolution, StepState};
+use nrh_core::policy::{Action, ActionType, ApprovalMode, Mode, NodeLimit, OnFailure, Step};
+use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, drain, fault, hand_off, hung, kill, notify, plugin, secs, step, workload};
+use crate::samples::{cont, cordon, drain, fault, hand_off, hung, kept, kill, notify, plugin, secs, step, workload};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons};
-
-fn cordon() -> Step {
-    step(Action::Cordon(Cordon::default()))
-}
 
 /// A node with these pods, whose fault nothing heals unless said.
 fn sick(ladder: &[Step], pods: usize) -> World {
@@ -145,7 +140,7 @@ fn a_drain_is_begun_only_when_it_is_known_that_it_may_be() {
     world.may_evict = TriState::False;
     world.run(secs(300));
     assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGKILL)", "uncordon"]);
-    let mut alone = sick(&[step(Action::Cordon(Cordon::default())), drain()], 1);
+    let mut alone = sick(&[cordon(), drain()], 1);
     alone.may_evict = TriState::False;
     let blocked = alone.pass();
     assert!(acts(&blocked).is_empty() && blocked.blocked[0].message.contains("nrh:drain"), "{:?}", blocked.blocked);
@@ -229,9 +224,7 @@ fn what_no_step_can_heal_is_neither_cordoned_nor_drained_for() {
     world.run(secs(60));
     assert_eq!(world.did(), ["notify"]);
     // Who keeps the cordon wants it for itself, and so the drain.
-    let kept = step(Action::Cordon(Cordon {
-        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
-    }));
+    let kept = kept(secs(7_200), secs(60));
     let mut world = World::sick(fault(FaultType::DiskFull, "k"), None, &[kept, drain(), kill(true), notify()]);
     world.node("n1").workloads = vec![workload("web")];
     world.run(secs(60));
@@ -267,11 +260,7 @@ fn a_drain_that_asks_evicts_nothing_before_the_yes_and_nothing_after_it_is_taken
     let mut world = sick(&[cordon(), asks, kill(true), notify()], 60);
     world.run(secs(60));
     assert_eq!(world.did(), ["cordon"]);
-    let yes = |remediation: &mut nrh_core::remediation::Remediation| {
-        let operation_id = remediation.awaiting().unwrap().to_owned();
-        remediation.approval = Some(Approval { approved_by: "ann".into(), operation_id });
-    };
-    world.remediations.values_mut().for_each(yes);
+    world.approve("n1", "ann").unwrap();
     world.run(secs(10));
     assert_eq!(drained(&world).state, StepState::Started);
     world.remediations.values_mut().for_each(|remediation| remediation.approval = None);

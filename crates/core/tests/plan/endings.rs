@@ -1,19 +1,18 @@
 //! How remediations end early, and how the node is put back.
 
-use nrh_core::action::Cordon;
 use nrh_core::engine::plan;
 use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{Action, ApprovalMode, Mode, Requirement, Selector, Step};
+use nrh_core::policy::{ApprovalMode, Mode, Requirement, Selector, Step};
 use nrh_core::remediation::{Marker, Phase, Remediation, StepState};
 use nrh_core::snapshot::Slot;
 
-use crate::samples::{cont, hung, kill, step};
+use crate::samples::{cont, cordon, hung, kill};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 /// Told in NVIDIA/NVSentinel #1424 and kubereboot/kured #63.
 #[test]
 fn someone_elses_cordon_is_not_adopted() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.node("n1").view.unschedulable = true;
     world.run(secs(300));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
@@ -23,7 +22,7 @@ fn someone_elses_cordon_is_not_adopted() {
 
 #[test]
 fn a_persons_uncordon_cancels() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);
     world.pass();
     world.pass();
     assert!(world.nodes["n1"].view.unschedulable);
@@ -39,7 +38,7 @@ fn a_persons_uncordon_cancels() {
 
 #[test]
 fn a_stale_view_of_our_own_cordon_is_no_persons_uncordon() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
     world.pass();
     let mut snapshot = world.snapshot();
     let view = snapshot.nodes.get_mut("n1").unwrap();
@@ -73,13 +72,10 @@ fn remediations_are_cancelled_and_put_back() {
         ),
     ];
     for (name, end, is_put_back) in ends {
-        let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
+        let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
         world.pass();
         end(&mut world);
-        for _ in 0..5 {
-            world.pass();
-            world.tick(secs(5));
-        }
+        world.live(5, 5);
         assert_eq!(world.did().contains(&"uncordon"), is_put_back, "{name}: {:?}", world.log);
         let Some(remediation) = world.remediations.values().min_by_key(|e| e.started_at) else {
             assert_eq!(name, "deleted");
@@ -95,7 +91,7 @@ fn remediations_are_cancelled_and_put_back() {
 
 #[test]
 fn a_node_that_is_gone_ends_its_remediation() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
     world.pass();
     world.nodes.clear();
     world.pass();
@@ -107,7 +103,7 @@ fn a_node_that_is_gone_ends_its_remediation() {
 /// Told in openshift/enhancements #834.
 #[test]
 fn somebody_elses_mark_is_left_alone() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.pass();
     world.node("n1").view.cordoned_by = Some("another-remediation".into());
     let mut snapshot = world.snapshot();
@@ -131,7 +127,7 @@ fn somebody_elses_mark_is_left_alone() {
 #[test]
 fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
     for is_over in [false, true] {
-        let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
+        let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
         world.pass();
         let name = world.only_remediation().name.clone();
         let node = world.node("n1");
@@ -146,10 +142,7 @@ fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
         (view.unschedulable, view.cordoned_by) = (true, Some(name.clone()));
         let before = is_over.then(|| world.only_remediation().clone());
         let uncordons = world.did().iter().filter(|did| **did == "uncordon").count();
-        for _ in 0..3 {
-            world.pass();
-            world.tick(secs(5));
-        }
+        world.live(3, 5);
         let view = &world.nodes["n1"].view;
         assert_eq!((view.unschedulable, view.cordoned_by.as_deref()), (true, None), "over: {is_over}");
         assert_eq!(world.did().iter().filter(|did| **did == "uncordon").count(), uncordons, "over: {is_over}");
@@ -162,7 +155,7 @@ fn a_mark_that_comes_back_on_a_new_machine_goes_alone() {
 
 #[test]
 fn a_mark_left_by_a_removed_remediation_is_taken_off() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
     world.pass();
     world.remediations.clear();
     world.node("n1").sick.clear();
@@ -196,7 +189,7 @@ fn the_job_of_a_removed_remediation_whose_name_another_has_is_not_left() {
 
 #[test]
 fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_hour() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
     world.pass();
     world.pass();
     let first = world.only_remediation().clone();
@@ -223,7 +216,7 @@ fn a_remediation_that_a_person_deleted_is_gone_and_its_no_still_counts_for_an_ho
 
 #[test]
 fn a_crash_between_the_uncordon_and_its_record_is_no_persons_uncordon() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     while world.remediations.values().next().is_none_or(Remediation::has_work) {
         world.pass();
         world.tick(secs(5));
@@ -264,7 +257,7 @@ fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothin
 /// A slip of an editor ends nothing: what runs is seen through, what is open waits, and nothing is begun.
 #[test]
 fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);
     let mut lower = world.policies[0].clone();
     (lower.name, lower.priority) = ("lower".into(), -1);
     world.policies.push(lower);
@@ -304,7 +297,7 @@ fn a_policy_that_has_become_unusable_ends_nothing_and_begins_nothing() {
 /// A new leader that cannot use the policy does not know what it says, nor that somebody has stopped it: what it has begun is put back.
 #[test]
 fn a_policy_that_a_new_leader_cannot_use_is_as_good_as_gone() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont(), kill(true)]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont(), kill(true)]);
     world.pass();
     world.pass();
     let mut snapshot = world.snapshot();
@@ -328,10 +321,7 @@ fn what_has_not_begun_is_set_aside_while_the_policy_is_unusable() {
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);
     world.policies[0].is_broken = true;
-    for _ in 0..100 {
-        world.pass();
-        world.tick(secs(10));
-    }
+    world.live(100, 10);
     let remediation = world.only_remediation();
     assert!(remediation.is_open() && remediation.current_step().is_none(), "{:?}", remediation.steps);
     world.policies[0].is_broken = false;
@@ -348,10 +338,7 @@ fn nothing_joins_an_open_remediation_of_a_paused_policy() {
     world.pass();
     world.policies[0].pause_requests.push("roll-out".into());
     world.infect("n1", hung("other"), ClearedBy::Cont);
-    for _ in 0..4 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(4, 5);
     assert_eq!(world.only_remediation().faults.len(), 1);
     assert!(reasons(&world.plan()).contains(&BlockReason::Paused));
     world.policies[0].pause_requests.clear();

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Taint};
+use nrh_core::action::{CleanupOrphans, DeletePod, Taint};
 use nrh_core::fault::FaultType;
 use nrh_core::moment::since;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, Policy, Quarantine, Step};
+use nrh_core::policy::{Action, Policy, Step};
 use nrh_core::remediation::{Phase, Remediation, Resolution};
 use nrh_core::snapshot::TriState;
 use nrh_core::taint::TaintEffect;
@@ -14,13 +14,11 @@ use nrh_testbed_matrix::{Seen, Way};
 use proptest::prelude::*;
 
 use crate::random_worlds::try_few;
-use crate::samples::{cont, hung, notify, policy, rule, step};
+use crate::samples::{cont, cordon, hung, kept, notify, policy, rule, step};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn keeps(healthy_delay: Duration) -> Step {
-    step(Action::Cordon(Cordon {
-        quarantine: Some(Quarantine { quarantine_for: Duration::from_hours(12), healthy_delay }),
-    }))
+    kept(Duration::from_hours(12), healthy_delay)
 }
 
 fn asks(steps: &[Step]) -> Policy {
@@ -123,7 +121,7 @@ fn a_node_kept_for_another_fault_is_not_opened_while_it_flaps() {
 
 /// A node that flaps, with a remediation that has just healed its only fault under a cordon.
 fn healed_while_it_flaps() -> World {
-    healed_while_it_flaps_under(step(Action::Cordon(Cordon::default())))
+    healed_while_it_flaps_under(cordon())
 }
 
 /// The same under what this step does.
@@ -278,7 +276,7 @@ fn steps_that_do_nothing_about_it_are_left_out() {
 
 #[test]
 fn without_a_probe_that_reports_the_node_is_not_touched() {
-    let mut world = World::new(&[asks(&[step(Action::Cordon(Cordon::default())), notify()])], &["n1"]);
+    let mut world = World::new(&[asks(&[cordon(), notify()])], &["n1"]);
     world.pass();
     world.node("n1").probe_runs = false;
     world.tick(secs(120));

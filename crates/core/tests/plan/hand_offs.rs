@@ -7,12 +7,12 @@ use nrh_core::command::OutcomeReason;
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Plan};
-use nrh_core::policy::{Action, ApprovalMode, NodeLimit, Quarantine, Step};
-use nrh_core::remediation::{Executor, Marker, Phase, Resolution, StepState};
+use nrh_core::policy::{Action, NodeLimit, Quarantine, Step};
+use nrh_core::remediation::{Marker, Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 use nrh_simulate::remediator::Remediator;
 
-use crate::samples::{cont, fault, hand_off, hung, notify, secs, step};
+use crate::samples::{asked, cont, cordon, fault, hand_off, hung, notify, secs, step};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons};
 
 fn sick(ladder: &[Step]) -> World {
@@ -31,19 +31,6 @@ fn handed(ladder: &[Step], how: Remediator) -> World {
 
 fn states(world: &World) -> Vec<StepState> {
     world.only_remediation().steps.iter().map(|step| step.state).collect()
-}
-
-#[test]
-fn a_node_that_is_rebooted_is_healed_and_its_object_is_deleted() {
-    let mut world = handed(&[hand_off("Fix"), notify()], Remediator::Works);
-    let step = world.only_remediation().current_step().unwrap().clone();
-    assert_eq!((step.state, step.executor), (StepState::Started, Executor::Controller));
-    assert_eq!(world.remediators.objects[0].handed.to_string(), "Fix remediators/n1");
-    world.run(secs(600));
-    let remediation = world.only_remediation();
-    assert_eq!((remediation.phase, states(&world)), (Phase::Succeeded, vec![StepState::Succeeded]));
-    assert!(!remediation.cleanup.is_owed() && !remediation.cleanup.is_empty() && world.remediators.objects.is_empty());
-    assert_eq!(world.did(), ["hand off by Fix", "take back"]);
 }
 
 #[test]
@@ -145,10 +132,7 @@ fn a_machine_that_is_made_anew_in_vain_is_not_made_anew_without_end() {
             (node.report.node_uid, node.sick) = (Some(uid), Vec::new());
             world.infect("n1", hung("x"), ClearedBy::HandOff);
         }
-        for _ in 0..3 {
-            world.pass();
-            world.tick(secs(20));
-        }
+        world.live(3, 20);
     }
     assert!(handed_at.windows(2).all(|two| two[1] - two[0] >= 60), "{handed_at:?}");
     // As often as the policy lets it be on one node, and no more that day.
@@ -238,7 +222,7 @@ fn another_fault_is_not_handed_to_the_same_remediator_again() {
 
 #[test]
 fn a_remediator_that_uncordons_the_node_is_no_person() {
-    let mut world = handed(&[step(Action::Cordon(Cordon::default())), hand_off("Fix"), notify()], Remediator::Silent);
+    let mut world = handed(&[cordon(), hand_off("Fix"), notify()], Remediator::Silent);
     world.tick(secs(5));
     world.pass();
     assert!(world.nodes["n1"].view.unschedulable);
@@ -260,14 +244,10 @@ fn a_person_who_stops_the_remediation_has_the_object_deleted() {
 
 #[test]
 fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
-    let asks = Step { approval: ApprovalMode::Manual, ..hand_off("Fix") };
+    let asks = asked(hand_off("Fix"));
     let mut world = handed(&[asks, notify()], Remediator::Works);
     assert!(world.remediators.made.is_empty() && !world.only_remediation().cleanup.is_owed());
-    let yes = |remediation: &mut nrh_core::remediation::Remediation| {
-        let operation_id = remediation.awaiting().unwrap().to_owned();
-        remediation.approval = Some(nrh_core::remediation::Approval { approved_by: "ann".into(), operation_id });
-    };
-    world.remediations.values_mut().for_each(yes);
+    world.approve("n1", "ann").unwrap();
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
@@ -275,16 +255,11 @@ fn a_step_that_asks_makes_nothing_and_owes_nothing_before_the_yes() {
 
 #[test]
 fn of_a_template_that_changes_while_a_person_is_asked_nothing_is_made_before_he_is_asked_anew() {
-    let asks = Step { approval: ApprovalMode::Manual, ..hand_off("Fix") };
+    let asks = asked(hand_off("Fix"));
     let template = asks.action.hand_off().unwrap().remediation_template.clone();
     let mut world = handed(&[asks, notify()], Remediator::Works);
-    let agree = |world: &mut World| {
-        let remediation = world.remediations.values_mut().next().unwrap();
-        let operation_id = remediation.awaiting().unwrap().to_owned();
-        remediation.approval = Some(nrh_core::remediation::Approval { approved_by: "ann".into(), operation_id });
-    };
     for version in ["u/1", "u/2"] {
-        agree(&mut world);
+        world.approve("n1", "ann").unwrap();
         world.template_versions.insert(template.clone(), version.to_owned());
         world.run(secs(60));
         assert!(world.remediators.made.is_empty(), "{:?}", world.did());
@@ -292,7 +267,7 @@ fn of_a_template_that_changes_while_a_person_is_asked_nothing_is_made_before_he_
         let last = remediation.steps.last().unwrap();
         assert_eq!((last.state, last.template_version.as_deref()), (StepState::AwaitingApproval, Some(version)));
     }
-    agree(&mut world);
+    world.approve("n1", "ann").unwrap();
     world.run(secs(60));
     assert_eq!(world.did(), ["hand off by Fix", "take back"]);
     assert!(states(&world).starts_with(&[StepState::Cancelled; 2]), "{:?}", states(&world));
@@ -338,7 +313,7 @@ fn what_the_remediator_has_opened_is_cordoned_again_by_a_later_step() {
     let kept = Action::Cordon(Cordon {
         quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
     });
-    let steps = [step(Action::Cordon(Cordon::default())), hand_off("Fix"), step(kept), notify()];
+    let steps = [cordon(), hand_off("Fix"), step(kept), notify()];
     let mut world = World::sick(hung("log"), None, &steps);
     world.run(secs(2_400));
     let node = &world.nodes["n1"];

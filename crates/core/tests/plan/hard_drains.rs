@@ -1,26 +1,20 @@
 //! Drains that would empty nothing, or for nothing: on a node that cannot end pods, before a release that cannot wait, for a cure that
 //! is held, and what is taken for empty too early.
 
-use nrh_core::action::{Cordon, Restart};
+use nrh_core::action::Restart;
 use nrh_core::action::{Drain, RestartRuntime};
 use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, ActionType, Mode, OnFailure, Quarantine, Step};
+use nrh_core::policy::{Action, ActionType, Mode, OnFailure, Step};
 use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, drain, fault, hung, kill, notify, policy, rule, secs, step, workload};
+use crate::samples::{cont, cordon, drain, fault, hung, kept, kill, notify, policy, rule, secs, step, workload};
 use crate::world::{ClearedBy, World, acts, reasons};
 
-fn cordon() -> Step {
-    step(Action::Cordon(Cordon::default()))
-}
-
 /// A cordon that is wanted for its own sake.
-fn kept() -> Step {
-    step(Action::Cordon(Cordon {
-        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
-    }))
+fn keep() -> Step {
+    kept(secs(7_200), secs(60))
 }
 
 /// How many rounds in a row found nothing left.
@@ -72,7 +66,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         FaultType::SyncLoopStalled,
     ];
     for kind in stuck {
-        let mut world = sick(fault(kind, "x"), None, &[kept(), drain(), notify()], 3);
+        let mut world = sick(fault(kind, "x"), None, &[keep(), drain(), notify()], 3);
         world.run(secs(60));
         assert_eq!(world.did(), ["cordon", "notify"], "{kind}");
         assert!(untouched(&world), "{kind}");
@@ -84,7 +78,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
             "{said}"
         );
         // Who says so has them evicted; they stay there, and nobody waits for them.
-        let mut world = sick(fault(kind, "x"), None, &[kept(), all_the_same(), notify()], 3);
+        let mut world = sick(fault(kind, "x"), None, &[keep(), all_the_same(), notify()], 3);
         world.run(secs(300));
         assert!(world.nodes["n1"].workloads.iter().all(|one| one.evicted_at.is_some()), "{kind}");
         let [record] = &drains(&world)[..] else { panic!("{:?}", drains(&world)) };
@@ -118,14 +112,14 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
         Box::new(|world| world.node("n1").report.heartbeat.as_mut().unwrap().kubelet_works = TriState::Unknown),
     ];
     for (number, doubt) in doubts.iter().enumerate() {
-        let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[kept(), drain(), notify()], 40);
+        let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
         doubt(&mut world);
         let plan = world.pass();
         assert!(acts(&plan).is_empty(), "{number}: {:?}", plan.effects);
         assert_eq!(reasons(&plan), [BlockReason::ActionsDisabled], "{number}");
         assert!(plan.blocked[0].message.contains("would not end there"), "{number}: {:?}", plan.blocked);
         // Nor does one go on.
-        let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[kept(), drain(), notify()], 40);
+        let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
         world.pass();
         world.pass();
         assert_eq!(world.did(), ["cordon", "drain"]);
@@ -139,7 +133,7 @@ fn a_drain_is_held_as_long_as_nobody_knows_whether_the_node_ends_pods() {
 
 #[test]
 fn a_drain_ends_at_once_when_the_runtime_begins_to_hang() {
-    let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[kept(), drain(), notify()], 40);
+    let mut world = sick(fault(FaultType::DiskFull, "d"), None, &[keep(), drain(), notify()], 40);
     world.pass();
     world.pass();
     world.infect("n1", fault(FaultType::RuntimeListHung, "x"), None);
@@ -200,7 +194,7 @@ fn two_looks_at_one_moment_are_one() {
 
 /// Two rules: what drains, and what releases.
 fn two_rules(release: &[Step]) -> World {
-    let disk = rule("disk", &[FaultType::DiskFull], &[kept(), drain(), notify()]);
+    let disk = rule("disk", &[FaultType::DiskFull], &[keep(), drain(), notify()]);
     let hangs = rule("hangs", &[FaultType::HungContainer], release);
     let mut world = World::new(&[policy("p", &[disk, hangs])], &["n1"]);
     world.infect("n1", fault(FaultType::DiskFull, "d"), None);

@@ -1,14 +1,13 @@
 //! From the first step to the verified cure.
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod};
 use nrh_core::command::ActionCommand;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect, Health, Operation, SelfHealing};
-use nrh_core::policy::{Action, Amount, Mode, OnFailure, Step};
+use nrh_core::policy::{Amount, Mode, OnFailure, Step};
 use nrh_core::remediation::{Phase, Resolution, StepState};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
+use crate::samples::{clean_up, cont, cordon, delete_pod, fault, hung, kill, notify, plugin, pod, policy, rule};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 #[test]
@@ -71,7 +70,7 @@ fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
     let release = [kill(false), notify()];
     let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), None, &release).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job ReleaseHungProcess(SIGKILL)".to_owned())]);
-    let clean_up = [step(Action::CleanupOrphans(CleanupOrphans)), notify()];
+    let clean_up = [clean_up(), notify()];
     let plan = World::sick(fault(FaultType::UnresponsiveShim, "shim"), None, &clean_up).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
     // With a runtime that does not answer no Job starts, whatever the node's Ready still says.
@@ -139,7 +138,7 @@ fn the_ladder_is_climbed_when_a_step_does_not_heal() {
 fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
     let mut twice = cont();
     twice.max_attempts = 2;
-    let mut world = World::sick(plugin(), None, &[step(Action::Cordon(Cordon::default())), twice, notify()]);
+    let mut world = World::sick(plugin(), None, &[cordon(), twice, notify()]);
     world.run(secs(1_200));
     assert_eq!(
         world.did(),
@@ -164,16 +163,11 @@ fn attempts_cool_down_and_the_end_of_the_ladder_calls_for_a_person() {
 
 #[test]
 fn steps_that_cannot_apply_are_left_out() {
-    let ladder = [step(Action::DeletePod(DeletePod)), step(Action::CleanupOrphans(CleanupOrphans)), cont()];
+    let ladder = [delete_pod(), clean_up(), cont()];
     let plan = World::sick(hung("log"), ClearedBy::Cont, &ladder).plan();
     assert_eq!(acts(&plan)[0].1, "job ReleaseHungProcess(SIGCONT)");
     for kind in [FaultType::LeakedShim, FaultType::OrphanContainer] {
-        let plan = World::sick(
-            fault(kind, "x"),
-            ClearedBy::CleanupOrphans,
-            &[cont(), step(Action::CleanupOrphans(CleanupOrphans))],
-        )
-        .plan();
+        let plan = World::sick(fault(kind, "x"), ClearedBy::CleanupOrphans, &[cont(), clean_up()]).plan();
         assert_eq!(acts(&plan)[0].1, "job CleanupOrphans");
     }
 }
@@ -280,7 +274,7 @@ fn a_step_that_fails_for_good_may_end_the_ladder() {
         World::sick(hung("log"), ClearedBy::Cont, &[Step { on_failure: OnFailure::Stop, ..cont() }, kill(true)]);
     world.run(secs(1200));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
-    let cordon = Step { on_failure: OnFailure::Stop, ..step(Action::Cordon(Cordon::default())) };
+    let cordon = Step { on_failure: OnFailure::Stop, ..cordon() };
     let mut world = World::sick(hung("log"), ClearedBy::Kill, &[cordon, kill(true)]);
     world.run(secs(1200));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded, "a cordon that was made has not failed");
@@ -311,15 +305,10 @@ fn a_step_that_is_a_dry_run_is_recorded_and_passed_over() {
 #[test]
 fn a_node_is_not_cordoned_for_a_step_that_is_a_dry_run() {
     let shadow = Step { mode: Mode::DryRun, ..cont() };
-    let mut world =
-        World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), shadow.clone(), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), shadow.clone(), notify()]);
     world.run(secs(600));
     assert_eq!(world.did(), ["cordon", "notify", "uncordon"], "who writes a cordon alone wants it for itself");
-    let mut world = World::sick(
-        hung("log"),
-        ClearedBy::Cont,
-        &[step(Action::Cordon(Cordon::default())), shadow, step(Action::CleanupOrphans(CleanupOrphans))],
-    );
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), shadow, clean_up()]);
     world.run(secs(600));
     assert_eq!(world.did(), Vec::<&str>::new(), "the one step that is done cannot heal it");
 }

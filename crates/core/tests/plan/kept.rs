@@ -2,22 +2,19 @@
 
 use std::time::Duration;
 
-use nrh_core::action::Cordon;
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{Action, Policy, Quarantine, Step};
+use nrh_core::policy::{Policy, Step};
 use nrh_core::remediation::{Marker, Phase, Remediation, Resolution};
 
-use crate::samples::{cont, hand_off, hung, notify, plugin, step};
+use crate::samples::{cont, cordon, hand_off, hung, kept, notify, plugin};
 use crate::world::{ClearedBy, InjectedFault, World, reasons, secs};
 
 const HOURS_4: Duration = Duration::from_hours(4);
 
-fn kept(quarantine_for: Duration) -> Step {
-    step(Action::Cordon(Cordon {
-        quarantine: Some(Quarantine { quarantine_for, healthy_delay: Duration::from_mins(5) }),
-    }))
+fn keep(quarantine_for: Duration) -> Step {
+    kept(quarantine_for, Duration::from_mins(5))
 }
 
 /// One node with a hung container that nothing heals, until its ladder is at its end.
@@ -45,10 +42,7 @@ fn mend(world: &mut World) {
 
 /// All of this time, however quiet it is.
 fn pass_time(world: &mut World, time: Duration) {
-    for _ in 0..time.as_secs() / 5 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(time.as_secs() / 5, 5);
     world.pass();
 }
 
@@ -58,7 +52,7 @@ fn uncordons(world: &World) -> usize {
 
 #[test]
 fn what_no_step_has_healed_stays_cordoned_and_holds_no_slot() {
-    let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
+    let mut world = contained(&[keep(HOURS_4), cont(), notify()]);
     assert_eq!(world.did(), ["cordon", "job ReleaseHungProcess(SIGCONT)", "notify"]);
     let plan = world.pass();
     assert!(is_cordoned(&world));
@@ -74,13 +68,13 @@ fn what_no_step_has_healed_stays_cordoned_and_holds_no_slot() {
 
 #[test]
 fn cordon_alone_keeps_pods_away() {
-    let world = contained(&[kept(HOURS_4)]);
+    let world = contained(&[keep(HOURS_4)]);
     assert_eq!((world.did(), is_cordoned(&world)), (vec!["cordon"], true));
 }
 
 #[test]
 fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
-    let mut world = contained(&[kept(HOURS_4), notify()]);
+    let mut world = contained(&[keep(HOURS_4), notify()]);
     mend(&mut world);
     pass_time(&mut world, secs(200));
     assert!(is_cordoned(&world), "200 of 300 s");
@@ -105,7 +99,7 @@ fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
 
 #[test]
 fn nobody_looking_is_no_cure_and_no_reason_to_keep_it_longer() {
-    let mut world = contained(&[kept(Duration::from_mins(40)), notify()]);
+    let mut world = contained(&[keep(Duration::from_mins(40)), notify()]);
     let first = world.only_remediation().name.clone();
     world.node("n1").sick.clear();
     world.node("n1").probe_runs = false;
@@ -121,7 +115,7 @@ fn nobody_looking_is_no_cure_and_no_reason_to_keep_it_longer() {
 /// Told in kubernetes-sigs/cluster-api #9398.
 #[test]
 fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
-    let mut world = contained(&[kept(Duration::from_mins(90)), notify()]);
+    let mut world = contained(&[keep(Duration::from_mins(90)), notify()]);
     let first = world.only_remediation().name.clone();
     pass_time(&mut world, secs(3_700));
     let second = world.remediations.values().find(|remediation| remediation.name != first).unwrap().clone();
@@ -139,7 +133,7 @@ fn every_wait_has_an_end_and_the_next_try_takes_the_cordon_over() {
 
 /// The same node, with another fault for which another policy has this ladder.
 fn with_another(keep_first: Duration, steps: &[Step], by: impl Into<Option<ClearedBy>>) -> World {
-    let mut world = contained(&[kept(keep_first), notify()]);
+    let mut world = contained(&[keep(keep_first), notify()]);
     let mut other: Policy = world.policies[0].clone();
     other.name = "other".into();
     other.rules[0].faults = [plugin().kind].into();
@@ -157,8 +151,7 @@ fn of<'w>(world: &'w World, policy: &str) -> &'w Remediation {
 
 #[test]
 fn another_policys_faults_are_healed_meanwhile_and_the_cordon_is_given_back() {
-    let mut world =
-        with_another(HOURS_4, &[step(Action::Cordon(Cordon::default())), crate::samples::kill(false)], ClearedBy::Kill);
+    let mut world = with_another(HOURS_4, &[cordon(), crate::samples::kill(false)], ClearedBy::Kill);
     let first = of(&world, "p").name.clone();
     world.pass();
     assert_eq!(world.nodes["n1"].view.cordoned_by.as_deref(), Some(of(&world, "other").name.as_str()));
@@ -176,7 +169,7 @@ fn another_policys_faults_are_healed_meanwhile_and_the_cordon_is_given_back() {
 fn what_ends_first_takes_no_cordon_from_what_still_wants_it() {
     let long = Step { timeout: secs(3_000), ..crate::samples::kill(false) };
     // While the other's ladder is still under way, and when that keeps its node cordoned as well.
-    for steps in [vec![step(Action::Cordon(Cordon::default())), long], vec![kept(HOURS_4), notify()]] {
+    for steps in [vec![cordon(), long], vec![keep(HOURS_4), notify()]] {
         let mut world = with_another(Duration::from_mins(20), &steps, None);
         pass_time(&mut world, secs(1_500));
         assert_eq!(of(&world, "p").phase, Phase::Failed, "its 20 minutes are over: {}", of(&world, "p").message);
@@ -191,7 +184,7 @@ fn a_node_that_is_to_be_left_alone_is_not_opened_to_pods() {
         |world| world.node("n1").view.vetoes.push("drain in progress".into()),
     ];
     for leave in leave {
-        let mut world = contained(&[kept(Duration::from_mins(30)), notify()]);
+        let mut world = contained(&[keep(Duration::from_mins(30)), notify()]);
         leave(&mut world);
         pass_time(&mut world, secs(3_000));
         assert!(is_cordoned(&world), "{:?}", world.log);
@@ -205,7 +198,7 @@ fn a_node_that_is_to_be_left_alone_is_not_opened_to_pods() {
 
 #[test]
 fn what_a_remediator_has_opened_is_kept_no_longer_also_where_the_node_is_to_be_left_alone() {
-    let mut world = contained(&[kept(HOURS_4), notify()]);
+    let mut world = contained(&[keep(HOURS_4), notify()]);
     // Another policy has handed the node off.
     let mut other = world.only_remediation().clone();
     (other.name, other.cleanup) = ("other-1".into(), nrh_core::remediation::Cleanup::default());
@@ -224,7 +217,7 @@ fn what_a_remediator_has_opened_is_kept_no_longer_also_where_the_node_is_to_be_l
 
 #[test]
 fn a_policy_that_comes_and_goes_does_not_begin_its_ladder_anew() {
-    let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
+    let mut world = contained(&[keep(HOURS_4), cont(), notify()]);
     world.policies[0].suspend = true;
     pass_time(&mut world, secs(60));
     world.policies[0].suspend = false;
@@ -235,7 +228,7 @@ fn a_policy_that_comes_and_goes_does_not_begin_its_ladder_anew() {
 
 #[test]
 fn nodes_that_are_kept_are_unhealthy() {
-    let mut world = contained(&[kept(HOURS_4), notify()]);
+    let mut world = contained(&[keep(HOURS_4), notify()]);
     mend(&mut world);
     let plan = world.pass();
     assert_eq!((plan.policies["p"].unhealthy, plan.policies["p"].in_flight), (1, 0));
@@ -244,7 +237,7 @@ fn nodes_that_are_kept_are_unhealthy() {
 #[test]
 fn a_fault_that_new_pods_do_not_make_worse_keeps_no_node() {
     let expiring = crate::samples::fault(FaultType::ClientCertificateExpiring, "kubelet");
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[kept(HOURS_4), cont(), notify()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[keep(HOURS_4), cont(), notify()]);
     world.infect("n1", expiring, None);
     pass_time(&mut world, secs(600));
     assert!(!is_cordoned(&world), "{:?}", world.only_remediation());
@@ -260,23 +253,15 @@ fn it_ends_with_the_policy_the_node_or_a_persons_word() {
         ("uncordoned", |w| w.node("n1").view.unschedulable = false, true, Phase::Cancelled),
         ("policy gone", |w| w.policies.clear(), true, Phase::Cancelled),
         ("policy suspended", |w| w.policies[0].suspend = true, true, Phase::Cancelled),
-        (
-            "quarantineFor gone",
-            |w| w.policies[0].rules[0].steps[0] = step(Action::Cordon(Cordon::default())),
-            true,
-            Phase::Failed,
-        ),
+        ("quarantineFor gone", |w| w.policies[0].rules[0].steps[0] = cordon(), true, Phase::Failed),
         ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false, Phase::Cancelled),
         ("node gone", |w| w.nodes.clear(), false, Phase::Cancelled),
     ];
     for (name, end, is_put_back, phase) in ends {
-        let mut world = contained(&[kept(HOURS_4), notify()]);
+        let mut world = contained(&[keep(HOURS_4), notify()]);
         let first = world.only_remediation().name.clone();
         end(&mut world);
-        for _ in 0..4 {
-            world.pass();
-            world.tick(secs(5));
-        }
+        world.live(4, 5);
         let did = world.log.iter().any(|(_, did)| did == "uncordon");
         assert_eq!(did, is_put_back, "{name}: {:?}", world.log);
         let Some(remediation) = world.remediations.get(&first) else {
@@ -289,7 +274,7 @@ fn it_ends_with_the_policy_the_node_or_a_persons_word() {
 
 #[test]
 fn a_person_who_uncordons_it_is_heard_for_an_hour() {
-    let mut world = contained(&[kept(Duration::from_hours(9)), notify()]);
+    let mut world = contained(&[keep(Duration::from_hours(9)), notify()]);
     world.policies[0].pause_requests.push("nothing new".into());
     pass_time(&mut world, secs(4_000));
     world.policies[0].pause_requests.clear();
@@ -302,7 +287,7 @@ fn a_person_who_uncordons_it_is_heard_for_an_hour() {
 
 #[test]
 fn its_remediation_is_not_swept_away_before_its_time() {
-    let mut world = contained(&[kept(Duration::from_hours(24)), notify()]);
+    let mut world = contained(&[keep(Duration::from_hours(24)), notify()]);
     world.policies[0].pause_requests.push("nothing new".into());
     (world.policies[0].history.limit, world.policies[0].history.ttl) = (0, secs(60));
     mend(&mut world);
@@ -316,7 +301,7 @@ fn its_remediation_is_not_swept_away_before_its_time() {
 
 #[test]
 fn a_policy_that_is_gone_does_not_open_a_node_that_is_suspended() {
-    let mut world = contained(&[kept(HOURS_4), notify()]);
+    let mut world = contained(&[keep(HOURS_4), notify()]);
     world.node("n1").report.suspended = Some("under my hands".into());
     world.policies.clear();
     pass_time(&mut world, Duration::from_mins(10));
@@ -328,7 +313,7 @@ fn a_policy_that_is_gone_does_not_open_a_node_that_is_suspended() {
 
 #[test]
 fn what_has_gone_by_itself_was_not_healed_by_its_ladder() {
-    let mut world = contained(&[kept(HOURS_4), cont(), notify()]);
+    let mut world = contained(&[keep(HOURS_4), cont(), notify()]);
     // More often than a fault may come back that was healed.
     for times in 1..=4 {
         mend(&mut world);

@@ -1,17 +1,16 @@
 //! Marks for a reboot by another tool: without a cordon of ours, for one boot, and taken back as long as nobody has begun.
 
-use nrh_core::action::Cordon;
 use nrh_core::action::MarkForReboot;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Operation};
-use nrh_core::policy::{Action, ActionType, ApprovalMode, Step};
-use nrh_core::remediation::{Approval, Phase, Resolution, StepRecord, StepState};
+use nrh_core::policy::{Action, ActionType, Step};
+use nrh_core::remediation::{Phase, Resolution, StepRecord, StepState};
 use nrh_core::snapshot::{SHUTTING_DOWN, TriState};
 use nrh_core::window::{Window, WindowType};
 use nrh_simulate::world::Kured;
 
-use crate::samples::{fault, mark_for_reboot, notify, reboot, secs, silent, step};
+use crate::samples::{asked, cordon, fault, mark_for_reboot, notify, reboot, secs, silent};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons};
 
 fn sick(ladder: &[Step]) -> World {
@@ -33,10 +32,7 @@ fn marked(ladder: &[Step]) -> World {
     let mut world = sick(ladder);
     world.node("n1").boots.kured = Kured::Waits;
     world.pass();
-    if record(&world).state == StepState::AwaitingApproval {
-        let (operation, name) = (record(&world).operation_id, world.only_remediation().name.clone());
-        world.remediations.get_mut(&name).unwrap().approval =
-            Some(Approval { approved_by: "ann".into(), operation_id: operation });
+    if world.approve("n1", "ann").is_some() {
         world.pass();
     }
     world.tick(secs(5));
@@ -116,12 +112,9 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
         ("healed", |w| w.node("n1").sick.clear(), "the fault was gone before the node was booted anew"),
     ];
     for (name, no, said) in cases {
-        let mut world = marked(&[Step { approval: ApprovalMode::Manual, ..mark_for_reboot() }, notify()]);
+        let mut world = marked(&[asked(mark_for_reboot()), notify()]);
         no(&mut world);
-        for _ in 0..3 {
-            world.tick(secs(5));
-            world.pass();
-        }
+        world.wait(3, 5);
         world.tick(secs(5));
         assert!(!is_marked(&world) && world.nodes["n1"].order.is_none(), "{name}");
         let record = record(&world);
@@ -164,15 +157,9 @@ fn an_order_that_nobody_has_heard_is_taken_back_and_not_awaited() {
     world.pass();
     world.node("n1").probe_runs = false;
     world.tick(secs(5));
-    for _ in 0..26 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(26, 5);
     assert!(world.nodes["n1"].order.is_none(), "it would be carried out much later");
-    for _ in 0..14 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(14, 5);
     assert_eq!(record(&world).state, StepState::TimedOut);
     assert!(record(&world).message.contains("did not say in time"), "{}", record(&world).message);
     world.node("n1").probe_runs = true;
@@ -239,7 +226,7 @@ fn not_while_nobody_knows_the_boot_or_how_the_node_is() {
 #[test]
 fn one_reboot_in_a_remediation_by_whatever_hand() {
     for (first, second) in [(mark_for_reboot(), reboot()), (reboot(), mark_for_reboot())] {
-        let ladder = [step(Action::Cordon(Cordon::default())), first, second, notify()];
+        let ladder = [cordon(), first, second, notify()];
         let mut world = World::sick(silent(), None, &ladder);
         world.run(secs(7200));
         let asked = world.did().iter().filter(|what| what.starts_with("command ")).count();
@@ -264,7 +251,7 @@ fn the_hour_until_the_next_one_runs_from_the_boot_on() {
 
 #[test]
 fn a_mark_that_cannot_be_made_is_not_waited_for_as_long_as_one_may_stand() {
-    let cordon = step(Action::Cordon(Cordon::default()));
+    let cordon = cordon();
     let mut world = sick(&[cordon, mark_for_reboot(), notify()]);
     world.pass();
     world.node("n1").view.ready = TriState::Unknown;
@@ -283,17 +270,14 @@ fn a_boot_that_does_not_help_is_known_within_minutes_however_long_it_was_awaited
 
 #[test]
 fn a_cordon_of_ours_is_kept_by_the_other_tool_and_ends_with_the_remediation() {
-    let mut world = sick(&[step(Action::Cordon(Cordon::default())), mark_for_reboot(), notify()]);
+    let mut world = sick(&[cordon(), mark_for_reboot(), notify()]);
     world.run(secs(900));
     assert_eq!(world.did(), ["cordon", "command MarkForReboot", "uncordon"]);
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
     // Where it opens the node all the same, that is somebody's word, and the mark goes with the remediation.
-    let mut world = sick(&[step(Action::Cordon(Cordon::default())), mark_for_reboot(), notify()]);
+    let mut world = sick(&[cordon(), mark_for_reboot(), notify()]);
     world.node("n1").boots.kured = Kured::Waits;
-    for _ in 0..4 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(4, 5);
     assert!(is_marked(&world));
     world.node("n1").view.unschedulable = false;
     world.run(secs(120));
@@ -368,22 +352,16 @@ fn the_mark_of_a_remediation_that_is_deleted_goes() {
 
 /// The same as `marked` with a cordon of ours before it.
 fn cordoned_and_marked() -> World {
-    let mut world = sick(&[step(Action::Cordon(Cordon::default())), mark_for_reboot(), notify()]);
+    let mut world = sick(&[cordon(), mark_for_reboot(), notify()]);
     world.node("n1").boots.kured = Kured::Waits;
-    for _ in 0..4 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(4, 5);
     assert!(is_marked(&world) && world.nodes["n1"].view.unschedulable);
     world
 }
 
 /// Passes for so many seconds, also when nothing is left to do.
 fn pass_for(world: &mut World, seconds: u64) {
-    for _ in 0..seconds / 5 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(seconds / 5, 5);
 }
 
 /// It goes down and comes back, by whatever hand.

@@ -2,17 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nrh_core::action::CleanupOrphans;
 use nrh_core::fault::{FaultType, PodRef};
 use nrh_core::matching::{Matching, Runtime};
 use nrh_core::plan::{BlockReason, SelfHealing};
-use nrh_core::policy::{Action, Amount, ApprovalMode, Mode, Namespaces, Policy, Requirement, Rule, Selector, Step};
-use nrh_core::remediation::Approval;
+use nrh_core::policy::{Amount, Mode, Namespaces, Policy, Requirement, Rule, Selector, Step};
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::version::Range;
 use nrh_simulate::world::PodLike;
 
-use crate::samples::{cont, fault, hung, kill, notify, plugin, pod, policy, rule, step};
+use crate::samples::{asked, clean_up, cont, fault, hung, kill, notify, plugin, pod, policy, rule};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn narrowed(name: &str, requirement: Requirement, steps: &[Step]) -> Rule {
@@ -93,10 +91,7 @@ fn a_pod_that_is_gone_unseen_is_held_for_a_person() {
 
 #[test]
 fn a_fault_about_no_pod_is_for_the_rule_that_asks_for_none() {
-    let rules = [
-        narrowed("pods", is_not("db"), &[notify()]),
-        all_rules("others", &[step(Action::CleanupOrphans(CleanupOrphans))]),
-    ];
+    let rules = [narrowed("pods", is_not("db"), &[notify()]), all_rules("others", &[clean_up()])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.infect("n1", fault(FaultType::LeakedShim, "s"), ClearedBy::CleanupOrphans);
     assert_eq!(acts(&world.plan()), [("n1".to_owned(), "job CleanupOrphans".to_owned())]);
@@ -297,19 +292,13 @@ fn doubt_never_makes_the_ladder_pass_over_its_gentle_steps() {
 
 #[test]
 fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
-    let asked = Step { approval: ApprovalMode::Manual, ..cont() };
+    let asked = asked(cont());
     let rule = narrowed("r", is("web"), &[asked.clone(), kill(true), notify()]);
     let mut world = ill(&[policy("p", std::slice::from_ref(&rule))]);
     labelled(&mut world, pod("log"), "web");
     world.pass();
-    let approve = |world: &mut World| {
-        let remediation =
-            world.remediations.values_mut().find(|remediation| remediation.phase == Phase::AwaitingApproval).unwrap();
-        let operation_id = remediation.current_step().unwrap().operation_id.clone();
-        remediation.approval = Some(Approval { approved_by: "ann".to_owned(), operation_id });
-    };
     let known = std::mem::take(&mut world.pods);
-    approve(&mut world);
+    world.approve("n1", "ann").unwrap();
     let mut waited = secs(0);
     while steps(&world).iter().all(|(_, state)| *state == StepState::AwaitingApproval) {
         assert!(waited <= asked.approval_timeout + secs(60), "{:?}", steps(&world));
@@ -328,7 +317,7 @@ fn an_approved_step_that_waits_for_knowledge_has_not_timed_out() {
         world.tick(secs(5));
         world.pass();
     }
-    approve(&mut world);
+    world.approve("n1", "ann").unwrap();
     world.node("n1").sick[0].cleared_by = [ClearedBy::Cont].into();
     world.run(secs(120));
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)"]);

@@ -1,23 +1,21 @@
 //! DaemonSet pods that make no progress.
 
-use nrh_core::action::DeletePod;
 use nrh_core::engine::plan;
 use nrh_core::fault::{Fault, FaultState, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Health, SelfHealing};
-use nrh_core::policy::{Action, ActionType};
+use nrh_core::policy::ActionType;
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::snapshot::{FailedContainer, SuspectPod, TriState};
 use nrh_core::stuck::FRESH;
 
 use crate::samples::{
-    backing_off, cont, creating, failed, fault, hung, kill, notify, overdue, plugin, policy, rule, step,
+    backing_off, cont, creating, delete_pod, failed, fault, hung, kill, notify, overdue, plugin, policy, rule,
 };
 use crate::world::{Chaos, ClearedBy, World, acts, notification, reasons, secs};
 
 #[test]
 fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
-    let mut world =
-        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     let plan = world.pass();
     assert_eq!(acts(&plan), [("n1".to_owned(), "delete agent-1".to_owned())]);
@@ -38,8 +36,7 @@ fn a_stuck_pod_in_back_off_is_deleted_and_its_successor_verified() {
 
 #[test]
 fn a_pod_that_nobody_looked_at_is_not_well() {
-    let mut world =
-        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     world.pass();
     world.tick(secs(30));
@@ -116,7 +113,7 @@ fn only_daemon_set_pods_that_are_stuck_count() {
 
 #[test]
 fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
-    let ladder = [step(Action::DeletePod(DeletePod))];
+    let ladder = [delete_pod()];
     let mut own = hung("agent-1");
     own.state = FaultState::Suspected;
     let mut suspected_plugin = plugin();
@@ -142,10 +139,7 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
         let message = &plan.nodes["n1"].cluster_faults[0].message;
         assert_eq!(message.contains("cause on the node: "), is_first, "{name}: {message}");
     }
-    let mut world = World::new(
-        &[policy("p", &[rule("r", &FaultType::ALL, &[cont(), step(Action::DeletePod(DeletePod))])])],
-        &["n1"],
-    );
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[cont(), delete_pod()])])], &["n1"]);
     world.node("n1").pods.push(overdue("n1", "agent-1"));
     world.infect("n1", hung("agent-1"), ClearedBy::Cont);
     let plan = world.plan();
@@ -154,10 +148,7 @@ fn the_cause_of_a_stuck_pod_is_named_and_released_first() {
 
 #[test]
 fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
-    let mut world = World::new(
-        &[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod))])])],
-        &["n1"],
-    );
+    let mut world = World::new(&[policy("p", &[rule("r", &[FaultType::StuckDaemonSetPod], &[delete_pod()])])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     let mut snapshot = world.snapshot();
     snapshot.pods[0].read = FRESH;
@@ -176,8 +167,7 @@ fn a_silent_probe_or_an_old_read_holds_a_stuck_pod() {
 /// It may be gone since: a read shows whether it is still there, the time that has passed does not.
 #[test]
 fn a_pod_is_not_stuck_by_the_time_that_has_passed_since_its_read() {
-    let mut world =
-        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
     let mut pod = overdue("n1", "agent-1");
     pod.overdue = Some(secs(20));
     world.node("n1").pods.push(pod);
@@ -192,16 +182,12 @@ fn a_pod_is_not_stuck_by_the_time_that_has_passed_since_its_read() {
 /// Neither there nor gone: what was done is not called in vain.
 #[test]
 fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
-    let mut world =
-        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     world.pass();
     assert_eq!(world.did(), ["delete agent-1"]);
     world.node("n1").pods = vec![SuspectPod { read: secs(30), ..backing_off("n1", "agent-1") }];
-    for _ in 0..60 {
-        world.tick(secs(5));
-        world.pass();
-    }
+    world.wait(60, 5);
     let failed = world.only_remediation().steps[0].message.clone();
     assert!(failed.contains("nobody could check the fault"), "{failed}");
 }
@@ -210,7 +196,7 @@ fn a_step_whose_pod_cannot_be_read_any_more_is_not_called_in_vain_for_it() {
 fn with_overdue_pod() -> World {
     let rules = [
         rule("hung", &[FaultType::HungContainer], &[cont(), notify()]),
-        rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod)), notify()]),
+        rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod(), notify()]),
     ];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.node("n1").pods.push(overdue("n1", "agent-1"));
@@ -287,7 +273,7 @@ fn a_delete_that_waits_above_a_process_that_begins_to_hang_makes_room_and_costs_
 
 /// The same under two policies: one for the pod, one for what hangs below it.
 fn with_overdue_pod_under_two_policies() -> World {
-    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod)), notify()]);
+    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod(), notify()]);
     let hung = rule("hung", &[FaultType::HungContainer], &[cont(), notify()]);
     let mut world = World::new(&[policy("pods", &[pod]), policy("shims", &[hung])], &["n1"]);
     world.node("n1").pods.push(overdue("n1", "agent-1"));
@@ -314,7 +300,7 @@ fn the_cause_of_a_stuck_pod_under_another_policy_goes_first() {
 
 #[test]
 fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
-    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod)), notify()]);
+    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod(), notify()]);
     let net = rule("net", &[FaultType::NetworkPluginHung], &[kill(false)]);
     let mut world = World::new(&[policy("pods", &[pod]), policy("plugins", &[net])], &["n1"]);
     world.node("n1").pods.push(creating("n1", "agent-1"));
@@ -338,7 +324,7 @@ fn a_remediation_gives_way_to_a_cause_under_another_policy_and_does_not_fail() {
 
 #[test]
 fn a_network_plugin_that_hangs_is_no_cause_for_a_pod_with_the_network_of_its_node() {
-    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod)), notify()]);
+    let pod = rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod(), notify()]);
     for (host_network, expected) in [(false, vec![]), (true, vec!["delete agent-1"])] {
         let mut world = World::new(&[policy("pods", std::slice::from_ref(&pod))], &["n1"]);
         world.node("n1").pods.push(SuspectPod { host_network, ..creating("n1", "agent-1") });
@@ -375,15 +361,12 @@ fn people_hear_that_the_cause_of_a_stuck_pod_was_not_looked_for() {
 fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
     let rules = [
         rule("net", &[FaultType::NetworkPluginHung], &[kill(false)]),
-        rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod))]),
+        rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod()]),
     ];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.infect("n1", plugin(), ClearedBy::Kill);
     world.node("n1").pods.push(creating("n1", "agent-1"));
-    for _ in 0..6 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(6, 5);
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGKILL)"]);
     world.node("n1").pods[0].ready = true;
     world.run(secs(60));
@@ -392,8 +375,7 @@ fn after_a_release_kubernetes_is_given_time_to_bring_the_pod_up() {
 
 #[test]
 fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
-    let mut world =
-        World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[step(Action::DeletePod(DeletePod))])])], &["n1"]);
+    let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &[delete_pod()])])], &["n1"]);
     for turn in 0..12 {
         let node = world.node("n1");
         node.pods = vec![backing_off("n1", &format!("agent-{turn}"))];
@@ -407,7 +389,7 @@ fn a_daemon_set_that_loops_is_not_deleted_over_and_over() {
 
 #[test]
 fn a_deleted_pod_without_a_successor_is_no_cure_yet() {
-    let rules = [rule("pod", &[FaultType::StuckDaemonSetPod], &[step(Action::DeletePod(DeletePod))])];
+    let rules = [rule("pod", &[FaultType::StuckDaemonSetPod], &[delete_pod()])];
     let mut world = World::new(&[policy("p", &rules)], &["n1"]);
     world.node("n1").pods.push(backing_off("n1", "agent-1"));
     world.pass();

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use nrh_core::action::Reboot;
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod, Restart, Taint};
+use nrh_core::action::{Restart, Taint};
 use nrh_core::external_condition::ConditionMatcher;
 use nrh_core::fault::FaultType;
 use nrh_core::policy::{
-    Action, Amount, ApprovalMode, Daemon, FaultLimit, Limits, Mode, NodeLimit, OnFailure, Policy, Quarantine,
-    Requirement, Rule, Selector, Step, StormLimit, TopologyLimit,
+    Action, Amount, ApprovalMode, Daemon, FaultLimit, Limits, Mode, NodeLimit, OnFailure, Policy, Requirement, Rule,
+    Selector, Step, StormLimit, TopologyLimit,
 };
 use nrh_core::snapshot::TriState;
 use nrh_core::taint::TaintEffect;
@@ -17,7 +17,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 
 use crate::events::{CONDITION, Event, LABEL, NODES, NOT_DB, POLICIES, POOL, ZONE, come};
-use crate::samples::{cont, drain, hand_off, kill, mark_for_reboot, notify, policy, reboot, restart, rule, step};
+use crate::samples::{
+    clean_up, cont, cordon, delete_pod, drain, hand_off, kept, kill, mark_for_reboot, notify, policy, reboot, restart,
+    rule, step,
+};
 use crate::world::{Chaos, World, secs};
 
 /// Only of a node that is drained.
@@ -32,47 +35,25 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
     let short = |kind| Step { timeout: secs(60), ..hand_off(kind) };
     let restart = |daemon| restart(daemon, Restart::default());
     prop::sample::select(vec![
-        vec![
-            shadow(step(Action::Cordon(Cordon::default()))),
-            cont(),
-            shadow(kill(true)),
-            step(Action::CleanupOrphans(CleanupOrphans)),
-            shadow(notify()),
-        ],
+        vec![shadow(cordon()), cont(), shadow(kill(true)), clean_up(), shadow(notify())],
         vec![cont()],
         vec![step(Action::Taint(Taint { effect: TaintEffect::NoSchedule })), cont(), kill(true), notify()],
         vec![
             step(Action::Taint(Taint { effect: TaintEffect::PreferNoSchedule })),
             cont(),
-            step(Action::Cordon(Cordon {
-                quarantine: Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }),
-            })),
+            kept(secs(600), secs(60)),
             short("Fix"),
         ],
-        vec![
-            step(Action::Cordon(Cordon {
-                quarantine: Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }),
-            })),
-            cont(),
-            notify(),
-        ],
-        vec![cont(), kill(false), step(Action::CleanupOrphans(CleanupOrphans)), step(Action::DeletePod(DeletePod))],
-        vec![
-            step(Action::Cordon(Cordon::default())),
-            cont(),
-            kill(true),
-            step(Action::CleanupOrphans(CleanupOrphans)),
-            notify(),
-        ],
-        vec![step(Action::Cordon(Cordon::default())), twice.clone(), step(Action::DeletePod(DeletePod)), notify()],
+        vec![kept(secs(600), secs(60)), cont(), notify()],
+        vec![cont(), kill(false), clean_up(), delete_pod()],
+        vec![cordon(), cont(), kill(true), clean_up(), notify()],
+        vec![cordon(), twice.clone(), delete_pod(), notify()],
         vec![step(restart(Daemon::Kubelet)), cont(), step(restart(Daemon::Runtime)), notify()],
-        vec![cont(), step(Action::Cordon(Cordon::default())), short("Fix"), notify()],
-        vec![step(Action::Cordon(Cordon::default())), drain(), cont(), kill(true), notify()],
+        vec![cont(), cordon(), short("Fix"), notify()],
+        vec![cordon(), drain(), cont(), kill(true), notify()],
         vec![
             cont(),
-            step(Action::Cordon(Cordon {
-                quarantine: Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }),
-            })),
+            kept(secs(600), secs(60)),
             Step { on_failure: OnFailure::Stop, ..drain() },
             short("Fix"),
             notify(),
@@ -82,16 +63,10 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
             short("Other"),
             Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..short("Third") },
         ],
-        vec![step(Action::Cordon(Cordon::default())), Step { timeout: secs(300), ..reboot() }, notify()],
+        vec![cordon(), Step { timeout: secs(300), ..reboot() }, notify()],
+        vec![cont(), Step { timeout: secs(900), ..mark_for_reboot() }, cordon(), reboot(), notify()],
         vec![
-            cont(),
-            Step { timeout: secs(900), ..mark_for_reboot() },
-            step(Action::Cordon(Cordon::default())),
-            reboot(),
-            notify(),
-        ],
-        vec![
-            step(Action::Cordon(Cordon::default())),
+            cordon(),
             Step {
                 timeout: secs(900),
                 approval: ApprovalMode::Manual,
@@ -100,27 +75,15 @@ pub fn ladders() -> impl Strategy<Value = Vec<Step>> {
             },
             short("Fix"),
         ],
-        vec![cont(), reboot(), step(Action::Cordon(Cordon::default())), drain(), reboot_drained(), reboot(), notify()],
+        vec![cont(), reboot(), cordon(), drain(), reboot_drained(), reboot(), notify()],
         vec![
-            step(Action::Cordon(Cordon::default())),
+            cordon(),
             Step { approval: ApprovalMode::Manual, approval_timeout: secs(60), ..reboot() },
             reboot(),
             notify(),
         ],
-        vec![
-            step(Action::DeletePod(DeletePod)),
-            step(Action::CleanupOrphans(CleanupOrphans)),
-            twice,
-            step(Action::Cordon(Cordon::default())),
-            kill(false),
-        ],
-        vec![
-            step(Action::Cordon(Cordon {
-                quarantine: Some(Quarantine { quarantine_for: secs(600), healthy_delay: secs(60) }),
-            })),
-            short("Fix"),
-            notify(),
-        ],
+        vec![delete_pod(), clean_up(), twice, cordon(), kill(false)],
+        vec![kept(secs(600), secs(60)), short("Fix"), notify()],
     ])
 }
 

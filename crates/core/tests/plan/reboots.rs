@@ -1,20 +1,15 @@
 //! Reboots: under our own cordon only, once for one boot, by the node's own agent, and judged by the boot id alone.
 
-use nrh_core::action::Cordon;
 use nrh_core::action::{Drain, Reboot};
 use nrh_core::command::{Outcome, OutcomeReason, OutcomeState};
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Effect, Operation};
-use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, History, Mode, Step, TopologyLimit};
-use nrh_core::remediation::{ActionResult, Approval, Phase, Resolution, StepRecord, StepState, executed};
+use nrh_core::policy::{Action, ActionType, Amount, History, Mode, Step, TopologyLimit};
+use nrh_core::remediation::{ActionResult, Phase, Resolution, StepRecord, StepState, executed};
 use nrh_core::snapshot::TriState;
 
-use crate::samples::{drain, fault, hand_off, hung, notify, plugin, reboot, secs, silent, step, workload};
+use crate::samples::{asked, cordon, drain, fault, hand_off, hung, notify, plugin, reboot, secs, silent, workload};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons};
-
-fn cordon() -> Step {
-    step(Action::Cordon(Cordon::default()))
-}
 
 fn drained_first() -> Step {
     Step { action: Action::Reboot(Reboot::default()), ..reboot() }
@@ -256,11 +251,8 @@ fn a_policy_that_is_deleted_in_mid_boot_opens_no_node_that_is_about_to_go_down()
 
 #[test]
 fn a_reboot_to_which_nobody_has_agreed_keeps_no_node_closed() {
-    let mut world = sick(&[cordon(), Step { approval: ApprovalMode::Manual, ..reboot() }, notify()]);
-    for _ in 0..3 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    let mut world = sick(&[cordon(), asked(reboot()), notify()]);
+    world.live(3, 5);
     assert_eq!((record(&world).state, is_cordoned(&world)), (StepState::AwaitingApproval, true));
     world.policies[0].suspend = true;
     world.run(secs(20));
@@ -337,21 +329,15 @@ fn not_while_the_boot_is_not_known_or_told_of_differently() {
 
 #[test]
 fn a_person_says_yes_to_the_reboot_of_one_boot() {
-    let manual = Step { approval: ApprovalMode::Manual, ..reboot() };
+    let manual = asked(reboot());
     let mut world = sick(&[cordon(), manual, notify()]);
-    for _ in 0..3 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(3, 5);
     assert_eq!(record(&world).state, StepState::AwaitingApproval);
     // It boots by other hands: what was asked for is not asked for any more.
     let node = world.node("n1");
     node.view.boot_id = Some("theirs".into());
     node.report.heartbeat.as_mut().unwrap().boot_id = "theirs".into();
-    let operation = record(&world).operation_id;
-    let name = world.only_remediation().name.clone();
-    let yes = Approval { approved_by: "ann".into(), operation_id: operation };
-    world.remediations.get_mut(&name).unwrap().approval = Some(yes);
+    world.approve("n1", "ann").unwrap();
     world.pass();
     assert_eq!(record(&world).state, StepState::Cancelled);
     assert!(!world.did().contains(&"command Reboot"));
@@ -420,10 +406,7 @@ fn unheard(ladder: &[Step]) -> World {
     world.pass();
     world.tick(secs(5));
     world.pass();
-    if record(&world).state == StepState::AwaitingApproval {
-        let (operation, name) = (record(&world).operation_id, world.only_remediation().name.clone());
-        world.remediations.get_mut(&name).unwrap().approval =
-            Some(Approval { approved_by: "ann".into(), operation_id: operation });
+    if world.approve("n1", "ann").is_some() {
         world.pass();
     }
     assert_eq!(world.did(), ["cordon", "command Reboot"]);
@@ -444,14 +427,11 @@ fn an_order_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_tim
         ("approval withdrawn", |w| w.remediations.values_mut().for_each(|remediation| remediation.approval = None)),
         ("another step in its place", |w| w.policies[0].rules[0].steps[1] = notify()),
         ("its time is over", |w| {
-            for _ in 0..25 {
-                w.tick(secs(5));
-                w.pass();
-            }
+            w.wait(25, 5);
         }),
     ];
     for (name, no) in cases {
-        let mut world = unheard(&[cordon(), Step { approval: ApprovalMode::Manual, ..reboot() }, notify()]);
+        let mut world = unheard(&[cordon(), asked(reboot()), notify()]);
         no(&mut world);
         world.tick(secs(5));
         world.pass();

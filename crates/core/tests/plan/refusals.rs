@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod};
 use nrh_core::engine::plan;
 use nrh_core::fault::{FaultState, FaultType, Severity};
 use nrh_core::plan::{BlockReason, Health, SelfHealing};
-use nrh_core::policy::{Action, Amount, Mode};
+use nrh_core::policy::{Amount, Mode};
 use nrh_core::snapshot::{Snapshot, TriState};
 use nrh_core::window::WindowType;
 
-use crate::samples::{cont, creating, fault, hung, kill, notify, pod, step, today, tomorrow};
+use crate::samples::{clean_up, cont, cordon, creating, delete_pod, fault, hung, kill, notify, pod, today, tomorrow};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 /// Everything that says no to a fault that is healed otherwise, and the reason it gives.
@@ -58,11 +57,10 @@ fn every_doubt_holds() {
         ("none in flight", BlockReason::MaxInFlightReached, |s| s.policies[0].limits.max_in_flight = Amount::Count(0)),
         ("no slot in the cluster", BlockReason::ClusterLimit, |s| s.ceiling = 0),
         ("nothing that applies", BlockReason::NoRule, |s| {
-            s.policies[0].rules[0].steps =
-                vec![step(Action::DeletePod(DeletePod)), step(Action::CleanupOrphans(CleanupOrphans))];
+            s.policies[0].rules[0].steps = vec![delete_pod(), clean_up()];
         }),
         ("nothing but a cordon", BlockReason::NoRule, |s| {
-            s.policies[0].rules[0].steps = vec![step(Action::Cordon(Cordon::default()))];
+            s.policies[0].rules[0].steps = vec![cordon()];
         }),
     ];
     let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
@@ -113,7 +111,7 @@ fn suspected_and_clearing_faults_are_not_acted_on() {
 fn a_probe_has_no_say_in_what_only_the_controller_knows() {
     let mut forged = fault(FaultType::StuckDaemonSetPod, "victim");
     forged.target.pod = Some(pod("victim"));
-    let plan = World::sick(forged, ClearedBy::DeletePod, &[step(Action::DeletePod(DeletePod)), notify()]).plan();
+    let plan = World::sick(forged, ClearedBy::DeletePod, &[delete_pod(), notify()]).plan();
     assert!(plan.effects.is_empty(), "{:?}", plan.effects);
     assert!(plan.nodes["n1"].cluster_faults.is_empty());
 }
@@ -131,11 +129,7 @@ fn evidence_of_exactly_the_longest_age_still_counts() {
 /// Told in medik8s/self-node-remediation #110.
 #[test]
 fn a_silent_probe_is_told_of_and_nothing_else_is_done() {
-    let mut world = World::sick(
-        hung("log"),
-        ClearedBy::Cont,
-        &[step(Action::Cordon(Cordon::default())), cont(), step(Action::DeletePod(DeletePod)), notify()],
-    );
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont(), delete_pod(), notify()]);
     world.node("n1").probe_runs = false;
     world.tick(secs(60));
     let plan = world.plan();
@@ -184,17 +178,14 @@ fn a_node_is_not_cordoned_for_a_cure_that_no_step_can_bring() {
     // About a container, so that deleting a pod is no answer to it.
     let ladder = |steps: &[_]| World::sick(hung("log"), None, steps).plan();
     let did = |plan: &_| acts(plan).into_iter().map(|(_, act)| act).collect::<Vec<_>>();
-    assert_eq!(
-        did(&ladder(&[step(Action::Cordon(Cordon::default())), step(Action::DeletePod(DeletePod)), notify()])),
-        ["notify"]
-    );
-    assert_eq!(did(&ladder(&[step(Action::Cordon(Cordon::default())), cont(), notify()])), ["cordon"]);
-    assert_eq!(did(&ladder(&[step(Action::Cordon(Cordon::default())), notify()])), ["cordon"], "wanted for itself");
+    assert_eq!(did(&ladder(&[cordon(), delete_pod(), notify()])), ["notify"]);
+    assert_eq!(did(&ladder(&[cordon(), cont(), notify()])), ["cordon"]);
+    assert_eq!(did(&ladder(&[cordon(), notify()])), ["cordon"], "wanted for itself");
 }
 
 #[test]
 fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
-    let steps = [step(Action::Cordon(Cordon::default())), notify()];
+    let steps = [cordon(), notify()];
     for kind in FaultType::ALL.into_iter().filter(|kind| kind.spec().lasting && !kind.is_cluster_fault()) {
         let plan = World::sick(fault(kind, "key"), None, &steps).plan();
         let did: Vec<_> = acts(&plan).into_iter().map(|(_, act)| act).collect();
@@ -215,8 +206,7 @@ fn a_node_is_cordoned_only_for_what_new_pods_would_make_worse() {
 #[test]
 fn where_the_probe_may_not_act_nobody_does() {
     for kubelet in [TriState::True, TriState::False] {
-        let mut world =
-            World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont(), notify()]);
+        let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont(), notify()]);
         let heartbeat = world.node("n1").report.heartbeat.as_mut().unwrap();
         (heartbeat.kubelet_works, heartbeat.actions_enabled) = (kubelet, false);
         let plan = world.plan();

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nrh_core::action::{
-    Drain, HandOff, MarkForReboot, Notify, Reboot, ReleaseHungProcess, Restart, RestartKubelet, RestartRuntime, Signal,
+    CleanupOrphans, Cordon, DeletePod, Drain, HandOff, MarkForReboot, Notify, Reboot, ReleaseHungProcess, Restart,
+    RestartKubelet, RestartRuntime, Signal,
 };
 use nrh_core::fault::{
     Daemon, Fault, FaultState, FaultType, PodRef, ProcessRef, Role, Severity, Subject, SubjectKind, Target,
@@ -12,8 +13,8 @@ use nrh_core::fault::{
 use nrh_core::hand_off::TemplateRef;
 use nrh_core::matching::Matching;
 use nrh_core::policy::{
-    Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Rule, Selector,
-    Step, StormLimit,
+    Action, Amount, ApprovalMode, History, Limits, Mode, Namespaces, NodeLimit, OnFailure, Policy, Quarantine, Rule,
+    Selector, Step, StormLimit,
 };
 use nrh_core::snapshot::{FailedContainer, SuspectPod, WaitingContainer};
 use nrh_core::window::{Window, WindowType};
@@ -167,6 +168,28 @@ pub fn step(action: Action) -> Step {
         approval_timeout: Duration::from_hours(1),
         mode: Mode::Enforce,
     }
+}
+
+pub fn cordon() -> Step {
+    step(Action::Cordon(Cordon::default()))
+}
+
+/// A cordon that is wanted for its own sake.
+pub fn kept(quarantine_for: Duration, healthy_delay: Duration) -> Step {
+    step(Action::Cordon(Cordon { quarantine: Some(Quarantine { quarantine_for, healthy_delay }) }))
+}
+
+pub fn clean_up() -> Step {
+    step(Action::CleanupOrphans(CleanupOrphans))
+}
+
+pub fn delete_pod() -> Step {
+    step(Action::DeletePod(DeletePod))
+}
+
+/// The same, which a person has to approve.
+pub fn asked(step: Step) -> Step {
+    Step { approval: ApprovalMode::Manual, ..step }
 }
 
 pub fn cont() -> Step {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use nrh_core::fault::{Fault, FaultType};
 use nrh_core::plan::{BlockReason, Plan};
-use nrh_core::policy::{Amount, ApprovalMode, Mode, Step, StormLimit};
+use nrh_core::policy::{Amount, Mode, StormLimit};
 use nrh_core::remediation::Phase;
 use nrh_core::snapshot::NodeView;
 
 use proptest::prelude::*;
 
-use crate::samples::{cont, fault, hung, notify, plugin, policy, rule};
+use crate::samples::{asked, cont, fault, hung, notify, plugin, policy, rule};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 fn names(count: usize) -> Vec<String> {
@@ -257,11 +257,7 @@ fn a_few_sick_nodes_like_all_others_are_no_storm() {
 #[test]
 fn what_waits_for_another_fault_does_not_hold_up_the_ramp() {
     let mut world = fleet(40);
-    world.policies[0].rules.push(rule(
-        "ask",
-        &[FaultType::NetworkPluginHung],
-        &[Step { approval: ApprovalMode::Manual, ..cont() }],
-    ));
+    world.policies[0].rules.push(rule("ask", &[FaultType::NetworkPluginHung], &[asked(cont())]));
     world.infect("n39", plugin(), None);
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::AwaitingApproval);

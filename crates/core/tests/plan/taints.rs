@@ -1,15 +1,15 @@
 //! Taints of ours on a node: put there, taken off, and never anybody else's.
 
-use nrh_core::action::{Cordon, DeletePod, Taint};
+use nrh_core::action::Taint;
 use nrh_core::engine::plan;
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Effect};
-use nrh_core::policy::{Action, ActionType, Mode, Quarantine, Step};
+use nrh_core::policy::{Action, ActionType, Mode, Step};
 use nrh_core::remediation::{Cleanup, Marker, Phase, Resolution, StepState};
 use nrh_core::snapshot::NodeView;
 use nrh_core::taint::{KeyedTaint, TaintEffect, TaintMark};
 
-use crate::samples::{backing_off, cont, hung, kill, notify, plugin, policy, rule, step};
+use crate::samples::{backing_off, cont, cordon, delete_pod, hung, kept, kill, notify, plugin, policy, rule, step};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
 const HARD: TaintEffect = TaintEffect::NoSchedule;
@@ -50,7 +50,7 @@ fn it_lasts_as_long_as_the_remediation() {
 /// The mark of a lost remediation of the same name is taken off while this one has scheduled its own.
 #[test]
 fn a_repeated_step_owes_its_cleanup_again() {
-    for marks in [taint(), step(Action::Cordon(Cordon::default()))] {
+    for marks in [taint(), cordon()] {
         let mut world = World::sick(hung("log"), ClearedBy::Kill, &[marks, cont()]);
         world.pass();
         let now = world.now;
@@ -216,10 +216,7 @@ fn another_name_over_the_mark_of_a_remediation_at_work_takes_nothing_off() {
     world.pass();
     world.pass();
     world.node("n1").view.tainted_by = Some(TaintMark::new("x", HARD));
-    for _ in 0..12 {
-        world.pass();
-        world.tick(secs(5));
-    }
+    world.live(12, 5);
     assert!(view(&world).carries(HARD), "{:?}", world.did());
     let remediation = world.only_remediation();
     assert!(!remediation.phase.is_final(), "{}", remediation.message);
@@ -243,7 +240,7 @@ fn a_mark_without_an_effect_takes_nobodys_taint_off() {
 /// All is healed, the taint is taken off, and the write that records it fails; then the next fault shows.
 #[test]
 fn what_we_have_taken_off_ourselves_is_no_persons_no() {
-    for (first, undone) in [(taint(), "untaint"), (step(Action::Cordon(Cordon::default())), "uncordon")] {
+    for (first, undone) in [(taint(), "untaint"), (cordon(), "uncordon")] {
         for early in [false, true] {
             let mut world = World::sick(hung("log"), ClearedBy::Cont, &[first.clone(), cont(), kill(true), notify()]);
             if early {
@@ -354,9 +351,7 @@ fn what_a_person_took_off_before_it_was_recorded_is_not_put_back() {
 
 #[test]
 fn a_late_write_does_not_outlast_a_remediation_that_keeps_its_cordon() {
-    let kept = step(Action::Cordon(Cordon {
-        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
-    }));
+    let kept = kept(secs(7_200), secs(60));
     let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
     let remediation = world.only_remediation();
@@ -373,7 +368,7 @@ fn a_late_write_does_not_outlast_a_remediation_that_keeps_its_cordon() {
 /// Hardly any DaemonSet tolerates our key: the pod that is deleted has no successor, and its absence is no cure.
 #[test]
 fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
-    let delete = [step(Action::DeletePod(DeletePod)), notify()];
+    let delete = [delete_pod(), notify()];
     for theirs in [KeyedTaint::plain(HARD), somebodys()] {
         let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &delete)])], &["n1"]);
         world.node("n1").pods.push(backing_off("n1", "agent-1"));
@@ -400,7 +395,7 @@ fn no_daemon_set_pod_is_deleted_where_none_would_follow() {
 #[test]
 fn it_is_left_out_for_the_pod_of_a_daemon_set_unless_it_lets_a_successor_come() {
     for (first, expected) in [(taint(), "delete agent-1"), (soft(), "taint")] {
-        let steps = [first, step(Action::DeletePod(DeletePod)), notify()];
+        let steps = [first, delete_pod(), notify()];
         let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
         world.node("n1").pods.push(backing_off("n1", "agent-1"));
         assert_eq!(acts(&world.pass()), [("n1".to_owned(), expected.to_owned())]);
@@ -430,7 +425,7 @@ fn what_a_lost_remediation_has_left_is_taken_off() {
 /// It stays as long as the remediation that put it there, and no longer.
 #[test]
 fn a_marker_with_the_name_of_somebody_else_goes_after_its_remediation() {
-    for marks in [taint(), step(Action::Cordon(Cordon::default()))] {
+    for marks in [taint(), cordon()] {
         let mut world = World::sick(hung("log"), None, &[marks, cont(), notify()]);
         world.pass();
         let view = &mut world.node("n1").view;
@@ -447,9 +442,7 @@ fn a_marker_with_the_name_of_somebody_else_goes_after_its_remediation() {
 
 #[test]
 fn it_goes_where_a_cordon_stays() {
-    let kept = step(Action::Cordon(Cordon {
-        quarantine: Some(Quarantine { quarantine_for: secs(7_200), healthy_delay: secs(60) }),
-    }));
+    let kept = kept(secs(7_200), secs(60));
     let mut world = World::sick(hung("log"), None, &[taint(), kept, cont(), notify()]);
     world.run(secs(900));
     let remediation = world.only_remediation();

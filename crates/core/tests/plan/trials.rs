@@ -132,9 +132,6 @@ fn of_two_dry_runs_on_a_node_the_second_waits_for_as_long_as_the_first_would_tak
         assert!(reasons(&plan).contains(&BlockReason::LowerUrgency), "{:?}", plan.blocked);
         assert_eq!(world.remediations.len(), 1, "in earnest it would wait: {:?}", world.remediations);
     }
-    for _ in 0..60 {
-        world.tick(secs(15));
-        world.pass();
-    }
+    world.wait(60, 15);
     assert_eq!(world.remediations.len(), 2, "{:?}", world.remediations);
 }

@@ -1,13 +1,11 @@
 //! Remediations and commands that are there and that this version cannot read, and Nodes that no version can.
 
-use nrh_core::action::Cordon;
 use nrh_core::engine::plan;
 use nrh_core::plan::{BlockReason, Effect, Plan};
-use nrh_core::policy::Action;
 use nrh_core::remediation::Marker;
 use nrh_core::snapshot::{CommandView, Ledger, Slot, Snapshot, UnreadableRemediation};
 
-use crate::samples::{cont, hung, policy, rule, step};
+use crate::samples::{cont, cordon, hung, policy, rule};
 use crate::world::{ClearedBy, World, acts};
 
 const NAME: &str = "n1-of-later";
@@ -129,7 +127,7 @@ fn on_a_node_that_cannot_be_read_nothing_is_begun_and_others_are_healed() {
 
 #[test]
 fn on_a_node_that_cannot_be_read_what_is_open_waits_whatever_its_last_view_says() {
-    let mut world = World::sick(hung("log"), None, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), None, &[cordon(), cont()]);
     for _ in 0..3 {
         world.pass();
     }

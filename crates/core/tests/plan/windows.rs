@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use nrh_core::action::{CleanupOrphans, Cordon, DeletePod};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::BlockReason;
-use nrh_core::policy::{Action, ActionType};
+use nrh_core::policy::ActionType;
 use nrh_core::remediation::{Phase, StepState};
 use nrh_core::window::{Window, WindowType};
 
-use crate::samples::{cont, hung, kill, notify, policy, rule, step, today, tomorrow};
+use crate::samples::{clean_up, cont, cordon, delete_pod, hung, kill, notify, policy, rule, today, tomorrow};
 use crate::world::{Chaos, ClearedBy, World, acts, reasons, secs};
 
 /// These worlds begin at one o'clock.
@@ -36,7 +35,7 @@ fn the_first_step_waits_for_its_window_and_is_taken_as_it_opens() {
 
 #[test]
 fn what_is_under_way_when_a_window_shuts_is_finished_and_put_back() {
-    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[step(Action::Cordon(Cordon::default())), cont()]);
+    let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cordon(), cont()]);
     world.run(secs(5));
     assert!(world.nodes["n1"].view.unschedulable && world.only_remediation().current_step().is_some());
     world.policies[0].windows = vec![today(WindowType::Deny)];
@@ -75,7 +74,7 @@ fn one_policy_outside_of_its_windows_keeps_no_other_from_the_node() {
 
 #[test]
 fn people_are_told_at_any_time() {
-    let heals = rule("heals", &[FaultType::LeakedShim], &[step(Action::CleanupOrphans(CleanupOrphans))]);
+    let heals = rule("heals", &[FaultType::LeakedShim], &[clean_up()]);
     let mut world = World::new(&[policy("p", &[heals, rule("tells", &FaultType::ALL, &[notify()])])], &["n1"]);
     world.infect("n1", hung("log"), None);
     world.policies[0].windows = vec![today(WindowType::Deny)];
@@ -86,8 +85,7 @@ fn people_are_told_at_any_time() {
 fn no_harsher_step_replaces_one_that_waits_for_its_hour() {
     let mut first = cont();
     first.timeout = secs(30);
-    let steps =
-        [step(Action::Cordon(Cordon::default())), first, kill(true), step(Action::DeletePod(DeletePod)), notify()];
+    let steps = [cordon(), first, kill(true), delete_pod(), notify()];
     let mut world = World::new(&[policy("p", &[rule("r", &FaultType::ALL, &steps)])], &["n1"]);
     world.policies[0].windows = vec![from_two(WindowType::Deny, &[ActionType::ReleaseHungProcess])];
     world.infect("n1", hung("log"), None);

@@ -157,6 +157,31 @@ impl World {
         }
     }
 
+    /// So many passes, each before so many seconds.
+    pub fn live(&mut self, passes: u64, seconds: u64) {
+        for _ in 0..passes {
+            self.pass();
+            self.tick(secs(seconds));
+        }
+    }
+
+    /// So many passes, each after so many seconds.
+    pub fn wait(&mut self, passes: u64, seconds: u64) {
+        for _ in 0..passes {
+            self.tick(secs(seconds));
+            self.pass();
+        }
+    }
+
+    /// Decides, and does everything but the act, whose call does not arrive.
+    pub fn schedule(&mut self) -> Plan {
+        let plan = self.plan();
+        for effect in plan.effects.iter().filter(|effect| !matches!(effect, Effect::Act { .. })) {
+            assert!(self.apply(effect, true));
+        }
+        plan
+    }
+
     pub fn only_remediation(&self) -> &Remediation {
         assert_eq!(self.remediations.len(), 1, "{:?}", self.remediations.keys());
         self.remediations.values().next().unwrap()

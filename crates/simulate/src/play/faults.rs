@@ -30,7 +30,7 @@ impl<'t> Play<'t> {
             self.world.pods.insert(injected_fault::pod(event, name, 0), like);
         }
         if event.terminating {
-            self.world.terminating.insert(injected_fault::pod(event, name, 0));
+            self.world.state.terminating.insert(injected_fault::pod(event, name, 0));
         }
         if event.kind == FaultType::StuckDaemonSetPod {
             let pod = injected_fault::stuck_pod(event, name, 0);
@@ -42,7 +42,7 @@ impl<'t> Play<'t> {
             self.stuck.entry(name.to_owned()).or_default().push(stuck);
             return sentence;
         }
-        let sick = injected_fault::sickness(event, name, self.world.now);
+        let sick = injected_fault::sickness(event, name, self.world.state.now);
         // This fault replaces an earlier one with the same id.
         self.leaving.remove(&(name.to_owned(), sick.fault.id.clone()));
         if let Some(lasts) = event.lasts {

@@ -6,7 +6,6 @@ use nrh_core::fault::Fault;
 use nrh_core::manual::choices;
 use nrh_core::matching::MatchContext;
 use nrh_core::policy::Policy;
-use nrh_core::remediation::{Approval, Phase, Remediation};
 
 impl Play<'_> {
     /// A person deletes the remediation. The object exists until its finalizer is removed.
@@ -23,15 +22,7 @@ impl Play<'_> {
     }
 
     pub(super) fn approve(&mut self, name: &str, by: &str) -> String {
-        let awaits =
-            |remediation: &&mut Remediation| remediation.node == name && remediation.phase == Phase::AwaitingApproval;
-        let step = self.world.remediations.values_mut().find(awaits).and_then(|remediation| {
-            let step = remediation.current_step()?.clone();
-            remediation.approval =
-                Some(Approval { approved_by: by.to_owned(), operation_id: step.operation_id.clone() });
-            Some(step)
-        });
-        match step {
+        match self.world.approve(name, by) {
             Some(step) => format!("{by} approves {}", step.phrase()),
             None => format!("{by} would approve a step, and none waits for it"),
         }

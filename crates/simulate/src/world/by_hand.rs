@@ -1,9 +1,9 @@
-//! What a person does in the world of a timeline: manual requests and cancellations.
+//! What a person does in the world of a timeline: manual requests, approvals and cancellations.
 
 use super::World;
 use nrh_core::manual::OpenManualRequest;
 use nrh_core::policy::Mode;
-use nrh_core::remediation::{Cancel, ManualRequest};
+use nrh_core::remediation::{Approval, Cancel, ManualRequest, Phase, Remediation, StepRecord};
 
 impl World {
     /// A person makes a manual request for the machine that currently has the node's name.
@@ -23,6 +23,16 @@ impl World {
             message: String::new(),
         };
         self.manual_requests.insert(name.to_owned(), open);
+    }
+
+    /// A person approves the step of the node's remediation that waits for it. Returns the step.
+    pub fn approve(&mut self, node: &str, by: &str) -> Option<StepRecord> {
+        let awaits =
+            |remediation: &&mut Remediation| remediation.node == node && remediation.phase == Phase::AwaitingApproval;
+        let remediation = self.remediations.values_mut().find(awaits)?;
+        let step = remediation.current_step()?.clone();
+        remediation.approval = Some(Approval { approved_by: by.to_owned(), operation_id: step.operation_id.clone() });
+        Some(step)
     }
 
     /// A person cancels the remediation or the waiting manual request of the node. Returns its name.

@@ -105,15 +105,15 @@ impl World {
         let done = || Some(ActionResult::Done { message: "done".to_owned() });
         match operation {
             Operation::Cordon => {
-                let this = self.remediations.get(name);
-                let kept = world_node.view.cordoned_by.as_ref().and_then(|mark| self.remediations.get(mark));
+                let this = self.state.remediations.get(name);
+                let kept = world_node.view.cordoned_by.as_ref().and_then(|mark| self.state.remediations.get(mark));
                 let is_left = kept.zip(this).is_some_and(|(kept, this)| this.shares_cordon_of(kept));
                 Some(marks::cordon(world_node, name, is_left))
             }
             Operation::Taint(effect) => marks::taint(world_node, name, *effect),
             Operation::Drain(with) => {
                 let is_ours = world_node.view.unschedulable && world_node.view.cordoned_by.as_deref() == Some(name);
-                let known = self.remediations.get(name)?;
+                let known = self.state.remediations.get(name)?;
                 let step = known.current_step().filter(|step| is_ours && step.operation_id == id)?;
                 let began = step.started_at.unwrap_or(now);
                 let faults = world_node.sick.iter().map(|sick| &sick.fault);

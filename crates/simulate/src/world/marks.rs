@@ -50,7 +50,7 @@ pub fn tainted_by_others(node: &mut WorldNode, tainted: bool) -> String {
 
 impl World {
     pub(super) fn uncordon(&mut self, remediation: &str, node: &str, heir: Option<&String>) {
-        let uid = self.remediations.get(remediation).map(|known| known.node_uid.as_str());
+        let uid = self.state.remediations.get(remediation).map(|known| known.node_uid.as_str());
         if let Some(node) = self.nodes.get_mut(node)
             && node.view.cordoned_by.as_deref() == Some(remediation)
         {
