@@ -40,6 +40,7 @@ mod restored;
 mod retries;
 #[path = "controller/scrapes.rs"]
 mod scrapes;
+mod simulated_node;
 #[path = "controller/stuck_pods.rs"]
 mod stuck_pods;
 #[path = "controller/taints.rs"]
@@ -51,7 +52,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fake_api::world::World;
+use fake_api::world::{World, die_at_each_write};
 use fake_api::{Call, Fault};
 use nrh::controller::rbac;
 use serde_json::{Value, json};
@@ -159,34 +160,19 @@ async fn a_dry_run_records_and_touches_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_after_any_write_is_healed_by_the_next_process_with_one_job_in_all() {
-    let mut crashed = 0;
-    for stop_at in 0.. {
-        let world = World::new(2);
-        world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone()]));
+    let make = || {
+        let world = World::probing(2, &json!([{"action": "Cordon"}, World::release()[0].clone()]));
         world.kubelets();
         world.set_sick("w1", true);
-        for node in ["w1", "w2"] {
-            world.probe(node);
-        }
-        let is_cut_off = world.cut_off_after(stop_at);
-        let first = world.controller("a");
-        world.until("crashed or done", || is_cut_off() || world.phases() == ["Succeeded"]).await;
-        let was_hit = is_cut_off();
-        first.crash().await;
-        world.api.unhook();
-        let second = world.controller("b");
-        world.until("healed after the crash", || world.phases() == ["Succeeded"]).await;
-        let node = world.api.get("nodes", "w1").unwrap();
+        world
+    };
+    let is_healed = |world: &World| world.phases() == ["Succeeded"];
+    let deaths = die_at_each_write(make, is_healed, async |world, writes| {
         world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
-        assert_eq!(jobs_created(&world.api.calls()).len(), 1, "crash after write {stop_at}: {node}");
-        second.crash().await;
-        if !was_hit {
-            break;
-        }
-        crashed += 1;
-        assert!(crashed < 60, "a healing takes fewer writes");
-    }
-    assert!(crashed >= 6, "ledger, remediation, its status, cordon, job, …: {crashed}");
+        assert_eq!(jobs_created(&world.api.calls()).len(), 1, "a death at write {writes}");
+    });
+    let deaths = deaths.await;
+    assert!(deaths >= 6, "ledger, remediation, its status, cordon, job, …: {deaths}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -346,13 +332,9 @@ async fn a_step_that_asks_waits_for_the_yes_in_its_object() {
 async fn two_leaders_act_once() {
     // A leader that was cut off and does not know it yet, beside its successor.
     for lead in [0, 1, 3, 7, 20, 60] {
-        let world = World::new(3);
-        world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone()]));
+        let world = World::probing(3, &json!([{"action": "Cordon"}, World::release()[0].clone()]));
         world.kubelets();
         world.set_sick("w1", true);
-        for node in ["w1", "w2", "w3"] {
-            world.probe(node);
-        }
         let one = world.usurper("a");
         sleep(Duration::from_millis(lead)).await;
         let two = world.usurper("b");
@@ -371,13 +353,8 @@ async fn two_leaders_act_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_remediation_that_somebody_else_wrote_meanwhile_is_not_written_over() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
-    world.kubelets();
+    let world = World::healthy();
     world.set_sick("w1", true);
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     let mut armed = true;
     world.api.hook(move |call| {
         let status = call.target.resource() == "noderemediations/status";
@@ -403,14 +380,10 @@ async fn a_remediation_that_somebody_else_wrote_meanwhile_is_not_written_over() 
 
 #[tokio::test(start_paused = true)]
 async fn a_node_replaced_in_the_middle_is_touched_no_more() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone()]));
+    let world = World::probing(3, &json!([{"action": "Cordon"}, World::release()[0].clone()]));
     world.set_kubelet(false);
     world.kubelets();
     world.set_sick("w1", true);
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     let replica = world.controller("a");
     world.until("under way", || !world.api.list("jobs").is_empty()).await;
     assert_eq!(world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"], true);
@@ -491,12 +464,8 @@ async fn an_api_server_that_was_gone_for_minutes_is_caught_up_with_and_nothing_i
 
 #[tokio::test(start_paused = true)]
 async fn errors_about_one_node_do_not_stop_the_others() {
-    let world = World::new(6);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(6, &World::release());
     world.kubelets();
-    for i in 1..=6 {
-        world.probe(&format!("w{i}"));
-    }
     world.api.hook(|call| {
         let about_w1 = call.line().contains("/w1-");
         (about_w1 && call.target.plural == "noderemediations" && call.is_write()).then_some(Fault::Code(500))
@@ -513,12 +482,7 @@ async fn errors_about_one_node_do_not_stop_the_others() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &World::release());
-    world.kubelets();
-    for i in 1..=3 {
-        world.probe(&format!("w{i}"));
-    }
+    let world = World::healthy();
     world.api.hook(|call| (call.verb == "create" && call.target.plural == "jobs").then_some(Fault::Code(403)));
     let replica = world.controller("a");
     world.set_sick("w1", true);
@@ -559,12 +523,7 @@ async fn each_last_no_is_heard() {
         }),
     ];
     for (name, veto) in vetoes {
-        let world = World::new(3);
-        world.policy("hung", "Enforce", &World::release());
-        world.kubelets();
-        for i in 1..=3 {
-            world.probe(&format!("w{i}"));
-        }
+        let world = World::healthy();
         // The no comes at the last moment: when the remediation is open already, between plan and act.
         let (other, said) = (world.clone(), Arc::new(Mutex::new(false)));
         let seen = said.clone();
@@ -587,12 +546,8 @@ async fn each_last_no_is_heard() {
 
 #[tokio::test(start_paused = true)]
 async fn no_call_goes_beyond_the_listed_rights() {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &json!([{"action": "Cordon"}, World::release()[0].clone(), {"action": "Notify"}]));
+    let world = World::probing(3, &json!([{"action": "Cordon"}, World::release()[0].clone(), {"action": "Notify"}]));
     world.kubelets();
-    for i in 1..=3 {
-        world.probe(&format!("w{i}"));
-    }
     world.api.put(json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "log", "namespace": "d"},
         "spec": {"selector": {"matchLabels": {"app": "log"}}, "template": {}},
         "status": {"desiredNumberScheduled": 3, "currentNumberScheduled": 3, "numberReady": 2, "numberMisscheduled": 0, "numberUnavailable": 1}}));

@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use futures::TryStreamExt;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::{Config, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use nrh::api::NodeCommand;
-use serde_json::{Value, json};
+use nrh::core::command::{ActionCommand, Outcome};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::fleet::{Fleet, Shared};
+use crate::simulated_node;
 
 /// Answers under way at a time.
 pub const PARALLEL: usize = 16;
@@ -27,9 +28,9 @@ const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// Something that a node has to do.
 enum Task {
     /// Its order.
-    Order { node: String, operation: String },
+    Order(Box<ActionCommand>),
     /// Its Job, in this pod.
-    Job { node: String, operation: String, pod: String },
+    Job { command: Box<ActionCommand>, pod: String },
     /// A look that is asked for.
     Look { node: String },
 }
@@ -92,42 +93,37 @@ pub async fn answer(client: &Client, fleet: &Shared, answers: Answers) -> Result
 }
 
 fn ordered(command: &NodeCommand) -> Option<Task> {
-    let order = command.spec.command.as_ref()?;
-    Some(Task::Order { node: command.name_any(), operation: order.operation_id.clone() })
+    Some(Task::Order(Box::new(command.spec.command.clone()?)))
 }
 
 /// A pod that kwok has begun to run.
 fn started(pod: &Pod) -> Option<Task> {
     let runs = pod.status.as_ref()?.phase.as_deref() == Some("Running");
-    let operation = pod.labels().get(JOB_NAME)?.clone();
-    let node = pod.spec.as_ref()?.node_name.clone()?;
-    (runs && pod.metadata.deletion_timestamp.is_none()).then(|| Task::Job { node, operation, pod: pod.name_any() })
+    let command = Box::new(simulated_node::command(pod.spec.as_ref()?)?);
+    (runs && pod.metadata.deletion_timestamp.is_none()).then(|| Task::Job { command, pod: pod.name_any() })
 }
 
 async fn carry_out(client: &Client, fleet: &Fleet, task: Task) -> Result<()> {
     let node = match task {
         Task::Look { node } => node,
-        Task::Order { node, operation } => match fleet.carry_out(&node, &operation) {
-            Some(_) => node,
-            None => return Ok(()),
-        },
-        Task::Job { node, operation, pod } => match fleet.carry_out(&node, &operation) {
-            Some(outcome) => {
-                end(client, &pod, &outcome).await?;
-                node
+        Task::Order(command) => {
+            if fleet.carry_out(&command).is_none() {
+                return Ok(());
             }
-            None => return Ok(()),
-        },
+            command.node
+        }
+        Task::Job { command, pod } => {
+            let Some(outcome) = fleet.carry_out(&command) else { return Ok(()) };
+            end(client, &pod, &outcome).await?;
+            command.node
+        }
     };
     fleet.report(client, &node).await
 }
 
 /// The kubelet's last word on the pod of a Job.
-async fn end(client: &Client, pod: &str, outcome: &Value) -> Result<()> {
-    let at = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "command", "image": "", "imageID": "",
-        "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
-            "message": outcome.to_string(), "startedAt": at, "finishedAt": at}}}]}});
+async fn end(client: &Client, pod: &str, outcome: &Outcome) -> Result<()> {
+    let status = json!({"status": simulated_node::ended(outcome)});
     let pods: Api<Pod> = Api::namespaced(client.clone(), "nrh-node");
     match pods.patch_status(pod, &PatchParams::default(), &Patch::Strategic(&status)).await {
         Ok(_) => Ok(()),

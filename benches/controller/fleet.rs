@@ -1,18 +1,24 @@
 //! The probes of simulated nodes, played: they report, send heartbeats, and carry out what they are told to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use nrh::api::NodeRuntimeHealth;
-use nrh::core::condition::{ConditionType, looked_at};
-use serde_json::{Value, json};
+use nrh::core::command::{ActionCommand, Outcome};
+use nrh::core::examples;
+use nrh::core::fault::{Fault, FaultState, FaultType, Subject, SubjectKind, Target};
+use nrh::core::tri_state::TriState;
+use nrh_simulate::cleared_by::ClearedBy;
+use nrh_simulate::world::{InjectedFault, WorldNode};
+
+use crate::simulated_node;
 
 /// Time between two heartbeats of a probe. Real ones that suspect something or are being healed promise another every quarter of a
 /// minute: all of 5,000 would be more than an API server on two cores takes.
@@ -33,30 +39,29 @@ pub enum Executor {
     Cordon,
 }
 
-/// A fault as a probe sees it.
-#[derive(Clone, Debug)]
-pub struct Sick {
-    executor: Executor,
-    state: &'static str,
-    round: u64,
-    since: Timestamp,
-}
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Probe {
     /// A probe writes one report after another: none comes after a later one.
     writes: Arc<tokio::sync::Mutex<()>>,
-    sequence: u64,
-    sick: Option<Sick>,
-    outcome: Option<Value>,
+    node: WorldNode,
+}
+
+impl Probe {
+    fn of(name: &str) -> Self {
+        let mut node = WorldNode::new(name);
+        if let Some(heartbeat) = &mut node.report.heartbeat {
+            heartbeat.interval = BEAT;
+            heartbeat.boot_id = "5ab1a3f2-7a0c-4f6e-9b43-2f5c5d1e9a10".to_owned();
+        }
+        node.view.boot_id = None;
+        Self { writes: Arc::default(), node }
+    }
 }
 
 /// All probes.
 #[derive(Debug, Default)]
 pub struct Fleet {
     probes: Mutex<BTreeMap<String, Probe>>,
-    /// Operations that were carried out.
-    done: Mutex<BTreeSet<String>>,
     cursor: Mutex<(usize, usize, u64)>,
 }
 
@@ -65,7 +70,7 @@ impl Fleet {
     pub fn join(&self, names: impl IntoIterator<Item = String>) {
         let mut probes = self.probes();
         for name in names {
-            probes.entry(name).or_default();
+            probes.entry(name.clone()).or_insert_with(|| Probe::of(&name));
         }
     }
 
@@ -85,7 +90,7 @@ impl Fleet {
     }
 
     /// These nodes have a fault from now on, which their next report tells: another one than ever before.
-    pub fn sicken(&self, names: &[String], executor: Executor, state: &'static str) {
+    pub fn sicken(&self, names: &[String], executor: Executor, state: FaultState) {
         let round = {
             let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
             cursor.2 += 1;
@@ -93,8 +98,12 @@ impl Fleet {
         };
         let mut probes = self.probes();
         for name in names {
-            let sick = Sick { executor, state, round, since: Timestamp::now() };
-            probes.entry(name.clone()).or_default().sick = Some(sick);
+            let node = &mut probes.entry(name.clone()).or_insert_with(|| Probe::of(name)).node;
+            let fault = Fault { state, ..fault(name, executor, round) };
+            node.sick = vec![InjectedFault { fault, cleared_by: [ClearedBy::CleanupOrphans].into() }];
+            if let Some(heartbeat) = &mut node.report.heartbeat {
+                heartbeat.kubelet_works = if executor == Executor::Order { TriState::False } else { TriState::True };
+            }
         }
     }
 
@@ -103,7 +112,7 @@ impl Fleet {
         let mut probes = self.probes();
         for name in names {
             if let Some(probe) = probes.get_mut(name) {
-                probe.sick = None;
+                well(&mut probe.node);
             }
         }
     }
@@ -111,9 +120,13 @@ impl Fleet {
     /// One report.
     pub async fn report(&self, client: &Client, node: &str) -> Result<()> {
         let api: Api<NodeRuntimeHealth> = Api::all(client.clone());
-        let writes = self.probes().entry(node.to_owned()).or_default().writes.clone();
+        let writes = self.probes().entry(node.to_owned()).or_insert_with(|| Probe::of(node)).writes.clone();
         let _writes = writes.lock().await;
-        let status = self.status(node);
+        let sent = self.probes().get_mut(node).map(|probe| {
+            probe.node.send();
+            probe.node.clone()
+        });
+        let status = simulated_node::report(&sent.context("a probe that was taken in")?, Timestamp::now());
         api.patch_status(node, &PatchParams::apply("nrh-probe").force(), &Patch::Apply(&status)).await?;
         Ok(())
     }
@@ -146,77 +159,51 @@ impl Fleet {
         }
     }
 
-    /// The node has carried out this operation, and is well again; whether it has not done so before.
-    pub fn carry_out(&self, node: &str, operation: &str) -> Option<Value> {
-        if !self.done.lock().unwrap_or_else(PoisonError::into_inner).insert(operation.to_owned()) {
+    /// The node executes this command, and is well again; none where it has done so before.
+    pub fn carry_out(&self, command: &ActionCommand) -> Option<Outcome> {
+        let mut probes = self.probes();
+        let node = &mut probes.get_mut(&command.node)?.node;
+        if node.claimed.contains(&command.operation_id) {
             return None;
         }
-        let outcome = json!({"operationId": operation, "state": "Done", "reason": "Executed", "message": "removed",
-            "at": Timestamp::now()});
-        if let Some(probe) = self.probes().get_mut(node) {
-            probe.sick = None;
-            probe.outcome = Some(outcome.clone());
-        }
+        let outcome = node.execute(command, Timestamp::now(), &mut BTreeMap::new());
+        well(node);
+        node.report.agent = Some(outcome.clone());
         Some(outcome)
     }
 
     fn probes(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Probe>> {
         self.probes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// What the probe of a node would write now, in the size that real ones have.
-    fn status(&self, node: &str) -> Value {
-        let mut probes = self.probes();
-        let probe = probes.entry(node.to_owned()).or_default();
-        probe.sequence += 1;
-        let now = Timestamp::now();
-        let confirmed = probe.sick.as_ref().is_some_and(|sick| sick.state == "Confirmed");
-        let starts_pods = probe.sick.as_ref().is_none_or(|sick| sick.executor != Executor::Order);
-        let conditions: Vec<Value> = looked_at()
-            .map(|kind| {
-                let is_bad = match kind {
-                    ConditionType::SandboxesConsistent => confirmed,
-                    ConditionType::KubeletReady => !starts_pods,
-                    _ => false,
-                };
-                let (status, reason) = if is_bad { ("False", "FaultConfirmed") } else { ("True", "Clean") };
-                json!({"type": kind.as_str(), "status": status, "reason": reason,
-                    "message": "what was looked at is as it should be", "lastTransitionTime": "2026-01-01T00:00:00Z"})
-            })
-            .collect();
-        let executors = ["runtime", "lists", "status", "tasks", "processes", "kubelet", "host", "disks"]
-            .map(|name| json!({"name": name, "state": "Ok", "ageSeconds": 1}));
-        let mut status = json!({
-            "probe": {"version": "0.1.0", "mode": "Pod", "bootId": "5ab1a3f2-7a0c-4f6e-9b43-2f5c5d1e9a10",
-                "sequence": probe.sequence, "heartbeatAt": now, "intervalSeconds": BEAT.as_secs(), "actionsEnabled": true, "collectors": executors},
-            "runtime": {"version": "containerd://1.6.20", "endpoint": "/run/containerd/containerd.sock", "sandboxes": 30, "containers": 60},
-            "kubelet": {"started": starts_pods},
-            "faults": probe.sick.iter().map(|sick| fault(node, sick)).collect::<Vec<_>>(),
-            "conditions": conditions,
-        });
-        if let (Some(outcome), Some(fields)) = (&probe.outcome, status.as_object_mut()) {
-            fields.insert("commandResult".to_owned(), outcome.clone());
-        }
-        json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "status": status})
+/// Nothing is wrong there any more.
+fn well(node: &mut WorldNode) {
+    node.sick.clear();
+    if let Some(heartbeat) = &mut node.report.heartbeat {
+        heartbeat.kubelet_works = TriState::True;
     }
 }
 
-fn fault(node: &str, sick: &Sick) -> Value {
-    let id = format!("{:064x}", sick.round);
-    let process = json!({"role": "Shim", "pid": 4711, "startTicks": 1, "state": "T", "command": "containerd-shim"});
-    let (kind, subject) = match sick.executor {
-        // Something else than what is healed: its rule cordons.
-        Executor::Cordon => ("OrphanContainer", json!({"kind": "Container", "id": id})),
-        Executor::Job | Executor::Order => ("LeakedShim", json!({"kind": "Shim", "id": id})),
-    };
-    let target = if sick.executor == Executor::Cordon {
-        json!({"containerId": id, "sandboxId": id})
+fn fault(node: &str, executor: Executor, round: u64) -> Fault {
+    let id = format!("{round:064x}");
+    // Something else than what is healed: its rule cordons.
+    let kind = if executor == Executor::Cordon { FaultType::OrphanContainer } else { FaultType::LeakedShim };
+    let (subject, target) = if executor == Executor::Cordon {
+        let subject = Subject { id: Some(id.clone()), ..Subject::of(SubjectKind::Container) };
+        (subject, Target { container_id: Some(id.clone()), sandbox_id: Some(id), ..Target::default() })
     } else {
-        json!({"process": process, "sandboxId": id})
+        examples::shim(&id)
     };
-    json!({"id": format!("{}-{node}-{}", kind.to_lowercase(), sick.round), "type": kind, "severity": "Medium", "state": sick.state,
-        "subject": subject, "target": target, "message": "something is left over", "firstSeen": sick.since, "durationSeconds": 90,
-        "confirmations": 3, "checkAgeSeconds": 0})
+    Fault {
+        id: format!("{}-{node}-{round}", kind.as_str().to_lowercase()),
+        subject,
+        target,
+        first_seen: Timestamp::now(),
+        duration_seconds: 90,
+        confirmations: 3,
+        ..examples::fault(kind)
+    }
 }
 
 /// A fleet that several tasks share.

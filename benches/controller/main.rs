@@ -16,6 +16,8 @@ mod record;
 mod requests;
 mod rest;
 mod restart;
+#[path = "../../tests/simulated_node/mod.rs"]
+mod simulated_node;
 mod single;
 mod stage;
 mod storm;

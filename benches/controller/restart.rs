@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
 use nrh::api::NodeRuntimeHealth;
 use nrh::controller::leader::LEASE_DURATION;
+use nrh::core::fault::FaultState;
 use tokio::time::sleep;
 
 use crate::answers::Answers;
@@ -54,7 +55,7 @@ pub fn restart(stage: &mut Stage<'_>, engine: Engine, port: u16) -> Result<Engin
     engine.stop()?;
     let (names, fleet) = (stage.fleet.take(STANDING), stage.fleet.clone());
     stage.run(Answers::None, async |client| {
-        fleet.sicken(&names, Executor::Order, "Confirmed");
+        fleet.sicken(&names, Executor::Order, FaultState::Confirmed);
         fleet.report_all(&client, &names).await.map(drop)
     })?;
     let mut log = Log::from_now(stage.bed)?;
@@ -91,7 +92,7 @@ pub fn force(stage: &mut Stage<'_>, leader: Engine, port: u16) -> Result<Engine>
         }
         let mut log = Log::from_now(stage.bed)?;
         let killed = leader.kill()?;
-        fleet.sicken(&names, Executor::Order, "Confirmed");
+        fleet.sicken(&names, Executor::Order, FaultState::Confirmed);
         fleet.report_all(&client, &names).await?;
         watch_acts(&mut log, 1).await?;
         let took = killed.elapsed();

@@ -111,7 +111,7 @@ async fn follow(client: &Client, fleet: &Fleet, names: &[String], executor: Exec
     for name in names {
         fleet.report(client, name).await?;
         tokio::time::sleep(Duration::from_millis(300)).await;
-        fleet.sicken(std::slice::from_ref(name), executor, "Confirmed");
+        fleet.sicken(std::slice::from_ref(name), executor, FaultState::Confirmed);
         let sent = Instant::now();
         let report = async {
             fleet.report(client, name).await?;

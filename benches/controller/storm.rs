@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use kube::Client;
+use nrh::core::fault::FaultState;
 
 use crate::answers::{self, Answers};
 use crate::bare;
@@ -44,7 +45,7 @@ pub fn at_once(stage: &mut Stage<'_>, engine: Engine, faults: usize, executor: E
         let fleet = stage.fleet.clone();
         fleet.report_all(&client, &names).await?;
         suspend(&client, true).await?;
-        fleet.sicken(&names, executor, "Confirmed");
+        fleet.sicken(&names, executor, FaultState::Confirmed);
         fleet.report_all(&client, &names).await?;
         // What is said about the faults that are held is no part of what is done about them.
         tokio::time::sleep(TAIL).await;
@@ -121,7 +122,7 @@ pub fn waves(stage: &mut Stage<'_>) -> Result<Waves> {
     let (asked, seconds, acts, write, all) = stage.run(Answers::All, async |client| {
         suspend(&client, true).await?;
         fleet.report_all(&client, &names).await?;
-        fleet.sicken(&names, Executor::Order, "Confirmed");
+        fleet.sicken(&names, Executor::Order, FaultState::Confirmed);
         let write = fleet.report_all(&client, &names).await?;
         let mut log = Log::from_now(stage.bed)?;
         suspend(&client, false).await?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::Fault;
-use crate::fake_api::world::World;
+use crate::fake_api::world::{World, die_at_each_write};
 use crate::jobs_created;
 
 const REMEDIATIONS: &str = "noderemediations";
@@ -77,29 +77,19 @@ async fn a_start_by_hand_becomes_the_remediation_in_its_own_object() {
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_after_any_write_of_a_start_by_hand_is_healed_with_one_job_in_all() {
-    let mut points = 0;
-    for writes in 0..40 {
+    let make = || {
         let world = world();
         ask(&world, "by-hand");
-        let was_cut = world.cut_off_after(writes);
-        let first = world.controller("a");
-        sleep(Duration::from_secs(90)).await;
-        first.crash().await;
-        world.api.unhook();
-        let is_end = !was_cut();
-        let second = world.controller("b");
-        world.until("healed", || world.phases() == ["Succeeded"]).await;
-        world.until("freed", || has_no_finalizer(&world, "by-hand")).await;
-        world.until("its slot is given back", || slots(&world) == "{\"slots\":{}}").await;
-        assert_eq!(jobs_created(&world.api.calls()).len(), 1, "cut off after {writes} writes");
-        second.crash().await;
-        if is_end {
-            break;
-        }
-        points += 1;
-    }
-    println!("{points} points at which the leader died");
-    assert!(points >= 6, "{points}");
+        world
+    };
+    let is_healed = |world: &World| world.phases() == ["Succeeded"];
+    let deaths = die_at_each_write(make, is_healed, async |world, writes| {
+        world.until("freed", || has_no_finalizer(world, "by-hand")).await;
+        world.until("its slot is given back", || slots(world) == "{\"slots\":{}}").await;
+        assert_eq!(jobs_created(&world.api.calls()).len(), 1, "a death at write {writes}");
+    });
+    let deaths = deaths.await;
+    assert!(deaths >= 6, "{deaths}");
 }
 
 #[tokio::test(start_paused = true)]

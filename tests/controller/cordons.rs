@@ -13,12 +13,8 @@ const TAINTED_BY: &str = "runtimehealth.io/tainted-by";
 
 /// A policy that marks a node in this way before it heals it.
 fn world(mark: &Value) -> World {
-    let world = World::new(3);
-    world.policy("hung", "Enforce", &json!([mark, World::release()[0].clone(), {"action": "Notify"}]));
+    let world = World::probing(3, &json!([mark, World::release()[0].clone(), {"action": "Notify"}]));
     world.kubelets();
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
     world
 }
 

@@ -6,20 +6,14 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::Fault;
-use crate::fake_api::world::World;
+use crate::fake_api::world::{World, die_at_each_write};
 
 /// A node with pods, and a policy that drains it before people are told.
 fn world(drain: &Value, timeout: &str) -> World {
-    let world = World::new(3);
-    world.policy(
-        "hung",
-        "Enforce",
+    World::probing(
+        3,
         &json!([{"action": "Cordon"}, {"action": "Drain", "drain": drain, "timeout": timeout}, {"action": "Notify"}]),
-    );
-    world.probe("w1");
-    world.probe("w2");
-    world.probe("w3");
-    world
+    )
 }
 
 /// A pod of a `ReplicaSet` on the node, with changes on top.
@@ -244,36 +238,22 @@ async fn a_server_that_gives_no_answer_ends_the_round_and_not_the_drain() {
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_after_any_write_drains_all_the_same() {
-    let mut crashed = 0;
-    for stop_at in 0.. {
+    let make = || {
         let world = world(&json!({}), "10m");
         for name in ["web-1", "web-2"] {
             pod(&world, name, |_| {});
         }
         world.set_sick("w1", true);
-        let is_cut_off = world.cut_off_after(stop_at);
-        let first = world.controller("a");
-        let is_told = || step(&world, 2)["state"] == "Succeeded";
-        world.until("crashed or done", || is_cut_off() || is_told()).await;
-        let was_hit = is_cut_off();
-        first.crash().await;
-        world.api.unhook();
-        let second = world.controller("b");
-        world.until("told after the crash", is_told).await;
-        assert_eq!(
-            (&step(&world, 1)["state"], world.api.list("pods").len()),
-            (&json!("Succeeded"), 0),
-            "after write {stop_at}"
-        );
+        world
+    };
+    let is_told = |world: &World| step(world, 2)["state"] == "Succeeded";
+    let deaths = die_at_each_write(make, is_told, async |world, writes| {
+        let drained = step(world, 1)["state"].clone();
+        assert_eq!((drained, world.api.list("pods").len()), (json!("Succeeded"), 0), "a death at write {writes}");
         world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
-        second.crash().await;
-        if !was_hit {
-            break;
-        }
-        crashed += 1;
-        assert!(crashed < 60, "a drain takes fewer writes");
-    }
-    assert!(crashed >= 7, "ledger, remediation, its status, the cordon, two evictions, …: {crashed}");
+    });
+    let deaths = deaths.await;
+    assert!(deaths >= 7, "ledger, remediation, its status, the cordon, two evictions, …: {deaths}");
 }
 
 /// The bodies of evictions, by the name of the pod.

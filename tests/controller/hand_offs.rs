@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::fake_api::Fault;
-use crate::fake_api::world::World;
+use crate::fake_api::world::{World, die_at_each_write};
 
 const GROUP: &str = "self-node-remediation.medik8s.io/v1alpha1";
 const OBJECTS: &str = "selfnoderemediations";
@@ -179,41 +179,28 @@ async fn a_remediator_is_told_that_its_time_is_over() {
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_after_any_write_hands_the_node_off_once() {
-    let mut crashed = 0;
-    for stop_at in 0.. {
+    let make = || {
         let world = world("30m");
         world.set_sick("w1", true);
-        let is_cut_off = world.cut_off_after(stop_at);
-        let remediator = tokio::spawn({
-            let world = world.clone();
-            async move {
-                loop {
-                    sleep(Duration::from_secs(20)).await;
-                    if world.api.get(OBJECTS, "w1").is_some_and(|object| object["status"].is_null()) {
-                        says(&world, &[("Succeeded", "True")]);
-                        world.set_sick("w1", false);
-                    }
+        let remediator = world.clone();
+        tokio::spawn(async move {
+            loop {
+                sleep(Duration::from_secs(20)).await;
+                if remediator.api.get(OBJECTS, "w1").is_some_and(|object| object["status"].is_null()) {
+                    says(&remediator, &[("Succeeded", "True")]);
+                    remediator.set_sick("w1", false);
                 }
             }
         });
-        let first = world.controller("a");
-        world.until("crashed or done", || is_cut_off() || world.phases() == ["Succeeded"]).await;
-        let was_hit = is_cut_off();
-        first.crash().await;
-        world.api.unhook();
-        let second = world.controller("b");
-        world.until("healed after the crash", || world.phases() == ["Succeeded"]).await;
+        world
+    };
+    let is_healed = |world: &World| world.phases() == ["Succeeded"];
+    let deaths = die_at_each_write(make, is_healed, async |world, writes| {
         world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
-        assert_eq!(created(&world), 1, "crash after write {stop_at}: {:#?}", world.api.writes());
-        second.crash().await;
-        remediator.abort();
-        if !was_hit {
-            break;
-        }
-        crashed += 1;
-        assert!(crashed < 60, "a healing takes fewer writes");
-    }
-    assert!(crashed >= 6, "ledger, remediation, its status, the object, …: {crashed}");
+        assert_eq!(created(world), 1, "a death at write {writes}: {:#?}", world.api.writes());
+    });
+    let deaths = deaths.await;
+    assert!(deaths >= 6, "ledger, remediation, its status, the object, …: {deaths}");
 }
 
 #[tokio::test(start_paused = true)]

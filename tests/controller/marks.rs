@@ -8,14 +8,9 @@ use tokio::time::sleep;
 use crate::fake_api::world::World;
 
 fn world(timeout: &str) -> World {
-    let world = World::new(3);
     let mark = json!({"action": "MarkForReboot", "markForReboot": {"path": "/run/kured-reboot"}, "approval": "Automatic",
         "timeout": timeout});
-    world.policy("hung", "Enforce", &json!([mark, {"action": "Notify"}]));
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
-    world
+    World::probing(3, &json!([mark, {"action": "Notify"}]))
 }
 
 fn step(world: &World, place: usize) -> Value {

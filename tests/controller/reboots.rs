@@ -8,18 +8,12 @@ use tokio::time::sleep;
 use crate::fake_api::world::World;
 
 fn world(timeout: &str) -> World {
-    let world = World::new(3);
-    world.policy(
-        "hung",
-        "Enforce",
+    World::probing(
+        3,
         &json!([{"action": "Cordon"},
             {"action": "Reboot", "reboot": {"requireDrain": false}, "approval": "Automatic", "timeout": timeout},
             {"action": "Notify"}]),
-    );
-    for node in ["w1", "w2", "w3"] {
-        world.probe(node);
-    }
-    world
+    )
 }
 
 fn step(world: &World, place: usize) -> Value {

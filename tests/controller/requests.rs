@@ -9,15 +9,11 @@ use crate::fake_api::world::World;
 
 #[tokio::test(start_paused = true)]
 async fn one_look_at_a_policy_serves_the_acts_of_a_moment_and_a_write_answers_with_the_remediation() {
-    let world = World::new(12);
-    world.policy("hung", "Enforce", &World::release());
+    let world = World::probing(12, &World::release());
     world
         .api
         .change("remediationpolicies", "hung", |policy| policy["spec"]["limits"]["storm"] = json!({"minNodes": 1000}));
     world.kubelets();
-    for node in 1..=12 {
-        world.probe(&format!("w{node}"));
-    }
     let replica = world.controller("a");
     world
         .until("all have reported", || {

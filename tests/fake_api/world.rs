@@ -1,5 +1,6 @@
 //! A small cluster on the in-memory server: nodes whose probes report, and a kubelet that runs our Jobs.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,13 +10,15 @@ use nrh::controller::calls::Calls;
 use nrh::controller::clock::Clock;
 use nrh::controller::http::Served;
 use nrh::controller::run::{Controller, Ended};
-use nrh::core::condition::{ConditionType, looked_at};
+use nrh::core::command::{Outcome, OutcomeReason, OutcomeState};
+use nrh_simulate::world::{InjectedFault, WorldNode};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{FakeApi, Fault};
+use crate::simulated_node;
 
 /// Where the world's clock starts.
 const START: &str = "2025-06-01T12:00:00Z";
@@ -77,14 +80,20 @@ impl World {
         steps
     }
 
-    /// Three nodes that are well, whose probes report, under a policy that releases what hangs.
-    pub fn healthy() -> Self {
-        let world = Self::new(3);
-        world.policy("hung", "Enforce", &Self::release());
-        world.kubelets();
-        for node in ["w1", "w2", "w3"] {
-            world.probe(node);
+    /// So many nodes that are well, whose probes report, under a policy that takes these steps.
+    pub fn probing(nodes: usize, steps: &Value) -> Self {
+        let world = Self::new(nodes);
+        world.policy("hung", "Enforce", steps);
+        for i in 1..=nodes {
+            world.probe(&format!("w{i}"));
         }
+        world
+    }
+
+    /// Three of them, whose kubelets run Jobs, under a policy that releases what hangs.
+    pub fn healthy() -> Self {
+        let world = Self::probing(3, &Self::release());
+        world.kubelets();
         world
     }
 
@@ -146,31 +155,36 @@ impl World {
 
     /// One report: a heartbeat with the faults that the node has (an annotation of the Node tells).
     pub fn report(&self, node: &str, sequence: u64) {
-        let faults = if self.sick(node) { json!([hung()]) } else { json!([]) };
-        let now = self.wall().to_string();
-        let began = self.api.get("nodes", node).map(|node| node["metadata"]["annotations"]["test/began"].clone());
-        let began = began.filter(Value::is_string).unwrap_or_else(|| json!(START));
-        let boot = self.api.get("nodes", node).map(|node| node["metadata"]["annotations"]["test/boot"].clone());
-        let boot = boot.filter(Value::is_string).unwrap_or_else(|| json!("b"));
+        let written = |key: &str| {
+            let node = self.api.get("nodes", node)?;
+            Some(node["metadata"]["annotations"][key].as_str()?.to_owned())
+        };
+        let mut probe = WorldNode::new(node);
+        if self.sick(node) {
+            probe
+                .sick
+                .push(InjectedFault { fault: serde_json::from_value(hung()).unwrap(), cleared_by: BTreeSet::new() });
+        }
+        probe.send();
+        let heartbeat = probe.report.heartbeat.as_mut().unwrap();
+        heartbeat.sequence = sequence;
+        heartbeat.boot_id = written("test/boot").unwrap_or_else(|| "b".into());
+        let report = simulated_node::report(&probe, self.wall());
         self.api.change("noderuntimehealths", node, |object| {
             if object["status"].is_null() {
                 object["status"] = json!({});
             }
             let status = &mut object["status"];
-            status["probe"] = json!({"version": "t", "mode": "Pod", "bootId": boot, "sequence": sequence,
-                "heartbeatAt": now, "intervalSeconds": 15, "actionsEnabled": true,
-                "collectors": [{"name": "kubelet", "state": "Ok", "ageSeconds": 1}]});
-            status["kubelet"] = json!({"started": true, "startedAt": began});
-            status["faults"] = faults;
-            let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-            let others = conditions.into_iter().filter(|c| !looked_at().any(|kind| c["type"] == kind.as_str()));
-            let sick = status["faults"].as_array().is_some_and(|faults| !faults.is_empty());
-            let own = looked_at().map(|kind| {
-                let is_bad = sick && kind == ConditionType::ContainersResponsive;
-                let (state, reason) = if is_bad { ("False", "FaultConfirmed") } else { ("True", "Clean") };
-                json!({"type": kind.as_str(), "status": state, "reason": reason, "message": "", "lastTransitionTime": now})
-            });
-            status["conditions"] = others.chain(own).collect();
+            let mut own = report["status"]["conditions"].as_array().cloned().unwrap();
+            // The controller has a word in that, too, and this server does not know whose a field is.
+            own.retain(|one| one["type"] != "RestartSafe");
+            let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.retain(|other| own.iter().all(|one| one["type"] != other["type"]));
+            for (key, value) in report["status"].as_object().unwrap() {
+                status[key] = value.clone();
+            }
+            status["conditions"] = conditions.into_iter().chain(own).collect();
+            status["kubelet"]["startedAt"] = json!(written("test/began").unwrap_or_else(|| START.into()));
         });
     }
 
@@ -229,14 +243,15 @@ impl World {
     fn run_job(&self, mut job: Value) {
         let node = job["spec"]["template"]["spec"]["nodeName"].as_str().unwrap().to_owned();
         let id = job["metadata"]["name"].as_str().unwrap().to_owned();
-        let outcome = json!({"operationId": id, "state": "Done", "reason": "Executed", "message": "released", "at": self.wall().to_string()});
+        let (state, reason) = (OutcomeState::Done, OutcomeReason::Executed);
+        let outcome =
+            Outcome { operation_id: id.clone(), state, reason, message: "released".to_owned(), at: self.wall() };
         self.set_sick(&node, false);
         self.api.put(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": format!("{id}-abcde"), "namespace": "nrh-node", "labels": job["metadata"]["labels"],
                 "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": id, "uid": job["metadata"]["uid"], "controller": true}]},
             "spec": {"nodeName": node, "containers": []},
-            "status": {"phase": "Succeeded", "containerStatuses": [{"name": "command", "image": "", "imageID": "", "ready": false,
-                "restartCount": 0, "state": {"terminated": {"exitCode": 0, "message": outcome.to_string()}}}]}}));
+            "status": simulated_node::ended(&outcome)}));
         job["status"] = json!({"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]});
         self.api.put(job);
     }
@@ -304,6 +319,32 @@ impl World {
         let remediations = self.api.list("noderemediations");
         remediations.iter().map(|e| e["status"]["phase"].as_str().unwrap_or("none").to_owned()).collect()
     }
+}
+
+/// In one world after another a leader dies after its first write, its second, and so on, and the next leader finishes; at how many
+/// writes one has died.
+pub async fn die_at_each_write(
+    make: impl Fn() -> World,
+    is_done: impl Fn(&World) -> bool,
+    check: impl AsyncFn(&World, usize),
+) -> usize {
+    for writes in 0..60 {
+        let world = make();
+        let is_cut_off = world.cut_off_after(writes);
+        let first = world.controller("a");
+        world.until("cut off or done", || is_cut_off() || is_done(&world)).await;
+        let has_died = is_cut_off();
+        first.crash().await;
+        world.api.unhook();
+        let second = world.controller("b");
+        world.until(&format!("done after a death at write {writes}"), || is_done(&world)).await;
+        check(&world, writes).await;
+        second.crash().await;
+        if !has_died {
+            return writes;
+        }
+    }
+    panic!("a healing takes fewer writes");
 }
 
 /// A confirmed hung container: the same occurrence for as long as it lasts, first seen at the world's start.

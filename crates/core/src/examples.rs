@@ -8,7 +8,7 @@
 
 mod records;
 
-pub use records::{CONT, KILL, SAFE_KILL, fault, order};
+pub use records::{CONT, KILL, SAFE_KILL, fault, order, shim};
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -28,6 +28,18 @@ pub enum ClearedBy {
 }
 
 impl ClearedBy {
+    /// Everything.
+    pub const ALL: [Self; 8] = [
+        Self::Cont,
+        Self::Kill,
+        Self::CleanupOrphans,
+        Self::RestartKubelet,
+        Self::RestartRuntime,
+        Self::DeletePod,
+        Self::Reboot,
+        Self::HandOff,
+    ];
+
     /// What an action stands for. `None` for one that resolves nothing.
     pub const fn of(action: &Action) -> Option<Self> {
         Some(match action {

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use self::boot::Kured;
+pub use self::boot::{Boots, Kured};
 use super::cleared_by::ClearedBy;
 use super::remediator::Remediators;
 
@@ -260,17 +260,7 @@ impl World {
             for reported in &mut node.report.faults {
                 reported.looked += wait;
             }
-            node.tend_mark(now);
-            if node.boot() || !node.probe_runs {
-                continue;
-            }
-            if let Some(order) = node.order.clone()
-                && node.report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.actions_enabled)
-                && node.report.agent.as_ref().is_none_or(|agent| agent.operation_id != order.operation_id)
-            {
-                node.report.agent = Some(node.execute(&order, now, acts));
-            }
-            node.send();
+            node.work(now, acts);
         }
     }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::action::{Action, ReleaseHungProcess, Signal};
 use crate::command::ActionCommand;
-use crate::fault::{Fault, FaultState, FaultType, Severity, Subject, SubjectKind, Target};
+use crate::fault::{Fault, FaultState, FaultType, ProcessRef, Role, Severity, Subject, SubjectKind, Target};
 
 /// Resumes the hung process.
 pub const CONT: Action = release(Signal::Cont, false);
@@ -35,6 +35,20 @@ pub fn fault(kind: FaultType) -> Fault {
         evidence: Vec::new(),
         evidence_bundle: None,
     }
+}
+
+/// Subject and target of a fault of the shim with this id.
+pub fn shim(id: &str) -> (Subject, Target) {
+    let process = ProcessRef {
+        role: Role::Shim,
+        pid: 4711,
+        start_ticks: 1,
+        state: "T".into(),
+        wchan: None,
+        command: "containerd-shim".into(),
+    };
+    let target = Target { process: Some(process), sandbox_id: Some(id.into()), ..Target::default() };
+    (Subject { id: Some(id.into()), ..Subject::of(SubjectKind::Shim) }, target)
 }
 
 /// An order to resume a shim.

@@ -11,11 +11,6 @@ use nrh_core::command::ActionCommand;
 use nrh_core::moment::since;
 use nrh_core::snapshot::TriState;
 
-/// Ticks that a reboot takes.
-const TICKS: u32 = 12;
-/// Time after which kured has seen the request, taken its lock and drained the node.
-const DRAINED: Duration = Duration::from_mins(2);
-
 /// How kured behaves on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Kured {
@@ -38,10 +33,14 @@ pub struct Marked {
 }
 
 /// The reboots of a node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Boots {
     /// Number of reboots.
     pub count: u32,
+    /// Ticks that a reboot takes.
+    pub takes: u32,
+    /// Time after which kured has seen the request, taken its lock and drained the node.
+    pub drained_after: Duration,
     /// Ticks until the node is back, while it boots.
     pub away: Option<u32>,
     /// Whether a requested reboot has no effect.
@@ -54,10 +53,25 @@ pub struct Boots {
     pub is_cordoned: bool,
 }
 
+impl Default for Boots {
+    fn default() -> Self {
+        Self {
+            count: 0,
+            takes: 12,
+            drained_after: Duration::from_mins(2),
+            away: None,
+            fails: false,
+            kured: Kured::Works,
+            marked: None,
+            is_cordoned: false,
+        }
+    }
+}
+
 impl WorldNode {
     /// Starts a reboot, unless reboots have no effect.
     pub(super) fn begin_boot(&mut self) {
-        self.boots.away = (!self.boots.fails).then_some(TICKS);
+        self.boots.away = (!self.boots.fails).then_some(self.boots.takes);
     }
 
     /// The node executor leaves the reboot request.
@@ -74,7 +88,7 @@ impl WorldNode {
         let age = since(now, mark.at);
         if self.probe_runs && (!is_ordered || age > mark.stands_for) {
             self.boots.marked = None;
-        } else if self.boots.kured == Kured::Works && age >= DRAINED && self.boots.away.is_none() {
+        } else if self.boots.kured == Kured::Works && age >= self.boots.drained_after && self.boots.away.is_none() {
             // Kured uncordons only what it has cordoned itself.
             self.boots.is_cordoned = !self.view.unschedulable;
             self.view.unschedulable = true;

@@ -5,7 +5,7 @@ use crate::cleared_by::ClearedBy;
 use crate::remediator::Remediator;
 use crate::workload::Workload;
 use jiff::Timestamp;
-use nrh_core::action::Action;
+use nrh_core::action::{Action, ActionType};
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -59,6 +59,8 @@ pub struct WorldNode {
     pub workloads: Vec<Workload>,
     /// Its reboots.
     pub boots: Boots,
+    /// Actions that fail on it.
+    pub fails: BTreeSet<ActionType>,
     /// Conditions of the Node that an action resolves.
     pub(super) curable: Vec<super::conditions::Curable>,
 }
@@ -89,6 +91,7 @@ impl WorldNode {
             remediator: Remediator::default(),
             workloads: Vec::new(),
             boots: Boots::default(),
+            fails: BTreeSet::new(),
             curable: Vec::new(),
         };
         node.tell_boot();
@@ -109,12 +112,23 @@ impl WorldNode {
         known && cannot_end(TriState::True, TriState::True, self.sick.iter().map(|sick| &sick.fault)).is_none()
     }
 
-    pub(super) fn execute(
-        &mut self,
-        order: &ActionCommand,
-        now: Timestamp,
-        acts: &mut BTreeMap<String, u32>,
-    ) -> Outcome {
+    /// Its machine reboots where it is to, its executor executes a new command, and its probe reports.
+    pub fn work(&mut self, now: Timestamp, acts: &mut BTreeMap<String, u32>) {
+        self.tend_mark(now);
+        if self.boot() || !self.probe_runs {
+            return;
+        }
+        if let Some(order) = self.order.clone()
+            && self.report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.actions_enabled)
+            && self.report.agent.as_ref().is_none_or(|agent| agent.operation_id != order.operation_id)
+        {
+            self.report.agent = Some(self.execute(&order, now, acts));
+        }
+        self.send();
+    }
+
+    /// Executes a command once, by the node executor or by a Job.
+    pub fn execute(&mut self, order: &ActionCommand, now: Timestamp, acts: &mut BTreeMap<String, u32>) -> Outcome {
         let outcome = |state, reason: OutcomeReason| Outcome {
             operation_id: order.operation_id.clone(),
             state,
@@ -132,6 +146,9 @@ impl WorldNode {
             return outcome(OutcomeState::Refused, OutcomeReason::Recovered);
         };
         *acts.entry(order.operation_id.clone()).or_default() += 1;
+        if self.fails.contains(&order.action.kind()) {
+            return outcome(OutcomeState::Failed, OutcomeReason::RequestFailed);
+        }
         match order.action {
             Action::Reboot(_) => self.begin_boot(),
             Action::MarkForReboot(_) => self.mark(order, now),
