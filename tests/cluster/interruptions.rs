@@ -6,7 +6,6 @@
 //! lead at once, and what is left of a node that was deleted.
 
 mod account;
-mod agent;
 mod by_hand;
 mod daemons;
 mod door;

@@ -10,3 +10,5 @@ mod interruptions;
 mod plane;
 #[path = "../remediators/mod.rs"]
 mod remediators;
+#[path = "../simulated_node/mod.rs"]
+mod simulated_node;

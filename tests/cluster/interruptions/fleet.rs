@@ -11,16 +11,20 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use nrh::api::{NodeCommand, NodeRemediation, NodeRuntimeHealth, TAINT_ANNOTATION};
-use nrh::core::command::ActionCommand;
-use nrh::core::condition::looked_at;
-use nrh::core::fault::FaultType;
+use nrh::core::action::ActionType;
+use nrh::core::command::{ActionCommand, OutcomeReason};
+use nrh::core::examples;
+use nrh::core::fault::{Fault, FaultState, FaultType, Severity, Subject, SubjectKind};
 use nrh::core::remediation::Phase;
 use nrh::core::taint::TAINT_KEY;
+use nrh::core::tri_state::TriState;
+use nrh_simulate::cleared_by::ClearedBy;
+use nrh_simulate::world::{Boots, InjectedFault, WorldNode};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::interruptions::agent::{Kubelet, Machine};
 use crate::interruptions::{daemons, workload};
+use crate::simulated_node;
 
 /// How often probes report and kubelets look.
 const BEAT: Duration = Duration::from_millis(300);
@@ -29,21 +33,28 @@ const READY: Duration = Duration::from_secs(5);
 /// How long a healing may take.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// What a node has, and since when.
-#[derive(Clone, Copy)]
-struct Sickness {
-    fault: FaultType,
-    since: Timestamp,
+/// How the kubelet of a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kubelet {
+    /// It says that the node is Ready, and runs pods.
+    Works,
+    /// It says that the node is Ready, and starts no pod.
+    StartsNothing,
+    /// It says that the node is not Ready.
+    NotReady,
+}
+
+/// A node, and whether its executor takes commands.
+struct Played {
+    node: WorldNode,
+    obeys: bool,
 }
 
 /// All nodes.
 #[derive(Clone)]
 pub struct Fleet {
     client: Client,
-    /// What each has, while it is sick.
-    nodes: Arc<Mutex<BTreeMap<String, Option<Sickness>>>>,
-    /// Those of them that have an agent.
-    machines: Arc<Mutex<BTreeMap<String, Machine>>>,
+    nodes: Arc<Mutex<BTreeMap<String, Played>>>,
     /// Whether the kubelets start nothing.
     idle: Arc<AtomicBool>,
     /// What was carried out on nodes, each time: the operation, whose name begins with the node's, and what it was.
@@ -53,8 +64,8 @@ pub struct Fleet {
 impl Fleet {
     /// No nodes yet; they live as long as the runtime.
     pub fn new(client: Client) -> Self {
-        let (nodes, machines, idle, done) = Default::default();
-        let fleet = Self { client, nodes, machines, idle, done };
+        let (nodes, idle, done) = Default::default();
+        let fleet = Self { client, nodes, idle, done };
         tokio::spawn(fleet.clone().live());
         fleet
     }
@@ -66,6 +77,28 @@ impl Fleet {
 
     /// Makes a node with these labels that has this fault from the start.
     pub async fn node(&self, name: &str, labels: &[(&str, &str)], fault: FaultType) -> Result<()> {
+        self.play(name, labels, Played { node: sick(name, fault), obeys: false }).await
+    }
+
+    /// Makes one whose executor takes commands, some of them in vain, and whose kubelet is so.
+    pub async fn machine(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+        fault: FaultType,
+        kubelet: Kubelet,
+        fails: &[ActionType],
+    ) -> Result<()> {
+        let mut node = sick(name, fault);
+        node.job_starts = kubelet != Kubelet::StartsNothing;
+        if kubelet == Kubelet::NotReady {
+            node.view.ready = TriState::False;
+        }
+        node.fails = fails.iter().copied().collect();
+        self.play(name, labels, Played { node, obeys: true }).await
+    }
+
+    async fn play(&self, name: &str, labels: &[(&str, &str)], played: Played) -> Result<()> {
         let labels: BTreeMap<&str, &str> = labels.iter().copied().chain([("kubernetes.io/os", "linux")]).collect();
         // As Cluster API names a Node's Machine, whether or not there is one.
         let machine = json!({"cluster.x-k8s.io/machine": name, "cluster.x-k8s.io/cluster-namespace": "medik8s"});
@@ -73,25 +106,21 @@ impl Fleet {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"providerID": format!("metal3://{name}")}});
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-        self.ready(name).await?;
-        self.nodes.lock().unwrap().insert(name.to_owned(), Some(Sickness { fault, since: Timestamp::now() }));
+        self.ready(name, &played.node).await?;
+        self.nodes.lock().unwrap().insert(name.to_owned(), played);
         Ok(())
-    }
-
-    /// Makes a node of which this machine is, with these labels and this fault.
-    pub async fn machine(&self, name: &str, labels: &[(&str, &str)], fault: FaultType, machine: Machine) -> Result<()> {
-        self.machines.lock().unwrap().insert(name.to_owned(), machine);
-        self.node(name, labels, fault).await
     }
 
     /// A node is well again, by something that nobody here plays.
     pub fn well(&self, name: &str) {
-        self.nodes.lock().unwrap().insert(name.to_owned(), None);
+        if let Some(played) = self.nodes.lock().unwrap().get_mut(name) {
+            played.node.sick.clear();
+        }
     }
 
     /// Whether it is not well yet.
     pub fn is_sick(&self, name: &str) -> bool {
-        self.nodes.lock().unwrap().get(name).is_some_and(Option::is_some)
+        self.nodes.lock().unwrap().get(name).is_some_and(|played| !played.node.sick.is_empty())
     }
 
     /// Whether the kubelets start no pods for now.
@@ -102,7 +131,6 @@ impl Fleet {
     /// Takes a node away.
     pub async fn remove(&self, name: &str) -> Result<()> {
         self.nodes.lock().unwrap().remove(name);
-        self.machines.lock().unwrap().remove(name);
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.delete(name, &DeleteParams::default()).await?;
         Ok(())
@@ -196,18 +224,18 @@ impl Fleet {
     }
 
     async fn live(self) {
-        let (mut sequence, mut told) = (0_u64, Instant::now());
+        let mut told = Instant::now();
         loop {
             sleep(BEAT).await;
-            sequence += 1;
-            let nodes: Vec<(String, Option<Sickness>)> =
-                self.nodes.lock().unwrap().iter().map(|(name, sick)| (name.clone(), *sick)).collect();
             let is_due = told.elapsed() >= READY;
-            for (name, sick) in nodes {
+            let commands: Api<NodeCommand> = Api::all(self.client.clone());
+            let commands = commands.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+            let commands = commands.into_iter().map(|command| (command.name_any(), command.spec.command));
+            for (name, node, is_rebooted) in self.work(&commands.collect()) {
                 // The controller may not have made its object yet; a node may be on its way out.
-                let _ = self.report(&name, sequence, sick).await;
-                if is_due {
-                    let _ = self.ready(&name).await;
+                let _ = self.report(&name, &node).await;
+                if is_due || is_rebooted {
+                    let _ = self.ready(&name, &node).await;
                 }
             }
             if is_due {
@@ -216,113 +244,70 @@ impl Fleet {
             if !self.idle.load(Ordering::SeqCst) {
                 let _ = self.run_jobs().await;
             }
-            let _ = self.obey_orders().await;
             let _ = self.run_daemons().await;
             let _ = self.end_workloads().await;
         }
     }
 
-    fn kubelet(&self, node: &str) -> Option<Kubelet> {
-        self.machines.lock().unwrap().get(node).map(|machine| machine.kubelet)
+    /// Each node executes its command, if that is new, and boots where it is to; how it is then, and whether it has booted.
+    fn work(&self, commands: &BTreeMap<String, Option<ActionCommand>>) -> Vec<(String, WorldNode, bool)> {
+        let one = |(name, played): (&String, &mut Played)| {
+            let node = &mut played.node;
+            let (boots, said) = (node.boots.count, node.report.agent.clone());
+            node.order = commands.get(name).cloned().flatten().filter(|_| played.obeys);
+            node.work(Timestamp::now(), &mut BTreeMap::new());
+            if let (Some(order), Some(outcome)) = (&node.order, &node.report.agent)
+                && said.as_ref() != Some(outcome)
+                && outcome.reason != OutcomeReason::AlreadyRebooted
+            {
+                self.done.lock().unwrap().push((order.operation_id.clone(), format!("{:?}", order.action.kind())));
+            }
+            (name.clone(), node.clone(), node.boots.count != boots)
+        };
+        self.nodes.lock().unwrap().iter_mut().map(one).collect()
     }
 
-    async fn ready(&self, node: &str) -> Result<()> {
+    async fn ready(&self, name: &str, node: &WorldNode) -> Result<()> {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let machine = self.machines.lock().unwrap().get(node).cloned();
-        let is_ready = machine.as_ref().is_none_or(|machine| machine.kubelet != Kubelet::NotReady);
-        let ready = if is_ready { "True" } else { "False" };
-        let info = machine.map(|machine| json!({"bootID": machine.boot_id()}));
-        let status = json!({"status": {"nodeInfo": info.unwrap_or_else(|| json!({})), "conditions": [{"type": "Ready",
-            "status": ready, "reason": "Kubelet", "message": "", "lastHeartbeatTime": now}]}});
+        let status = json!({"status": {"nodeInfo": {"bootID": node.view.boot_id}, "conditions": [{"type": "Ready",
+            "status": node.view.ready.as_str(), "reason": "Kubelet", "message": "", "lastHeartbeatTime": now}]}});
         let nodes: Api<Node> = Api::all(self.client.clone());
-        nodes.patch_status(node, &PatchParams::default(), &Patch::Strategic(&status)).await?;
+        nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(&status)).await?;
         Ok(())
     }
 
-    async fn report(&self, node: &str, sequence: u64, sick: Option<Sickness>) -> Result<()> {
-        let now = Timestamp::now();
-        let judged = looked_at().map(|kind| {
-            let is_bad = sick.is_some_and(|sick| sick.fault.spec().condition == Some(kind));
-            let (state, reason) = if is_bad { ("False", "FaultConfirmed") } else { ("True", "Clean") };
-            let since = sick.map_or(now, |sick| sick.since);
-            json!({"type": kind.as_str(), "status": state, "reason": reason, "message": "", "lastTransitionTime": since})
-        });
-        // For a restart of what is down nothing is in the way.
-        let safe = json!({"type": "RestartSafe", "status": "True", "reason": "Clean", "message": "", "lastTransitionTime": now});
-        let conditions: Vec<Value> = judged.chain([safe]).collect();
-        // What shows in the API alone the probe does not see.
-        let faults: Vec<Value> =
-            sick.filter(|sick| !sick.fault.is_cluster_fault()).map(|sick| fault(node, sick)).into_iter().collect();
-        let machine = self.machines.lock().unwrap().get(node).cloned();
-        let boot = machine.as_ref().map_or_else(|| "b".to_owned(), Machine::boot_id);
-        let mut status = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "NodeRuntimeHealth", "status": {
-            "probe": {"version": "t", "mode": "Pod", "bootId": boot, "sequence": sequence, "heartbeatAt": now, "intervalSeconds": 15,
-                "actionsEnabled": true, "collectors": [{"name": "kubelet", "state": "Ok", "ageSeconds": 0}]},
-            "kubelet": {"started": true}, "faults": faults, "conditions": conditions}});
-        if let Some(said) = machine.as_ref().and_then(Machine::said) {
-            status["status"]["commandResult"] = serde_json::to_value(said)?;
-        }
+    async fn report(&self, name: &str, node: &WorldNode) -> Result<()> {
+        let status = simulated_node::report(node, Timestamp::now());
         let api: Api<NodeRuntimeHealth> = Api::all(self.client.clone());
-        api.patch_status(node, &PatchParams::apply("nrh-probe").force(), &Patch::Apply(&status)).await?;
+        api.patch_status(name, &PatchParams::apply("nrh-probe").force(), &Patch::Apply(&status)).await?;
         Ok(())
     }
 
-    /// Each pod of a Job is run once, heals its node and says so.
+    /// Each pod of a Job is run once, and says what came of it.
     async fn run_jobs(&self) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), "nrh-node");
         for pod in pods.list(&ListParams::default().labels("batch.kubernetes.io/job-name")).await?.items {
             let phase = pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
-            let operation = pod.labels().get("batch.kubernetes.io/job-name").cloned().context("the name of a Job")?;
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            let starts_nothing = self.kubelet(&node) == Some(Kubelet::StartsNothing);
-            if starts_nothing && pod.metadata.deletion_timestamp.is_some() {
+            let spec = pod.spec.as_ref().context("a pod's spec")?;
+            let name = spec.node_name.clone().unwrap_or_default();
+            let starts = self.nodes.lock().unwrap().get(&name).is_none_or(|played| played.node.job_starts);
+            if !starts && pod.metadata.deletion_timestamp.is_some() {
                 workload::end(&pods, &pod.name_any()).await?;
             }
-            if starts_nothing || phase != "Pending" || pod.metadata.deletion_timestamp.is_some() {
+            if !starts || phase != "Pending" || pod.metadata.deletion_timestamp.is_some() {
                 continue;
             }
-            let now = Timestamp::now();
-            let outcome = json!({"operationId": operation, "state": "Done", "reason": "Executed", "message": "removed", "at": now});
-            let at = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [{"name": "command", "image": "", "imageID": "",
-                "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
-                    "message": outcome.to_string(), "startedAt": at, "finishedAt": at}}}]}});
-            self.done.lock().unwrap().push((operation, "Job".to_owned()));
-            if let Some(sick) = self.nodes.lock().unwrap().get_mut(&node) {
-                *sick = None;
-            }
-            pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&status)).await?;
-        }
-        Ok(())
-    }
-
-    /// Each agent looks at its order and does what is new in it, and its machine boots anew where it is to.
-    async fn obey_orders(&self) -> Result<()> {
-        let names: Vec<String> = self.machines.lock().unwrap().keys().cloned().collect();
-        let commands: Api<NodeCommand> = Api::all(self.client.clone());
-        for node in names {
-            let command = commands.get_opt(&node).await?;
-            if self.obeys(&node, command.and_then(|command| command.spec.command).as_ref()) {
-                self.ready(&node).await?;
+            let command = simulated_node::command(spec).context("the command of a Job")?;
+            let outcome = self.nodes.lock().unwrap().get_mut(&name).map(|played| {
+                self.done.lock().unwrap().push((command.operation_id.clone(), "Job".to_owned()));
+                played.node.execute(&command, Timestamp::now(), &mut BTreeMap::new())
+            });
+            if let Some(outcome) = outcome {
+                let status = json!({"status": simulated_node::ended(&outcome)});
+                pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(&status)).await?;
             }
         }
         Ok(())
-    }
-
-    /// One agent does so, by this order; whether its machine has booted anew.
-    fn obeys(&self, node: &str, order: Option<&ActionCommand>) -> bool {
-        let (mut machines, mut nodes) = (self.machines.lock().unwrap(), self.nodes.lock().unwrap());
-        let (Some(machine), Some(sick)) = (machines.get_mut(node), nodes.get_mut(node)) else { return false };
-        let is_rebooted = machine.boots_anew(order);
-        let done = order.and_then(|order| Some((order, machine.obeys(order)?)));
-        let is_well = is_rebooted || done.is_some_and(|(_, (_, helps))| helps);
-        if let Some((order, (action, _))) = done {
-            self.done.lock().unwrap().push((order.operation_id.clone(), format!("{action:?}")));
-        }
-        if is_well {
-            *sick = None;
-        }
-        is_rebooted
     }
 
     /// Pods that were evicted end.
@@ -334,11 +319,10 @@ impl Fleet {
 
     /// Pods of `DaemonSet`s come and go.
     async fn run_daemons(&self) -> Result<()> {
-        let is_sick = |node: &str| self.nodes.lock().unwrap().get(node).is_some_and(Option::is_some);
-        for (node, pod) in daemons::round(&self.client, is_sick).await? {
-            if let Some(sick) = self.nodes.lock().unwrap().get_mut(&node) {
+        for (node, pod) in daemons::round(&self.client, |node| self.is_sick(node)).await? {
+            if let Some(played) = self.nodes.lock().unwrap().get_mut(&node) {
                 self.done.lock().unwrap().push((pod, "DeletePod".to_owned()));
-                *sick = None;
+                played.node.sick.clear();
             }
         }
         Ok(())
@@ -350,17 +334,24 @@ fn opened(told: Timestamp) -> Timestamp {
     if told.subsec_nanosecond() == 0 { told.saturating_add(Duration::from_secs(1)).unwrap_or(told) } else { told }
 }
 
-/// A fault as the probe reports it. A shim that is left over has a process; others concern the node as a whole.
-fn fault(node: &str, sick: Sickness) -> Value {
-    let (kind, shim) = (sick.fault.as_str(), "0".repeat(64));
-    let mut fault = json!({"id": format!("{}-{node}", kind.to_lowercase()), "type": kind, "severity": "High", "state": "Confirmed",
-        "subject": {"kind": "Host"}, "message": "it is so", "firstSeen": sick.since, "durationSeconds": 90, "confirmations": 3,
-        "checkAgeSeconds": 0});
-    if sick.fault == FaultType::LeakedShim {
-        fault["severity"] = json!("Medium");
-        fault["subject"] = json!({"kind": "Shim", "id": shim});
-        let process = json!({"role": "Shim", "pid": 4711, "startTicks": 1, "state": "T", "command": "containerd-shim"});
-        fault["target"] = json!({"process": process, "sandboxId": shim});
+/// A node with this fault, which whatever is done resolves. A shim that is left over has a process; others concern the node as a whole.
+fn sick(name: &str, kind: FaultType) -> WorldNode {
+    let mut fault = Fault {
+        id: format!("{}-{name}", kind.as_str().to_lowercase()),
+        severity: Severity::High,
+        state: FaultState::Confirmed,
+        subject: Subject::of(SubjectKind::Host),
+        first_seen: Timestamp::now(),
+        duration_seconds: 90,
+        confirmations: 3,
+        ..examples::fault(kind)
+    };
+    if kind == FaultType::LeakedShim {
+        fault.severity = Severity::Medium;
+        (fault.subject, fault.target) = examples::shim(&"0".repeat(64));
     }
-    fault
+    let mut node = WorldNode::new(name);
+    node.boots = Boots { takes: 0, drained_after: Duration::ZERO, ..Boots::default() };
+    node.sick = vec![InjectedFault { fault, cleared_by: ClearedBy::ALL.into() }];
+    node
 }

@@ -25,7 +25,6 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::interruptions::account::{self, Write};
-use crate::interruptions::agent::Machine;
 use crate::interruptions::ladders::{ACTS, By, LADDERS, Ladder, Part};
 use crate::interruptions::process::Process;
 use crate::interruptions::stand_in::Remediators;
@@ -285,13 +284,12 @@ impl Range<'_> {
     }
 
     async fn sick(&self, ladder: &Ladder, node: &str) -> Result<()> {
-        let machine = Machine::new(ladder.kubelet, ladder.fails);
         let labels = [("ladder", ladder.name), (daemons::LABEL, node)];
         if ladder.drains() {
             // It may be bound before there is a node: so the node never stands without its pod.
             workload::make(&self.stage.admin, node).await?;
         }
-        self.stage.fleet.machine(node, &labels, ladder.fault, machine).await?;
+        self.stage.fleet.machine(node, &labels, ladder.fault, ladder.kubelet, ladder.fails).await?;
         if let Some(action) = ladder.by_hand {
             by_hand::start(&self.stage.admin, node, ladder.name, ladder.fault, action).await?;
         }

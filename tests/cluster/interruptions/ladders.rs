@@ -9,7 +9,7 @@ use nrh::core::fault::FaultType;
 use nrh::core::plan::PlanSettings;
 use serde_json::{Value, json};
 
-use crate::interruptions::agent::Kubelet;
+use crate::interruptions::fleet::Kubelet;
 use crate::remediators::{SELF_NODE, template};
 
 /// By what a leader is played.
