@@ -51,7 +51,7 @@ impl Probe {
         let mut node = WorldNode::new(name);
         if let Some(heartbeat) = &mut node.report.heartbeat {
             heartbeat.interval = BEAT;
-            heartbeat.boot_id = "5ab1a3f2-7a0c-4f6e-9b43-2f5c5d1e9a10".to_owned();
+            "5ab1a3f2-7a0c-4f6e-9b43-2f5c5d1e9a10".clone_into(&mut heartbeat.boot_id);
         }
         node.view.boot_id = None;
         Self { writes: Arc::default(), node }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use nrh_core::action::Restart;
+use nrh_core::action::{Restart, ThawCgroup};
 use nrh_core::external_condition::{ConditionMatcher, ExternalCondition};
 use nrh_core::fault::FaultType;
 use nrh_core::plan::{BlockReason, Health};
-use nrh_core::policy::{ActionType, Amount, ApprovalMode, Daemon, Mode, Policy, Rule};
+use nrh_core::policy::{Action, ActionType, Amount, ApprovalMode, Daemon, Mode, Policy, Rule};
 use nrh_core::remediation::{Phase, Resolution};
 use nrh_core::snapshot::TriState;
 use nrh_testbed_matrix::{Seen, Way};
@@ -379,6 +379,7 @@ fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
         cont(),
         delete_pod(),
         clean_up(),
+        step(Action::ThawCgroup(ThawCgroup)),
         restart(Daemon::Kubelet),
         restart(Daemon::Runtime),
         reboot(),

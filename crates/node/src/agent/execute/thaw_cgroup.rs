@@ -157,8 +157,8 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
     let Allowed { group, path, held, reader } = allowed;
     let what = format!("control group {path} with process {} ({})", held.process.pid, held.process.command);
     let cannot = |error: &dyn Display| format!("cannot thaw {what}: {error}");
-    let write = Arc::clone(group);
-    let wrote = reader.run(bounds.processes, move || thaw(&write)).await.map_err(|error| cannot(&error))?;
+    let own = Arc::clone(group);
+    let wrote = reader.run(bounds.processes, move || thaw(&own)).await.map_err(|error| cannot(&error))?;
     let wrote = wrote.map_err(|error| cannot(&error))?;
     let cannot = |error: &dyn Display| format!("wrote {wrote} of {what}, cannot see its effect: {error}");
     let mut patience = Patience::new(bounds.verify, Instant::now());

@@ -73,12 +73,7 @@ impl Frozen {
 
     fn freeze(&self, group: &Path) {
         self.set(group, 0);
-        wait_until("the freeze", || self.is_frozen(group));
-    }
-
-    fn is_frozen(&self, group: &Path) -> bool {
-        let read = |file: &str| fs::read_to_string(group.join(file)).unwrap_or_default();
-        read("freezer.state").trim() == "FROZEN" || read("cgroup.events").contains("frozen 1")
+        wait_until("the freeze", || is_frozen(group));
     }
 
     /// The runtime lists the container in this state.
@@ -106,7 +101,7 @@ impl Frozen {
 
     #[track_caller]
     fn untouched(&self) {
-        assert!([&self.container, &self.sandbox].into_iter().all(|id| self.is_frozen(&self.group(id))));
+        assert!([&self.container, &self.sandbox].into_iter().all(|id| is_frozen(&self.group(id))));
     }
 }
 
@@ -125,15 +120,18 @@ impl Drop for Frozen {
     }
 }
 
+fn is_frozen(group: &Path) -> bool {
+    let read = |file: &str| fs::read_to_string(group.join(file)).unwrap_or_default();
+    read("freezer.state").trim() == "FROZEN" || read("cgroup.events").contains("frozen 1")
+}
+
 #[tokio::test]
 async fn a_frozen_container_in_creation_is_thawed_and_its_neighbour_is_not() {
     for frozen in Frozen::all() {
         let outcome = frozen.execute(&frozen.thaw()).await;
         done(&outcome);
         assert!(outcome.message.contains("it was frozen, and is not frozen any more"), "{}", outcome.message);
-        assert!(
-            !frozen.is_frozen(&frozen.group(&frozen.container)) && frozen.is_frozen(&frozen.group(&frozen.sandbox))
-        );
+        assert!(!is_frozen(&frozen.group(&frozen.container)) && is_frozen(&frozen.group(&frozen.sandbox)));
         refused(&frozen.execute(&frozen.thaw()).await, OutcomeReason::Recovered);
         assert_eq!(frozen.node.runtime.writes(), [] as [String; 0]);
     }
@@ -149,9 +147,7 @@ async fn a_sandbox_in_creation_is_in_no_list_and_is_thawed() {
         frozen.untouched();
         frozen.node.runtime.set(|world| world.sandboxes.clear());
         done(&frozen.execute(&order()).await);
-        assert!(
-            !frozen.is_frozen(&frozen.group(&frozen.sandbox)) && frozen.is_frozen(&frozen.group(&frozen.container))
-        );
+        assert!(!is_frozen(&frozen.group(&frozen.sandbox)) && is_frozen(&frozen.group(&frozen.container)));
     }
 }
 
