@@ -43,7 +43,7 @@ pub async fn run(args: CancelArgs) -> anyhow::Result<()> {
     })?;
     print(&format!(
         "cancelled {}: {}; its changes to node {} are cleaned up; `kubectl get nrem {}` shows the result\n",
-        cancel.told(),
+        cancel.by_whom(),
         one.line,
         one.node,
         one.name

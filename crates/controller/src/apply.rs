@@ -199,8 +199,8 @@ impl Applier {
             }
             applied = stored;
         }
-        let paid_from = ledger.ours().filter(|_| is_stored).map(str::to_owned);
-        let paid_from = paid_from.as_deref();
+        let ledger_version = ledger.ours().filter(|_| is_stored).map(str::to_owned);
+        let ledger_version = ledger_version.as_deref();
         for effect in effects {
             if matches!(effect, Effect::StoreLedger(_)) {
                 continue;
@@ -219,7 +219,7 @@ impl Applier {
             }
         }
         let runs = ready.into_iter().map(|(key, chain)| async move {
-            let (done, error) = self.run_chain(chain, paid_from).await;
+            let (done, error) = self.run_chain(chain, ledger_version).await;
             (key, done, error)
         });
         let results: Vec<_> = futures::stream::iter(runs).buffer_unordered(CHAINS).collect().await;
@@ -312,13 +312,13 @@ impl Applier {
 
     /// Executes the effects of one chain in order, and stops at the first failure. Slots are spent from the ledger version
     /// `paid_from`; without it no slot is spent.
-    async fn run_chain(&self, chain: Vec<Effect>, paid_from: Option<&str>) -> (usize, Option<ApplyError>) {
+    async fn run_chain(&self, chain: Vec<Effect>, ledger_version: Option<&str>) -> (usize, Option<ApplyError>) {
         let mut done = 0;
         for effect in chain {
             if !self.leads() {
                 return (done, Some(ApplyError::NotLeading));
             }
-            if let Err(error) = self.one(effect, paid_from).await {
+            if let Err(error) = self.one(effect, ledger_version).await {
                 return (done, Some(error));
             }
             done += 1;
@@ -326,9 +326,9 @@ impl Applier {
         (done, None)
     }
 
-    async fn one(&self, effect: Effect, paid_from: Option<&str>) -> Result<(), ApplyError> {
+    async fn one(&self, effect: Effect, ledger_version: Option<&str>) -> Result<(), ApplyError> {
         let paid =
-            || paid_from.ok_or_else(|| ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()));
+            || ledger_version.ok_or_else(|| ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()));
         if spends(&effect) {
             paid()?;
             self.not_suspended()?;
@@ -345,14 +345,14 @@ impl Applier {
                 self.tell_manual(&name, &identity, &message).await
             }
             Effect::Act { remediation, operation_id, node, operation, .. } => {
-                let look = PreflightRequest {
+                let request = PreflightRequest {
                     remediation: &remediation,
                     operation: &operation_id,
                     node: &node,
-                    is_order: matches!(operation, Operation::GiveCommand(_)),
-                    paid_from: paid()?,
+                    gives_command: matches!(operation, Operation::GiveCommand(_)),
+                    ledger_version: paid()?,
                 };
-                Box::pin(self.act(look, &operation)).await
+                Box::pin(self.act(request, &operation)).await
             }
             Effect::Remove { remediation, node, marker, successor } => {
                 self.remove(&remediation, &node, &marker, successor.as_deref()).await

@@ -15,7 +15,7 @@ pub(crate) mod unreadable;
 
 use std::collections::BTreeMap;
 
-pub(crate) use block::{Block, Wake};
+pub(crate) use block::{Block, Requeue};
 pub(crate) use clear_check::ClearCheck;
 pub(crate) use node::{NodeContext, Nodes, ObservedFault, Probe};
 

@@ -243,7 +243,7 @@ impl Flaps {
     }
 
     /// What is reported about each node that has a history. `wall` is the wall clock at `now`.
-    pub fn told(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, FlapView> {
+    pub fn views(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, FlapView> {
         let now = moment(now);
         let with_history = self.0.iter_mut().filter(|(_, of)| of.flap.is_some() || of.told.is_some());
         with_history.filter_map(|(node, of)| Some((node.clone(), of.tell(node, now, wall)?))).collect()

@@ -26,7 +26,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::action::Action;
-use super::context::{Block, ClusterContext, NodeContext, ObservedFault, Wake, of_policy};
+use super::context::{Block, ClusterContext, NodeContext, ObservedFault, Requeue, of_policy};
 use super::fault::Fault;
 use super::plan::{Effect, Operation};
 use super::policy::{Policy, Rule, Step};
@@ -116,6 +116,17 @@ impl Verification {
 }
 
 /// How an action proceeds.
+///
+/// Where a precondition belongs, by what follows while it is not met:
+///
+/// | then | method |
+/// |---|---|
+/// | the next step follows: this one cannot help | `addresses`, `require_hope`, `require_untried` |
+/// | the next step follows: this one is done | `is_done` |
+/// | a new remediation skips the step; an open one waits | `require_available` |
+/// | the step is recorded as skipped, and the next one follows | `skip_reason` |
+/// | the step waits, and is skipped after its block timeout | `admit`; for what earlier steps prepare, `require_prepared` |
+/// | the next round waits; or no further round follows | `admit_round`; `end_reason` |
 pub(crate) trait Procedure {
     /// Whether the action can do anything about the fault at all.
     ///
@@ -192,7 +203,7 @@ pub(crate) trait Procedure {
     }
 
     /// The state of an attempt that has started.
-    fn poll(&self, _cx: &AttemptContext<'_>, _wake: &mut Wake) -> Poll {
+    fn poll(&self, _cx: &AttemptContext<'_>, _wake: &mut Requeue) -> Poll {
         Poll::ByAnswer
     }
 

@@ -29,17 +29,17 @@ mod check;
 pub(crate) mod claims;
 mod execute;
 pub(crate) mod job;
-mod look;
+mod checker;
 mod reader;
 mod target;
 mod verdict;
 
 pub use job::run;
-pub use look::Bounds;
+pub use checker::Bounds;
 pub use reader::{Reader, Unanswered};
 
 use claims::{Claims, Known, Moment, NoLeader};
-use look::Looker;
+use checker::Checker;
 use verdict::Refusal;
 
 /// Linux capabilities a container needs to act, each with its reason. Everything else is dropped.
@@ -127,7 +127,7 @@ pub struct Agent {
     allow_actions: bool,
     state_dir: PathBuf,
     claims: Claims,
-    looker: Looker,
+    checker: Checker,
 }
 
 impl Agent {
@@ -139,7 +139,7 @@ impl Agent {
             allow_actions: settings.allow_actions,
             claims: Claims::new(&settings.state_dir),
             state_dir: settings.state_dir,
-            looker: Looker {
+            checker: Checker {
                 prover,
                 endpoint: settings.endpoint,
                 docker: settings.docker_socket,
@@ -156,11 +156,11 @@ impl Agent {
     ///
     /// The call is bounded: the preflight by `bounds.look`, the action by the sum of its own bounds. A repeated call
     /// with the same command returns the stored outcome.
-    pub async fn execute(&self, order: &ActionCommand) -> Outcome {
-        let outcome = self.carry_out(order).await.unwrap_or_else(|refusal| refusal.outcome(order));
+    pub async fn execute(&self, command: &ActionCommand) -> Outcome {
+        let outcome = self.carry_out(command).await.unwrap_or_else(|refusal| refusal.outcome(command));
         tracing::info!(
             operation = outcome.operation_id,
-            action = ?order.action,
+            action = ?command.action,
             state = ?outcome.state,
             reason = ?outcome.reason,
             message = outcome.message,
@@ -171,7 +171,7 @@ impl Agent {
 
     /// Returns what this executor lacks to execute actions, one sentence each; empty if nothing is missing.
     pub async fn self_check(&self) -> Vec<String> {
-        let mut missing = check::check(&self.looker, &self.state_dir).await;
+        let mut missing = check::check(&self.checker, &self.state_dir).await;
         if !self.allow_actions {
             missing.push("actions are disabled (--allow-actions)".to_owned());
         }
@@ -180,49 +180,49 @@ impl Agent {
 
     /// Returns an error for a refusal that is not stored: the command was not admitted, or another executor owns its
     /// claim.
-    async fn carry_out(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
+    async fn carry_out(&self, command: &ActionCommand) -> Result<Outcome, Refusal> {
         if !self.allow_actions {
             return Err(Refusal::new(OutcomeReason::ActionsDisabled, "actions are disabled on this node"));
         }
-        let task = admission::task(order, &self.node)?;
-        self.in_its_boot(order)?;
+        let task = admission::task(command, &self.node)?;
+        self.in_its_boot(command)?;
         self.claims.prepare().map_err(no_state)?;
-        if let Some(outcome) = self.known(order).await? {
+        if let Some(outcome) = self.known(command).await? {
             return Ok(outcome);
         }
-        self.admit(order).await?;
+        self.admit(command).await?;
         let began = Instant::now();
-        let looked = tokio::time::timeout(self.looker.bounds.look, execute::check(&self.looker, order, &task)).await;
+        let looked = tokio::time::timeout(self.checker.bounds.look, execute::check(&self.checker, command, &task)).await;
         let looked = looked.unwrap_or_else(|_| {
-            let seconds = self.looker.bounds.look.as_secs();
+            let seconds = self.checker.bounds.look.as_secs();
             Err(Refusal::cannot_look(format!("the check took longer than {seconds}s")))
         });
         let allowed = match looked {
             Ok(allowed) => allowed,
-            Err(refusal) => return self.refuse(order, refusal).await,
+            Err(refusal) => return self.refuse(command, refusal).await,
         };
         // If the process was stalled, the results of the check are old: they describe the past, not the present.
-        if began.elapsed() > self.looker.bounds.look {
-            let seconds = self.looker.bounds.look.as_secs();
+        if began.elapsed() > self.checker.bounds.look {
+            let seconds = self.checker.bounds.look.as_secs();
             let refusal = Refusal::cannot_look(format!("this process was stalled: its check is older than {seconds}s"));
-            return self.refuse(order, refusal).await;
+            return self.refuse(command, refusal).await;
         }
-        if !self.claims.claim(order, None).map_err(no_state)? {
-            return self.claimed_by_another(order).await;
+        if !self.claims.claim(command, None).map_err(no_state)? {
+            return self.claimed_by_another(command).await;
         }
-        let outcome = execute::execute(order, allowed, &self.looker.bounds).await;
-        if let Err(error) = self.claims.conclude(order, &outcome) {
+        let outcome = execute::execute(command, allowed, &self.checker.bounds).await;
+        if let Err(error) = self.claims.conclude(command, &outcome) {
             // The action is executed. Only a restart of this executor does not learn its outcome.
-            tracing::warn!(operation = order.operation_id, %error, "cannot store the outcome");
+            tracing::warn!(operation = command.operation_id, %error, "cannot store the outcome");
         }
         Ok(outcome)
     }
 
     /// Refuses a reboot command that is for another boot. The state folder does not survive a boot, so this check comes
     /// before everything that reads the folder. A process lives in one boot only, so the result holds until the action.
-    fn in_its_boot(&self, order: &ActionCommand) -> Result<(), Refusal> {
-        let Some(boot_id) = order.boot_id.as_ref().filter(|_| order.action.ends_boot()) else { return Ok(()) };
-        let root = self.looker.prover.root();
+    fn in_its_boot(&self, command: &ActionCommand) -> Result<(), Refusal> {
+        let Some(boot_id) = command.boot_id.as_ref().filter(|_| command.action.ends_boot()) else { return Ok(()) };
+        let root = self.checker.prover.root();
         let boot = proc::boot_id(root);
         let boot = boot.map_err(|error| Refusal::cannot_look(format!("cannot read the boot id: {error}")))?;
         if boot == *boot_id {
@@ -233,12 +233,12 @@ impl Agent {
     }
 
     /// Admits the command if it is from the newest leader and in time.
-    async fn admit(&self, order: &ActionCommand) -> Result<(), Refusal> {
-        let (claims, epoch) = (self.claims.clone(), order.epoch);
+    async fn admit(&self, command: &ActionCommand) -> Result<(), Refusal> {
+        let (claims, epoch) = (self.claims.clone(), command.epoch);
         let raised = self
-            .looker
+            .checker
             .reader
-            .run(self.looker.bounds.processes, move || claims.raise_epoch(epoch, Timestamp::now()))
+            .run(self.checker.bounds.processes, move || claims.raise_epoch(epoch, Timestamp::now()))
             .await?;
         if let Err(no_leader) = raised.map_err(no_state)? {
             let message = match no_leader {
@@ -253,8 +253,8 @@ impl Agent {
             return Err(Refusal::new(OutcomeReason::Expired, message));
         }
         let now = self.now().map_err(no_state)?;
-        let first = self.claims.first_read(order, &now).map_err(no_state)?;
-        admission::in_time(order, Timestamp::now(), &first, &now)?;
+        let first = self.claims.first_read(command, &now).map_err(no_state)?;
+        admission::in_time(command, Timestamp::now(), &first, &now)?;
         if let Err(error) = self.claims.sweep(&now) {
             tracing::warn!(%error, "cannot sweep old claims");
         }
@@ -262,39 +262,39 @@ impl Agent {
     }
 
     /// Returns what is already known of the operation, if anything.
-    async fn known(&self, order: &ActionCommand) -> Result<Option<Outcome>, Refusal> {
+    async fn known(&self, command: &ActionCommand) -> Result<Option<Outcome>, Refusal> {
         let claimed = |message: &str| Err(Refusal::new(OutcomeReason::AlreadyExecuted, message));
-        match self.claims.known(order).map_err(no_state)? {
+        match self.claims.known(command).map_err(no_state)? {
             Known::Free => Ok(None),
             Known::Ended(outcome) => Ok(Some(outcome)),
-            Known::Open if matches!(order.action, Action::MarkForReboot(_)) => {
-                execute::left(&self.looker, order).await.map(Some)
+            Known::Open if matches!(command.action, Action::MarkForReboot(_)) => {
+                execute::left(&self.checker, command).await.map(Some)
             }
             Known::Open => claimed("the operation is claimed; it is under way, or whoever claimed it has died"),
-            Known::OtherOrder => claimed("another command with this operationID was executed"),
+            Known::OtherCommand => claimed("another command with this operationID was executed"),
         }
     }
 
-    async fn claimed_by_another(&self, order: &ActionCommand) -> Result<Outcome, Refusal> {
+    async fn claimed_by_another(&self, command: &ActionCommand) -> Result<Outcome, Refusal> {
         let gone = || Refusal::new(OutcomeReason::AlreadyExecuted, "the operation was claimed by another collector");
-        self.known(order).await?.ok_or_else(gone)
+        self.known(command).await?.ok_or_else(gone)
     }
 
     /// Ends the operation with a refusal, so that no other executor executes it later.
-    async fn refuse(&self, order: &ActionCommand, refusal: Refusal) -> Result<Outcome, Refusal> {
-        let outcome = refusal.outcome(order);
-        match self.claims.claim(order, Some(outcome.clone())) {
+    async fn refuse(&self, command: &ActionCommand, refusal: Refusal) -> Result<Outcome, Refusal> {
+        let outcome = refusal.outcome(command);
+        match self.claims.claim(command, Some(outcome.clone())) {
             Ok(true) => Ok(outcome),
-            Ok(false) => self.claimed_by_another(order).await,
+            Ok(false) => self.claimed_by_another(command).await,
             Err(error) => {
-                tracing::warn!(operation = order.operation_id, %error, "cannot store a refusal");
+                tracing::warn!(operation = command.operation_id, %error, "cannot store a refusal");
                 Ok(outcome)
             }
         }
     }
 
     fn now(&self) -> std::io::Result<Moment> {
-        let root = self.looker.prover.root();
+        let root = self.checker.prover.root();
         Ok(Moment { boot: proc::boot_id(root)?, uptime: proc::uptime(root)? })
     }
 }

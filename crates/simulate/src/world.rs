@@ -133,7 +133,7 @@ impl World {
             reports: nodes().map(|(name, node)| (name.clone(), node.report.clone())).collect(),
             commands: nodes().filter_map(|(name, node)| Some((name.clone(), node.command()?))).collect(),
             noticed: notices.noticed(self.elapsed(), self.now),
-            flaps: flaps.told(self.elapsed(), self.now),
+            flaps: flaps.views(self.elapsed(), self.now),
             watched: self.elapsed(),
             pods: nodes().flat_map(|(_, node)| node.pods.clone()).collect(),
             pods_read: nodes().map(|(name, _)| (name.clone(), Duration::ZERO)).collect(),
@@ -231,7 +231,7 @@ impl World {
         self.note_conditions(&mut notices, &mut flaps);
         // This call fixes the time at which a condition was first seen.
         notices.noticed(self.elapsed(), self.now);
-        flaps.told(self.elapsed(), self.now);
+        flaps.views(self.elapsed(), self.now);
         (self.notices, self.flaps) = (notices, flaps);
         let now = self.now.checked_add(wait).unwrap_or(self.now);
         self.now = now;

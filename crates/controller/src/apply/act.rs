@@ -47,17 +47,17 @@ fn parameters() -> PatchParams {
 
 impl Applier {
     /// Executes a reserved step and records the result.
-    pub(super) async fn act(&self, look: PreflightRequest<'_>, operation: &Operation) -> Result<(), ApplyError> {
-        let PreflightRequest { remediation: name, operation: operation_id, node, .. } = look;
+    pub(super) async fn act(&self, request: PreflightRequest<'_>, operation: &Operation) -> Result<(), ApplyError> {
+        let PreflightRequest { remediation: name, operation: operation_id, node, .. } = request;
         let kind = operation_name(operation);
         let mut conflicts = 0;
         let (live, result) = loop {
             let refused = match operation {
-                Operation::RunJob(order) | Operation::GiveCommand(order) => self.weigh(look, order).await,
+                Operation::RunJob(order) | Operation::GiveCommand(order) => self.weigh(request, order).await,
                 _ => Ok(None),
             };
             let refused = refused.inspect_err(|_| self.metrics.act(kind, "NotNow"))?;
-            let live = Box::pin(self.preflight(look)).await.and_then(|live| is_weighed(operation, live));
+            let live = Box::pin(self.preflight(request)).await.and_then(|live| is_weighed(operation, live));
             let live = match live {
                 Ok(live) => live,
                 Err(error) => {
@@ -97,10 +97,10 @@ impl Applier {
     /// Whether the disruption budgets of the pod that a command ends refuse it, or the API server refuses to answer.
     async fn weigh(
         &self,
-        look: PreflightRequest<'_>,
+        request: PreflightRequest<'_>,
         order: &ActionCommand,
     ) -> Result<Option<ActionResult>, ApplyError> {
-        match Box::pin(self.ends_too_many(look, order)).await {
+        match Box::pin(self.ends_too_many(request, order)).await {
             Err(error) => settle(Err(error)).map(Some),
             weighed => weighed,
         }

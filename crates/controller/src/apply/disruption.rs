@@ -91,10 +91,10 @@ impl Applier {
     /// As long as a budget may still allow it, or another kill of that namespace is not yet visible in its budgets.
     pub(super) async fn ends_too_many(
         &self,
-        look: PreflightRequest<'_>,
+        request: PreflightRequest<'_>,
         order: &ActionCommand,
     ) -> Result<Option<ActionResult>, ApplyError> {
-        let Some(asked) = self.asked_of(look, order) else { return Ok(None) };
+        let Some(asked) = self.asked_of(request, order) else { return Ok(None) };
         let pod = &asked.pod;
         let api = self.calls.read_in::<Pod>(&pod.namespace);
         let read = bounded_opt(|| format!("reading Pod {pod}"), api.get(&pod.name)).await?;
@@ -150,11 +150,11 @@ impl Applier {
     }
 
     /// Which pod a command would end, and the state of the attempt; `None` if it ends none, or was given already.
-    fn asked_of(&self, look: PreflightRequest<'_>, order: &ActionCommand) -> Option<Asked> {
+    fn asked_of(&self, request: PreflightRequest<'_>, order: &ActionCommand) -> Option<Asked> {
         let state = self.cache.lock();
-        let remediation = state.snapshot.remediations.get(look.remediation)?;
+        let remediation = state.snapshot.remediations.get(request.remediation)?;
         let pod = ended_by(order, remediation)?;
-        let standing = state.snapshot.commands.get(look.node).and_then(|command| command.order.as_ref());
+        let standing = state.snapshot.commands.get(request.node).and_then(|command| command.order.as_ref());
         let is_given = standing.is_some_and(|standing| standing.operation_id == order.operation_id)
             || state.snapshot.jobs.contains_key(&order.operation_id);
         let step = remediation.steps.iter().find(|step| step.operation_id == order.operation_id)?;

@@ -32,9 +32,9 @@ pub(super) struct PreflightRequest<'a> {
     /// The node.
     pub node: &'a str,
     /// Whether the action gives a command. If so, the preflight also reads the node's NodeCommand.
-    pub is_order: bool,
+    pub gives_command: bool,
     /// The version of the ledger in which the controller stored the remediation's slot.
-    pub paid_from: &'a str,
+    pub ledger_version: &'a str,
 }
 
 /// What the preflight read, when nothing in it refuses the action.
@@ -107,19 +107,19 @@ impl Applier {
     /// The ledger must still be the version that this process wrote. Another leader may have written it while this process was
     /// paused, and may have freed the slot because the remediation did not exist then. The remediation is known to exist before
     /// the ledger is read. So if the version is unchanged, each later leader finds the remediation and keeps its slot.
-    pub(super) async fn preflight(&self, look: PreflightRequest<'_>) -> Result<Live, ApplyError> {
-        let PreflightRequest { remediation: name, operation, node, paid_from, .. } = look;
+    pub(super) async fn preflight(&self, request: PreflightRequest<'_>) -> Result<Live, ApplyError> {
+        let PreflightRequest { remediation: name, operation, node, ledger_version, .. } = request;
         let asked = Instant::now();
         let policy = self.cache.lock().snapshot.remediations.get(name).map(|known| known.policy.clone());
         let gone = |what: &str, name: &str| ApplyError::NotNow(format!("{what} {name} is gone"));
         let policy = policy.ok_or_else(|| gone("NodeRemediation", name))?;
-        let read = Box::pin(self.read_again(look, &policy));
+        let read = Box::pin(self.read_again(request, &policy));
         let ledger = async { Ok(self.lately.ledger(&self.calls).await?) };
         let (read, ledger) = futures::try_join!(read, ledger)?;
         read.fold_in(&mut self.cache.lock(), asked);
-        if ledger.as_deref() != Some(paid_from) {
+        if ledger.as_deref() != Some(ledger_version) {
             let found = ledger.unwrap_or_else(|| "none".to_owned());
-            return Err(ApplyError::Overtaken { expected: paid_from.to_owned(), found });
+            return Err(ApplyError::Overtaken { expected: ledger_version.to_owned(), found });
         }
         self.not_suspended()?;
         if read.policy.is_none() {
@@ -158,13 +158,13 @@ impl Applier {
     }
 
     /// The pod of the fault of a step, if any policy selects by labels or owners, or if the fault is about the pod itself.
-    fn asked_pod(&self, remediation: &str, operation: &str) -> Option<PodRef> {
+    fn pod_to_read(&self, remediation: &str, operation: &str) -> Option<PodRef> {
         let state = self.cache.lock();
         let remediation = state.snapshot.remediations.get(remediation)?;
         let step = remediation.attempt(operation)?;
         let fault = remediation.fault(&step.fault_id)?;
         let pod = fault.subject.pod.as_ref().or(step.target.pod.as_ref())?;
-        (asks_of_pods(&state.snapshot.policies) || asks_pod(fault, step)).then(|| pod.clone())
+        (asks_of_pods(&state.snapshot.policies) || needs_pod(fault, step)).then(|| pod.clone())
     }
 
     /// The current Node, if it exists. A Node that cannot be read is a refusal, and the next decision is based on that.
@@ -193,8 +193,8 @@ impl Applier {
 
     /// The current command to the node, if there is one. A command that cannot be read is a refusal, and the next decision is
     /// based on that.
-    async fn command_now(&self, node: &str, is_order: bool) -> Result<Option<NodeCommand>, ApplyError> {
-        if !is_order {
+    async fn command_now(&self, node: &str, gives_command: bool) -> Result<Option<NodeCommand>, ApplyError> {
+        if !gives_command {
             return Ok(None);
         }
         let api = self.calls.read::<Guarded<NodeCommand>>();
@@ -209,9 +209,9 @@ impl Applier {
         }
     }
 
-    async fn read_again(&self, look: PreflightRequest<'_>, policy: &str) -> Result<Read, ApplyError> {
-        let PreflightRequest { remediation, operation, node, is_order, .. } = look;
-        let (calls, pod) = (&self.calls, self.asked_pod(remediation, operation));
+    async fn read_again(&self, request: PreflightRequest<'_>, policy: &str) -> Result<Read, ApplyError> {
+        let PreflightRequest { remediation, operation, node, gives_command, .. } = request;
+        let (calls, pod) = (&self.calls, self.pod_to_read(remediation, operation));
         let reports = calls.read::<NodeRuntimeHealth>();
         let all = async {
             Ok(futures::try_join!(
@@ -222,14 +222,14 @@ impl Applier {
             )?)
         };
         let ((report, policy, config, remediation), node, command, pod) =
-            futures::try_join!(all, self.node_now(node), self.command_now(node, is_order), self.read_pod(pod))?;
+            futures::try_join!(all, self.node_now(node), self.command_now(node, gives_command), self.read_pod(pod))?;
         Ok(Read { node, report, command, policy, config, remediation, pod })
     }
 }
 
 /// Whether the preflight of such a step reads the pod of a fault. The deletion of the pod reads it anyway, and its step records
 /// what was found.
-fn asks_pod(fault: &RemediationFault, step: &StepRecord) -> bool {
+fn needs_pod(fault: &RemediationFault, step: &StepRecord) -> bool {
     fault.kind == FaultType::StuckDaemonSetPod && !step.action.notifies() && step.action != ActionType::DeletePod
 }
 

@@ -56,7 +56,7 @@ impl Ingest for NodeCommand {
 }
 
 impl Guardable for NodeCommand {
-    const HELD: &'static str = "nothing is begun on the node until it can be";
+    const CONSEQUENCE: &'static str = "nothing is begun on the node until it can be";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
         let uid = bad.metadata.uid.clone().unwrap_or_default();

@@ -48,7 +48,7 @@ impl Unreads {
 /// A kind of which one object may be unreadable.
 pub trait Guardable: Ingest + BoundedStatus {
     /// The consequence of an unreadable object, as a text for people.
-    const HELD: &'static str;
+    const CONSEQUENCE: &'static str;
 
     /// Stores that an object exists and cannot be read. An unreadable object does not count as gone. What was known of objects
     /// of other writers stays valid. An unreadable remediation, report or policy of this operator blocks its node, or starts
@@ -77,7 +77,7 @@ impl<K: Guardable> Ingest for Guarded<K> {
             Err(bad) => {
                 let news = K::unread(&bad, key, state, now);
                 if state.unread.note(K::KIND, key) {
-                    let (kind, held) = (K::KIND, K::HELD);
+                    let (kind, held) = (K::KIND, K::CONSEQUENCE);
                     tracing::warn!(kind, object = key, error = bad.why, "an object cannot be read: {held}");
                 }
                 news
@@ -91,7 +91,7 @@ impl<K: Guardable> Ingest for Guarded<K> {
 }
 
 impl Guardable for Node {
-    const HELD: &'static str = "nothing is done on that node until it can be; see who writes the field that is named \
+    const CONSEQUENCE: &'static str = "nothing is done on that node until it can be; see who writes the field that is named \
                                 (kubectl get node NAME -o yaml --show-managed-fields)";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
@@ -106,7 +106,7 @@ impl Guardable for Node {
 }
 
 impl Guardable for DaemonSet {
-    const HELD: &'static str = "its last known state still counts; if it was never read, its pods are not checked";
+    const CONSEQUENCE: &'static str = "its last known state still counts; if it was never read, its pods are not checked";
 
     fn unread(_bad: &Unread, _key: &str, _state: &mut State, _now: Instant) -> Changed {
         Changed::Nothing
@@ -114,8 +114,8 @@ impl Guardable for DaemonSet {
 }
 
 impl Guardable for Job {
-    const HELD: &'static str =
-        "it is there, and what was known of it counts on; its step ends by its pod's word, or at its timeout";
+    const CONSEQUENCE: &'static str =
+        "its last known state still counts; its step ends when its pod reports, or at its timeout";
 
     fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
         let Some(id) = job::operation(&bad.metadata) else { return Changed::Nothing };
@@ -126,7 +126,7 @@ impl Guardable for Job {
 
 /// The pod of one of the controller's Jobs.
 impl Guardable for Pod {
-    const HELD: &'static str =
+    const CONSEQUENCE: &'static str =
         "its Job counts as started, and nothing else is sent in its place before its step is over";
 
     fn unread(bad: &Unread, _key: &str, state: &mut State, _now: Instant) -> Changed {
@@ -137,7 +137,7 @@ impl Guardable for Pod {
 }
 
 impl Guardable for NodeRuntimeHealth {
-    const HELD: &'static str = "the node is blocked until it can be read";
+    const CONSEQUENCE: &'static str = "the node is blocked until it can be read";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
         state.arrivals.remove(key);
@@ -148,7 +148,7 @@ impl Guardable for NodeRuntimeHealth {
 }
 
 impl Guardable for RemediationPolicy {
-    const HELD: &'static str = "it starts nothing until it can be";
+    const CONSEQUENCE: &'static str = "it starts nothing until it can be read";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
         let matters = Self::store_unread(bad, key, &mut state.snapshot);
@@ -160,7 +160,7 @@ impl Guardable for RemediationPolicy {
 }
 
 impl Guardable for RemediationConfig {
-    const HELD: &'static str = "nothing starts on any node until it can be";
+    const CONSEQUENCE: &'static str = "nothing starts on any node until it can be";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
         state.config = None;
@@ -169,7 +169,7 @@ impl Guardable for RemediationConfig {
 }
 
 impl Guardable for NodeRemediation {
-    const HELD: &'static str = "it keeps its slot, and its node is blocked";
+    const CONSEQUENCE: &'static str = "it keeps its slot, and its node is blocked";
 
     fn unread(bad: &Unread, key: &str, state: &mut State, _now: Instant) -> Changed {
         let matters = Self::store_unread(bad, key, &mut state.snapshot);

@@ -57,7 +57,7 @@ impl State {
                 );
             }
         }
-        self.snapshot.flaps = self.flaps.told(since_start, wall);
+        self.snapshot.flaps = self.flaps.views(since_start, wall);
         self.snapshot.watched = since_start;
     }
 

@@ -57,9 +57,9 @@ impl Block {
     }
 
     /// The block as it is reported.
-    pub fn about(self, node: String, fault: Option<&str>, policy: Option<&str>, wake: &mut Wake) -> Blocked {
+    pub fn about(self, node: String, fault: Option<&str>, policy: Option<&str>, requeue: &mut Requeue) -> Blocked {
         if let Some(until) = self.until {
-            wake.at(until);
+            requeue.after(until);
         }
         Blocked {
             node,
@@ -73,11 +73,11 @@ impl Block {
 
 /// When to decide again, if nothing happens before.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wake(Option<Duration>);
+pub(crate) struct Requeue(Option<Duration>);
 
-impl Wake {
+impl Requeue {
     /// Decides again after `wait` at the latest.
-    pub fn at(&mut self, wait: Duration) {
+    pub fn after(&mut self, wait: Duration) {
         let wait = wait.max(SOONEST);
         self.0 = Some(self.0.map_or(wait, |known| known.min(wait)));
     }
@@ -85,7 +85,7 @@ impl Wake {
     /// Decides again when something of that age passes the limit; never, if it has passed it.
     pub fn when_past(&mut self, limit: Duration, age: Duration) {
         if age <= limit {
-            self.at(limit.saturating_sub(age));
+            self.after(limit.saturating_sub(age));
         }
     }
 

@@ -13,29 +13,29 @@ use crate::stuck;
 
 /// Returns the faults that show only in the API.
 pub(super) fn cluster_faults<'a>(
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     probe: &[ObservedFault<'a>],
     now: Timestamp,
 ) -> Vec<ObservedFault<'a>> {
     let reported: Vec<&Fault> = probe.iter().map(|seen| seen.fault.as_ref()).collect();
-    let mut own: Vec<ObservedFault<'a>> = stuck::stuck_pods(now, &facts.pods, &reported)
+    let mut own: Vec<ObservedFault<'a>> = stuck::stuck_pods(now, &node.pods, &reported)
         .into_iter()
         .map(|fault| {
             let uid = fault.subject.pod.as_ref().map(|pod| pod.uid.as_str());
-            let read = facts.pods.iter().filter(|pod| Some(pod.pod.uid.as_str()) == uid).map(|pod| pod.read).max();
+            let read = node.pods.iter().filter(|pod| Some(pod.pod.uid.as_str()) == uid).map(|pod| pod.read).max();
             let lasted = Duration::from_secs(fault.duration_seconds);
             ObservedFault { looked: read.unwrap_or(Duration::MAX), lasted, fault: Cow::Owned(fault) }
         })
         .collect();
-    own.extend(of_kubelet(facts, &reported, now));
-    own.extend(conditions::seen(facts));
-    own.extend(facts.flap.and_then(|flap| {
-        let (fault, lasted) = flap.fault(facts.name).zip(flap.flapping)?;
+    own.extend(of_kubelet(node, &reported, now));
+    own.extend(conditions::seen(node));
+    own.extend(node.flap.and_then(|flap| {
+        let (fault, lasted) = flap.fault(node.name).zip(flap.flapping)?;
         // The controller watches the Node, so it has the last written state.
         Some(ObservedFault { looked: Duration::ZERO, lasted, fault: Cow::Owned(fault) })
     }));
-    if let (Probe::Silent, Some(arrived)) = (facts.probe, facts.arrived()) {
-        let fault = probe_not_reporting::fault(facts.name, now, arrived);
+    if let (Probe::Silent, Some(arrived)) = (node.probe, node.arrived()) {
+        let fault = probe_not_reporting::fault(node.name, now, arrived);
         own.push(ObservedFault { fault: Cow::Owned(fault), looked: Duration::ZERO, lasted: arrived });
     }
     own
@@ -43,19 +43,19 @@ pub(super) fn cluster_faults<'a>(
 
 /// Returns the faults of the kubelet that show in what it writes, and does not write, into its Node.
 fn of_kubelet<'a>(
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     reported: &[&Fault],
     now: Timestamp,
 ) -> impl Iterator<Item = ObservedFault<'a>> {
-    let process = facts.own_report().map(|report| &report.kubelet);
+    let process = node.own_report().map(|report| &report.kubelet);
     // Nothing is known of a process that nobody checks any more. One missed heartbeat does not void what is known: the controller
     // watches the Node all the while.
-    let looked_at = process.filter(|_| facts.probe != Probe::Silent);
-    let blocked = facts.view.zip(looked_at).and_then(|(view, process)| {
-        let fault = kubelet::start_blocked(facts.name, view, process, reported)?;
+    let looked_at = process.filter(|_| node.probe != Probe::Silent);
+    let blocked = node.view.zip(looked_at).and_then(|(view, process)| {
+        let fault = kubelet::start_blocked(node.name, view, process, reported)?;
         Some((fault, process.looked))
     });
-    let stalled = facts.view.and_then(|view| kubelet::pleg_stalled(facts.name, view, process, reported));
+    let stalled = node.view.and_then(|view| kubelet::pleg_stalled(node.name, view, process, reported));
     let all = blocked.into_iter().chain(stalled.map(|fault| (fault, Duration::ZERO)));
     all.map(move |(fault, looked)| ObservedFault {
         looked,

@@ -13,16 +13,16 @@ use crate::tri_state::TriState;
 
 /// The observed conditions that a policy of this node asks for. The controller watches the Node, so they are as last written,
 /// whether or not the kubelet still reports.
-pub(crate) fn seen<'a>(facts: &NodeContext<'_>) -> impl Iterator<Item = ObservedFault<'a>> {
+pub(crate) fn seen<'a>(node: &NodeContext<'_>) -> impl Iterator<Item = ObservedFault<'a>> {
     let is_asked = |noticed: &&ObservedCondition| {
-        asked(facts.policies.iter().copied()).any(|asked| asked.is_met_by(&noticed.condition))
+        asked(node.policies.iter().copied()).any(|asked| asked.is_met_by(&noticed.condition))
     };
-    let view = facts.view.into_iter();
+    let view = node.view.into_iter();
     view.flat_map(move |view| {
-        facts.noticed.iter().filter(is_asked).map(move |noticed| ObservedFault {
+        node.noticed.iter().filter(is_asked).map(move |noticed| ObservedFault {
             looked: Duration::ZERO,
             lasted: noticed.longest(),
-            fault: Cow::Owned(noticed.fault(facts.name, view.ready != TriState::Unknown)),
+            fault: Cow::Owned(noticed.fault(node.name, view.ready != TriState::Unknown)),
         })
     })
 }
@@ -30,23 +30,23 @@ pub(crate) fn seen<'a>(facts: &NodeContext<'_>) -> impl Iterator<Item = Observed
 /// How long the fault has been there, as the rule counts it. A rule that asks for some reasons of a condition does not count the
 /// time in which the condition had another reason. Where the node or the condition flaps, a short absence does not restart the
 /// time.
-pub(crate) fn lasted(facts: &NodeContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> Duration {
+pub(crate) fn lasted(node: &NodeContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> Duration {
     if seen.fault.kind.spec().shows_in != ShowsIn::Condition {
-        return facts.flap.map_or(seen.lasted, |flap| flap.stayed(&seen.fault).max(seen.lasted));
+        return node.flap.map_or(seen.lasted, |flap| flap.stayed(&seen.fault).max(seen.lasted));
     }
-    let node_flaps = facts.flap.is_some_and(|flap| flap.flapping.is_some());
-    let same = facts.noticed.iter().filter(|noticed| noticed.id(facts.name) == seen.fault.id);
+    let node_flaps = node.flap.is_some_and(|flap| flap.flapping.is_some());
+    let same = node.noticed.iter().filter(|noticed| noticed.id(node.name) == seen.fault.id);
     same.map(|noticed| noticed.lasted_for(&rule.conditions, node_flaps)).max().unwrap_or_default()
 }
 
 /// Whether the condition of a remediation's fault has another status now, or a reason that no policy asks for. Two cases prove
 /// nothing: no policy asks for the condition type any more, or the Node has the condition twice. A state that a rule asks for
 /// together with the former state is not another one either.
-pub(crate) fn is_other(facts: &NodeContext<'_>, fault: &RemediationFault) -> bool {
-    let (Some(view), Some(kind), Some(was)) = (facts.view, &fault.subject.name, &fault.subject.condition) else {
+pub(crate) fn is_other(node: &NodeContext<'_>, fault: &RemediationFault) -> bool {
+    let (Some(view), Some(kind), Some(was)) = (node.view, &fault.subject.name, &fault.subject.condition) else {
         return false;
     };
-    let policies = || facts.policies.iter().copied();
+    let policies = || node.policies.iter().copied();
     match standing(&view.conditions, kind) {
         ConditionState::Absent => true,
         ConditionState::Contradictory => false,

@@ -9,7 +9,7 @@ use crate::faults::ShowsIn;
 
 /// Checks that the evidence is good enough to act on: the probe reports, about this node, and has checked recently.
 pub(crate) fn require_fresh(
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     seen: &ObservedFault<'_>,
     ctx: ClusterContext<'_>,
 ) -> Result<(), Block> {
@@ -17,16 +17,16 @@ pub(crate) fn require_fresh(
     if fault.kind.spec().shows_in == ShowsIn::Heartbeats {
         return Ok(());
     }
-    match facts.probe {
+    match node.probe {
         Probe::Reporting => {}
         Probe::WrongNode => {
-            let message = format!("the report on {} is about another node of that name", facts.name);
+            let message = format!("the report on {} is about another node of that name", node.name);
             return Err(Block::new(BlockReason::NodeReplaced, &message));
         }
         Probe::Never | Probe::Missed | Probe::Silent => {
             let message = format!(
                 "{}: the probe of {} has missed its promised heartbeat, so its state is unknown; blocked until it reports again",
-                fault.kind, facts.name
+                fault.kind, node.name
             );
             return Err(Block::new(BlockReason::ProbeNotReporting, &message));
         }
@@ -46,14 +46,14 @@ pub(crate) fn require_fresh(
 
 /// Checks whether the node's probe may act. Where actions are disabled, or the probe's self-check failed, nothing acts on the
 /// node, whichever executor would do it.
-pub(crate) fn may_be_touched(facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
-    let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
+pub(crate) fn may_be_touched(node: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
+    let heartbeat = node.report.and_then(|report| report.heartbeat.as_ref());
     if heartbeat.is_some_and(|heartbeat| heartbeat.actions_enabled) {
         return Ok(());
     }
     let message = format!(
         "{} on {}: no action is executed on this node, since actions are disabled there (--allow-actions is off, or the self-check of its probe failed)",
-        fault.kind, facts.name
+        fault.kind, node.name
     );
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }

@@ -4,38 +4,38 @@ use super::{Block, NodeContext, unreadable};
 use crate::blocked::BlockReason;
 
 /// Why remediation must leave the whole node alone, if so.
-pub(crate) fn leave_alone(facts: &NodeContext<'_>) -> Option<String> {
-    leave_alone_but(facts, &[])
+pub(crate) fn leave_alone(node: &NodeContext<'_>) -> Option<String> {
+    leave_alone_but(node, &[])
 }
 
 /// The same, as a block.
-pub(crate) fn excluded(facts: &NodeContext<'_>) -> Result<(), Block> {
-    let reason = if suspended(facts).is_some() { BlockReason::Suspended } else { BlockReason::Excluded };
-    leave_alone(facts).map_or(Ok(()), |why| Err(Block::new(reason, &why)))
+pub(crate) fn excluded(node: &NodeContext<'_>) -> Result<(), Block> {
+    let reason = if suspended(node).is_some() { BlockReason::Suspended } else { BlockReason::Excluded };
+    leave_alone(node).map_or(Ok(()), |why| Err(Block::new(reason, &why)))
 }
 
 /// Whether a person has suspended this node.
-pub(crate) fn is_suspended(facts: &NodeContext<'_>) -> bool {
-    facts.report.is_some_and(|report| report.suspended.is_some())
+pub(crate) fn is_suspended(node: &NodeContext<'_>) -> bool {
+    node.report.is_some_and(|report| report.suspended.is_some())
 }
 
 /// Why remediation must leave this node alone for a reason of its own, not a cluster-wide one. A suspension of all remediation is
 /// shown in its own object: on the nodes it would be a write to each of them.
-pub(crate) fn of_the_node(facts: &NodeContext<'_>) -> Option<String> {
-    leave_alone(facts).filter(|_| facts.all_suspended.is_none())
+pub(crate) fn of_the_node(node: &NodeContext<'_>) -> Option<String> {
+    leave_alone(node).filter(|_| node.all_suspended.is_none())
 }
 
 /// Why remediation must leave the whole node alone, where the given exclusions do not count.
-pub(crate) fn leave_alone_but(facts: &NodeContext<'_>, passed: &[&str]) -> Option<String> {
-    let view = facts.view?;
+pub(crate) fn leave_alone_but(node: &NodeContext<'_>, passed: &[&str]) -> Option<String> {
+    let view = node.view?;
     if view.deleting {
-        return Some(format!("node {} is being deleted", facts.name));
+        return Some(format!("node {} is being deleted", node.name));
     }
-    if let Some(why) = suspended(facts).or_else(|| unreadable::of_node(facts)) {
+    if let Some(why) = suspended(node).or_else(|| unreadable::of_node(node)) {
         return Some(why);
     }
     let first = view.vetoes.iter().filter(|veto| !passed.contains(&veto.as_str())).min()?;
-    Some(format!("node {} asks to be left alone: {first}", facts.name))
+    Some(format!("node {} asks to be left alone: {first}", node.name))
 }
 
 /// Why all remediation is suspended: a person has suspended it.
@@ -44,10 +44,10 @@ pub(crate) fn all_suspended(by: Option<&str>) -> Option<String> {
 }
 
 /// Why a person's suspension covers the node: the node or all remediation is suspended.
-pub(crate) fn suspended(facts: &NodeContext<'_>) -> Option<String> {
-    if let Some(why) = all_suspended(facts.all_suspended) {
+pub(crate) fn suspended(node: &NodeContext<'_>) -> Option<String> {
+    if let Some(why) = all_suspended(node.all_suspended) {
         return Some(why);
     }
-    let reason = facts.report?.suspended.as_ref()?;
-    Some(format!("remediation of node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", facts.name))
+    let reason = node.report?.suspended.as_ref()?;
+    Some(format!("remediation of node {} is suspended (spec.suspend of its NodeRuntimeHealth): {reason}", node.name))
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::cluster_faults::cluster_faults;
 use super::node::bounds;
 use super::unreadable::Kept;
-use super::{NodeContext, Nodes, ObservedFault, Probe, Wake};
+use super::{NodeContext, Nodes, ObservedFault, Probe, Requeue};
 use crate::along::Along;
 use crate::fault::{Fault, MAX_FAULTS};
 use crate::faults::kubelet_start_blocked;
@@ -29,7 +29,7 @@ pub(crate) fn gather<'a>(
     settings: &PlanSettings,
     policies: &[&'a Policy],
     only: Option<&str>,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) -> Nodes<'a> {
     let mut pods: BTreeMap<&str, Vec<&SuspectPod>> = BTreeMap::new();
     for pod in &snapshot.pods {
@@ -40,7 +40,7 @@ pub(crate) fn gather<'a>(
         remediations.entry(&remediation.node).or_default().push(remediation);
     }
     let kept = Kept::of(snapshot);
-    let live_nodes = remediations.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node, _)| *node);
+    let live_nodes = remediations.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node_name, _)| *node_name);
     let mut names: Vec<&str> =
         snapshot.nodes.keys().chain(snapshot.reports.keys()).map(String::as_str).chain(live_nodes).collect();
     #[expect(
@@ -67,7 +67,7 @@ pub(crate) fn gather<'a>(
             let uid = view.map(|view| view.uid.as_str());
             let recent = recent(&finished, uid, snapshot.now, settings.failed_memory);
             let probe = Probe::of(view, report);
-            let mut facts = Box::new(NodeContext {
+            let mut node = Box::new(NodeContext {
                 name,
                 all_suspended: snapshot.suspended.as_deref(),
                 view,
@@ -93,9 +93,9 @@ pub(crate) fn gather<'a>(
                 recent,
                 unreadable: kept.on(name),
             });
-            facts.seen = seen(&facts, snapshot.now);
-            plan_wake(&facts, wake);
-            (name, facts)
+            node.seen = seen(&node, snapshot.now);
+            plan_wake(&node, requeue);
+            (name, node)
         })
         .collect()
 }
@@ -110,12 +110,12 @@ fn stable(snapshot: &Snapshot, view: Option<&NodeView>, flap: Option<&FlapView>)
     }
 }
 
-fn seen<'a>(facts: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
+fn seen<'a>(node: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
     let mut all: Vec<ObservedFault<'a>> = Vec::new();
-    if facts.owns_report()
-        && let Some(report) = facts.report
+    if node.owns_report()
+        && let Some(report) = node.report
     {
-        let arrived = facts.arrived().unwrap_or_default();
+        let arrived = node.arrived().unwrap_or_default();
         // A probe cannot report what only the controller can know.
         for reported in report.faults.iter().filter(|r| !r.fault.kind.is_cluster_fault()) {
             let lasted = Duration::from_secs(reported.fault.duration_seconds).saturating_add(arrived);
@@ -136,8 +136,8 @@ fn seen<'a>(facts: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
     all.dedup_by(|later, first| later.fault.id == first.fault.id);
     all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
     all.truncate(MAX_FAULTS);
-    if facts.view.is_some() {
-        let own = cluster_faults(facts, &all, now);
+    if node.view.is_some() {
+        let own = cluster_faults(node, &all, now);
         all.extend(own);
         all.sort_by(|a, b| Fault::by_urgency(&a.fault, &b.fault));
     }
@@ -154,21 +154,21 @@ fn believed(reported: &Fault) -> Cow<'_, Fault> {
 }
 
 /// Plans a wake-up for the times at which something about the node may change by time alone.
-fn plan_wake(facts: &NodeContext<'_>, wake: &mut Wake) {
-    if let Some(heartbeat) = facts.own_report().and_then(|report| report.heartbeat.as_ref()) {
+fn plan_wake(node: &NodeContext<'_>, requeue: &mut Requeue) {
+    if let Some(heartbeat) = node.own_report().and_then(|report| report.heartbeat.as_ref()) {
         let (missed, silent) = bounds(heartbeat);
-        wake.when_past(missed, heartbeat.arrived);
-        wake.when_past(silent, heartbeat.arrived);
+        requeue.when_past(missed, heartbeat.arrived);
+        requeue.when_past(silent, heartbeat.arrived);
     }
-    if let Some(process) = facts.own_report().map(|report| &report.kubelet)
+    if let Some(process) = node.own_report().map(|report| &report.kubelet)
         && let Some(seen) = process.unfinished
     {
-        wake.when_past(kubelet_start_blocked::AGE, process.age);
-        wake.when_past(kubelet_start_blocked::SEEN, seen);
+        requeue.when_past(kubelet_start_blocked::AGE, process.age);
+        requeue.when_past(kubelet_start_blocked::SEEN, seen);
     }
     // Time alone makes no pod more stuck, but what the controller has read of it gets stale.
-    for pod in facts.pods.iter().filter(|pod| stuck::pattern(pod).is_some()) {
-        wake.when_past(stuck::FRESH, pod.read);
+    for pod in node.pods.iter().filter(|pod| stuck::pattern(pod).is_some()) {
+        requeue.when_past(stuck::FRESH, pod.read);
     }
 }
 

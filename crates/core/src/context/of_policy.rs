@@ -24,19 +24,19 @@ pub(crate) fn step_of<'p>(policy: &'p Policy, remediation: &Remediation, record:
 /// Why the remediation takes no further step, by its policy alone.
 pub(crate) fn policy_stops(
     ctx: ClusterContext<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     remediation: &Remediation,
 ) -> Option<String> {
     let policy = policy_of(ctx, remediation)?;
     if let Some(why) = stopped_reason(policy) {
         return Some(why);
     }
-    if !facts.policies.iter().any(|selecting| selecting.name == policy.name) {
+    if !node.policies.iter().any(|selecting| selecting.name == policy.name) {
         return Some(format!("policy {} does not select node {} any more", policy.name, remediation.node));
     }
     let standing = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
-    for seen in standing.filter_map(|fault| facts.find(&fault.id)) {
-        if let Some(now) = facts.other_for(&seen.fault, policy) {
+    for seen in standing.filter_map(|fault| node.find(&fault.id)) {
+        if let Some(now) = node.other_for(&seen.fault, policy) {
             return Some(format!(
                 "policy {} has taken over {} of node {}",
                 now.name, seen.fault.kind, remediation.node
@@ -45,10 +45,10 @@ pub(crate) fn policy_stops(
     }
     // An unknown match ends nothing. A match that is known by now ends the remediation, so that the matching rule can apply.
     let open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
-    let ruled = open.filter_map(|fault| Some((facts.find(&fault.id)?.fault.as_ref(), policy.rule(&fault.rule)?)));
+    let ruled = open.filter_map(|fault| Some((node.find(&fault.id)?.fault.as_ref(), policy.rule(&fault.rule)?)));
     for (fault, rule) in ruled {
         let (what, name) = (format!("{} ({})", fault.kind, fault.subject), &policy.name);
-        match policy.still_means(rule, fault, &facts.around) {
+        match policy.still_means(rule, fault, &node.around) {
             Applicability::Other(other) => {
                 let (other, rule) = (&other.name, &rule.name);
                 return Some(format!(

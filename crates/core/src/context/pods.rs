@@ -17,29 +17,29 @@ pub(crate) fn is_terminating(ctx: ClusterContext<'_>, fault: &Fault) -> bool {
 }
 
 /// The data that was read about the pod of a fault.
-pub(crate) fn suspect<'a>(facts: &NodeContext<'a>, fault: &Fault) -> Option<&'a SuspectPod> {
+pub(crate) fn suspect<'a>(node: &NodeContext<'a>, fault: &Fault) -> Option<&'a SuspectPod> {
     let uid = &pod_of(fault)?.uid;
-    facts.pods.iter().find(|pod| pod.pod.uid == *uid).copied()
+    node.pods.iter().find(|pod| pod.pod.uid == *uid).copied()
 }
 
 /// Whether the pod of a stuck-pod fault is already being deleted.
-pub(crate) fn is_being_deleted(facts: &NodeContext<'_>, fault: &Fault) -> bool {
-    suspect(facts, fault).is_some_and(|pod| pod.overdue.is_some())
+pub(crate) fn is_being_deleted(node: &NodeContext<'_>, fault: &Fault) -> bool {
+    suspect(node, fault).is_some_and(|pod| pod.overdue.is_some())
 }
 
 /// The hung process on the node below the pod. A delete above it would only add a second hang. A suspected one is enough.
-pub(crate) fn hung_process<'f>(facts: &'f NodeContext<'_>, fault: &Fault) -> Option<&'f ObservedFault<'f>> {
-    hung_processes(facts, fault).next()
+pub(crate) fn hung_process<'f>(node: &'f NodeContext<'_>, fault: &Fault) -> Option<&'f ObservedFault<'f>> {
+    hung_processes(node, fault).next()
 }
 
 /// All hung processes below the pod, the most urgent first.
 pub(crate) fn hung_processes<'f>(
-    facts: &'f NodeContext<'_>,
+    node: &'f NodeContext<'_>,
     fault: &Fault,
 ) -> impl Iterator<Item = &'f ObservedFault<'f>> {
-    let waits = suspect(facts, fault).is_none_or(stuck::waits_for_the_network);
+    let waits = suspect(node, fault).is_none_or(stuck::waits_for_the_network);
     let pod = pod_of(fault).map(|pod| pod.uid.clone());
-    facts.seen.iter().filter(move |seen| {
+    node.seen.iter().filter(move |seen| {
         let Some(uid) = &pod else { return false };
         let is_own = seen.fault.is_about_pod(uid);
         let spec = seen.fault.kind.spec();

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::node::Unreadable;
-use super::{Block, NodeContext, Nodes, Wake};
+use super::{Block, NodeContext, Nodes, Requeue};
 use crate::blocked::BlockReason;
 use crate::plan::Blocked;
 use crate::snapshot::{Snapshot, UnreadableRemediation};
@@ -42,15 +42,15 @@ impl<'a> Kept<'a> {
 }
 
 /// The message that the Node object, or the `NodeCommand` of the node, cannot be read.
-pub(crate) fn of_node(facts: &NodeContext<'_>) -> Option<String> {
-    let name = facts.name;
-    if let Some(why) = facts.command.and_then(|command| command.unreadable.as_ref()) {
+pub(crate) fn of_node(node: &NodeContext<'_>) -> Option<String> {
+    let name = node.name;
+    if let Some(why) = node.command.and_then(|command| command.unreadable.as_ref()) {
         return Some(format!(
             "NodeCommand {name} cannot be read ({why}): nothing is begun on that node until a version runs that can read it, or a \
              person has deleted it (kubectl delete nodecommand {name})"
         ));
     }
-    let why = facts.view?.unreadable.as_ref()?;
+    let why = node.view?.unreadable.as_ref()?;
     Some(format!(
         "the Node object of {name} cannot be read ({why}): nothing is done on that node until it can be; see who writes that field \
          (kubectl get node {name} -o yaml --show-managed-fields)"
@@ -58,27 +58,27 @@ pub(crate) fn of_node(facts: &NodeContext<'_>) -> Option<String> {
 }
 
 /// Whether all open work on the node waits because its Node object cannot be read.
-pub(crate) fn is_frozen(facts: &NodeContext<'_>) -> bool {
-    facts.view.is_some_and(|view| view.unreadable.is_some())
+pub(crate) fn is_frozen(node: &NodeContext<'_>) -> bool {
+    node.view.is_some_and(|view| view.unreadable.is_some())
 }
 
 /// Whether anything may start on the node.
-pub(crate) fn may_begin(facts: &NodeContext<'_>) -> Result<(), Block> {
-    if let Some(why) = of_node(facts) {
+pub(crate) fn may_begin(node: &NodeContext<'_>) -> Result<(), Block> {
+    if let Some(why) = of_node(node) {
         return Err(Block::new(BlockReason::ActionsDisabled, &why));
     }
-    let Some((name, remediation)) = facts.unreadable else { return Ok(()) };
+    let Some((name, remediation)) = node.unreadable else { return Ok(()) };
     let message = format!(
         "remediation {name} has node {} and cannot be read by this version of the controller: nothing is begun there before a \
          version runs that can read it, or a person has removed it ({})",
-        facts.name, remediation.why
+        node.name, remediation.why
     );
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }
 
 /// The blocks to report for the nodes, whether or not a node has a fault.
-pub(crate) fn told(nodes: &Nodes<'_>, wake: &mut Wake) -> Vec<Blocked> {
+pub(crate) fn blocked(nodes: &Nodes<'_>, requeue: &mut Requeue) -> Vec<Blocked> {
     let mut block =
-        |facts: &NodeContext<'_>| Some(may_begin(facts).err()?.about(facts.name.to_owned(), None, None, wake));
-    nodes.values().filter_map(|facts| block(facts)).collect()
+        |node: &NodeContext<'_>| Some(may_begin(node).err()?.about(node.name.to_owned(), None, None, requeue));
+    nodes.values().filter_map(|node| block(node)).collect()
 }

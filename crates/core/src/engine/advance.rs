@@ -8,7 +8,7 @@ use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, approval, attempt, cause, cleanup, ending, next_step, stabilization, steps};
 use crate::budget::Slots;
-use crate::context::{Block, ClearCheck, NodeContext, Wake, evidence, of_policy};
+use crate::context::{Block, ClearCheck, NodeContext, Requeue, evidence, of_policy};
 use crate::fault::{FaultState, FaultType};
 use crate::plan::BlockReason;
 use crate::policy::{Policy, Rule, RuleMatch};
@@ -18,99 +18,99 @@ use crate::remediation::{MAX_REMEDIATION_FAULTS, Marker, Remediation, Resolution
 /// Runs one reconcile of an open remediation.
 pub(super) fn take(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     remediation: &Remediation,
     slot: &SlotReservation,
     slots: &mut Slots,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) -> RemediationUpdate {
-    let mut turn = RemediationUpdate::new(remediation.clone());
-    hand_off::note_uncordon(ctx.cluster, facts, &mut turn.remediation);
-    let is_known = marker::record_removed(ctx.cluster, facts, &mut turn.remediation);
+    let mut update = RemediationUpdate::new(remediation.clone());
+    hand_off::note_uncordon(ctx.cluster, node, &mut update.remediation);
+    let is_known = marker::record_removed(ctx.cluster, node, &mut update.remediation);
     if !remediation.phase.is_final() {
-        match (ending::must_end(ctx, facts, &turn.remediation), slot, of_policy::policy_of(ctx.cluster, remediation)) {
-            (Some(why), ..) => ending::cancel(ctx, &mut turn.remediation, &why),
-            (None, SlotReservation::Refused(why), _) => ending::cancel(ctx, &mut turn.remediation, why),
-            (None, _, Some(policy)) if is_known => go_on(ctx, facts, policy, &mut turn, (slot, slots), wake),
+        match (ending::must_end(ctx, node, &update.remediation), slot, of_policy::policy_of(ctx.cluster, remediation)) {
+            (Some(why), ..) => ending::cancel(ctx, &mut update.remediation, &why),
+            (None, SlotReservation::Refused(why), _) => ending::cancel(ctx, &mut update.remediation, why),
+            (None, _, Some(policy)) if is_known => go_on(ctx, node, policy, &mut update, (slot, slots), requeue),
             (None, _, _) => {}
         }
     }
-    if stabilization::is_awaited(ctx, facts, &mut turn, wake) {
-        return turn;
+    if stabilization::is_awaited(ctx, node, &mut update, requeue) {
+        return update;
     }
-    if turn.remediation.is_watched() {
+    if update.remediation.is_watched() {
         // From here on the controller runs the pending cleanup. The record has to say so before the cleanup begins.
-        turn.remediation.set_phase();
+        update.remediation.set_phase();
     }
-    if let Some(cleanup) = cleanup::clean_up(ctx, facts, &mut turn.remediation, wake) {
-        turn.effect = Some(cleanup);
-        wake.at(ctx.settings.retry);
+    if let Some(cleanup) = cleanup::clean_up(ctx, node, &mut update.remediation, requeue) {
+        update.effect = Some(cleanup);
+        requeue.after(ctx.settings.retry);
     }
-    cleanup::note_pending_reboot(ctx, facts, &mut turn, wake);
-    turn
+    cleanup::note_pending_reboot(ctx, node, &mut update, requeue);
+    update
 }
 
 fn go_on(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     (slot, slots): (&SlotReservation, &mut Slots),
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
-    steps::move_on(ctx, facts, policy, turn, slot, wake);
+    steps::move_on(ctx, node, policy, update, slot, requeue);
     if let Some(why) = scope::broken(policy) {
-        set_aside(turn, &why, ctx.snapshot.now);
+        set_aside(update, &why, ctx.snapshot.now);
     }
-    mark_healed(ctx, facts, &mut turn.remediation);
-    if turn.remediation.phase.is_final() {
+    mark_healed(ctx, node, &mut update.remediation);
+    if update.remediation.phase.is_final() {
         return;
     }
-    if turn.remediation.current_step().is_none() {
-        if let Some(why) = ending::must_stop(ctx, facts, &turn.remediation) {
+    if update.remediation.current_step().is_none() {
+        if let Some(why) = ending::must_stop(ctx, node, &update.remediation) {
             // A remediation without work comes to its own end, and takes in nothing new.
-            if turn.remediation.has_work() {
-                ending::cancel(ctx, &mut turn.remediation, &why);
+            if update.remediation.has_work() {
+                ending::cancel(ctx, &mut update.remediation, &why);
             }
             return;
         }
-        join(ctx, facts, policy, turn, slots, wake);
+        join(ctx, node, policy, update, slots, requeue);
         // The remediator of a finished step releases the node before the controller does anything else to it.
-        if let Some(back) = cleanup::take_back(ctx, facts, &mut turn.remediation, Marker::is_hand_off) {
-            turn.effect = Some(back);
-            hold_back(ctx, turn, wake);
-            wake.at(ctx.settings.retry);
+        if let Some(back) = cleanup::take_back(ctx, node, &mut update.remediation, Marker::is_hand_off) {
+            update.effect = Some(back);
+            hold_back(ctx, update, requeue);
+            requeue.after(ctx.settings.retry);
         }
-        if turn.effect.is_none() {
+        if update.effect.is_none() {
             match scope::broken(policy) {
-                Some(why) => hold_open(turn, &why, wake),
-                None => next_step::reserve_for_most_urgent(ctx, facts, policy, turn, slot, wake),
+                Some(why) => hold_open(update, &why, requeue),
+                None => next_step::reserve_for_most_urgent(ctx, node, policy, update, slot, requeue),
             }
         }
     } else {
-        let blocked = turn.blocked.len();
-        wait_for_step(turn, wake);
-        join(ctx, facts, policy, turn, slots, wake);
-        yield_to_more_urgent(ctx, facts, policy, turn, blocked, slot, wake);
+        let blocked = update.blocked.len();
+        wait_for_step(update, requeue);
+        join(ctx, node, policy, update, slots, requeue);
+        yield_to_more_urgent(ctx, node, policy, update, blocked, slot, requeue);
     }
-    turn.remediation.set_phase();
+    update.remediation.set_phase();
 }
 
 /// Blocks all open faults while the object of a remediator is to be deleted.
-fn hold_back(ctx: Ctx<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) {
-    match hand_off::deletion_block(ctx.cluster, &turn.remediation) {
-        Err(rest) => wake.at(rest),
+fn hold_back(ctx: Ctx<'_>, update: &mut RemediationUpdate, requeue: &mut Requeue) {
+    match hand_off::deletion_block(ctx.cluster, &update.remediation) {
+        Err(rest) => requeue.after(rest),
         Ok(None) => {}
         Ok(Some(block)) => {
-            for id in open_but(&turn.remediation, None) {
-                turn.block(&id, block.clone(), wake);
+            for id in open_but(&update.remediation, None) {
+                update.block(&id, block.clone(), requeue);
             }
         }
     }
 }
 
 /// Records faults that are gone by a clean check, whether a step resolved them or they resolved by themselves.
-fn mark_healed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
+fn mark_healed(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
     let current = remediation.current_step().map(|step| step.fault_id.clone());
     let mut healed = Vec::new();
     for fault in &remediation.faults {
@@ -118,7 +118,7 @@ fn mark_healed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediat
             continue;
         }
         let after = remediation.steps.iter().filter(|s| s.fault_id == fault.id).filter_map(|s| s.executed_at).max();
-        if facts.clear_check(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
+        if node.clear_check(fault, after, ctx.snapshot.now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
             healed.push((fault.id.clone(), fault.kind, after.is_some()));
         }
     }
@@ -134,25 +134,25 @@ fn mark_healed(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediat
 /// Adds confirmed faults of the node that are not in the remediation yet, or have come back.
 fn join(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     slots: &mut Slots,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
     let scope = ctx.scopes.get(policy.name.as_str());
-    let selects = facts.policies.iter().any(|selecting| selecting.name == policy.name);
-    for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
+    let selects = node.policies.iter().any(|selecting| selecting.name == policy.name);
+    for seen in node.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = seen.fault.id.as_str();
-        match turn.remediation.fault(id).map(|fault| fault.state) {
+        match update.remediation.fault(id).map(|fault| fault.state) {
             Some(Resolution::Open) => continue,
             Some(Resolution::Exhausted) => {
-                let is_fresh = evidence::require_fresh(facts, seen, ctx.cluster).is_ok();
+                let is_fresh = evidence::require_fresh(node, seen, ctx.cluster).is_ok();
                 let how =
                     if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
                 let message =
                     format!("{} ({}): no step is left {how}; a person is needed", seen.fault.kind, seen.fault.subject);
-                turn.block(id, Block::new(BlockReason::StepsExhausted, &message), wake);
+                update.block(id, Block::new(BlockReason::StepsExhausted, &message), requeue);
                 continue;
             }
             Some(Resolution::Resolved) | None => {}
@@ -161,54 +161,54 @@ fn join(
             // The policy does not select the node any more. The remediation finishes what has begun, and takes in nothing new.
             let message = format!(
                 "{} ({}): policy {} does not select node {} any more; its remediation {} has the node until its end",
-                seen.fault.kind, seen.fault.subject, policy.name, facts.name, turn.remediation.name
+                seen.fault.kind, seen.fault.subject, policy.name, node.name, update.remediation.name
             );
-            turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
+            update.block(id, Block::new(BlockReason::LowerUrgency, &message), requeue);
             continue;
         }
-        let other = facts.policy_for(&seen.fault).filter(|other| other.name != policy.name);
+        let other = node.policy_for(&seen.fault).filter(|other| other.name != policy.name);
         if let Some((other, RuleMatch::Perhaps(rule, lack))) =
-            other.map(|other| (other, facts.rule_of(other, &seen.fault)))
+            other.map(|other| (other, node.rule_of(other, &seen.fault)))
         {
-            turn.block(id, of_policy::doubtful(other, rule, &seen.fault, &lack), wake);
+            update.block(id, of_policy::doubtful(other, rule, &seen.fault, &lack), requeue);
             continue;
         }
         if let Some(other) = other {
             let message = format!(
                 "{} ({}) is for policy {}; remediation {} of policy {} has the node until its end",
-                seen.fault.kind, seen.fault.subject, other.name, turn.remediation.name, policy.name
+                seen.fault.kind, seen.fault.subject, other.name, update.remediation.name, policy.name
             );
-            turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
+            update.block(id, Block::new(BlockReason::LowerUrgency, &message), requeue);
             continue;
         }
-        match cause::judge(ctx, facts, policy, seen).and_then(|rule| not_blocked(facts, scope, rule)) {
-            Err(block) => turn.block(id, block, wake),
+        match cause::judge(ctx, node, policy, seen).and_then(|rule| not_blocked(node, scope, rule)) {
+            Err(block) => update.block(id, block, requeue),
             // A booting node shows many faults that resolve by themselves.
-            Ok(_) if boot::is_under_way(&turn.remediation) => under_way(turn, id, wake),
+            Ok(_) if boot::is_under_way(&update.remediation) => under_way(update, id, requeue),
             Ok(rule) => {
                 let kind = seen.fault.kind;
                 if let Some(scope) =
-                    scope.filter(|scope| scope.limits(kind) && !turn.remediation.kinds().contains(&kind))
-                    && let Some(block) = limited(ctx, facts, scope, turn, kind, slots)
+                    scope.filter(|scope| scope.limits(kind) && !update.remediation.kinds().contains(&kind))
+                    && let Some(block) = limited(ctx, node, scope, update, kind, slots)
                 {
-                    turn.block(id, block, wake);
+                    update.block(id, block, requeue);
                     continue;
                 }
-                if let Some(fault) = turn.remediation.fault_mut(id) {
+                if let Some(fault) = update.remediation.fault_mut(id) {
                     (fault.state, fault.since) = (Resolution::Open, seen.opened(ctx.snapshot.now, rule).since);
                     fault.clear_since = None;
-                } else if turn.remediation.faults.len() < MAX_REMEDIATION_FAULTS {
-                    turn.remediation.faults.push(seen.opened(ctx.snapshot.now, rule));
+                } else if update.remediation.faults.len() < MAX_REMEDIATION_FAULTS {
+                    update.remediation.faults.push(seen.opened(ctx.snapshot.now, rule));
                 } else {
                     let message = format!(
                         "remediation {} has as many faults as it may have; the next one takes it",
-                        turn.remediation.name
+                        update.remediation.name
                     );
-                    turn.block(id, Block::new(BlockReason::LowerUrgency, &message), wake);
+                    update.block(id, Block::new(BlockReason::LowerUrgency, &message), requeue);
                     continue;
                 }
-                if turn.remediation.current_step().is_some() {
-                    under_way(turn, id, wake);
+                if update.remediation.current_step().is_some() {
+                    under_way(update, id, requeue);
                 }
             }
         }
@@ -216,8 +216,8 @@ fn join(
 }
 
 /// Blocks a joining fault where no new remediation may begin: it is as new as one that would open a remediation.
-fn not_blocked<'p>(facts: &NodeContext<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
-    let blocked = scope.and_then(|scope| scope.blocked(Some(facts)));
+fn not_blocked<'p>(node: &NodeContext<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
+    let blocked = scope.and_then(|scope| scope.blocked(Some(node)));
     blocked.map_or(Ok(rule), |(reason, message)| Err(Block::new(reason, &message)))
 }
 
@@ -225,19 +225,19 @@ fn not_blocked<'p>(facts: &NodeContext<'_>, scope: Option<&Scope<'_>>, rule: &'p
 /// remediated, or the stored slot does not note the kind yet. The next leader counts by the stored slot.
 fn limited(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     scope: &Scope<'_>,
-    turn: &RemediationUpdate,
+    update: &RemediationUpdate,
     kind: FaultType,
     slots: &mut Slots,
 ) -> Option<Block> {
-    if let Some((reason, message)) = scope.full(kind, facts.name, slots) {
+    if let Some((reason, message)) = scope.full(kind, node.name, slots) {
         return Some(Block::new(reason, &message));
     }
-    if slots.is_noted(&turn.remediation.name, kind) {
+    if slots.is_noted(&update.remediation.name, kind) {
         return None;
     }
-    slots.note(&turn.remediation.name, kind);
+    slots.note(&update.remediation.name, kind);
     let message =
         format!("{kind} has a limit of its own (limits.perFault): it is noted in the ledger before it is dealt with");
     Some(Block::new(BlockReason::FaultLimit, &message).until(ctx.settings.retry))
@@ -246,8 +246,8 @@ fn limited(
 /// Cancels a step that has not begun, awaits approval, or would need another check before each round. Such a check cannot pass
 /// for an unusable policy, and a step that was never tried must not count as tried. The engine may select the step again when the
 /// policy is valid.
-fn set_aside(turn: &mut RemediationUpdate, why: &str, now: Timestamp) {
-    let Some(step) = turn.remediation.current_step() else { return };
+fn set_aside(update: &mut RemediationUpdate, why: &str, now: Timestamp) {
+    let Some(step) = update.remediation.current_step() else { return };
     let is_waiting = match step.state {
         StepState::AwaitingApproval => true,
         StepState::Scheduled => step.started_at.is_none(),
@@ -255,22 +255,22 @@ fn set_aside(turn: &mut RemediationUpdate, why: &str, now: Timestamp) {
         _ => false,
     };
     if is_waiting {
-        attempt::end(turn, StepState::Cancelled, why, now);
-        turn.effect = None;
+        attempt::end(update, StepState::Cancelled, why, now);
+        update.effect = None;
     }
 }
 
 /// Blocks all open faults with this reason.
-fn hold_open(turn: &mut RemediationUpdate, why: &str, wake: &mut Wake) {
-    for id in open_but(&turn.remediation, None) {
-        turn.block(&id, Block::new(BlockReason::Paused, why), wake);
+fn hold_open(update: &mut RemediationUpdate, why: &str, requeue: &mut Requeue) {
+    for id in open_but(&update.remediation, None) {
+        update.block(&id, Block::new(BlockReason::Paused, why), requeue);
     }
 }
 
-fn wait_for_step(turn: &mut RemediationUpdate, wake: &mut Wake) {
-    let Some(current) = turn.remediation.current_step().map(|step| step.fault_id.clone()) else { return };
-    for id in open_but(&turn.remediation, Some(&current)) {
-        under_way(turn, &id, wake);
+fn wait_for_step(update: &mut RemediationUpdate, requeue: &mut Requeue) {
+    let Some(current) = update.remediation.current_step().map(|step| step.fault_id.clone()) else { return };
+    for id in open_but(&update.remediation, Some(&current)) {
+        under_way(update, &id, requeue);
     }
 }
 
@@ -280,37 +280,37 @@ fn open_but(remediation: &Remediation, but: Option<&str>) -> Vec<String> {
     open.map(|fault| fault.id.clone()).filter(|id| Some(id.as_str()) != but).collect()
 }
 
-fn under_way(turn: &mut RemediationUpdate, id: &str, wake: &mut Wake) {
-    let Some(step) = turn.remediation.current_step() else { return };
+fn under_way(update: &mut RemediationUpdate, id: &str, requeue: &mut Requeue) {
+    let Some(step) = update.remediation.current_step() else { return };
     let how = if step.state == StepState::AwaitingApproval { "awaits approval" } else { "is under way" };
-    let message = format!("{} {how} on node {}; one step at a time", step.phrase(), turn.remediation.node);
-    turn.block(id, Block::new(BlockReason::InProgress, &message), wake);
+    let message = format!("{} {how} on node {}; one step at a time", step.phrase(), update.remediation.node);
+    update.block(id, Block::new(BlockReason::InProgress, &message), requeue);
 }
 
 /// Withdraws a step that awaits approval, where another fault of the node can be remediated without approval. The controller asks
 /// again after that. `blocked` is the number of blocks in the update before it reported what the other faults wait for.
 fn yield_to_more_urgent(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     blocked: usize,
     slot: &SlotReservation,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
-    let may = turn.remediation.unanswered().is_some() && !policy.is_broken;
-    let waiting = turn.remediation.current_step().filter(|_| may);
+    let may = update.remediation.unanswered().is_some() && !policy.is_broken;
+    let waiting = update.remediation.current_step().filter(|_| may);
     let Some(fault) = waiting.map(|step| step.fault_id.clone()) else { return };
-    let mut other = RemediationUpdate::new(turn.remediation.clone());
+    let mut other = RemediationUpdate::new(update.remediation.clone());
     attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, ctx.snapshot.now);
-    let mut later = *wake;
-    next_step::reserve_but(ctx, facts, policy, &mut other, Some(&fault), slot, &mut later);
+    let mut later = *requeue;
+    next_step::reserve_except(ctx, node, policy, &mut other, Some(&fault), slot, &mut later);
     let goes_first = other.remediation.current_step().is_some_and(|step| !step.action.notifies());
     if other.effect.is_none() || !goes_first {
         return;
     }
-    *wake = later;
-    turn.blocked.truncate(blocked);
-    turn.blocked.append(&mut other.blocked);
-    (turn.remediation, turn.effect) = (other.remediation, other.effect);
+    *requeue = later;
+    update.blocked.truncate(blocked);
+    update.blocked.append(&mut other.blocked);
+    (update.remediation, update.effect) = (other.remediation, other.effect);
 }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, attempt};
-use crate::context::{Block, NodeContext, ObservedFault, Wake};
+use crate::context::{Block, NodeContext, ObservedFault, Requeue};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::{Policy, Step};
@@ -30,39 +30,39 @@ const IN_DOUBT: &str =
 /// Records the attempt, and requests its approval.
 pub(super) fn ask(
     ctx: Ctx<'_>,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     seen: &ObservedFault<'_>,
     standing: &RemediationFault,
     step: &Step,
     executor: Executor,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
-    let mut record = attempt::record(ctx, &turn.remediation, standing, step, executor);
+    let mut record = attempt::record(ctx, &update.remediation, standing, step, executor);
     record.target = seen.fault.target.clone();
     record.state = StepState::AwaitingApproval;
-    record.scheduled_at = asked_at(turn, &record);
-    turn.remediation.say(&format!("{} for {} ({}) awaits approval", record.phrase(), standing.kind, standing.subject));
-    turn.block(&standing.id, awaited(turn, &record, step), wake);
-    wake.at(step.approval_timeout);
-    turn.remediation.steps.push(record);
+    record.scheduled_at = asked_at(update, &record);
+    update.remediation.say(&format!("{} for {} ({}) awaits approval", record.phrase(), standing.kind, standing.subject));
+    update.block(&standing.id, awaited(update, &record, step), requeue);
+    requeue.after(step.approval_timeout);
+    update.remediation.steps.push(record);
 }
 
 /// Continues the attempt once it is approved, and ends it after its timeout.
 pub(super) fn wait(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     record: &StepRecord,
     slot: &SlotReservation,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
     let now = ctx.snapshot.now;
     let gone = "the fault was gone before the step was approved";
-    let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
-    if facts.find(&standing.id).is_some_and(|seen| !seen.fault.target.is_same(&record.target)) {
+    let Some((standing, step)) = attempt::purpose(ctx, node, policy, update, record, gone) else { return };
+    if node.find(&standing.id).is_some_and(|seen| !seen.fault.target.is_same(&record.target)) {
         return attempt::end(
-            turn,
+            update,
             StepState::Cancelled,
             "the object has changed since its approval was asked for",
             now,
@@ -72,15 +72,15 @@ pub(super) fn wait(
     let version = procedure::of(&step.action).template_version(ctx.cluster);
     if version.is_some() && version != record.template_version.as_deref() {
         let why = "the template has changed since its approval was asked for";
-        return attempt::end(turn, StepState::Cancelled, why, now);
+        return attempt::end(update, StepState::Cancelled, why, now);
     }
-    let by = turn.remediation.approved(&record.operation_id).map(ToOwned::to_owned);
-    let again = slot.require().and_then(|()| attempt::again(ctx, facts, policy, &turn.remediation, &standing, step));
+    let by = update.remediation.approved(&record.operation_id).map(ToOwned::to_owned);
+    let again = slot.require().and_then(|()| attempt::again(ctx, node, policy, &update.remediation, &standing, step));
     let age = since(now, record.scheduled_at);
     let is_agreed = by.is_some() || !step.needs_approval();
     if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_ambiguous) {
         // Missing knowledge is not a refusal: a person is asked again once it is known which rule applies to the fault.
-        return attempt::end(turn, StepState::Cancelled, IN_DOUBT, now);
+        return attempt::end(update, StepState::Cancelled, IN_DOUBT, now);
     }
     if age >= step.approval_timeout && (!is_agreed || again.is_err()) {
         let why = match (&by, &again) {
@@ -89,52 +89,52 @@ pub(super) fn wait(
             }
             _ => format!("nobody approved it within {} s", step.approval_timeout.as_secs()),
         };
-        if let Some(current) = turn.remediation.current_step_mut() {
+        if let Some(current) = update.remediation.current_step_mut() {
             current.approved_by = by;
         }
-        attempt::end(turn, StepState::TimedOut, &why, now);
-        if let (Some(rule), Some(fault)) = (policy.rule(&standing.rule), turn.remediation.fault_mut(&standing.id)) {
+        attempt::end(update, StepState::TimedOut, &why, now);
+        if let (Some(rule), Some(fault)) = (policy.rule(&standing.rule), update.remediation.fault_mut(&standing.id)) {
             fault.step_index = rule.next_notify_step(fault.step_index.saturating_add(1));
         }
         return;
     }
-    wake.at(step.approval_timeout.saturating_sub(age));
+    requeue.after(step.approval_timeout.saturating_sub(age));
     if !is_agreed {
-        let block = awaited(turn, record, step);
-        return turn.block(&record.fault_id, block, wake);
+        let block = awaited(update, record, step);
+        return update.block(&record.fault_id, block, requeue);
     }
     match again {
-        Err(block) => turn.block(&record.fault_id, block, wake),
+        Err(block) => update.block(&record.fault_id, block, requeue),
         Ok((fault, executor)) => {
             let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
-            turn.remediation.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
-            let Some(current) = turn.remediation.current_step_mut() else { return };
+            update.remediation.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
+            let Some(current) = update.remediation.current_step_mut() else { return };
             (current.state, current.scheduled_at, current.approved_by) = (StepState::Scheduled, now, by);
             // The executor that could start pods at the time of the request may not be able to now.
             current.executor = executor;
-            executors::note(facts, current);
+            executors::note(node, current);
             let record = current.clone();
-            turn.effect = attempt::act(ctx, facts, policy, &mut turn.remediation, &record, fault, step);
-            wake.at(ctx.settings.retry);
+            update.effect = attempt::act(ctx, node, policy, &mut update.remediation, &record, fault, step);
+            requeue.after(ctx.settings.retry);
         }
     }
 }
 
 /// Since when a person has been asked for this step. An attempt that gave way is requested again, and its timeout continues.
-fn asked_at(turn: &RemediationUpdate, record: &StepRecord) -> Timestamp {
+fn asked_at(update: &RemediationUpdate, record: &StepRecord) -> Timestamp {
     let is_same =
         |step: &&StepRecord| (step.fault_id.as_str(), step.step_index) == (record.fault_id.as_str(), record.step_index);
-    let last = turn.remediation.steps.iter().rev().find(is_same).filter(|step| step.message == GAVE_WAY);
+    let last = update.remediation.steps.iter().rev().find(is_same).filter(|step| step.message == GAVE_WAY);
     last.map_or(record.scheduled_at, |step| step.scheduled_at)
 }
 
-fn awaited(turn: &RemediationUpdate, record: &StepRecord, step: &Step) -> Block {
+fn awaited(update: &RemediationUpdate, record: &StepRecord, step: &Step) -> Block {
     let until = record.scheduled_at.checked_add(step.approval_timeout).unwrap_or(record.scheduled_at);
     let message = format!(
         "{} waits for a person until {}: {}",
         record.phrase(),
         clock(until),
-        turn.remediation.approve_command(&record.operation_id)
+        update.remediation.approve_command(&record.operation_id)
     );
     Block::new(BlockReason::AwaitingApproval, &message)
 }

@@ -49,29 +49,29 @@ pub(super) fn record(
 /// any more.
 pub(super) fn purpose<'p>(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &'p Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     record: &StepRecord,
     gone: &str,
 ) -> Option<(RemediationFault, &'p Step)> {
     let now = ctx.snapshot.now;
-    if let Some(why) = ending::must_stop(ctx, facts, &turn.remediation) {
-        ending::cancel(ctx, &mut turn.remediation, &why);
+    if let Some(why) = ending::must_stop(ctx, node, &update.remediation) {
+        ending::cancel(ctx, &mut update.remediation, &why);
         return None;
     }
-    let standing = turn.remediation.fault(&record.fault_id).cloned();
-    let (Some(standing), Some(step)) = (standing, of_policy::step_of(policy, &turn.remediation, record)) else {
-        end(turn, StepState::Cancelled, "the policy does not name this step any more", now);
+    let standing = update.remediation.fault(&record.fault_id).cloned();
+    let (Some(standing), Some(step)) = (standing, of_policy::step_of(policy, &update.remediation, record)) else {
+        end(update, StepState::Cancelled, "the policy does not name this step any more", now);
         return None;
     };
-    if !procedure::of(&record.action).is_due(facts, record) {
-        end(turn, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
+    if !procedure::of(&record.action).is_due(node, record) {
+        end(update, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
         return None;
     }
-    if facts.clear_check(&standing, Some(record.scheduled_at), now, ctx.settings.evidence_max_age) == ClearCheck::Clean
+    if node.clear_check(&standing, Some(record.scheduled_at), now, ctx.settings.evidence_max_age) == ClearCheck::Clean
     {
-        end(turn, StepState::Cancelled, gone, now);
+        end(update, StepState::Cancelled, gone, now);
         return None;
     }
     Some((standing, step))
@@ -79,11 +79,11 @@ pub(super) fn purpose<'p>(
 
 /// The fault of an attempt as it shows now, and its rule.
 pub(super) fn confirmed<'f, 'p>(
-    facts: &'f NodeContext<'_>,
+    node: &'f NodeContext<'_>,
     policy: &'p Policy,
     standing: &RemediationFault,
 ) -> Result<(&'f ObservedFault<'f>, &'p Rule), Block> {
-    let seen = facts.find(&standing.id).filter(|seen| seen.fault.state == FaultState::Confirmed);
+    let seen = node.find(&standing.id).filter(|seen| seen.fault.state == FaultState::Confirmed);
     seen.zip(policy.rule(&standing.rule)).ok_or_else(|| {
         let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
         Block::new(BlockReason::NotConfirmed, &message)
@@ -93,7 +93,7 @@ pub(super) fn confirmed<'f, 'p>(
 /// Whether the reserved step may still run.
 pub(super) fn again<'f>(
     ctx: Ctx<'_>,
-    facts: &'f NodeContext<'_>,
+    node: &'f NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
@@ -103,11 +103,11 @@ pub(super) fn again<'f>(
     if let Some(why) = scope::broken(policy) {
         return Err(Block::new(BlockReason::Paused, &why));
     }
-    let (seen, rule) = confirmed(facts, policy, standing)?;
+    let (seen, rule) = confirmed(node, policy, standing)?;
     // A decided notification is sent whether or not the probe still reports.
-    let look = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };
-    let executor = select::may_take(ctx, facts, policy, seen, rule, step, look)?;
-    select::require_prepared(ctx, facts, policy, remediation, standing, seen, rule, step)?;
+    let evidence = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };
+    let executor = select::may_take(ctx, node, policy, seen, rule, step, evidence)?;
+    select::require_prepared(ctx, node, policy, remediation, standing, seen, rule, step)?;
     Ok((&seen.fault, executor))
 }
 
@@ -127,7 +127,7 @@ pub(super) fn context<'x>(
 /// name may have been removed meanwhile, and this record may say so.
 pub(super) fn act(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     remediation: &mut Remediation,
     record: &StepRecord,
@@ -138,7 +138,7 @@ pub(super) fn act(
     if let Some(marker) = procedure.marker(remediation, record) {
         remediation.cleanup.add(marker, ctx.snapshot.now);
     }
-    let cx = AttemptContext { cluster: ctx.cluster, node: facts, policy, remediation, record, step: Some(step) };
+    let cx = AttemptContext { cluster: ctx.cluster, node: node, policy, remediation, record, step: Some(step) };
     let operation = procedure.operation(&cx, fault)?;
     Some(Effect::Act {
         remediation: remediation.name.clone(),
@@ -150,8 +150,8 @@ pub(super) fn act(
 }
 
 /// Ends the current attempt.
-pub(super) fn end(turn: &mut RemediationUpdate, state: StepState, message: &str, now: jiff::Timestamp) {
-    if let Some(step) = turn.remediation.current_step_mut() {
+pub(super) fn end(update: &mut RemediationUpdate, state: StepState, message: &str, now: jiff::Timestamp) {
+    if let Some(step) = update.remediation.current_step_mut() {
         step.finish(state, message, now);
     }
 }

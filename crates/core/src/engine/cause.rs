@@ -1,7 +1,7 @@
 //! Whether the probe has checked the node for the cause of a stuck pod, before the engine acts on the pod or gives up on it.
 //!
 //! A pod that is not created, or does not terminate, usually waits for something below it: a hung shim, `runc create` or network
-//! plugin. A cause that is found a moment later would start a second remediation beside one that has failed.
+//! plugin. If the probe finds that cause too late, one remediation fails and a second one starts.
 
 use std::time::Duration;
 
@@ -14,38 +14,38 @@ use crate::policy::{Policy, Rule};
 use crate::remediation::{Remediation, RemediationFault, Resolution};
 
 /// Maximum wait for a probe that cannot check everything, and for a cause that is neither confirmed nor resolved.
-pub(super) const LONGEST: Duration = Duration::from_mins(10);
+pub(super) const MAX_CAUSE_WAIT: Duration = Duration::from_mins(10);
 /// Maximum time until the engine checks again whether that wait is over.
-const AGAIN: Duration = Duration::from_secs(5);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Whether the probe has checked for the cause since the pod became stuck, and has found none that goes first.
-pub(super) fn looked_for(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
-    let Some(stuck_for) = stuck_cause::waits_for(facts, fault) else { return Ok(()) };
-    if let Some(block) = elsewhere(ctx, facts, policy, fault) {
+/// Whether the probe has checked for the cause since the pod became stuck, and has found none that is remediated first.
+pub(super) fn require_cause_checked(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
+    let Some(stuck_for) = stuck_cause::waits_for(node, fault) else { return Ok(()) };
+    if let Some(block) = cause_of_other_policy(ctx, node, policy, fault) {
         return Err(block);
     }
-    match suspected(facts, fault).or_else(|| stuck_cause::unchecked(facts, fault, stuck_for)) {
-        Some(block) if stuck_for < LONGEST => Err(block.until(LONGEST.saturating_sub(stuck_for).min(AGAIN))),
+    match suspected(node, fault).or_else(|| stuck_cause::unchecked(node, fault, stuck_for)) {
+        Some(block) if stuck_for < MAX_CAUSE_WAIT => Err(block.until(MAX_CAUSE_WAIT.saturating_sub(stuck_for).min(RECHECK_INTERVAL))),
         _ => Ok(()),
     }
 }
 
 /// The same before a further step of a remediation. It applies to the pod of the fault, or to the stuck successor of that pod.
-pub(super) fn looked_for_again(
+pub(super) fn require_cause_checked_again(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     standing: &RemediationFault,
 ) -> Result<(), Block> {
-    shown(facts, standing).map_or(Ok(()), |fault| looked_for(ctx, facts, policy, fault))
+    shown(node, standing).map_or(Ok(()), |fault| require_cause_checked(ctx, node, policy, fault))
 }
 
-/// The reason why an open remediation gives way, else `None`: each of its faults has a cause that another policy remediates. The
-/// remediation cannot take in that cause, and without it the remediation could only fail. A remediation continues if it has begun
-/// a drain, or if it keeps its node cordoned for a fault that it could not resolve.
+/// Why an open remediation ends early, else `None`: another policy remediates the cause of each of its faults, so its own steps could
+/// only fail. A remediation continues if it has begun a drain, or if it keeps its node cordoned for a fault that it could not
+/// resolve.
 pub(super) fn gives_way(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
 ) -> Option<String> {
@@ -54,33 +54,33 @@ pub(super) fn gives_way(
     let mut open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open).peekable();
     open.peek().filter(|_| !is_exhausted && !has_drained)?;
     let causes: Option<Vec<Block>> =
-        open.map(|standing| elsewhere(ctx, facts, policy, shown(facts, standing)?)).collect();
+        open.map(|standing| cause_of_other_policy(ctx, node, policy, shown(node, standing)?)).collect();
     causes?.first().map(|block| block.message().to_owned())
 }
 
 /// A fault of a remediation as it is observed now.
-fn shown<'f>(facts: &'f NodeContext<'_>, standing: &RemediationFault) -> Option<&'f Fault> {
+fn shown<'f>(node: &'f NodeContext<'_>, standing: &RemediationFault) -> Option<&'f Fault> {
     let (kind, subject) = (standing.kind, &standing.subject);
     let namespace = |subject: &Subject| subject.pod.as_ref().map(|pod| pod.namespace.clone());
     let is_successor = |seen: &&ObservedFault<'_>| {
         let other = &seen.fault.subject;
         seen.fault.kind == kind && other.name == subject.name && namespace(other) == namespace(subject)
     };
-    let successor = || facts.seen.iter().find(is_successor).filter(|_| kind.spec().shows_in == ShowsIn::Pod);
-    facts.find(&standing.id).or_else(successor).map(|seen| seen.fault.as_ref())
+    let successor = || node.seen.iter().find(is_successor).filter(|_| kind.spec().shows_in == ShowsIn::Pod);
+    node.find(&standing.id).or_else(successor).map(|seen| seen.fault.as_ref())
 }
 
 /// Possible causes of the stuck pod, except those that have lasted too long to wait for.
 fn causes<'f>(
-    facts: &'f NodeContext<'_>,
+    node: &'f NodeContext<'_>,
     fault: &Fault,
     state: FaultState,
 ) -> impl Iterator<Item = &'f ObservedFault<'f>> {
-    pods::hung_processes(facts, fault).filter(move |seen| seen.fault.state == state && seen.lasted < LONGEST)
+    pods::hung_processes(node, fault).filter(move |seen| seen.fault.state == state && seen.lasted < MAX_CAUSE_WAIT)
 }
 
-fn suspected(facts: &NodeContext<'_>, fault: &Fault) -> Option<Block> {
-    let cause = causes(facts, fault, FaultState::Suspected).next()?;
+fn suspected(node: &NodeContext<'_>, fault: &Fault) -> Option<Block> {
+    let cause = causes(node, fault, FaultState::Suspected).next()?;
     let message = format!(
         "{} ({}): {} ({}) is suspected to be the cause, and is confirmed or cleared first",
         fault.kind, fault.subject, cause.fault.kind, cause.fault.subject
@@ -89,14 +89,14 @@ fn suspected(facts: &NodeContext<'_>, fault: &Fault) -> Option<Block> {
 }
 
 /// Blocks if another policy remediates the cause now, without approval by a person.
-fn elsewhere(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
-    stuck_cause::waits_for(facts, fault)?;
-    let (cause, other) = causes(facts, fault, FaultState::Confirmed).find_map(|cause| {
-        let other = facts.other_for(&cause.fault, policy)?;
-        // A process that hangs waits for no cause of its own.
-        let rule = readiness::of_fault(ctx, facts, other, cause).ok()?;
-        readiness::no_storm(ctx, facts, other, &cause.fault, rule).ok()?;
-        let is_open = ctx.scopes.get(other.name.as_str()).is_some_and(|scope| scope.blocked(Some(facts)).is_none());
+fn cause_of_other_policy(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Option<Block> {
+    stuck_cause::waits_for(node, fault)?;
+    let (cause, other) = causes(node, fault, FaultState::Confirmed).find_map(|cause| {
+        let other = node.other_for(&cause.fault, policy)?;
+        // A hung process has no further cause.
+        let rule = readiness::of_fault(ctx, node, other, cause).ok()?;
+        readiness::no_storm(ctx, node, other, &cause.fault, rule).ok()?;
+        let is_open = ctx.scopes.get(other.name.as_str()).is_some_and(|scope| scope.blocked(Some(node)).is_none());
         let acts = rule.steps.iter().find(|step| step.heals()).is_some_and(|step| !step.needs_approval());
         (is_open && acts).then_some((cause, other))
     })?;
@@ -104,18 +104,18 @@ fn elsewhere(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, fault: &Fau
         "{} ({}): its cause {} ({}) goes first; policy {} remediates it",
         fault.kind, fault.subject, cause.fault.kind, cause.fault.subject, other.name
     );
-    Some(Block::new(BlockReason::LowerUrgency, &message).until(LONGEST.saturating_sub(cause.lasted)))
+    Some(Block::new(BlockReason::LowerUrgency, &message).until(MAX_CAUSE_WAIT.saturating_sub(cause.lasted)))
 }
 
 /// The rule under which a confirmed fault may be remediated now, or why it may not (budgets aside).
 pub(super) fn judge<'p>(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &'p Policy,
     seen: &ObservedFault<'_>,
 ) -> Result<&'p Rule, Block> {
-    let rule = readiness::of_fault(ctx, facts, policy, seen)?;
-    looked_for(ctx, facts, policy, &seen.fault)?;
-    readiness::no_storm(ctx, facts, policy, &seen.fault, rule)?;
+    let rule = readiness::of_fault(ctx, node, policy, seen)?;
+    require_cause_checked(ctx, node, policy, &seen.fault)?;
+    readiness::no_storm(ctx, node, policy, &seen.fault, rule)?;
     Ok(rule)
 }

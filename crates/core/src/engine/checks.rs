@@ -19,7 +19,7 @@ const FREE_WAIT: Duration = Duration::from_secs(10);
 /// The pod may have other labels by now, and the node another kubelet. No rule that takes precedence may turn out to apply as
 /// well. Unknown data never prevents a notification.
 pub(super) fn still_asked_for(
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     rule: &Rule,
     fault: &Fault,
@@ -30,7 +30,7 @@ pub(super) fn still_asked_for(
             format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
         return Err(Block::new(BlockReason::NotConfirmed, &message));
     }
-    match policy.still_means(rule, fault, &facts.around) {
+    match policy.still_means(rule, fault, &node.around) {
         Applicability::No(why) => {
             let message =
                 format!("{} ({}): rule {} is not for it any more: {why}", fault.kind, fault.subject, rule.name);
@@ -46,8 +46,8 @@ pub(super) fn still_asked_for(
         _ if step.action.notifies() => Ok(()),
         Applicability::Perhaps(other, lack) => Err(of_policy::doubtful(policy, other, fault, &lack)),
         Applicability::Yes => {
-            let Some(first) = facts.policy_for(fault) else { return Ok(()) };
-            match facts.rule_of(first, fault) {
+            let Some(first) = node.policy_for(fault) else { return Ok(()) };
+            match node.rule_of(first, fault) {
                 RuleMatch::Perhaps(other, lack) => Err(of_policy::doubtful(first, other, fault, &lack)),
                 RuleMatch::Rule(_) | RuleMatch::Nothing => Ok(()),
             }
@@ -56,14 +56,14 @@ pub(super) fn still_asked_for(
 }
 
 /// Checks whether the policy may act on the node once more.
-pub(super) fn of_node(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy) -> Result<(), Block> {
+pub(super) fn of_node(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy) -> Result<(), Block> {
     let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
-    let Some(spent) = limits::spent(facts, policy, now, ctx.settings.answer_within) else { return Ok(()) };
+    let Some(spent) = limits::spent(node, policy, now, ctx.settings.answer_within) else { return Ok(()) };
     let message = if spent.is_slow {
         format!(
             "node {} has kept policy {} waiting for its answers for a quarter of {} min or more (limits.perNode); the turn is \
              the other nodes', not its own again before {}",
-            facts.name,
+            node.name,
             policy.name,
             limit.window.as_secs() / 60,
             clock(spent.until)
@@ -71,7 +71,7 @@ pub(super) fn of_node(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy) ->
     } else {
         format!(
             "node {} got {} actions within {} min by policy {} (limits.perNode); the next one not before {}",
-            facts.name,
+            node.name,
             spent.actions,
             limit.window.as_secs() / 60,
             policy.name,
@@ -94,7 +94,7 @@ pub(super) fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<()
 /// Checks whether the cool-down after the step's last attempt is over.
 pub(super) fn cooled_down(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     remediation: &Remediation,
     standing: &RemediationFault,
     step: &Step,
@@ -105,7 +105,7 @@ pub(super) fn cooled_down(
     let Some(finished) = last.finished_at else { return Ok(()) };
     let age = since(ctx.snapshot.now, finished);
     let wait = if last.is_free() { step.cooldown.min(FREE_WAIT) } else { step.cooldown };
-    let has_later_report = facts.arrived().is_some_and(|arrived| arrived < age);
+    let has_later_report = node.arrived().is_some_and(|arrived| arrived < age);
     // A probe that becomes unresponsive meanwhile must not block the step, and with it the policy's slot, for ever. After the
     // block timeout the evidence check itself blocks the step, for no longer than anything may be blocked.
     let patience = ctx.block_timeout(step);
@@ -116,7 +116,7 @@ pub(super) fn cooled_down(
         let message = format!(
             "{} on {}: after {} a new report of the probe is awaited",
             standing.kind,
-            facts.name,
+            node.name,
             last.phrase()
         );
         return Err(Block::new(BlockReason::Cooldown, &message).until(patience.saturating_sub(age)));
@@ -125,7 +125,7 @@ pub(super) fn cooled_down(
     let message = format!(
         "{} on {}: {} waits for its cool-down until {}",
         standing.kind,
-        facts.name,
+        node.name,
         last.phrase(),
         clock(until)
     );

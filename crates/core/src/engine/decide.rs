@@ -10,7 +10,7 @@ use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{advance, ahead, cause, cleanup, manual_requests, open, retention, scope, slot, stale, views};
 use crate::budget::Slots;
-use crate::context::{Block, ClusterContext, NodeContext, Nodes, ObservedFault, Wake, gather, unreadable};
+use crate::context::{Block, ClusterContext, NodeContext, Nodes, ObservedFault, Requeue, gather, unreadable};
 use crate::plan::{Blocked, Effect, Plan, PlanSettings};
 use crate::policy::{Policy, Step};
 use crate::remediation::Remediation;
@@ -39,7 +39,7 @@ impl<'a> Deref for Ctx<'a> {
 
 impl<'a> Ctx<'a> {
     pub fn new(cluster: ClusterContext<'a>, scopes: &'a BTreeMap<&'a str, Scope<'a>>) -> Self {
-        Self { cluster, judge: |ctx, facts, policy, seen| cause::judge(ctx, facts, policy, seen).map(drop), scopes }
+        Self { cluster, judge: |ctx, node, policy, seen| cause::judge(ctx, node, policy, seen).map(drop), scopes }
     }
 
     /// The block timeout: how long anything in an open remediation can stay blocked before the controller gives it up.
@@ -58,50 +58,33 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let snapshot = until_now.as_ref().unwrap_or(known);
     let policies = by_order(snapshot);
     let by_name = by_name(&policies);
-    let mut wake = Wake::default();
-    let nodes = gather::gather(snapshot, settings, &policies, None, &mut wake);
+    let mut requeue = Requeue::default();
+    let nodes = gather::gather(snapshot, settings, &policies, None, &mut requeue);
     let scopes = scope::scopes(&policies, &nodes, snapshot);
     let ctx = Ctx::new(ClusterContext { snapshot, settings, policies: &by_name }, &scopes);
     let mut slots = reconciled(snapshot, settings).in_doubt(snapshot.admission_doubt.clone());
     if let Some(release) = slots.next_release(snapshot.now, settings.cache_lag) {
-        wake.at(release);
+        requeue.after(release);
     }
 
-    let payments = slot::settle(ctx, &nodes, &mut slots);
-    let mut turns: BTreeMap<&str, Vec<RemediationUpdate>> = BTreeMap::new();
-    for facts in nodes.values() {
-        // A frozen node counts as not checked since: its state is unknown, and so is what an action would find.
-        if unreadable::is_frozen(facts) {
-            let open = facts.open.iter().map(|remediation| RemediationUpdate::new(Remediation::clone(remediation)));
-            turns.entry(facts.name).or_default().extend(open);
-            continue;
-        }
-        for remediation in &facts.open {
-            let slot = payments.get(remediation.name.as_str()).unwrap_or(&SlotReservation::Awaited);
-            let turn = advance::take(ctx, facts, remediation, slot, &mut slots, &mut wake);
-            turns.entry(facts.name).or_default().push(turn);
-        }
-        for remediation in facts.finished.iter().filter(|remediation| remediation.is_quarantined()) {
-            turns.entry(facts.name).or_default().push(cleanup::watch_quarantine(ctx, facts, remediation, &mut wake));
-        }
-    }
+    let mut updates = of_open_remediations(ctx, &nodes, &mut slots, &mut requeue);
     // The next pass sees the result of such an update.
-    let is_ending = |turn: &RemediationUpdate| !turn.remediation.is_quarantined() || turn.effect.is_some();
+    let is_ending = |update: &RemediationUpdate| !update.remediation.is_quarantined() || update.effect.is_some();
     let mut busy: BTreeSet<&str> =
-        turns.iter().filter(|(_, turns)| turns.iter().any(is_ending)).map(|(node, _)| *node).collect();
-    let begun = manual_requests::begin(ctx, &nodes, &busy, &mut slots, &mut wake);
-    let taken = begun.turns.iter().map(|turn| &turn.remediation.node).chain(&begun.stopped);
-    busy.extend(taken.filter_map(|node| Some(*nodes.get_key_value(node.as_str())?.0)));
-    let opened = open::open(ctx, &nodes, &busy, &mut slots, &mut wake);
+        updates.iter().filter(|(_, updates)| updates.iter().any(is_ending)).map(|(node_name, _)| *node_name).collect();
+    let begun = manual_requests::begin(ctx, &nodes, &busy, &mut slots, &mut requeue);
+    let taken = begun.updates.iter().map(|update| &update.remediation.node).chain(&begun.stopped);
+    busy.extend(taken.filter_map(|node_name| Some(*nodes.get_key_value(node_name.as_str())?.0)));
+    let opened = open::open(ctx, &nodes, &busy, &mut slots, &mut requeue);
     let mut blocked = opened.blocked;
     blocked.extend(begun.blocked);
-    blocked.extend(unreadable::told(&nodes, &mut wake));
-    for turn in begun.turns.into_iter().chain(opened.turns) {
-        if let Some((name, _)) = nodes.get_key_value(turn.remediation.node.as_str()) {
-            turns.entry(name).or_default().push(turn);
+    blocked.extend(unreadable::blocked(&nodes, &mut requeue));
+    for update in begun.updates.into_iter().chain(opened.updates) {
+        if let Some((name, _)) = nodes.get_key_value(update.remediation.node.as_str()) {
+            updates.entry(name).or_default().push(update);
         }
     }
-    blocked.extend(turns.values().flatten().flat_map(|turn| turn.blocked.iter().cloned()));
+    blocked.extend(updates.values().flatten().flat_map(|update| update.blocked.iter().cloned()));
     blocked.sort_by(|a, b| {
         (&a.node, &a.fault_id, a.reason, &a.message).cmp(&(&b.node, &b.fault_id, b.reason, &b.message))
     });
@@ -109,19 +92,19 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
 
     let mut effects: Vec<Effect> =
         slots.to_store(settings.rebuild_ledger).map(Effect::StoreLedger).into_iter().collect();
-    let gone = leftovers(ctx, &nodes, &turns, &slots);
-    for (node, mut extra) in gone {
-        let turns = turns.get(node).map(Vec::as_slice).unwrap_or_default();
-        effects.extend(turns.iter().filter_map(|turn| write(known, &turn.remediation)));
+    let gone = leftovers(ctx, &nodes, &updates, &slots);
+    for (node_name, mut extra) in gone {
+        let updates = updates.get(node_name).map(Vec::as_slice).unwrap_or_default();
+        effects.extend(updates.iter().filter_map(|update| write(known, &update.remediation)));
         effects.append(&mut extra);
-        effects.extend(turns.iter().filter_map(|turn| turn.effect.clone()));
+        effects.extend(updates.iter().filter_map(|update| update.effect.clone()));
     }
-    effects.extend(begun.told);
-    effects.extend(retention::sweep(ctx, &nodes, &mut wake));
+    effects.extend(begun.effects);
+    effects.extend(retention::sweep(ctx, &nodes, &mut requeue));
 
     Plan {
         effects,
-        nodes: outlooks(ctx, &nodes, &turns, &blocked),
+        nodes: outlooks(ctx, &nodes, &updates, &blocked),
         policies: scopes
             .iter()
             .map(|(name, scope)| {
@@ -130,8 +113,36 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
             })
             .collect(),
         blocked,
-        next: wake.get(),
+        next: requeue.get(),
     }
+}
+
+/// The updates of the remediations that are open or quarantined, by node.
+fn of_open_remediations<'a>(
+    ctx: Ctx<'a>,
+    nodes: &Nodes<'a>,
+    slots: &mut Slots,
+    requeue: &mut Requeue,
+) -> BTreeMap<&'a str, Vec<RemediationUpdate>> {
+    let reservations = slot::settle(ctx, nodes, slots);
+    let mut updates: BTreeMap<&'a str, Vec<RemediationUpdate>> = BTreeMap::new();
+    for node in nodes.values() {
+        // A frozen node counts as not checked since: its state is unknown, and so is what an action would find.
+        if unreadable::is_frozen(node) {
+            let open = node.open.iter().map(|remediation| RemediationUpdate::new(Remediation::clone(remediation)));
+            updates.entry(node.name).or_default().extend(open);
+            continue;
+        }
+        for remediation in &node.open {
+            let slot = reservations.get(remediation.name.as_str()).unwrap_or(&SlotReservation::Awaited);
+            let update = advance::take(ctx, node, remediation, slot, slots, requeue);
+            updates.entry(node.name).or_default().push(update);
+        }
+        for remediation in node.finished.iter().filter(|remediation| remediation.is_quarantined()) {
+            updates.entry(node.name).or_default().push(cleanup::watch_quarantine(ctx, node, remediation, requeue));
+        }
+    }
+    updates
 }
 
 /// All policies, those that go first before the others.
@@ -168,21 +179,21 @@ fn write(snapshot: &Snapshot, remediation: &Remediation) -> Option<Effect> {
 fn leftovers<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
-    turns: &'a BTreeMap<&'a str, Vec<RemediationUpdate>>,
+    updates: &'a BTreeMap<&'a str, Vec<RemediationUpdate>>,
     slots: &Slots,
 ) -> BTreeMap<&'a str, Vec<Effect>> {
-    let after = turns.values().flatten().map(|turn| (turn.remediation.name.as_str(), &turn.remediation)).collect();
+    let after = updates.values().flatten().map(|update| (update.remediation.name.as_str(), &update.remediation)).collect();
     let mut gone = stale::jobs(ctx, &after, slots);
     // A remediation that cannot be read may still need its markers on the node.
     let stands = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);
-    for facts in nodes.values() {
-        let mine = turns.get(facts.name);
-        let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|turn| &turn.remediation).collect();
-        let order = stale::order(ctx, facts, &remediations);
-        let is_known = !unreadable::is_frozen(facts);
-        let markers = if is_known { cleanup::stale_markers(ctx, facts, stands) } else { Vec::new() };
+    for node in nodes.values() {
+        let mine = updates.get(node.name);
+        let remediations: Vec<&Remediation> = mine.into_iter().flatten().map(|update| &update.remediation).collect();
+        let order = stale::order(ctx, node, &remediations);
+        let is_known = !unreadable::is_frozen(node);
+        let markers = if is_known { cleanup::stale_markers(ctx, node, stands) } else { Vec::new() };
         if mine.is_some() || order.is_some() || !markers.is_empty() {
-            gone.entry(facts.name).or_default().extend(order.into_iter().chain(markers));
+            gone.entry(node.name).or_default().extend(order.into_iter().chain(markers));
         }
     }
     gone
@@ -191,7 +202,7 @@ fn leftovers<'a>(
 fn outlooks(
     ctx: Ctx<'_>,
     nodes: &Nodes<'_>,
-    turns: &BTreeMap<&str, Vec<RemediationUpdate>>,
+    updates: &BTreeMap<&str, Vec<RemediationUpdate>>,
     blocked: &[Blocked],
 ) -> BTreeMap<String, Arc<crate::plan::NodeStatusView>> {
     let mut resting = views::Resting::default();
@@ -201,12 +212,12 @@ fn outlooks(
     }
     nodes
         .values()
-        .filter(|facts| facts.report.is_some())
-        .map(|facts| {
-            let blocked = by_node.get(facts.name).map(Vec::as_slice).unwrap_or_default();
-            let turns = turns.get(facts.name).map(Vec::as_slice).unwrap_or_default();
-            let turn = turns.iter().find(|turn| turn.remediation.is_open()).or_else(|| turns.first());
-            (facts.name.to_owned(), resting.node(ctx, facts, turn, blocked))
+        .filter(|node| node.report.is_some())
+        .map(|node| {
+            let blocked = by_node.get(node.name).map(Vec::as_slice).unwrap_or_default();
+            let updates = updates.get(node.name).map(Vec::as_slice).unwrap_or_default();
+            let update = updates.iter().find(|update| update.remediation.is_open()).or_else(|| updates.first());
+            (node.name.to_owned(), resting.status_view(ctx, node, update, blocked))
         })
         .collect()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Ctx;
 use super::update::RemediationUpdate;
 use crate::budget::Slots;
-use crate::context::{Block, NodeContext, ObservedFault, Wake};
+use crate::context::{Block, NodeContext, ObservedFault, Requeue};
 use crate::moment::since;
 use crate::plan::BlockReason;
 use crate::policy::{Policy, Rule};
@@ -18,12 +18,12 @@ const SIMULATED_ONCE: Duration = Duration::from_mins(10);
 /// then have the node.
 pub(super) fn remember_simulated<'a>(
     ctx: Ctx<'a>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     slots: &mut Slots,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) -> Option<&'a Policy> {
     let mut first = None;
-    for remediation in facts.finished.iter().filter(|remediation| remediation.phase == Phase::Simulated) {
+    for remediation in node.finished.iter().filter(|remediation| remediation.phase == Phase::Simulated) {
         let Some(policy) = ctx.policies.get(remediation.policy.as_str()) else { continue };
         // Steps before the last one are dry runs of their own.
         let step = remediation.steps.last();
@@ -33,9 +33,9 @@ pub(super) fn remember_simulated<'a>(
             .and_then(|(step, rule)| rule.steps.get(usize::try_from(step.step_index).ok()?))
             .map_or(ctx.settings.answer_within, |step| step.timeout);
         let age = since(ctx.snapshot.now, remediation.started_at);
-        let is_there = remediation.faults.iter().any(|fault| facts.find(&fault.id).is_some());
+        let is_there = remediation.faults.iter().any(|fault| node.find(&fault.id).is_some());
         if age < timeout && is_there {
-            wake.at(timeout.saturating_sub(age));
+            requeue.after(timeout.saturating_sub(age));
             slots.simulate(remediation);
             first.get_or_insert(*policy);
         }
@@ -46,12 +46,12 @@ pub(super) fn remember_simulated<'a>(
 /// Returns the remediation that has simulated this occurrence of the fault.
 pub(super) fn simulated<'f>(
     ctx: Ctx<'_>,
-    facts: &'f NodeContext<'_>,
+    node: &'f NodeContext<'_>,
     policy: &Policy,
     seen: &ObservedFault<'_>,
 ) -> Option<&'f Remediation> {
-    let uid = facts.view.map(|view| view.uid.as_str());
-    facts.finished.iter().copied().rev().find(|remediation| {
+    let uid = node.view.map(|view| view.uid.as_str());
+    node.finished.iter().copied().rev().find(|remediation| {
         let is_same = remediation.phase == Phase::Simulated
             && remediation.policy == policy.name
             && Some(remediation.node_uid.as_str()) == uid
@@ -75,14 +75,14 @@ pub(super) fn block(policy: &Policy, known: Option<&Remediation>) -> Block {
 /// Turns a begun remediation into the record of a dry run. The controller touches nothing, and no cleanup is pending.
 pub(super) fn simulate(
     ctx: Ctx<'_>,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     policy: &Policy,
     ready: &[(&ObservedFault<'_>, &Rule)],
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
-    turn.effect = None;
+    update.effect = None;
     let now = ctx.snapshot.now;
-    let remediation = &mut turn.remediation;
+    let remediation = &mut update.remediation;
     if let Some(step) = remediation.current_step_mut() {
         step.finish(StepState::Simulated, "not done: the policy is a dry run", now);
     }
@@ -94,10 +94,10 @@ pub(super) fn simulate(
     remediation.finished_at = Some(now);
     let message = format!("would start {}", remediation.message);
     remediation.say(&message);
-    turn.blocked.clear();
-    let block = block(policy, Some(&turn.remediation));
+    update.blocked.clear();
+    let block = block(policy, Some(&update.remediation));
     for (seen, _) in ready {
-        let node = turn.remediation.node.clone();
-        turn.blocked.push(block.clone().about(node, Some(&seen.fault.id), Some(&policy.name), wake));
+        let node = update.remediation.node.clone();
+        update.blocked.push(block.clone().about(node, Some(&seen.fault.id), Some(&policy.name), requeue));
     }
 }

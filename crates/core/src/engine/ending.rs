@@ -7,8 +7,8 @@ use crate::procedure::{hand_off, marker};
 use crate::remediation::{Phase, Remediation, STOPPED_BY_A_PERSON, StepState};
 
 /// Why the remediation ends at once, whatever is in progress.
-pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
-    let Some(view) = facts.view else {
+pub(super) fn must_end(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
+    let Some(view) = node.view else {
         return Some(format!("node {} is gone{}", remediation.node, hand_off::on_the_way(ctx.cluster, remediation)));
     };
     if view.uid != remediation.node_uid {
@@ -16,7 +16,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Reme
         return Some(format!("node {} was replaced by another one of the same name{how}", remediation.node));
     }
     if let Some(cancel) = &remediation.cancel {
-        return Some(format!("{STOPPED_BY_A_PERSON}cancelled {}", cancel.told()));
+        return Some(format!("{STOPPED_BY_A_PERSON}cancelled {}", cancel.by_whom()));
     }
     if remediation.deleting {
         return Some(format!("{STOPPED_BY_A_PERSON}the remediation was deleted"));
@@ -30,22 +30,22 @@ pub(super) fn must_end(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Reme
         return Some(format!("policy {} is {how}", remediation.policy));
     }
     // A dry run that was not written to its end blocks no other remediation of the node.
-    let first = facts.open.iter().find(|open| !open.phase.is_final() && open.mode == Mode::Enforce);
+    let first = node.open.iter().find(|open| !open.phase.is_final() && open.mode == Mode::Enforce);
     if !remediation.phase.is_final() && first.is_some_and(|first| first.name != remediation.name) {
         return Some(format!("another remediation of node {} is open", remediation.node));
     }
-    let removed = marker::removed_by_a_person(ctx.cluster, facts, remediation)?;
+    let removed = marker::removed_by_a_person(ctx.cluster, node, remediation)?;
     Some(format!("{STOPPED_BY_A_PERSON}{removed}"))
 }
 
 /// Why the remediation takes no further step after the current one has ended.
-pub(super) fn must_stop(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
+pub(super) fn must_stop(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
     let gives_way = || {
         let policy = of_policy::policy_of(ctx.cluster, remediation).filter(|_| remediation.manual.is_none())?;
-        cause::gives_way(ctx, facts, policy, remediation)
+        cause::gives_way(ctx, node, policy, remediation)
     };
-    exclusion::leave_alone(facts)
-        .or_else(|| of_policy::policy_stops(ctx.cluster, facts, remediation))
+    exclusion::leave_alone(node)
+        .or_else(|| of_policy::policy_stops(ctx.cluster, node, remediation))
         .or_else(gives_way)
 }
 

@@ -29,11 +29,11 @@ pub(super) fn status_view(
     let each = limits.per_topology.iter().zip(groups);
     let rooms: Vec<_> = each.flat_map(|(limit, group)| rooms(policy, limit, group, nodes, slots)).collect();
     let (rooms, topologies_left_out) = least(rooms);
-    let spent = nodes.values().filter_map(|facts| spent(facts, policy, now, answer_within));
+    let spent = nodes.values().filter_map(|node| spent(node, policy, now, answer_within));
     let spent = spent.map(|one| (std::cmp::Reverse(one.until), one.node, one.actions, one.is_slow));
     let (spent, spent_left_out) = least(spent.collect());
     LimitsView {
-        topologies: rooms.into_iter().map(|(_, room)| room.told()).collect(),
+        topologies: rooms.into_iter().map(|(_, room)| room.view()).collect(),
         topologies_left_out,
         faults: limits
             .per_fault
@@ -46,7 +46,7 @@ pub(super) fn status_view(
             .collect(),
         spent: spent
             .into_iter()
-            .map(|(until, node, acts, is_slow)| SpentNode { node, actions: acts, is_slow, until: until.0 })
+            .map(|(until, node_name, acts, is_slow)| SpentNode { node: node_name, actions: acts, is_slow, until: until.0 })
             .collect(),
         spent_left_out,
     }
@@ -74,7 +74,7 @@ struct Room<'a> {
 }
 
 impl Room<'_> {
-    fn told(self) -> TopologyRoom {
+    fn view(self) -> TopologyRoom {
         let Self { key, value, nodes, in_flight, max_in_flight } = self;
         TopologyRoom { key: key.to_owned(), value: value.map(str::to_owned), nodes, in_flight, max_in_flight }
     }
@@ -91,8 +91,8 @@ fn rooms<'a>(
     let mut here: BTreeMap<Option<&str>, u32> = BTreeMap::new();
     // A remediation whose node is gone counts for every value.
     let mut anywhere = 0;
-    for node in slots.nodes_in_flight(&policy.name, policy.mode) {
-        match nodes.get(node).and_then(|facts| facts.view) {
+    for node_name in slots.nodes_in_flight(&policy.name, policy.mode) {
+        match nodes.get(node_name).and_then(|node| node.view) {
             Some(view) => *here.entry(view.labels.get(&limit.key).map(String::as_str)).or_default() += 1,
             None => anywhere += 1,
         }
@@ -115,13 +115,13 @@ const BUSY: u32 = 4;
 /// A successful attempt counts like any other: the node itself shows whether it is resolved. An attempt that the node refused
 /// counts as well, because it occupied the slot.
 pub(super) fn spent(
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     now: Timestamp,
     answer_within: Duration,
 ) -> Option<SpentNode> {
     let limit = policy.limits.per_node;
-    let steps = facts.remediations_by(policy).flat_map(|remediation| &remediation.steps);
+    let steps = node.remediations_by(policy).flat_map(|remediation| &remediation.steps);
     // An action that failed or gave no answer may have changed the node too.
     let asked = steps.filter(|step| step.action.disturbs() && !step.is_refused_call());
     let asked = asked.filter(|step| step.state != StepState::Refused || step.executor != Executor::Controller);
@@ -143,7 +143,7 @@ pub(super) fn spent(
     let at = often.max(slow)?;
     let until = at.checked_add(limit.window).unwrap_or(at);
     let acts = u32::try_from(executed.len()).unwrap_or(u32::MAX);
-    Some(SpentNode { node: facts.name.to_owned(), actions: acts, is_slow: slow > often, until })
+    Some(SpentNode { node: node.name.to_owned(), actions: acts, is_slow: slow > often, until })
 }
 
 /// For how long an attempt kept the slot busy with waiting for the node. Time that the controller needs itself, or that a person

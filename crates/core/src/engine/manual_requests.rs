@@ -14,7 +14,7 @@ use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, next_step};
 use crate::budget::{Bounds, Slots};
-use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake, exclusion, of_policy};
+use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue, exclusion, of_policy};
 use crate::fault::{FaultState, FaultType, MAX_LINE};
 use crate::faults::ShowsIn;
 use crate::manual::{MARK, MAX_NAME, MAX_WAITING, OpenManualRequest, steps};
@@ -30,9 +30,9 @@ use crate::text::bounded;
 #[derive(Debug, Default)]
 pub(super) struct Begun {
     /// Requests that begin, each with its first action.
-    pub turns: Vec<RemediationUpdate>,
+    pub updates: Vec<RemediationUpdate>,
     /// What the controller writes about the other requests.
-    pub told: Vec<Effect>,
+    pub effects: Vec<Effect>,
     /// Requests that are blocked.
     pub blocked: Vec<Blocked>,
     /// Nodes on which a person has cancelled a request right now. Nothing begins there in this pass; after it the record says so.
@@ -63,7 +63,7 @@ pub(super) fn begin<'a>(
     nodes: &Nodes<'a>,
     busy: &BTreeSet<&str>,
     slots: &mut Slots,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) -> Begun {
     let mut begun = Begun::default();
     let mut waiting: Vec<&OpenManualRequest> = ctx.snapshot.manual_requests.values().collect();
@@ -78,12 +78,12 @@ pub(super) fn begin<'a>(
             None if first.len() >= MAX_WAITING => never(format!(
                 "{MAX_WAITING} manual requests wait already: write it again when some of them are finished"
             )),
-            None => start(ctx, nodes, manual, busy, slots, wake),
+            None => start(ctx, nodes, manual, busy, slots, requeue),
         };
         let no = match started {
-            Ok(turn) => {
+            Ok(update) => {
                 first.insert(&manual.node, manual);
-                begun.turns.push(turn);
+                begun.updates.push(update);
                 continue;
             }
             Err(no) => no,
@@ -95,10 +95,10 @@ pub(super) fn begin<'a>(
                 let said = manual
                     .cancel
                     .as_ref()
-                    .map(|cancel| format!("{STOPPED_BY_A_PERSON}its manual request was cancelled {}", cancel.told()));
+                    .map(|cancel| format!("{STOPPED_BY_A_PERSON}its manual request was cancelled {}", cancel.by_whom()));
                 let remediation =
                     manual.refused(&said.unwrap_or_else(|| format!("not begun: {why}")), ctx.snapshot.now);
-                begun.told.push(Effect::WriteRemediation(Box::new(remediation)));
+                begun.effects.push(Effect::WriteRemediation(Box::new(remediation)));
             }
             No::Now(block) => {
                 first.insert(&manual.node, manual);
@@ -107,17 +107,17 @@ pub(super) fn begin<'a>(
                 let why = format!("waits to begin ({:?}): ", block.reason);
                 let message = format!("{why}{}", block.message());
                 if !manual.message.starts_with(&why) {
-                    begun.told.push(Effect::UpdateManualRequest {
+                    begun.effects.push(Effect::UpdateManualRequest {
                         name: manual.name.clone(),
                         identity: manual.identity.clone(),
                         node: manual.node.clone(),
                         message: bounded(&message, MAX_LINE),
                     });
                 }
-                let mut told = block.about(manual.node.clone(), None, Some(&manual.policy), wake);
-                let whole = format!("manual request {} ({}): {}", manual.name, manual.phrase(), told.message);
-                told.message = bounded(&whole, MAX_LINE);
-                begun.blocked.push(told);
+                let mut blocked = block.about(manual.node.clone(), None, Some(&manual.policy), requeue);
+                let whole = format!("manual request {} ({}): {}", manual.name, manual.phrase(), blocked.message);
+                blocked.message = bounded(&whole, MAX_LINE);
+                begun.blocked.push(blocked);
             }
         }
     }
@@ -125,10 +125,10 @@ pub(super) fn begin<'a>(
 }
 
 /// Ends a request after its timeout, even where nobody decided meanwhile. A request of the evening must not run in the morning.
-fn in_time(ctx: Ctx<'_>, manual: &OpenManualRequest, wake: &mut Wake) -> Result<(), No> {
+fn in_time(ctx: Ctx<'_>, manual: &OpenManualRequest, requeue: &mut Requeue) -> Result<(), No> {
     let (age, timeout) = (since(ctx.snapshot.now, manual.asked_at), manual.manual.timeout);
     if age < timeout {
-        wake.at(timeout.saturating_sub(age));
+        requeue.after(timeout.saturating_sub(age));
         return Ok(());
     }
     let last = manual.message.split_once("): ").map_or("nobody decided on it meanwhile", |(_, last)| last);
@@ -141,48 +141,48 @@ fn start<'a>(
     manual: &OpenManualRequest,
     busy: &BTreeSet<&str>,
     slots: &mut Slots,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) -> Result<RemediationUpdate, No> {
-    let (facts, policy) = place(ctx, nodes, manual, wake)?;
-    if let Some(open) = facts.open.first() {
-        let message = format!("remediation {} has node {} until its end", open.name, facts.name);
+    let (node, policy) = place(ctx, nodes, manual, requeue)?;
+    if let Some(open) = node.open.first() {
+        let message = format!("remediation {} has node {} until its end", open.name, node.name);
         return Err(Block::new(BlockReason::LowerUrgency, &message).into());
     }
-    if busy.contains(facts.name) {
-        let message = format!("a remediation of node {} is being brought to its end", facts.name);
+    if busy.contains(node.name) {
+        let message = format!("a remediation of node {} is being brought to its end", node.name);
         return Err(Block::new(BlockReason::LowerUrgency, &message).into());
     }
-    exclusion::excluded(facts)?;
-    let seen = fault(ctx, facts, manual)?;
-    let (rule, standing) = step_index(ctx, facts, policy, manual, seen)?;
-    room(ctx, nodes, facts, (manual, seen.fault.kind), slots)?;
+    exclusion::excluded(node)?;
+    let seen = fault(ctx, node, manual)?;
+    let (rule, standing) = step_index(ctx, node, policy, manual, seen)?;
+    room(ctx, nodes, node, (manual, seen.fault.kind), slots)?;
 
-    let mut turn = RemediationUpdate::new(manual.begun(ctx.snapshot.now));
-    turn.remediation.faults.push(standing.clone());
+    let mut update = RemediationUpdate::new(manual.begun(ctx.snapshot.now));
+    update.remediation.faults.push(standing.clone());
     let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
-    next_step::reserve_for_most_urgent(ctx, facts, policy, &mut turn, &slot, wake);
-    let step = turn.remediation.current_step();
+    next_step::reserve_for_most_urgent(ctx, node, policy, &mut update, &slot, requeue);
+    let step = update.remediation.current_step();
     if !step.is_some_and(|step| step.action == manual.manual.action && step.step_index == standing.step_index) {
         // Report what blocks the requested step. A different step in its place was not requested, so its block is not reported.
         let said =
-            turn.blocked.first().filter(|_| step.is_none()).map(|blocked| (blocked.reason, blocked.message.clone()));
+            update.blocked.first().filter(|_| step.is_none()).map(|blocked| (blocked.reason, blocked.message.clone()));
         let action = manual.manual.action.as_str();
         let otherwise =
             || (BlockReason::ActionsDisabled, format!("{action} of rule {} cannot be begun now", rule.name));
         let (reason, message) = said.unwrap_or_else(otherwise);
         return Err(Block::new(reason, &message).into());
     }
-    let said = format!("started {}; {}", manual.manual.told(), turn.remediation.message);
-    turn.remediation.say(&said);
-    turn.remediation.set_phase();
+    let said = format!("started {}; {}", manual.manual.by_whom(), update.remediation.message);
+    update.remediation.say(&said);
+    update.remediation.set_phase();
     let slot = Slot {
         node: manual.node.clone(),
         policy: policy.name.clone(),
         taken_at: slots.held_since(&manual.name, ctx.snapshot.now, ctx.settings.cache_lag),
-        kinds: Some(turn.remediation.kinds()),
+        kinds: Some(update.remediation.kinds()),
     };
     slots.take(&manual.name, slot, Mode::Enforce);
-    Ok(turn)
+    Ok(update)
 }
 
 /// Finds the node and the policy of a request, or says why the request cannot begin.
@@ -190,10 +190,10 @@ fn place<'n, 'a>(
     ctx: Ctx<'a>,
     nodes: &'n Nodes<'a>,
     manual: &OpenManualRequest,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) -> Result<(&'n NodeContext<'a>, &'a Policy), No> {
     if let Some(cancel) = &manual.cancel {
-        return never(format!("taken back {}", cancel.told()));
+        return never(format!("taken back {}", cancel.by_whom()));
     }
     if manual.deleting {
         return never("it was deleted".to_owned());
@@ -213,7 +213,7 @@ fn place<'n, 'a>(
             "{action} is done under the cordon of its remediation: start the Cordon before it, and {action} follows"
         ));
     }
-    in_time(ctx, manual, wake)?;
+    in_time(ctx, manual, requeue)?;
     named(ctx, nodes, manual).map_err(|why| soon(ctx, manual, BlockReason::NoPolicy, why))
 }
 
@@ -233,8 +233,8 @@ fn named<'n, 'a>(
     nodes: &'n Nodes<'a>,
     manual: &OpenManualRequest,
 ) -> Result<(&'n NodeContext<'a>, &'a Policy), String> {
-    let found = nodes.get(manual.node.as_str()).and_then(|facts| Some((facts, facts.view?)));
-    let Some((facts, view)) = found else { return Err(format!("there is no node {}", manual.node)) };
+    let found = nodes.get(manual.node.as_str()).and_then(|node| Some((node, node.view?)));
+    let Some((node, view)) = found else { return Err(format!("there is no node {}", manual.node)) };
     if view.uid != manual.node_uid {
         return Err(format!("node {} was replaced by another one of the same name", manual.node));
     }
@@ -244,7 +244,7 @@ fn named<'n, 'a>(
     if let Some(why) = of_policy::stopped_reason(policy) {
         return Err(why);
     }
-    if !facts.policies.iter().any(|selecting| selecting.name == policy.name) {
+    if !node.policies.iter().any(|selecting| selecting.name == policy.name) {
         return Err(format!("policy {} does not select node {}", policy.name, manual.node));
     }
     let kind = manual.manual.fault;
@@ -261,13 +261,13 @@ fn named<'n, 'a>(
         let action = action.as_str();
         return Err(format!("no rule of policy {} for {kind} has a step {action} that is not a dry run", policy.name));
     }
-    Ok((facts, policy))
+    Ok((node, policy))
 }
 
 /// Finds the one fault that the request means.
 fn fault<'f, 'a>(
     ctx: Ctx<'_>,
-    facts: &'f NodeContext<'a>,
+    node: &'f NodeContext<'a>,
     manual: &OpenManualRequest,
 ) -> Result<&'f ObservedFault<'a>, No> {
     let (kind, id) = (manual.manual.fault, manual.manual.fault_id.as_deref());
@@ -275,22 +275,22 @@ fn fault<'f, 'a>(
     let confirmed = |seen: &&ObservedFault<'_>| seen.fault.state == FaultState::Confirmed;
     let which = id.map_or_else(String::new, |id| format!(" with id {id}"));
     // The person who made the request did not see a fault that is absent. A fault that appears later is a different one.
-    if !facts.seen.iter().any(|seen| is_meant(&seen)) {
-        let why = format!("no {kind}{which} is seen on node {}", facts.name);
+    if !node.seen.iter().any(|seen| is_meant(&seen)) {
+        let why = format!("no {kind}{which} is seen on node {}", node.name);
         return Err(soon(ctx, manual, BlockReason::NotConfirmed, why));
     }
-    let mut all: Vec<&ObservedFault<'_>> = facts.seen.iter().filter(is_meant).filter(confirmed).collect();
+    let mut all: Vec<&ObservedFault<'_>> = node.seen.iter().filter(is_meant).filter(confirmed).collect();
     // The order is fixed, so the same faults give the same message.
     all.sort_by(|a, b| a.fault.id.cmp(&b.fault.id));
     match all.as_slice() {
         [one] => Ok(one),
         [] => {
-            let message = format!("no {kind}{which} is confirmed on node {}; it begins when one is", facts.name);
+            let message = format!("no {kind}{which} is confirmed on node {}; it begins when one is", node.name);
             Err(Block::new(BlockReason::NotConfirmed, &message).into())
         }
         several => {
             let ids: Vec<&str> = several.iter().take(4).map(|seen| seen.fault.id.as_str()).collect();
-            let (count, name) = (several.len(), facts.name);
+            let (count, name) = (several.len(), node.name);
             let message = format!(
                 "node {name} has {count} of {kind}, such as {}, and none is named in spec.manual.faultId: it begins when there is one",
                 ids.join(", ")
@@ -304,14 +304,14 @@ fn fault<'f, 'a>(
 /// now.
 fn step_index<'p>(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &'p Policy,
     manual: &OpenManualRequest,
     seen: &ObservedFault<'_>,
 ) -> Result<(&'p Rule, RemediationFault), No> {
     let (fault, action) = (seen.fault.as_ref(), manual.manual.action);
     let what = format!("{} ({})", fault.kind, fault.subject);
-    let rule = match facts.rule_of(policy, fault) {
+    let rule = match node.rule_of(policy, fault) {
         RuleMatch::Rule(rule) => rule,
         RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(policy, rule, fault, &lack).into()),
         RuleMatch::Nothing => {
@@ -320,7 +320,7 @@ fn step_index<'p>(
         }
     };
     // Another policy would take over the fault during the remediation.
-    if let Some(other) = facts.policy_for(fault).filter(|other| other.name != policy.name) {
+    if let Some(other) = node.policy_for(fault).filter(|other| other.name != policy.name) {
         let (name, other) = (&policy.name, &other.name);
         return never(format!("{what} is for policy {other}, which goes before {name}: start it by that one"));
     }
@@ -330,13 +330,13 @@ fn step_index<'p>(
     let mut standing = seen.opened(ctx.snapshot.now, rule);
     standing.step_index = u32::try_from(step_index).unwrap_or(u32::MAX);
     let (wanted, mut notes) = (standing.step_index, Vec::new());
-    let step = select::select_step(Recurrence::Ignored, &mut standing, rule, None, facts, Some(fault), &mut notes);
+    let step = select::select_step(Recurrence::Ignored, &mut standing, rule, None, node, Some(fault), &mut notes);
     let Some(step) = step.filter(|_| standing.step_index == wanted) else {
         let why = notes.into_iter().next().unwrap_or_else(none);
         return Err(Block::new(BlockReason::ActionsDisabled, &why).into());
     };
-    procedure::of(&step.action).require_available(ctx.cluster, facts)?;
-    select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
+    procedure::of(&step.action).require_available(ctx.cluster, node)?;
+    select::may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
     Ok((rule, standing))
 }
 
@@ -344,16 +344,16 @@ fn step_index<'p>(
 fn room<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
-    facts: &NodeContext<'a>,
+    node: &NodeContext<'a>,
     (manual, kind): (&OpenManualRequest, FaultType),
     slots: &Slots,
 ) -> Result<(), Block> {
     let scope = ctx.scopes.get(manual.policy.as_str());
-    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(facts))) {
+    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(node))) {
         return Err(Block::new(reason, &message));
     }
-    if let Some(unseen) = slots.unseen_remediation(facts.name, &manual.name) {
-        let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", facts.name);
+    if let Some(unseen) = slots.unseen_remediation(node.name, &manual.name) {
+        let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", node.name);
         return Err(Block::new(BlockReason::LowerUrgency, &message));
     }
     let own = slots.slot(&manual.name);
@@ -367,7 +367,7 @@ fn room<'a>(
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: Mode::Enforce };
     let refused = slots
         .refuse(&manual.policy, bounds)
-        .or_else(|| scope?.crowded(facts, nodes, slots))
-        .or_else(|| scope?.full(kind, facts.name, slots));
+        .or_else(|| scope?.crowded(node, nodes, slots))
+        .or_else(|| scope?.full(kind, node.name, slots));
     refused.map_or(Ok(()), |(reason, message)| Err(Block::new(reason, &message)))
 }

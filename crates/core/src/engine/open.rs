@@ -10,7 +10,7 @@ use super::storm::StormPhase;
 use super::update::RemediationUpdate;
 use super::{Ctx, cause, dry_run, next_step};
 use crate::budget::{Bounds, Kinds, Slots};
-use crate::context::{Block, NodeContext, Nodes, ObservedFault, Wake};
+use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue};
 use crate::fault::{FaultState, Severity};
 use crate::plan::{BlockReason, Blocked};
 use crate::policy::{Mode, Policy, Rule};
@@ -24,7 +24,7 @@ const IN_ONE_PASS: usize = 64;
 
 /// A remediation that could begin: one node, one policy.
 struct Candidate<'c, 'a> {
-    facts: &'c NodeContext<'a>,
+    node: &'c NodeContext<'a>,
     policy: &'a Policy,
     ready: Vec<(&'c ObservedFault<'a>, &'a Rule)>,
     worst: Severity,
@@ -37,13 +37,13 @@ struct Candidate<'c, 'a> {
 impl<'c, 'a> Candidate<'c, 'a> {
     fn new(
         ctx: Ctx<'_>,
-        facts: &'c NodeContext<'a>,
+        node: &'c NodeContext<'a>,
         policy: &'a Policy,
         (seen, rule): (&'c ObservedFault<'a>, &'a Rule),
         is_trial: bool,
     ) -> Self {
-        let served = facts.last_served(ctx.snapshot.now, ctx.settings.failed_memory);
-        Self { facts, policy, ready: vec![(seen, rule)], worst: seen.fault.severity, served, is_trial }
+        let served = node.last_served(ctx.snapshot.now, ctx.settings.failed_memory);
+        Self { node, policy, ready: vec![(seen, rule)], worst: seen.fault.severity, served, is_trial }
     }
 }
 
@@ -51,7 +51,7 @@ impl<'c, 'a> Candidate<'c, 'a> {
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     /// New remediations with their first action.
-    pub turns: Vec<RemediationUpdate>,
+    pub updates: Vec<RemediationUpdate>,
     /// Faults that are blocked.
     pub blocked: Vec<Blocked>,
 }
@@ -62,50 +62,50 @@ pub(super) fn open<'a>(
     nodes: &Nodes<'a>,
     ending: &BTreeSet<&str>,
     slots: &mut Slots,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) -> Opened {
     let mut opened = Opened::default();
     let mut candidates: Vec<Candidate<'_, 'a>> = Vec::new();
-    for facts in nodes.values().filter(|facts| facts.open.is_empty() && !ending.contains(facts.name)) {
-        candidates.extend(on_node(ctx, facts, &mut opened.blocked, wake));
+    for node in nodes.values().filter(|node| node.open.is_empty() && !ending.contains(node.name)) {
+        candidates.extend(on_node(ctx, node, &mut opened.blocked, requeue));
     }
     let (mut taken, mut tried): (BTreeMap<&str, &'a Policy>, BTreeMap<&str, &'a Policy>) = Default::default();
-    for facts in nodes.values() {
-        tried.extend(dry_run::remember_simulated(ctx, facts, slots, wake).map(|policy| (facts.name, policy)));
+    for node in nodes.values() {
+        tried.extend(dry_run::remember_simulated(ctx, node, slots, requeue).map(|policy| (node.name, policy)));
     }
     // The sort is stable: on one node the policy of the most urgent fault comes first. Trials come after everything that acts.
     candidates.sort_by(|a, b| {
         // A node that is faulty again and again, or says so, does not go before a node that was not served.
         let by_turn = a.served.cmp(&b.served);
-        let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.facts.name.cmp(b.facts.name));
+        let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.node.name.cmp(b.node.name));
         a.is_trial.cmp(&b.is_trial).then(by_turn).then(by_urgency)
     });
     for candidate in candidates {
-        let node = candidate.facts.name;
+        let node_name = candidate.node.name;
         // A policy that starts nothing keeps no other policy from the node. A dry run keeps only other dry runs from it, as it
         // would if all of them acted.
         let is_dry = candidate.policy.mode == Mode::DryRun;
         let is_other = |first: &&&Policy| is_dry && first.name != candidate.policy.name;
-        let begun = match taken.get(node).or_else(|| tried.get(node).filter(is_other)) {
-            Some(first) if !candidate.is_trial => Err(priority_of_other(node, first)),
-            _ => begin(ctx, &candidate, nodes, slots, &opened.turns, wake),
+        let begun = match taken.get(node_name).or_else(|| tried.get(node_name).filter(is_other)) {
+            Some(first) if !candidate.is_trial => Err(priority_of_other(node_name, first)),
+            _ => begin(ctx, &candidate, nodes, slots, &opened.updates, requeue),
         };
         match begun {
-            Ok(mut turn) if candidate.is_trial => {
-                turn.blocked.clear();
-                opened.turns.push(turn);
+            Ok(mut update) if candidate.is_trial => {
+                update.blocked.clear();
+                opened.updates.push(update);
             }
             // Only the policy that acts reports on the node.
             Err(_) if candidate.is_trial => {}
-            Ok(turn) => {
+            Ok(update) => {
                 let by_node = if is_dry { &mut tried } else { &mut taken };
-                by_node.insert(node, candidate.policy);
-                opened.turns.push(turn);
+                by_node.insert(node_name, candidate.policy);
+                opened.updates.push(update);
             }
             Err(why) => {
                 for (seen, _) in &candidate.ready {
                     let policy = Some(candidate.policy.name.as_str());
-                    opened.blocked.push(why.clone().about(node.to_owned(), Some(&seen.fault.id), policy, wake));
+                    opened.blocked.push(why.clone().about(node_name.to_owned(), Some(&seen.fault.id), policy, requeue));
                 }
             }
         }
@@ -124,28 +124,28 @@ fn priority_of_other(node: &str, first: &Policy) -> Block {
 /// Returns what could begin on the node, by policy. The policy with the most urgent fault comes first.
 fn on_node<'c, 'a>(
     ctx: Ctx<'a>,
-    facts: &'c NodeContext<'a>,
+    node: &'c NodeContext<'a>,
     blocked: &mut Vec<Blocked>,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) -> Vec<Candidate<'c, 'a>> {
     let mut candidates: Vec<Candidate<'c, 'a>> = Vec::new();
-    for seen in facts.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
+    for seen in node.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = Some(seen.fault.id.as_str());
-        let Some(policy) = facts.policy_for(&seen.fault).filter(|_| facts.view.is_some()) else {
+        let Some(policy) = node.policy_for(&seen.fault).filter(|_| node.view.is_some()) else {
             let message =
-                format!("no policy selects node {}, so nothing is done about {}", facts.name, seen.fault.kind);
-            blocked.push(Block::new(BlockReason::NoPolicy, &message).about(facts.name.to_owned(), id, None, wake));
+                format!("no policy selects node {}, so nothing is done about {}", node.name, seen.fault.kind);
+            blocked.push(Block::new(BlockReason::NoPolicy, &message).about(node.name.to_owned(), id, None, requeue));
             continue;
         };
-        match cause::judge(ctx, facts, policy, seen) {
-            Err(why) => blocked.push(why.about(facts.name.to_owned(), id, Some(&policy.name), wake)),
-            Ok(rule) => add(&mut candidates, Candidate::new(ctx, facts, policy, (seen, rule), false)),
+        match cause::judge(ctx, node, policy, seen) {
+            Err(why) => blocked.push(why.about(node.name.to_owned(), id, Some(&policy.name), requeue)),
+            Ok(rule) => add(&mut candidates, Candidate::new(ctx, node, policy, (seen, rule), false)),
         }
-        let trial = facts.trial_for(&seen.fault, policy);
+        let trial = node.trial_for(&seen.fault, policy);
         if let Some((policy, rule)) =
-            trial.and_then(|policy| Some((policy, cause::judge(ctx, facts, policy, seen).ok()?)))
+            trial.and_then(|policy| Some((policy, cause::judge(ctx, node, policy, seen).ok()?)))
         {
-            add(&mut candidates, Candidate::new(ctx, facts, policy, (seen, rule), true));
+            add(&mut candidates, Candidate::new(ctx, node, policy, (seen, rule), true));
         }
     }
     candidates
@@ -163,15 +163,15 @@ fn add<'c, 'a>(candidates: &mut Vec<Candidate<'c, 'a>>, one: Candidate<'c, 'a>) 
 
 /// Limits remediations after a storm: only a few at a time, and more once they have helped. Other faults of the node go on.
 fn limit_after_storm<'a>(
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
     scope: Option<&Scope<'_>>,
     slots: &Slots,
 ) -> Result<(), Block> {
     // Remediations of other kinds prove nothing about this kind, however long they wait.
-    let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(facts.name));
-    retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(facts.view)? {
+    let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(node.name));
+    retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(node.view)? {
         StormPhase::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
             let message = format!(
                 "many nodes of policy {} have {}: only a few are remediated at a time ({most} now), and twice as many once that has helped (limits.storm)",
@@ -185,13 +185,13 @@ fn limit_after_storm<'a>(
 
 /// Keeps the faults whose kinds still have room. Returns the reason where no fault is left.
 fn within_kinds<'a>(
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
     scope: Option<&Scope<'_>>,
     slots: &Slots,
 ) -> Result<(), Block> {
     retain(ready, |seen, _| {
-        let (reason, message) = scope?.full(seen.fault.kind, facts.name, slots)?;
+        let (reason, message) = scope?.full(seen.fault.kind, node.name, slots)?;
         Some(Block::new(reason, &message))
     })
 }
@@ -218,34 +218,34 @@ fn begin<'a>(
     nodes: &Nodes<'a>,
     slots: &mut Slots,
     opened: &[RemediationUpdate],
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) -> Result<RemediationUpdate, Block> {
-    let (facts, policy) = (candidate.facts, candidate.policy);
+    let (node, policy) = (candidate.node, candidate.policy);
     let scope = ctx.scopes.get(policy.name.as_str());
     let mut ready: Vec<_> = candidate.ready.clone();
-    limit_after_storm(facts, policy, &mut ready, scope, slots)?;
-    within_kinds(facts, &mut ready, scope, slots)?;
+    limit_after_storm(node, policy, &mut ready, scope, slots)?;
+    within_kinds(node, &mut ready, scope, slots)?;
     if policy.mode == Mode::DryRun {
-        ready.retain(|(seen, _)| dry_run::simulated(ctx, facts, policy, seen).is_none());
+        ready.retain(|(seen, _)| dry_run::simulated(ctx, node, policy, seen).is_none());
     }
     let Some((first, _)) = ready.first() else {
-        let known = candidate.ready.first().and_then(|(seen, _)| dry_run::simulated(ctx, facts, policy, seen));
+        let known = candidate.ready.first().and_then(|(seen, _)| dry_run::simulated(ctx, node, policy, seen));
         return Err(dry_run::block(policy, known));
     };
-    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(facts))) {
+    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(node))) {
         return Err(Block::new(reason, &message));
     }
-    let uid = facts.view.map_or_else(String::new, |view| view.uid.clone());
-    let name = name(ctx, facts, &uid, first, opened);
-    if let Some(unseen) = slots.unseen_remediation(facts.name, &name) {
-        let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", facts.name);
+    let uid = node.view.map_or_else(String::new, |view| view.uid.clone());
+    let name = name(ctx, node, &uid, first, opened);
+    if let Some(unseen) = slots.unseen_remediation(node.name, &name) {
+        let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", node.name);
         return Err(Block::new(BlockReason::InProgress, &message));
     }
     let bounds = Bounds { in_flight: scope.map_or(0, |scope| scope.max_in_flight), mode: policy.mode };
     // The current fleet decides on a slot that the remediation may hold already, not the fleet of that time.
     let others = slots.has(&name).then(|| slots.without(&name));
     let others = others.as_ref().unwrap_or(slots);
-    let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(facts, nodes, others));
+    let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(node, nodes, others));
     if let Some((reason, message)) = refused {
         return Err(Block::new(reason, &message));
     }
@@ -255,31 +255,31 @@ fn begin<'a>(
         return Err(Block::new(BlockReason::Queued, &message).until(ctx.settings.retry));
     }
     ready.truncate(MAX_REMEDIATION_FAULTS);
-    let remediation = remediation(ctx, facts, policy, name, uid, &ready);
-    let mut turn = RemediationUpdate::new(remediation);
+    let remediation = remediation(ctx, node, policy, name, uid, &ready);
+    let mut update = RemediationUpdate::new(remediation);
     let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
-    next_step::reserve_for_most_urgent(ctx, facts, policy, &mut turn, &slot, wake);
-    if turn.remediation.current_step().is_none() {
-        let message = format!("no step can be taken on node {} now", facts.name);
+    next_step::reserve_for_most_urgent(ctx, node, policy, &mut update, &slot, requeue);
+    if update.remediation.current_step().is_none() {
+        let message = format!("no step can be taken on node {} now", node.name);
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
     let slot = Slot {
-        node: facts.name.to_owned(),
+        node: node.name.to_owned(),
         policy: policy.name.clone(),
-        taken_at: slots.held_since(&turn.remediation.name, ctx.snapshot.now, ctx.settings.cache_lag),
-        kinds: Some(turn.remediation.kinds()),
+        taken_at: slots.held_since(&update.remediation.name, ctx.snapshot.now, ctx.settings.cache_lag),
+        kinds: Some(update.remediation.kinds()),
     };
-    slots.take(&turn.remediation.name, slot, policy.mode);
+    slots.take(&update.remediation.name, slot, policy.mode);
     match policy.mode {
-        Mode::Enforce => turn.remediation.set_phase(),
-        Mode::DryRun => dry_run::simulate(ctx, &mut turn, policy, &ready, wake),
+        Mode::Enforce => update.remediation.set_phase(),
+        Mode::DryRun => dry_run::simulate(ctx, &mut update, policy, &ready, requeue),
     }
-    Ok(turn)
+    Ok(update)
 }
 
 fn remediation(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     name: String,
     node_uid: String,
@@ -288,7 +288,7 @@ fn remediation(
     Remediation {
         name,
         identity: None,
-        node: facts.name.to_owned(),
+        node: node.name.to_owned(),
         node_uid,
         policy: policy.name.clone(),
         mode: policy.mode,
@@ -309,32 +309,32 @@ fn remediation(
 /// Returns the next free name for this occurrence. A name is never reused, since the node claims operations by it.
 fn name(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     uid: &str,
     first: &ObservedFault<'_>,
     opened: &[RemediationUpdate],
 ) -> String {
-    let one = remediation_name(facts.name, uid, &first.fault, 1);
+    let one = remediation_name(node.name, uid, &first.fault, 1);
     let stem = one.strip_suffix('1').unwrap_or(&one);
-    let last = facts
+    let last = node
         .finished
         .iter()
-        .chain(&facts.open)
+        .chain(&node.open)
         .filter_map(|remediation| remediation.name.strip_prefix(stem)?.parse::<u32>().ok())
         .max()
         .unwrap_or(0);
     let mut ordinal = last.saturating_add(1);
-    let mut name = remediation_name(facts.name, uid, &first.fault, ordinal);
+    let mut name = remediation_name(node.name, uid, &first.fault, ordinal);
     // The name of another node may be cut to the same beginning, and this pass may have opened one for another policy.
     let is_taken = |name: &String| {
         ctx.snapshot.remediations.contains_key(name)
             || ctx.snapshot.manual_requests.contains_key(name)
             || ctx.snapshot.unreadable.contains_key(name)
-            || opened.iter().any(|turn| turn.remediation.name == *name)
+            || opened.iter().any(|update| update.remediation.name == *name)
     };
     while is_taken(&name) && ordinal < 9_999 {
         ordinal = ordinal.saturating_add(1);
-        name = remediation_name(facts.name, uid, &first.fault, ordinal);
+        name = remediation_name(node.name, uid, &first.fault, ordinal);
     }
     name
 }

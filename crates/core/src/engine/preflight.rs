@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::slot::SlotReservation;
 use super::{Ctx, advance, ahead, decide};
-use crate::context::{Block, ClusterContext, Wake, gather, unreadable};
+use crate::context::{Block, ClusterContext, Requeue, gather, unreadable};
 use crate::plan::{BlockReason, Effect, Operation, PlanSettings};
 use crate::remediation::{StepRecord, StepState};
 use crate::snapshot::Snapshot;
@@ -27,7 +27,7 @@ pub fn preflight(
     let snapshot = until_now.as_ref().unwrap_or(snapshot);
     let known = snapshot.remediations.get(remediation);
     let known = known.ok_or_else(|| format!("remediation {remediation} is gone"))?;
-    let (name, node) = (&known.name, known.node.as_str());
+    let (name, node_name) = (&known.name, known.node.as_str());
     if known.phase.is_final() {
         return Err(format!("remediation {name} is at an end ({})", known.phase.as_str()));
     }
@@ -38,23 +38,23 @@ pub fn preflight(
     let current = current.ok_or_else(|| format!("remediation {name} has no attempt {operation_id} to start"))?;
     let policies = decide::by_order(snapshot);
     let by_name = decide::by_name(&policies);
-    let (scopes, mut wake) = (BTreeMap::new(), Wake::default());
-    let nodes = gather::gather(snapshot, settings, &policies, Some(node), &mut wake);
+    let (scopes, mut requeue) = (BTreeMap::new(), Requeue::default());
+    let nodes = gather::gather(snapshot, settings, &policies, Some(node_name), &mut requeue);
     let cluster = ClusterContext { snapshot, settings, policies: &by_name };
     // Whether the remediation of another fault may begin depends on the fleet. Here none begins.
     let ctx = Ctx { judge: |_, _, _, _| Err(Block::new(BlockReason::LowerUrgency, "")), ..Ctx::new(cluster, &scopes) };
-    let facts = nodes.get(node).ok_or_else(|| format!("node {node} is gone"))?;
-    if unreadable::is_frozen(facts) {
-        unreadable::may_begin(facts).map_err(|block| block.message().to_owned())?;
+    let node = nodes.get(node_name).ok_or_else(|| format!("node {node_name} is gone"))?;
+    if unreadable::is_frozen(node) {
+        unreadable::may_begin(node).map_err(|block| block.message().to_owned())?;
     }
     let mut slots = decide::reconciled(snapshot, settings);
-    let turn = advance::take(ctx, facts, known, &SlotReservation::Made, &mut slots, &mut wake);
-    match turn.effect {
+    let update = advance::take(ctx, node, known, &SlotReservation::Made, &mut slots, &mut requeue);
+    match update.effect {
         Some(Effect::Act { operation_id: planned, operation, .. }) if planned == operation_id => return Ok(operation),
         _ => {}
     }
-    let blocked = turn.blocked.iter().find(|blocked| blocked.fault_id.as_ref() == Some(&current.fault_id));
-    Err(match (turn.remediation.attempt(operation_id), blocked) {
+    let blocked = update.blocked.iter().find(|blocked| blocked.fault_id.as_ref() == Some(&current.fault_id));
+    Err(match (update.remediation.attempt(operation_id), blocked) {
         (Some(ended), _) if ended.state.is_final() => ended.message.clone(),
         (_, Some(blocked)) => blocked.message.clone(),
         _ => format!("{} of remediation {name} has started, or waits for its next round", current.phrase()),

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::{Ctx, ending};
 use crate::action::Quarantine;
-use crate::context::{ClearCheck, NodeContext, Wake, exclusion, of_policy};
+use crate::context::{ClearCheck, NodeContext, Requeue, exclusion, of_policy};
 use crate::moment::{clock, since};
 use crate::policy::{Mode, Policy};
 use crate::procedure::marker;
@@ -34,9 +34,9 @@ pub(super) fn until(ctx: Ctx<'_>, remediation: &Remediation) -> Option<Timestamp
 }
 
 /// Finishes a remediation that has only its uncordon left, and postpones the uncordon.
-pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timestamp, wake: &mut Wake) {
+pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timestamp, requeue: &mut Requeue) {
     let now = ctx.snapshot.now;
-    wake.at(since(until, now));
+    requeue.after(since(until, now));
     let names: Vec<&str> = remediation.given_up().map(|fault| fault.kind.as_str()).collect();
     let message = format!(
         "no step is left, and not resolved: {}; a person is needed; the node stays cordoned until the faults are gone, at the latest until {} unless the steps are tried again (cordon.quarantineFor)",
@@ -50,7 +50,7 @@ pub(super) fn contain(ctx: Ctx<'_>, remediation: &mut Remediation, until: Timest
 /// The quarantined remediation that keeps the node cordoned when another one releases it.
 pub(super) fn successor<'a>(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'a>,
+    node: &NodeContext<'a>,
     giver: Option<&Remediation>,
 ) -> Option<&'a Remediation> {
     let is_giver = |kept: &Remediation| giver.is_some_and(|giver| giver.name == kept.name);
@@ -58,26 +58,26 @@ pub(super) fn successor<'a>(
         let is_resolved = |id: &str| giver?.fault(id).map(|fault| fault.state == Resolution::Resolved);
         kept.given_up().all(|fault| is_resolved(&fault.id) == Some(true))
     };
-    let mut kept = facts.finished.iter().copied().filter(|kept| kept.is_quarantined() && !is_giver(kept));
-    kept.find(|kept| !healed(kept) && over(ctx, facts, kept, &mut Wake::default()).is_none())
+    let mut kept = node.finished.iter().copied().filter(|kept| kept.is_quarantined() && !is_giver(kept));
+    kept.find(|kept| !healed(kept) && over(ctx, node, kept, &mut Requeue::default()).is_none())
 }
 
 /// Marks faults as resolved once they have stayed clear for as long as the policy asks.
-pub(super) fn note_clean(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation, wake: &mut Wake) {
+pub(super) fn note_clean(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation, requeue: &mut Requeue) {
     let (now, fresh) = (ctx.snapshot.now, ctx.settings.evidence_max_age);
     let Some(policy) = of_policy::policy_of(ctx.cluster, remediation) else { return };
     let ended = remediation.finished_at;
     for fault in remediation.faults.iter_mut().filter(|fault| fault.state == Resolution::Exhausted) {
         let delay = keep(policy, fault).map_or(std::time::Duration::ZERO, |keep| keep.healthy_delay);
-        match facts.clear_check(fault, ended, now, fresh) {
+        match node.clear_check(fault, ended, now, fresh) {
             // While no check was possible, the fault may have been present.
             ClearCheck::Present | ClearCheck::Unknown => fault.clear_since = None,
             // The controller does not uncordon a flapping node: a fault that is clear now comes back.
-            ClearCheck::Clean if facts.stable == TriState::False => fault.clear_since = None,
+            ClearCheck::Clean if node.stable == TriState::False => fault.clear_since = None,
             ClearCheck::Clean => {
                 let away = since(now, *fault.clear_since.get_or_insert(now));
                 match delay.checked_sub(away).filter(|left| !left.is_zero()) {
-                    Some(left) => wake.at(left),
+                    Some(left) => requeue.after(left),
                     None => fault.state = Resolution::Resolved,
                 }
             }
@@ -94,21 +94,21 @@ pub(super) enum Over {
 }
 
 /// Why the quarantine of the node ends. None = it continues, at least until then.
-pub(super) fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediation, wake: &mut Wake) -> Option<Over> {
+pub(super) fn over(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remediation, requeue: &mut Requeue) -> Option<Over> {
     let is_resolved = remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
-    let is_same = facts.view.is_some_and(|view| view.uid == remediation.node_uid);
+    let is_same = node.view.is_some_and(|view| view.uid == remediation.node_uid);
     // A missing policy does not uncordon a node that remediation must leave alone.
-    let is_left = exclusion::leave_alone(facts).is_some() && remediation.cleanup.owes_cordon() && !remediation.deleting;
+    let is_left = exclusion::leave_alone(node).is_some() && remediation.cleanup.owes_cordon() && !remediation.deleting;
     if is_left
         && is_same
         && of_policy::policy_of(ctx.cluster, remediation).is_none()
-        && marker::removed_by_a_person(ctx.cluster, facts, remediation).is_none()
+        && marker::removed_by_a_person(ctx.cluster, node, remediation).is_none()
     {
         return None;
     }
     // If our cordon is missing, the controller may have removed it itself, and only the record of that is missing.
     if !(is_resolved && is_same)
-        && let Some(why) = ending::must_end(ctx, facts, remediation)
+        && let Some(why) = ending::must_end(ctx, node, remediation)
     {
         return Some(Over::Ends(Phase::Cancelled, why));
     }
@@ -120,15 +120,15 @@ pub(super) fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediat
     if is_resolved {
         return Some(Over::Resolved);
     }
-    if let Some(why) = of_policy::policy_stops(ctx.cluster, facts, remediation) {
+    if let Some(why) = of_policy::policy_stops(ctx.cluster, node, remediation) {
         return Some(Over::Ends(Phase::Cancelled, why));
     }
-    if let Some(other) = taken_over(ctx, facts, remediation) {
+    if let Some(other) = taken_over(ctx, node, remediation) {
         return Some(Over::Ends(Phase::Failed, format!("not resolved; remediation {other} has taken over its cordon")));
     }
     match until(ctx, remediation) {
         Some(until) if until > ctx.snapshot.now => {
-            wake.at(since(until, ctx.snapshot.now));
+            requeue.after(since(until, ctx.snapshot.now));
             None
         }
         Some(until) => {
@@ -146,8 +146,8 @@ pub(super) fn over(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &Remediat
 }
 
 /// The later remediation of the same faults that now keeps the node cordoned instead of this one.
-fn taken_over<'a>(ctx: Ctx<'a>, facts: &NodeContext<'a>, remediation: &Remediation) -> Option<&'a str> {
-    let mark = facts.view?.cordoned_by.as_deref().filter(|mark| *mark != remediation.name)?;
+fn taken_over<'a>(ctx: Ctx<'a>, node: &NodeContext<'a>, remediation: &Remediation) -> Option<&'a str> {
+    let mark = node.view?.cordoned_by.as_deref().filter(|mark| *mark != remediation.name)?;
     let other = ctx.snapshot.remediations.get(mark)?;
     (other.is_quarantined() && other.succeeds(remediation)).then_some(mark)
 }

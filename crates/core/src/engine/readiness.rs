@@ -18,20 +18,20 @@ const MAX_RECURRENCES: usize = 3;
 /// The rule under which a confirmed fault may be remediated now, or why it may not, its cause and storms and budgets aside.
 pub(super) fn of_fault<'p>(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &'p Policy,
     seen: &ObservedFault<'_>,
 ) -> Result<&'p Rule, Block> {
     let fault = seen.fault.as_ref();
-    unreadable::may_begin(facts)?;
-    exclusion::excluded(facts)?;
+    unreadable::may_begin(node)?;
+    exclusion::excluded(node)?;
     if policy.suspend {
         return Err(Block::new(BlockReason::Suspended, &format!("policy {} is suspended", policy.name)));
     }
     if let Some(why) = scope::broken(policy) {
         return Err(Block::new(BlockReason::Paused, &why));
     }
-    let rule = match facts.rule_of(policy, fault) {
+    let rule = match node.rule_of(policy, fault) {
         RuleMatch::Rule(rule) => rule,
         RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(policy, rule, fault, &lack)),
         RuleMatch::Nothing => {
@@ -41,13 +41,13 @@ pub(super) fn of_fault<'p>(
                 fault.kind,
                 fault.severity.as_str(),
                 fault.subject,
-                why_none(policy, fault, &facts.around).map_or_else(String::new, |why| format!("; {why}"))
+                why_none(policy, fault, &node.around).map_or_else(String::new, |why| format!("; {why}"))
             );
             return Err(Block::new(BlockReason::NoRule, &message));
         }
     };
-    remembered(ctx, facts, fault)?;
-    let lasted = conditions::lasted(facts, seen, rule);
+    remembered(ctx, node, fault)?;
+    let lasted = conditions::lasted(node, seen, rule);
     if lasted < rule.min_duration {
         let message = format!(
             "{} ({}): rule {} waits until it has been there for {}s",
@@ -60,21 +60,21 @@ pub(super) fn of_fault<'p>(
             Block::new(BlockReason::MinDurationNotReached, &message).until(rule.min_duration.saturating_sub(lasted))
         );
     }
-    evidence::require_fresh(facts, seen, ctx.cluster)?;
-    first_step(ctx, facts, policy, seen, rule)?;
+    evidence::require_fresh(node, seen, ctx.cluster)?;
+    first_step(ctx, node, policy, seen, rule)?;
     Ok(rule)
 }
 
 /// Blocks a fault whose storm is rising.
 pub(super) fn no_storm(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     fault: &Fault,
     rule: &Rule,
 ) -> Result<(), Block> {
     let storm = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
-    if storm.and_then(|storm| storm.on(facts.view)) != Some(StormPhase::Rising) || !rule.acts() {
+    if storm.and_then(|storm| storm.on(node.view)) != Some(StormPhase::Rising) || !rule.acts() {
         return Ok(());
     }
     let message = format!(
@@ -88,7 +88,7 @@ pub(super) fn no_storm(
 /// for a step that is blocked anyway.
 fn first_step(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     seen: &ObservedFault<'_>,
     rule: &Rule,
@@ -102,7 +102,7 @@ fn first_step(
             &mut standing,
             rule,
             None,
-            facts,
+            node,
             Some(&seen.fault),
             &mut notes,
         ) else {
@@ -116,7 +116,7 @@ fn first_step(
             return Err(Block::new(BlockReason::NoRule, &format!("no step can be taken: {why}")));
         };
         // A hand-off or a drain that the controller may not execute does not block the other steps of the node.
-        let lacking = procedure::of(&step.action).require_available(ctx.cluster, facts).err();
+        let lacking = procedure::of(&step.action).require_available(ctx.cluster, node).err();
         notes.extend(lacking.iter().map(|block| block.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
             standing.step_index = if step.mode == Mode::DryRun {
@@ -126,7 +126,7 @@ fn first_step(
             };
             continue;
         }
-        select::may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
+        select::may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
         if !step.action.contains() {
             return Ok(());
         }
@@ -137,21 +137,21 @@ fn first_step(
 
 /// The stop of remediation of this node by a person, while it counts. Its sources are the remediations of the node and the note
 /// of a deleted one.
-pub(super) fn stopped(ctx: Ctx<'_>, facts: &NodeContext<'_>) -> Option<Stopped> {
-    let uid = facts.view.map(|view| view.uid.as_str())?;
-    let noted = facts.report.filter(|report| report.node_uid.as_deref() == Some(uid));
+pub(super) fn stopped(ctx: Ctx<'_>, node: &NodeContext<'_>) -> Option<Stopped> {
+    let uid = node.view.map(|view| view.uid.as_str())?;
+    let noted = node.report.filter(|report| report.node_uid.as_deref() == Some(uid));
     let noted = noted.and_then(|report| report.stopped.clone());
     let remediations =
-        facts.finished.iter().filter(|remediation| remediation.mode == Mode::Enforce && remediation.node_uid == uid);
+        node.finished.iter().filter(|remediation| remediation.mode == Mode::Enforce && remediation.node_uid == uid);
     let all = remediations.filter_map(|remediation| remediation.stopped()).chain(noted);
     all.filter(|stopped| since(ctx.snapshot.now, stopped.at) < ctx.settings.failed_memory)
         .max_by(|a, b| a.at.cmp(&b.at).then_with(|| a.cmp(b)))
 }
 
 /// Whether earlier remediations of the node block another one.
-fn remembered(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
+fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
     let (now, memory) = (ctx.snapshot.now, ctx.settings.failed_memory);
-    let recent = || facts.recent.iter().filter_map(|remediation| Some((*remediation, remediation.finished_at?)));
+    let recent = || node.recent.iter().filter_map(|remediation| Some((*remediation, remediation.finished_at?)));
     let block = |message: String, at: jiff::Timestamp| {
         let until = at.checked_add(memory).unwrap_or(at);
         let message = format!("{message}; not tried again before {}", clock(until));
@@ -166,9 +166,9 @@ fn remembered(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault) -> Result<()
             format!("{} ({}) was not resolved by remediation {}", fault.kind, fault.subject, remediation.name);
         return block(message, at);
     }
-    if let Some(stopped) = stopped(ctx, facts) {
+    if let Some(stopped) = stopped(ctx, node) {
         return block(
-            format!("remediation {} of {} was {}", stopped.remediation, facts.name, stopped.message),
+            format!("remediation {} of {} was {}", stopped.remediation, node.name, stopped.message),
             stopped.at,
         );
     }

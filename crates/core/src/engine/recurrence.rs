@@ -12,7 +12,7 @@ use crate::remediation::{Remediation, RemediationFault, StepRecord};
 
 /// The reason why a step is used up: it resolved the fault as often as it may be tried, and the fault came back. Else `None`.
 pub(super) fn spent_reason(
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     standing: &RemediationFault,
     policy: &Policy,
     step: &Step,
@@ -20,13 +20,13 @@ pub(super) fn spent_reason(
     if !step.heals() || step.on_failure == OnFailure::Stop {
         return None;
     }
-    let times = times(facts, standing, policy, step);
+    let times = times(node, standing, policy, step);
     (times > 0 && times >= step.max_attempts)
         .then(|| format!("it came back {times} time(s) after this step had resolved it"))
 }
 
 /// How often this very step, as the policy defines it now, resolved the fault recently before the fault came back.
-fn times(facts: &NodeContext<'_>, standing: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
+fn times(node: &NodeContext<'_>, standing: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
     let healed = |remediation: &&&Remediation| {
         let fault = remediation.fault(&standing.id).filter(|was| was.rule == standing.rule);
         fault.is_some_and(RemediationFault::is_cured) && remediation.policy == policy.name
@@ -37,5 +37,5 @@ fn times(facts: &NodeContext<'_>, standing: &RemediationFault, policy: &Policy, 
         is_here && of_policy::step_of(policy, remediation, record).is_some_and(|named| named == step)
     };
     let of = |remediation: &&Remediation| remediation.steps.iter().filter(|record| is_it(remediation, record)).count();
-    u32::try_from(facts.recent.iter().filter(healed).map(of).sum::<usize>()).unwrap_or(u32::MAX)
+    u32::try_from(node.recent.iter().filter(healed).map(of).sum::<usize>()).unwrap_or(u32::MAX)
 }

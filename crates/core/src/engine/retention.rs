@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Ctx;
-use crate::context::{Nodes, Wake};
+use crate::context::{Nodes, Requeue};
 use crate::moment::since;
 use crate::plan::Effect;
 use crate::policy::{Mode, Policy};
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 64;
 /// hour, or in the period for which actions on a node and nodes with a new fault are counted. (A fault that could not be resolved
 /// is not tried again at once.) Second, records of the last day with a reboot of the node. Third, the newest record about each
 /// fault that is still there.
-pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec<Effect> {
+pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, requeue: &mut Requeue) -> Vec<Effect> {
     let needed = needed(nodes);
     // Manual requests that never began are counted separately: they take no place from a record of executed actions.
     let mut by_policy: BTreeMap<(&str, bool), Vec<&Remediation>> = BTreeMap::new();
@@ -52,7 +52,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec
             let age = since(ctx.snapshot.now, ended(remediation));
             let is_over_limit = place >= usize::try_from(history.limit).unwrap_or(usize::MAX);
             if !is_over_limit && age < history.ttl {
-                wake.at(history.ttl.saturating_sub(age));
+                requeue.after(history.ttl.saturating_sub(age));
                 continue;
             }
             if needed.contains(remediation.name.as_str()) {
@@ -62,7 +62,7 @@ pub(super) fn sweep<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, wake: &mut Wake) -> Vec
             let longest = if boot::is_remembered(remediation) { RETRY_AFTER_FAILED_REBOOT } else { Duration::ZERO };
             let memory = memory.max(longest);
             if remediation.mode == Mode::Enforce && !never_began && age < memory {
-                wake.at(memory.saturating_sub(age));
+                requeue.after(memory.saturating_sub(age));
                 continue;
             }
             gone.push((ended(remediation), &remediation.name));
@@ -85,13 +85,13 @@ fn ended(remediation: &Remediation) -> jiff::Timestamp {
 /// other.
 fn needed<'a>(nodes: &Nodes<'a>) -> BTreeSet<&'a str> {
     let mut needed = BTreeSet::new();
-    for facts in nodes.values().filter(|facts| !facts.finished.is_empty()) {
-        for seen in &facts.seen {
+    for node in nodes.values().filter(|node| !node.finished.is_empty()) {
+        for seen in &node.seen {
             for mode in [Mode::Enforce, Mode::DryRun] {
                 let is_it = |remediation: &&&Remediation| {
                     remediation.mode == mode && remediation.fault(&seen.fault.id).is_some()
                 };
-                needed.extend(facts.finished.iter().rev().find(is_it).map(|remediation| remediation.name.as_str()));
+                needed.extend(node.finished.iter().rev().find(is_it).map(|remediation| remediation.name.as_str()));
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, attempt, checks, select};
-use crate::context::{Block, NodeContext, ObservedFault, Wake, evidence};
+use crate::context::{Block, NodeContext, ObservedFault, Requeue, evidence};
 use crate::fault::Fault;
 use crate::moment::since;
 use crate::policy::{Policy, Step};
@@ -16,40 +16,40 @@ const GIVES_WAY: usize = 3;
 /// Continues a step that takes several rounds: another round, until none is needed or the step's timeout expires.
 pub(super) fn go_on(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     record: &StepRecord,
     slot: &SlotReservation,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
     let now = ctx.snapshot.now;
     let gone = format!("ended, since the fault is gone; {}", record.message);
-    let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, &gone) else { return };
+    let Some((standing, step)) = attempt::purpose(ctx, node, policy, update, record, &gone) else { return };
     let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
     if age >= step.timeout {
         let why = format!("not done within {}s: {}", step.timeout.as_secs(), record.message);
-        return attempt::end(turn, StepState::TimedOut, &why, now);
+        return attempt::end(update, StepState::TimedOut, &why, now);
     }
-    wake.at(step.timeout.saturating_sub(age));
-    if step.needs_approval() && turn.remediation.approved(&record.operation_id).is_none() {
+    requeue.after(step.timeout.saturating_sub(age));
+    if step.needs_approval() && update.remediation.approved(&record.operation_id).is_none() {
         let why = format!("its approval was taken back, or the policy asks for one now; {}", record.message);
-        return attempt::end(turn, StepState::Cancelled, &why, now);
+        return attempt::end(update, StepState::Cancelled, &why, now);
     }
-    let interrupted = interruption(ctx, facts, policy, &turn.remediation, &standing, record, step);
+    let interrupted = interruption(ctx, node, policy, &update.remediation, &standing, record, step);
     if let Some((state, why)) = interrupted {
-        return attempt::end(turn, state, &format!("{why}; {}", record.message), now);
+        return attempt::end(update, state, &format!("{why}; {}", record.message), now);
     }
     let rested = record.rounds.map_or(ctx.settings.retry, |rounds| since(now, rounds.last_at));
     if rested < ctx.settings.retry {
-        return wake.at(ctx.settings.retry.saturating_sub(rested));
+        return requeue.after(ctx.settings.retry.saturating_sub(rested));
     }
-    match slot.require().and_then(|()| may_go_on(ctx, facts, policy, &turn.remediation, &standing, step)) {
+    match slot.require().and_then(|()| may_go_on(ctx, node, policy, &update.remediation, &standing, step)) {
         Ok(fault) => {
-            turn.effect = attempt::act(ctx, facts, policy, &mut turn.remediation, record, fault, step);
-            wake.at(ctx.settings.retry);
+            update.effect = attempt::act(ctx, node, policy, &mut update.remediation, record, fault, step);
+            requeue.after(ctx.settings.retry);
         }
-        Err(block) => turn.block(&record.fault_id, block, wake),
+        Err(block) => update.block(&record.fault_id, block, requeue),
     }
 }
 
@@ -57,19 +57,19 @@ pub(super) fn go_on(
 /// release a few times only, and begins again after it.
 fn interruption(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
     record: &StepRecord,
     step: &Step,
 ) -> Option<(StepState, String)> {
-    if let Some(why) = procedure::of(&step.action).end_reason(facts) {
+    if let Some(why) = procedure::of(&step.action).end_reason(node) {
         return Some((StepState::Failed, why));
     }
-    let is_fresh = |seen: &&ObservedFault<'_>| evidence::require_fresh(facts, seen, ctx.cluster).is_ok();
-    let seen = facts.find(&standing.id).filter(is_fresh)?;
-    let first = select::release_first(ctx, facts, policy, &seen.fault)?;
+    let is_fresh = |seen: &&ObservedFault<'_>| evidence::require_fresh(node, seen, ctx.cluster).is_ok();
+    let seen = node.find(&standing.id).filter(is_fresh)?;
+    let first = select::release_first(ctx, node, policy, &seen.fault)?;
     let gave_way = remediation.steps.iter().filter(|other| {
         let is_its = (&other.action, other.step_index) == (&record.action, record.step_index)
             && other.fault_id == record.fault_id;
@@ -83,16 +83,16 @@ fn interruption(
 /// limit itself.
 fn may_go_on<'f>(
     ctx: Ctx<'_>,
-    facts: &'f NodeContext<'_>,
+    node: &'f NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
     step: &Step,
 ) -> Result<&'f Fault, Block> {
-    let (seen, rule) = attempt::confirmed(facts, policy, standing)?;
-    checks::still_asked_for(facts, policy, rule, &seen.fault, step)?;
-    evidence::require_fresh(facts, seen, ctx.cluster)?;
-    evidence::may_be_touched(facts, &seen.fault)?;
-    procedure::of(&step.action).admit_round(ctx.cluster, facts, remediation)?;
+    let (seen, rule) = attempt::confirmed(node, policy, standing)?;
+    checks::still_asked_for(node, policy, rule, &seen.fault, step)?;
+    evidence::require_fresh(node, seen, ctx.cluster)?;
+    evidence::may_be_touched(node, &seen.fault)?;
+    procedure::of(&step.action).admit_round(ctx.cluster, node, remediation)?;
     Ok(&seen.fault)
 }

@@ -37,7 +37,7 @@ pub(super) struct Scope<'a> {
     pub max_in_flight: u32,
     pub overlaps: BTreeSet<&'a str>,
     /// Faults that many of the nodes have.
-    weather: StormDetector<'a>,
+    storm_detector: StormDetector<'a>,
     /// The faults of these that are a storm.
     pub storms: BTreeMap<FaultType, Storm>,
     /// Selected nodes by the value of their label, for each topology that has a limit.
@@ -55,15 +55,15 @@ pub(super) fn scopes<'a>(
     // node.
     let mut together: BTreeSet<Vec<usize>> = BTreeSet::new();
     let mut last: Vec<usize> = Vec::new();
-    for facts in nodes.values() {
-        let Some(view) = facts.view.filter(|view| !view.deleting) else { continue };
+    for node in nodes.values() {
+        let Some(view) = node.view.filter(|view| !view.deleting) else { continue };
         // Both lists are in the same order.
-        let mut rest = facts.policies.iter().peekable();
+        let mut rest = node.policies.iter().peekable();
         let selects = |policy: &&Policy| rest.next_if(|selecting| selecting.name == policy.name).is_some();
         let places = policies.iter().map(selects).enumerate().filter_map(|(place, selects)| selects.then_some(place));
         let places: Vec<usize> = places.collect();
         for place in &places {
-            scopes[*place].count(facts, view, snapshot.now);
+            scopes[*place].count(node, view, snapshot.now);
         }
         if places != last {
             together.insert(places.clone());
@@ -81,7 +81,7 @@ pub(super) fn scopes<'a>(
         .map(|mut scope| {
             scope.suspended = exclusion::all_suspended(snapshot.suspended.as_deref());
             scope.shut = window::all_shut(&scope.policy.windows, &scope.policy.actions(), snapshot.now);
-            scope.storms = scope.weather.storms(scope.policy, &snapshot.remediations, snapshot.now);
+            scope.storms = scope.storm_detector.storms(scope.policy, &snapshot.remediations, snapshot.now);
             scope.max_unhealthy = scope.policy.limits.max_unhealthy.of(scope.selected);
             scope.max_in_flight = scope.policy.limits.max_in_flight.of(scope.selected);
             (scope.policy.name.as_str(), scope)
@@ -102,29 +102,29 @@ impl<'a> Scope<'a> {
             max_unhealthy: 0,
             max_in_flight: 0,
             overlaps: BTreeSet::new(),
-            weather: StormDetector::default(),
+            storm_detector: StormDetector::default(),
             storms: BTreeMap::new(),
             groups: vec![BTreeMap::new(); policy.limits.per_topology.len()],
         }
     }
 
-    fn count(&mut self, facts: &NodeContext<'_>, view: &'a NodeView, now: Timestamp) {
+    fn count(&mut self, node: &NodeContext<'_>, view: &'a NodeView, now: Timestamp) {
         self.selected += 1;
-        self.weather.count(self.policy, facts, view, now);
+        self.storm_detector.count(self.policy, node, view, now);
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&mut self.groups) {
             *group.entry(view.labels.get(&limit.key).map(String::as_str)).or_default() += 1;
         }
-        if is_unhealthy(self.policy, facts) {
+        if is_unhealthy(self.policy, node) {
             self.unhealthy += 1;
-            self.by_own_word += u32::from(!is_corroborated(self.policy, facts));
-        } else if matches!(facts.probe, Probe::Never | Probe::WrongNode) {
+            self.by_own_word += u32::from(!is_corroborated(self.policy, node));
+        } else if matches!(node.probe, Probe::Never | Probe::WrongNode) {
             self.unknown += 1;
         }
     }
 
     /// Why the policy starts nothing new on this node, slot budgets aside. Without a node: on any node of which only its own
     /// probe says that it is unhealthy.
-    pub fn blocked(&self, facts: Option<&NodeContext<'_>>) -> Option<(BlockReason, String)> {
+    pub fn blocked(&self, node: Option<&NodeContext<'_>>) -> Option<(BlockReason, String)> {
         if let Some(why) = &self.suspended {
             return Some((BlockReason::Suspended, why.clone()));
         }
@@ -139,7 +139,7 @@ impl<'a> Scope<'a> {
             return Some((BlockReason::Paused, format!("policy {name} is paused: {request}")));
         }
         // For the node itself, the report of its own probe counts.
-        let own = facts.is_none_or(|facts| is_unhealthy(self.policy, facts) && !is_corroborated(self.policy, facts));
+        let own = node.is_none_or(|node| is_unhealthy(self.policy, node) && !is_corroborated(self.policy, node));
         let left_out = self.by_own_word.saturating_sub(own.into()).min(MAY_LIE.of(self.selected));
         (self.unhealthy.saturating_sub(left_out) > self.max_unhealthy).then(|| {
             let own_word = match left_out {
@@ -163,11 +163,11 @@ impl<'a> Scope<'a> {
 
     /// Why no further remediation may start on this node because enough run in its zone, rack or pool. A remediation whose node
     /// is gone counts in each of them: its place is unknown.
-    pub fn crowded(&self, facts: &NodeContext<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(BlockReason, String)> {
+    pub fn crowded(&self, node: &NodeContext<'_>, nodes: &Nodes<'_>, slots: &Slots) -> Option<(BlockReason, String)> {
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&self.groups) {
             let value = |view: &NodeView| view.labels.get(&limit.key).cloned();
-            let mine = facts.view.and_then(value);
-            let is_here = |node: &&str| nodes.get(*node).and_then(|other| other.view).is_none_or(|v| value(v) == mine);
+            let mine = node.view.and_then(value);
+            let is_here = |node_name: &&str| nodes.get(*node_name).and_then(|other| other.view).is_none_or(|v| value(v) == mine);
             let used = slots.nodes_in_flight(&self.policy.name, self.policy.mode).filter(is_here).count();
             let selected = group.get(&mine.as_deref()).copied().unwrap_or_default();
             let most = limit.max_in_flight.of(selected);
@@ -217,8 +217,8 @@ impl<'a> Scope<'a> {
     ) -> PolicyStatusView {
         let mode = self.policy.mode;
         let bounds = Bounds { in_flight: self.max_in_flight, mode };
-        let storms = self.weather.told(self.policy, &self.storms);
-        let storm = |told: &StormView| (BlockReason::Storm, format!("policy {}: {}", self.policy.name, told.evidence));
+        let storms = self.storm_detector.views(self.policy, &self.storms);
+        let storm = |view: &StormView| (BlockReason::Storm, format!("policy {}: {}", self.policy.name, view.evidence));
         PolicyStatusView {
             limits: limits::status_view(self.policy, &self.groups, self.selected, nodes, slots, (now, answer_within)),
             windows: self.policy.windows.iter().map(|window| window.status_view(now)).collect(),
@@ -256,31 +256,31 @@ pub(super) fn broken(policy: &Policy) -> Option<String> {
 /// must not block the remediation of a hung container.
 /// A node that never reported is unknown, not unhealthy. That it is not Ready is known without its probe. A node whose object
 /// cannot be read counts as not Ready.
-fn is_unhealthy(policy: &Policy, facts: &NodeContext<'_>) -> bool {
-    facts.view.is_some_and(|view| view.ready != TriState::True || view.unreadable.is_some())
-        || facts.probe == Probe::Silent
-        || facts.open.iter().any(|remediation| remediation.mode == Mode::Enforce)
-        || facts.unreadable.is_some()
-        || facts.finished.iter().any(|remediation| remediation.is_quarantined())
-        || is_sick(policy, facts, |_| true)
+fn is_unhealthy(policy: &Policy, node: &NodeContext<'_>) -> bool {
+    node.view.is_some_and(|view| view.ready != TriState::True || view.unreadable.is_some())
+        || node.probe == Probe::Silent
+        || node.open.iter().any(|remediation| remediation.mode == Mode::Enforce)
+        || node.unreadable.is_some()
+        || node.finished.iter().any(|remediation| remediation.is_quarantined())
+        || is_sick(policy, node, |_| true)
 }
 
 /// Whether the API shows that the node is unhealthy, not only its own probe. The node is not Ready or is unschedulable, its
 /// probe is silent, or the controller itself found the fault.
-fn is_corroborated(policy: &Policy, facts: &NodeContext<'_>) -> bool {
-    facts.view.is_some_and(|view| view.ready != TriState::True || view.unreadable.is_some() || view.unschedulable)
-        || facts.probe == Probe::Silent
-        || facts.unreadable.is_some()
-        || is_sick(policy, facts, |fault| fault.kind.is_cluster_fault())
+fn is_corroborated(policy: &Policy, node: &NodeContext<'_>) -> bool {
+    node.view.is_some_and(|view| view.ready != TriState::True || view.unreadable.is_some() || view.unschedulable)
+        || node.probe == Probe::Silent
+        || node.unreadable.is_some()
+        || is_sick(policy, node, |fault| fault.kind.is_cluster_fault())
 }
 
 /// Whether the node has a confirmed fault, of those asked for, that a rule is for, or may be for.
-fn is_sick(policy: &Policy, facts: &NodeContext<'_>, is_asked: impl Fn(&Fault) -> bool) -> bool {
+fn is_sick(policy: &Policy, node: &NodeContext<'_>, is_asked: impl Fn(&Fault) -> bool) -> bool {
     let confirmed =
-        facts.seen.iter().map(|seen| seen.fault.as_ref()).filter(|fault| fault.state == FaultState::Confirmed);
+        node.seen.iter().map(|seen| seen.fault.as_ref()).filter(|fault| fault.state == FaultState::Confirmed);
     confirmed
         .filter(|fault| is_asked(fault))
-        .any(|fault| policy.perhaps_for(fault, &facts.around).any(|(rule, _)| counts(rule, fault)))
+        .any(|fault| policy.perhaps_for(fault, &node.around).any(|(rule, _)| counts(rule, fault)))
 }
 
 fn counts(rule: &Rule, fault: &Fault) -> bool {

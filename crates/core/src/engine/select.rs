@@ -15,13 +15,13 @@ const FREE_TRIES: usize = 5;
 /// Checks whether a cordon, taint or drain serves a remediating step that can do something about this fault. Without such a step
 /// the node is not quarantined. The check does not apply to a rule without remediating steps, nor to a rule that keeps the
 /// cordon: the author of such a rule wants the cordon for itself.
-fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, facts: &NodeContext<'_>) -> Result<(), &'static str> {
+fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, node: &NodeContext<'_>) -> Result<(), &'static str> {
     let mut healing = rule.steps.iter().filter(|step| step.heals()).map(|step| &step.action).peekable();
     let is_for_healing = step.action.contains() && !rule.keeps_cordon();
     // An action that was awaited in vain does not help either.
     let helps = |action: &Action| {
         let procedure = procedure::of(action);
-        procedure.addresses(fault, facts).is_ok() && procedure.require_hope(fault, facts, rule).is_ok()
+        procedure.addresses(fault, node).is_ok() && procedure.require_hope(fault, node, rule).is_ok()
     };
     if !is_for_healing || healing.peek().is_none() || healing.any(helps) {
         return Ok(());
@@ -49,17 +49,17 @@ impl<'c> Recurrence<'c> {
 
 /// Whether a later remediating step may be taken now, without approval. The engine does not give up what has helped for a while
 /// for a step that is blocked, impossible, or waiting for a person.
-fn is_more(ctx: Ctx<'_>, facts: &NodeContext<'_>, fault: &Fault, standing: &RemediationFault, rule: &Rule) -> bool {
-    let (Some(seen), Some(policy)) = (facts.find(&fault.id), facts.policy_for(fault)) else { return false };
+fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, standing: &RemediationFault, rule: &Rule) -> bool {
+    let (Some(seen), Some(policy)) = (node.find(&fault.id), node.policy_for(fault)) else { return false };
     let above = usize::try_from(standing.step_index).map_or(usize::MAX, |step_index| step_index.saturating_add(1));
     for step in rule.steps.iter().skip(above).filter(|step| step.acts()) {
         let procedure = procedure::of(&step.action);
-        let is_available = || procedure.require_available(ctx.cluster, facts).is_ok();
+        let is_available = || procedure.require_available(ctx.cluster, node).is_ok();
         if step.action.contains() && !is_available() {
             return false;
         }
-        if step.heals() && procedure.addresses(fault, facts).is_ok() {
-            let may = || may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh).is_ok();
+        if step.heals() && procedure.addresses(fault, node).is_ok() {
+            let may = || may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Fresh).is_ok();
             return !step.needs_approval() && is_available() && may();
         }
     }
@@ -72,16 +72,16 @@ pub(super) fn select_step<'r>(
     standing: &mut RemediationFault,
     rule: &'r Rule,
     remediation: Option<&Remediation>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     fault: Option<&Fault>,
     notes: &mut Vec<String>,
 ) -> Option<&'r Step> {
     let spent = |standing: &RemediationFault, step: &Step| match recurrence {
         Recurrence::Counts(ctx) => {
             let fault = fault?;
-            let policy = facts.policy_for(fault)?;
-            recurrence::spent_reason(facts, standing, policy, step)
-                .filter(|_| is_more(ctx, facts, fault, standing, rule))
+            let policy = node.policy_for(fault)?;
+            recurrence::spent_reason(node, standing, policy, step)
+                .filter(|_| is_more(ctx, node, fault, standing, rule))
         }
         Recurrence::Ignored => None,
     };
@@ -104,10 +104,10 @@ pub(super) fn select_step<'r>(
         }
         let useful = fault.map_or(Ok(()), |fault| {
             let procedure = procedure::of(&step.action);
-            procedure.addresses(fault, facts)?;
-            procedure.require_hope(fault, facts, rule)?;
+            procedure.addresses(fault, node)?;
+            procedure.require_hope(fault, node, rule)?;
             remediation.map_or(Ok(()), |remediation| procedure.require_untried(step, remediation))?;
-            containing_helps(step, rule, fault, facts)
+            containing_helps(step, rule, fault, node)
         });
         match useful {
             Ok(()) => return Some(step),
@@ -178,31 +178,31 @@ pub(super) enum EvidenceRequirement {
 /// Checks whether this step may be taken on this fault now, and returns its executor.
 pub(super) fn may_take(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     seen: &ObservedFault<'_>,
     rule: &Rule,
     step: &Step,
-    look: EvidenceRequirement,
+    required: EvidenceRequirement,
 ) -> Result<Executor, Block> {
-    unreadable::may_begin(facts)?;
+    unreadable::may_begin(node)?;
     // The window comes before the evidence: no harsher step replaces one that waits for its window, or for a person.
     checks::in_window(ctx, policy, step)?;
     if step.disturbs() {
-        checks::of_node(ctx, facts, policy)?;
+        checks::of_node(ctx, node, policy)?;
     }
-    checks::still_asked_for(facts, policy, rule, &seen.fault, step)?;
-    match evidence::require_fresh(facts, seen, ctx.cluster) {
-        Err(block) if look == EvidenceRequirement::Any && block.awaits_look() => {}
+    checks::still_asked_for(node, policy, rule, &seen.fault, step)?;
+    match evidence::require_fresh(node, seen, ctx.cluster) {
+        Err(block) if required == EvidenceRequirement::Any && block.awaits_look() => {}
         looked => looked?,
     }
     if !step.action.notifies() {
-        evidence::may_be_touched(facts, &seen.fault)?;
+        evidence::may_be_touched(node, &seen.fault)?;
     }
-    let cx = StepContext { cluster: ctx.cluster, node: facts, rule, step, seen };
+    let cx = StepContext { cluster: ctx.cluster, node: node, rule, step, seen };
     let executor = procedure::of(&step.action).admit(&cx)?;
     if step.action.traits().evicts_pods {
-        require_no_release_first(ctx, facts, policy, &seen.fault)?;
+        require_no_release_first(ctx, node, policy, &seen.fault)?;
     }
     Ok(executor)
 }
@@ -210,14 +210,14 @@ pub(super) fn may_take(
 /// Requires that no release of a hung process goes first, which does not wait until all pods are evicted.
 fn require_no_release_first(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     fault: &Fault,
 ) -> Result<(), Block> {
-    let Some(first) = release_first(ctx, facts, policy, fault) else { return Ok(()) };
+    let Some(first) = release_first(ctx, node, policy, fault) else { return Ok(()) };
     let message = format!(
         "node {} is drained after the release for {} ({}), which does not wait for the end of a drain",
-        facts.name, first.fault.kind, first.fault.subject
+        node.name, first.fault.kind, first.fault.subject
     );
     Err(Block::new(BlockReason::HungProcessFirst, &message))
 }
@@ -226,18 +226,18 @@ fn require_no_release_first(
 /// above that process could not end, and everything that waits for the process would wait for the whole drain.
 pub(super) fn release_first<'s, 'a>(
     ctx: Ctx<'_>,
-    facts: &'s NodeContext<'a>,
+    node: &'s NodeContext<'a>,
     policy: &Policy,
     fault: &Fault,
 ) -> Option<&'s ObservedFault<'a>> {
     let is_first = |seen: &&ObservedFault<'a>| {
         let other = seen.fault.as_ref();
-        let is_its = facts.policy_for(other).is_some_and(|its| its.name == policy.name);
+        let is_its = node.policy_for(other).is_some_and(|its| its.name == policy.name);
         if other.id == fault.id || other.state != FaultState::Confirmed || !is_its {
             return false;
         }
-        let RuleMatch::Rule(rule) = facts.rule_of(policy, other) else { return false };
-        let remediation = facts.open.iter().copied().find(|remediation| remediation.policy == policy.name);
+        let RuleMatch::Rule(rule) = node.rule_of(policy, other) else { return false };
+        let remediation = node.open.iter().copied().find(|remediation| remediation.policy == policy.name);
         let known = remediation.and_then(|remediation| remediation.fault(&other.id));
         let mut standing = match known.map(|known| known.state) {
             Some(Resolution::Exhausted) => return false,
@@ -247,7 +247,7 @@ pub(super) fn release_first<'s, 'a>(
         // A fault that is not open yet is judged as it will be opened.
         let of = remediation.filter(|_| known.is_some_and(|known| known.state == Resolution::Open));
         let Some(step) =
-            select_step(Recurrence::of(ctx, of), &mut standing, rule, of, facts, Some(other), &mut Vec::new())
+            select_step(Recurrence::of(ctx, of), &mut standing, rule, of, node, Some(other), &mut Vec::new())
         else {
             return false;
         };
@@ -255,23 +255,23 @@ pub(super) fn release_first<'s, 'a>(
             return false;
         }
         let may = || match known.filter(|known| known.state == Resolution::Open) {
-            Some(_) => may_take(ctx, facts, policy, seen, rule, step, EvidenceRequirement::Fresh).map(|_| ()),
-            None => (ctx.judge)(ctx, facts, policy, seen),
+            Some(_) => may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Fresh).map(|_| ()),
+            None => (ctx.judge)(ctx, node, policy, seen),
         };
         // A fault that is not open yet has to join.
         let is_new = known.is_none_or(|known| known.state != Resolution::Open);
         let is_blocked =
-            || ctx.scopes.get(policy.name.as_str()).is_some_and(|scope| scope.blocked(Some(facts)).is_some());
+            || ctx.scopes.get(policy.name.as_str()).is_some_and(|scope| scope.blocked(Some(node)).is_some());
         !(is_new && is_blocked()) && may().is_ok()
     };
-    facts.seen.iter().find(is_first)
+    node.seen.iter().find(is_first)
 }
 
 /// Checks that the remediation has prepared the node for this step, and that the step serves a further one, where it has to.
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 pub(super) fn require_prepared(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
@@ -279,8 +279,8 @@ pub(super) fn require_prepared(
     rule: &Rule,
     step: &Step,
 ) -> Result<(), Block> {
-    procedure::of(&step.action).require_prepared(facts, remediation)?;
-    require_benefit(ctx, facts, policy, remediation, standing, seen, rule, step)
+    procedure::of(&step.action).require_prepared(node, remediation)?;
+    require_benefit(ctx, node, policy, remediation, standing, seen, rule, step)
 }
 
 /// Checks that the remediating step after evictions may be taken. The controller does not drain a node for a step that is blocked
@@ -288,7 +288,7 @@ pub(super) fn require_prepared(
 #[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 fn require_benefit(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     remediation: &Remediation,
     standing: &RemediationFault,
@@ -307,14 +307,14 @@ fn require_benefit(
             &mut after,
             rule,
             Some(remediation),
-            facts,
+            node,
             Some(&seen.fault),
             &mut Vec::new(),
         ) else {
             return Ok(());
         };
-        if next.heals() && procedure::of(&next.action).require_available(ctx.cluster, facts).is_ok() {
-            return may_take(ctx, facts, policy, seen, rule, next, EvidenceRequirement::Fresh).map(|_| ());
+        if next.heals() && procedure::of(&next.action).require_available(ctx.cluster, node).is_ok() {
+            return may_take(ctx, node, policy, seen, rule, next, EvidenceRequirement::Fresh).map(|_| ());
         }
     }
 }

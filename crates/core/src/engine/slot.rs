@@ -41,18 +41,18 @@ impl SlotReservation {
 
 /// The slot state of each open remediation, by name. Remediations without a slot get one where there is room, the oldest first.
 pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, SlotReservation> {
-    let open = || nodes.values().flat_map(|facts| &facts.open).copied();
+    let open = || nodes.values().flat_map(|node| &node.open).copied();
     if let Some(doubt) = slots.doubt() {
         return open()
             .map(|remediation| (remediation.name.as_str(), SlotReservation::InDoubt(doubt.to_owned())))
             .collect();
     }
-    let mut payments = BTreeMap::new();
+    let mut reservations = BTreeMap::new();
     for remediation in open() {
         // This very pass stores the slot of a remediation that has begun.
         let is_made = slots.holds(&remediation.name) || (slots.is_known() && remediation.was_begun());
         let slot = if is_made { SlotReservation::Made } else { SlotReservation::Awaited };
-        payments.insert(remediation.name.as_str(), slot);
+        reservations.insert(remediation.name.as_str(), slot);
     }
     for name in slots.unpaid() {
         let Some((name, remediation)) = ctx.snapshot.remediations.get_key_value(&name) else { continue };
@@ -61,25 +61,25 @@ pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> 
         }
         match room(ctx, nodes, slots, remediation) {
             None => {
-                let (node, policy) = (remediation.node.clone(), remediation.policy.clone());
+                let (node_name, policy) = (remediation.node.clone(), remediation.policy.clone());
                 let kinds = Some(remediation.kinds());
-                slots.take(name, Slot { node, policy, taken_at: ctx.snapshot.now, kinds }, Mode::Enforce);
+                slots.take(name, Slot { node: node_name, policy, taken_at: ctx.snapshot.now, kinds }, Mode::Enforce);
             }
             Some(why) => {
-                payments.insert(name, SlotReservation::Refused(why));
+                reservations.insert(name, SlotReservation::Refused(why));
             }
         }
     }
-    payments
+    reservations
 }
 
 /// The reason why there is no room for one more remediation of that policy on that node, else `None`.
 fn room<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &Slots, remediation: &Remediation) -> Option<String> {
     // Without its node or its policy the remediation ends anyway.
-    let (facts, scope) = nodes.get(remediation.node.as_str()).zip(ctx.scopes.get(remediation.policy.as_str()))?;
+    let (node, scope) = nodes.get(remediation.node.as_str()).zip(ctx.scopes.get(remediation.policy.as_str()))?;
     let bounds = Bounds { in_flight: scope.max_in_flight, mode: Mode::Enforce };
     let kinds = || remediation.kinds().into_iter().find_map(|kind| scope.full(kind, &remediation.node, slots));
     let (_, why) =
-        slots.refuse(&remediation.policy, bounds).or_else(|| scope.crowded(facts, nodes, slots)).or_else(kinds)?;
+        slots.refuse(&remediation.policy, bounds).or_else(|| scope.crowded(node, nodes, slots)).or_else(kinds)?;
     Some(format!("it came so late that its slot was given back, and nothing was done in it; {why}"))
 }

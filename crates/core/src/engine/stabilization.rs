@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::update::RemediationUpdate;
 use super::{Ctx, ending};
 use crate::action::Action;
-use crate::context::{Block, NodeContext, Wake, of_policy};
+use crate::context::{Block, NodeContext, Requeue, of_policy};
 use crate::flap::{FlapView, QUIET};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
@@ -43,38 +43,38 @@ fn is_resolved(remediation: &Remediation) -> bool {
 }
 
 /// The flap history of the node, if the node flaps and has changed within the stabilization time.
-fn flapping<'a>(facts: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView> {
-    facts.flap.filter(|flap| flap.flapping.is_some() && flap.unchanged < quiet)
+fn flapping<'a>(node: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView> {
+    node.flap.filter(|flap| flap.flapping.is_some() && flap.unchanged < quiet)
 }
 
 /// Whether the end of a resolved remediation waits because its node flaps. If so, the remediation reports it.
-pub(super) fn is_awaited(ctx: Ctx<'_>, facts: &NodeContext<'_>, turn: &mut RemediationUpdate, wake: &mut Wake) -> bool {
-    let remediation = &turn.remediation;
-    let is_at_it = turn.effect.is_some() || remediation.cleanup.owed_hand_off().is_some();
+pub(super) fn is_awaited(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate, requeue: &mut Requeue) -> bool {
+    let remediation = &update.remediation;
+    let is_at_it = update.effect.is_some() || remediation.cleanup.owed_hand_off().is_some();
     if remediation.phase.is_final() || is_at_it || !is_resolved(remediation) {
         return false;
     }
     // If something stops the remediation, or somebody makes the node schedulable, there is no wait.
-    let is_opened = remediation.cleanup.owes_cordon() && facts.view.is_none_or(|view| !view.unschedulable);
-    if is_opened || ending::must_stop(ctx, facts, remediation).is_some() {
+    let is_opened = remediation.cleanup.owes_cordon() && node.view.is_none_or(|view| !view.unschedulable);
+    if is_opened || ending::must_stop(ctx, node, remediation).is_some() {
         return false;
     }
     let (quiet, now) = (quiet(ctx, remediation), ctx.snapshot.now);
-    let Some(flap) = flapping(facts, quiet) else { return false };
+    let Some(flap) = flapping(node, quiet) else { return false };
     let gone = remediation.no_longer_found();
     let Some(until) = until(remediation, quiet).filter(|until| *until > now) else {
-        turn.remediation.say(&format!("{gone}{FLAPS_STILL}"));
+        update.remediation.say(&format!("{gone}{FLAPS_STILL}"));
         return false;
     };
-    wake.at(quiet.saturating_sub(flap.unchanged).min(since(until, now)));
+    requeue.after(quiet.saturating_sub(flap.unchanged).min(since(until, now)));
     let message = format!(
         "{gone}, but the node flaps (condition NodeStable): watched until nothing has changed for {} \
          min, until {} at the latest",
         quiet.as_secs().div_ceil(60),
         clock(until)
     );
-    turn.remediation.phase = Phase::Verifying;
-    turn.remediation.say(&message);
-    turn.block_node(Block::new(BlockReason::NodeFlapping, &message), wake);
+    update.remediation.phase = Phase::Verifying;
+    update.remediation.say(&message);
+    update.block_node(Block::new(BlockReason::NodeFlapping, &message), requeue);
     true
 }

@@ -42,11 +42,11 @@ pub(super) fn jobs<'a>(ctx: Ctx<'a>, after: &After<'a>, slots: &Slots) -> BTreeM
 }
 
 /// Whether the current command of the node is to be withdrawn.
-pub(super) fn order(ctx: Ctx<'_>, facts: &NodeContext<'_>, after: &[&Remediation]) -> Option<Effect> {
-    let order = facts.order()?;
+pub(super) fn order(ctx: Ctx<'_>, node: &NodeContext<'_>, after: &[&Remediation]) -> Option<Effect> {
+    let order = node.order()?;
     let is_awaited = |remediation: &Remediation, step: &StepRecord| match step.state {
         // While this command is awaited, the cache may show an older one. A withdrawal of the older one would remove this one.
-        StepState::Started => step.executor == Executor::Probe && !is_withdrawn(ctx, facts, remediation, step, order),
+        StepState::Started => step.executor == Executor::Probe && !is_withdrawn(ctx, node, remediation, step, order),
         // As far as is known, this command is not given yet, and it is given again later. An older command is withdrawn first.
         StepState::Scheduled => step.executor == Executor::Probe && step.operation_id == order.operation_id,
         _ => false,
@@ -57,18 +57,18 @@ pub(super) fn order(ctx: Ctx<'_>, facts: &NodeContext<'_>, after: &[&Remediation
     let is_known = after
         .iter()
         .copied()
-        .chain(facts.finished.iter().copied())
+        .chain(node.finished.iter().copied())
         .flat_map(|remediation| &remediation.steps)
         .any(|step| step.operation_id == order.operation_id);
     let ttl = Duration::from_secs(order.ttl_seconds.into());
     let is_old = since(ctx.snapshot.now, order.issued_at) > ttl.saturating_add(ctx.settings.answer_within);
-    (is_known || is_old).then(|| Effect::WithdrawOrder { node: facts.name.to_owned() })
+    (is_known || is_old).then(|| Effect::WithdrawOrder { node: node.name.to_owned() })
 }
 
 /// Whether the controller withdraws a command although the end of its attempt is still awaited.
 fn is_withdrawn(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     remediation: &Remediation,
     step: &StepRecord,
     order: &ActionCommand,
@@ -81,6 +81,6 @@ fn is_withdrawn(
     let named = policy.and_then(|policy| of_policy::step_of(policy, remediation, step));
     let is_agreed =
         named.is_some_and(|named| !named.needs_approval() || remediation.approved(&step.operation_id).is_some());
-    let is_wanted = is_agreed && ending::must_stop(ctx, facts, remediation).is_none();
+    let is_wanted = is_agreed && ending::must_stop(ctx, node, remediation).is_none();
     procedure::of(&step.action).withdraws_command(step, is_late, is_wanted)
 }

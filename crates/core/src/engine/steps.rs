@@ -8,7 +8,7 @@ use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, approval, attempt, ending, rounds};
 use crate::command::{Outcome, OutcomeReason, OutcomeState};
-use crate::context::{ClearCheck, NodeContext, Wake, of_policy};
+use crate::context::{ClearCheck, NodeContext, Requeue, of_policy};
 use crate::moment::since;
 use crate::plan::BlockReason;
 use crate::policy::Policy;
@@ -19,27 +19,27 @@ use crate::snapshot::JobView;
 /// Advances the current step as far as the evidence allows.
 pub(super) fn move_on(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     slot: &SlotReservation,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
-    let Some(record) = turn.remediation.current_step().cloned() else { return };
+    let Some(record) = update.remediation.current_step().cloned() else { return };
     if matches!(record.state, StepState::Scheduled | StepState::Started) {
-        take_answer(ctx, facts, &mut turn.remediation, &record.operation_id);
-        if let Some(step) = turn.remediation.current_step_mut() {
-            procedure::of(&record.action).observe(ctx.cluster, facts, step);
+        take_answer(ctx, node, &mut update.remediation, &record.operation_id);
+        if let Some(step) = update.remediation.current_step_mut() {
+            procedure::of(&record.action).observe(ctx.cluster, node, step);
         }
     }
-    let Some(record) = turn.remediation.current_step().cloned() else { return };
+    let Some(record) = update.remediation.current_step().cloned() else { return };
     match record.state {
-        StepState::AwaitingApproval => approval::wait(ctx, facts, policy, turn, &record, slot, wake),
-        StepState::Scheduled => repeat(ctx, facts, policy, turn, &record, slot, wake),
+        StepState::AwaitingApproval => approval::wait(ctx, node, policy, update, &record, slot, requeue),
+        StepState::Scheduled => repeat(ctx, node, policy, update, &record, slot, requeue),
         StepState::Started if record.action.traits().evicts_pods => {
-            rounds::go_on(ctx, facts, policy, turn, &record, slot, wake);
+            rounds::go_on(ctx, node, policy, update, &record, slot, requeue);
         }
-        StepState::Started | StepState::Verifying => poll(ctx, facts, policy, turn, &record, slot, wake),
+        StepState::Started | StepState::Verifying => poll(ctx, node, policy, update, &record, slot, requeue),
         _ => {}
     }
 }
@@ -47,44 +47,44 @@ pub(super) fn move_on(
 /// Advances a started step as its action asks for.
 fn poll(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     record: &StepRecord,
     slot: &SlotReservation,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
     let now = ctx.snapshot.now;
-    match procedure::of(&record.action).poll(&attempt::context(ctx, facts, policy, &turn.remediation, record), wake) {
-        Poll::ByAnswer if record.state == StepState::Started => wait(ctx, facts, policy, turn, record, slot, wake),
-        Poll::ByAnswer => verify(ctx, facts, policy, turn, wake),
-        Poll::Wait(rest) => wake.at(rest),
+    match procedure::of(&record.action).poll(&attempt::context(ctx, node, policy, &update.remediation, record), requeue) {
+        Poll::ByAnswer if record.state == StepState::Started => wait(ctx, node, policy, update, record, slot, requeue),
+        Poll::ByAnswer => verify(ctx, node, policy, update, requeue),
+        Poll::Wait(rest) => requeue.after(rest),
         Poll::Working(rest) => {
-            if let Some(current) = turn.remediation.current_step_mut() {
+            if let Some(current) = update.remediation.current_step_mut() {
                 current.clear_since = None;
             }
-            wake.at(rest);
+            requeue.after(rest);
         }
         Poll::Verify(executed_at, message) => {
-            if let Some(current) = turn.remediation.current_step_mut().filter(|step| step.state == StepState::Started) {
+            if let Some(current) = update.remediation.current_step_mut().filter(|step| step.state == StepState::Started) {
                 current.state = StepState::Verifying;
                 current.executed_at = Some(executed_at);
                 if let Some(message) = message {
                     current.say(&message);
                 }
             }
-            verify(ctx, facts, policy, turn, wake);
+            verify(ctx, node, policy, update, requeue);
         }
-        Poll::End(state, why) => attempt::end(turn, state, &why, now),
-        Poll::Expire(timeout, why) => expire(ctx, facts, policy, turn, record, timeout, &why, wake),
-        Poll::Stop(why) => ending::cancel(ctx, &mut turn.remediation, &why),
+        Poll::End(state, why) => attempt::end(update, state, &why, now),
+        Poll::Expire(timeout, why) => expire(ctx, node, policy, update, record, timeout, &why, requeue),
+        Poll::Stop(why) => ending::cancel(ctx, &mut update.remediation, &why),
     }
 }
 
 /// Returns the node's result from either executor. The best result counts.
-fn answer<'a>(ctx: Ctx<'a>, facts: &NodeContext<'a>, operation: &str) -> Option<&'a Outcome> {
+fn answer<'a>(ctx: Ctx<'a>, node: &NodeContext<'a>, operation: &str) -> Option<&'a Outcome> {
     let job = ctx.snapshot.jobs.get(operation).and_then(|job| job.outcome.as_ref());
-    let agent = facts.own_report().and_then(|report| report.agent.as_ref());
+    let agent = node.own_report().and_then(|report| report.agent.as_ref());
     let rank = |outcome: &Outcome| match (outcome.state, outcome.reason) {
         (OutcomeState::Done, _) => 0,
         (OutcomeState::Running, _) => 1,
@@ -95,9 +95,9 @@ fn answer<'a>(ctx: Ctx<'a>, facts: &NodeContext<'a>, operation: &str) -> Option<
     [job, agent].into_iter().flatten().filter(|outcome| outcome.operation_id == operation).min_by_key(|o| rank(o))
 }
 
-fn take_answer(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation, operation: &str) {
+fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation, operation: &str) {
     let now = ctx.snapshot.now;
-    let answer = answer(ctx, facts, operation).cloned();
+    let answer = answer(ctx, node, operation).cloned();
     let has_job = ctx.snapshot.jobs.contains_key(operation);
     let Some(step) = remediation.current_step_mut() else { return };
     let is_started = has_job && step.executor == Executor::Job;
@@ -133,23 +133,23 @@ fn take_answer(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: &mut Remediat
 /// Repeats a reserved step. The action may or may not have been executed. The controller repeats the same checks first.
 fn repeat(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     record: &StepRecord,
     slot: &SlotReservation,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
     let now = ctx.snapshot.now;
     let gone = "the fault was gone before the action was known to be executed";
-    let Some((standing, step)) = attempt::purpose(ctx, facts, policy, turn, record, gone) else { return };
-    let again = attempt::again(ctx, facts, policy, &turn.remediation, &standing, step);
+    let Some((standing, step)) = attempt::purpose(ctx, node, policy, update, record, gone) else { return };
+    let again = attempt::again(ctx, node, policy, &update.remediation, &standing, step);
     // A release of a hung process goes first. Nobody has tried this step, so it costs no attempt.
     if record.started_at.is_none()
         && let Err(block) = &again
         && block.reason == BlockReason::HungProcessFirst
     {
-        return attempt::end(turn, StepState::Cancelled, block.message(), now);
+        return attempt::end(update, StepState::Cancelled, block.message(), now);
     }
     let (age, unpaid) = (since(now, record.scheduled_at), slot.require().err());
     if age >= ctx.settings.answer_within {
@@ -166,22 +166,22 @@ fn repeat(
             }
             (None, _) => (StepState::TimedOut, "the action could not be started in time"),
         };
-        return attempt::end(turn, state, why, now);
+        return attempt::end(update, state, why, now);
     }
-    wake.at(ctx.settings.answer_within.saturating_sub(age));
+    requeue.after(ctx.settings.answer_within.saturating_sub(age));
     if let Some(block) = unpaid {
-        return turn.block(&record.fault_id, block, wake);
+        return update.block(&record.fault_id, block, requeue);
     }
-    if step.needs_approval() && turn.remediation.approved(&record.operation_id).is_none() {
+    if step.needs_approval() && update.remediation.approved(&record.operation_id).is_none() {
         let why = "its approval was taken back, or the policy asks for one now";
-        return attempt::end(turn, StepState::Cancelled, why, now);
+        return attempt::end(update, StepState::Cancelled, why, now);
     }
     match again {
         Ok((fault, _)) => {
-            turn.effect = attempt::act(ctx, facts, policy, &mut turn.remediation, record, fault, step);
-            wake.at(ctx.settings.retry);
+            update.effect = attempt::act(ctx, node, policy, &mut update.remediation, record, fault, step);
+            requeue.after(ctx.settings.retry);
         }
-        Err(block) => turn.block(&record.fault_id, block, wake),
+        Err(block) => update.block(&record.fault_id, block, requeue),
     }
 }
 
@@ -189,54 +189,54 @@ fn repeat(
 /// cannot begin.
 fn wait(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     record: &StepRecord,
     slot: &SlotReservation,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
     let (now, settings) = (ctx.snapshot.now, ctx.settings);
     // The age counts per executor: the other executor gets time of its own.
     let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
-    let is_running = answer(ctx, facts, &record.operation_id).is_some();
+    let is_running = answer(ctx, node, &record.operation_id).is_some();
     if record.executor == Executor::Job || executors::is_of_either(&record.action) {
-        wake.when_past(if record.executor == Executor::Job { settings.job_start } else { settings.agent_start }, age);
+        requeue.when_past(if record.executor == Executor::Job { settings.job_start } else { settings.agent_start }, age);
     }
-    match other_executor(ctx, facts, record, is_running, age) {
+    match other_executor(ctx, node, record, is_running, age) {
         Some((to, why)) => {
-            let record = switch_executor(turn, record, to, &why, now);
-            return repeat(ctx, facts, policy, turn, &record, slot, wake);
+            let record = switch_executor(update, record, to, &why, now);
+            return repeat(ctx, node, policy, update, &record, slot, requeue);
         }
         None if record.executor == Executor::Job && age >= settings.job_start => {
             if let Some(job) = ctx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
                 let why = refused(job).unwrap_or_else(|| "the Job ended without a result".to_owned());
-                return attempt::end(turn, StepState::Failed, &why, now);
+                return attempt::end(update, StepState::Failed, &why, now);
             }
         }
         None => {}
     }
-    let limit = match of_policy::step_of(policy, &turn.remediation, record) {
+    let limit = match of_policy::step_of(policy, &update.remediation, record) {
         Some(step) if is_running => settings.answer_within.max(step.timeout),
         _ => settings.answer_within,
     };
     if age >= limit {
-        return attempt::end(turn, StepState::TimedOut, "no answer from the node in time", now);
+        return attempt::end(update, StepState::TimedOut, "no answer from the node in time", now);
     }
-    wake.at(limit.saturating_sub(age));
+    requeue.after(limit.saturating_sub(age));
 }
 
 /// Returns the other executor and the reason to switch to it. Returns `None` where the first executor has begun, or where the
 /// attempt has already switched.
 fn other_executor(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     record: &StepRecord,
     is_running: bool,
     age: Duration,
 ) -> Option<(Executor, String)> {
     let settings = ctx.settings;
-    let actions_enabled = facts.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.actions_enabled);
+    let actions_enabled = node.report.and_then(|r| r.heartbeat.as_ref()).is_some_and(|h| h.actions_enabled);
     if !actions_enabled || record.executor_changed_at.is_some() {
         return None;
     }
@@ -260,7 +260,7 @@ fn other_executor(
         }
         // The kubelet may have recovered meanwhile, and the probe's watch for commands may not have.
         Executor::Probe if executors::is_of_either(&record.action) => {
-            let is_possible = !is_running && executors::choose(facts).0 == Executor::Job;
+            let is_possible = !is_running && executors::choose(node).0 == Executor::Job;
             let late = late(settings.agent_start, settings.job_start).filter(|_| is_possible)?;
             Some((Executor::Job, format!("the probe has not answered the command within {late}s")))
         }
@@ -276,13 +276,13 @@ fn refused(job: &JobView) -> Option<String> {
 /// Hands the same operation to the other executor, after the same checks. The node claims an operation once, so only the first
 /// executor to arrive executes it. The controller removes what the first executor left in the same pass, before the action.
 fn switch_executor(
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     record: &StepRecord,
     to: Executor,
     why: &str,
     now: Timestamp,
 ) -> StepRecord {
-    if let Some(current) = turn.remediation.current_step_mut() {
+    if let Some(current) = update.remediation.current_step_mut() {
         executors::note_switch(current, to, why, now);
         // The record still says that the operation has begun once: the first executor may still be on its way.
         current.state = StepState::Scheduled;
@@ -293,39 +293,39 @@ fn switch_executor(
 }
 
 /// Verifies an executed step. The probe's clean check decides, for as long as the step requires.
-fn verify(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, turn: &mut RemediationUpdate, wake: &mut Wake) {
-    let Some(record) = turn.remediation.current_step().cloned() else { return };
+fn verify(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy, update: &mut RemediationUpdate, requeue: &mut Requeue) {
+    let Some(record) = update.remediation.current_step().cloned() else { return };
     let now = ctx.snapshot.now;
-    let cx = attempt::context(ctx, facts, policy, &turn.remediation, &record);
+    let cx = attempt::context(ctx, node, policy, &update.remediation, &record);
     let Verification { from, timeout, stable_for, is_checkable } = procedure::of(&record.action).verification(&cx);
     let executed_at = record.executed_at.unwrap_or(record.scheduled_at);
-    let cure = match turn.remediation.fault(&record.fault_id) {
+    let cure = match update.remediation.fault(&record.fault_id) {
         Some(_) if !is_checkable => ClearCheck::Unknown,
-        Some(fault) => facts.clear_check(fault, Some(executed_at), now, ctx.settings.evidence_max_age),
+        Some(fault) => node.clear_check(fault, Some(executed_at), now, ctx.settings.evidence_max_age),
         None => ClearCheck::Clean,
     };
-    turn.look |= cure != ClearCheck::Clean && facts.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
+    update.asks_for_check |= cure != ClearCheck::Clean && node.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
     let clear_since = (cure == ClearCheck::Clean).then(|| record.clear_since.unwrap_or(now));
-    if let Some(current) = turn.remediation.current_step_mut() {
+    if let Some(current) = update.remediation.current_step_mut() {
         current.clear_since = clear_since;
     }
     let age = since(now, from);
     match clear_since.map(|at| since(now, at)) {
         Some(clean) if clean >= stable_for => {
-            attempt::end(turn, StepState::Succeeded, &done_message(&record, "the fault is gone"), now);
-            if let Some(fault) = turn.remediation.fault_mut(&record.fault_id) {
+            attempt::end(update, StepState::Succeeded, &done_message(&record, "the fault is gone"), now);
+            if let Some(fault) = update.remediation.fault_mut(&record.fault_id) {
                 fault.state = Resolution::Resolved;
                 let message = format!("{} resolved by {}", fault.kind, record.phrase());
-                turn.remediation.say(&message);
+                update.remediation.say(&message);
             }
         }
-        Some(clean) => wake.at(stable_for.saturating_sub(clean)),
+        Some(clean) => requeue.after(stable_for.saturating_sub(clean)),
         None if age >= timeout => {
             let why =
                 if cure == ClearCheck::Present { "the fault is still there" } else { "nobody could check the fault" };
-            expire(ctx, facts, policy, turn, &record, timeout, &done_message(&record, why), wake);
+            expire(ctx, node, policy, update, &record, timeout, &done_message(&record, why), requeue);
         }
-        None => wake.at(timeout.saturating_sub(age)),
+        None => requeue.after(timeout.saturating_sub(age)),
     }
 }
 
@@ -333,22 +333,22 @@ fn verify(ctx: Ctx<'_>, facts: &NodeContext<'_>, policy: &Policy, turn: &mut Rem
 #[expect(clippy::too_many_arguments, reason = "an attempt with the time that is over")]
 fn expire(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
-    turn: &mut RemediationUpdate,
+    update: &mut RemediationUpdate,
     record: &StepRecord,
     timeout: Duration,
     why: &str,
-    wake: &mut Wake,
+    requeue: &mut Requeue,
 ) {
     let now = ctx.snapshot.now;
-    let cx = attempt::context(ctx, facts, policy, &turn.remediation, record);
+    let cx = attempt::context(ctx, node, policy, &update.remediation, record);
     match procedure::of(&record.action).expire(&cx, timeout, why) {
-        Expiry::Fails => attempt::end(turn, StepState::Failed, why, now),
-        Expiry::TimesOut(why) => attempt::end(turn, StepState::TimedOut, &why, now),
+        Expiry::Fails => attempt::end(update, StepState::Failed, why, now),
+        Expiry::TimesOut(why) => attempt::end(update, StepState::TimedOut, &why, now),
         Expiry::First(effect) => {
-            turn.effect = Some(effect);
-            wake.at(ctx.settings.retry);
+            update.effect = Some(effect);
+            requeue.after(ctx.settings.retry);
         }
     }
 }

@@ -54,8 +54,8 @@ fn count(nodes: &[&NodeView]) -> u32 {
 }
 
 /// The kinds of fault that the policy was to remediate on this node and that began within the storm window.
-fn lately(policy: &Policy, facts: &NodeContext<'_>, now: Timestamp) -> BTreeSet<FaultType> {
-    let faults = facts.remediations_of(policy).flat_map(|remediation| &remediation.faults);
+fn lately(policy: &Policy, node: &NodeContext<'_>, now: Timestamp) -> BTreeSet<FaultType> {
+    let faults = node.remediations_of(policy).flat_map(|remediation| &remediation.faults);
     let is_new = |fault: &&RemediationFault| fault.since.is_some_and(|at| since(now, at) <= policy.limits.storm.window);
     let acts = |fault: &&RemediationFault| policy.rule(&fault.rule).is_some_and(Rule::acts);
     faults.filter(is_new).filter(acts).map(|fault| fault.kind).collect()
@@ -96,19 +96,19 @@ pub(super) enum StormPhase {
 
 impl<'a> StormDetector<'a> {
     /// Counts one selected node.
-    pub fn count(&mut self, policy: &Policy, facts: &NodeContext<'_>, view: &'a NodeView, now: Timestamp) {
+    pub fn count(&mut self, policy: &Policy, node: &NodeContext<'_>, view: &'a NodeView, now: Timestamp) {
         self.selected.push(view);
         let mut met: BTreeMap<FaultType, bool> = BTreeMap::new();
         // Notifications are always allowed: a storm does not block a rule that only notifies.
-        let is_matched = |fault: &Fault| policy.perhaps_for(fault, &facts.around).any(|(rule, _)| rule.acts());
+        let is_matched = |fault: &Fault| policy.perhaps_for(fault, &node.around).any(|(rule, _)| rule.acts());
         // The last report of a silent probe is old.
-        let seen = facts.seen.iter().filter(|_| facts.probe == Probe::Reporting);
+        let seen = node.seen.iter().filter(|_| node.probe == Probe::Reporting);
         for seen in seen.filter(|s| s.fault.state == FaultState::Confirmed && is_matched(&s.fault)) {
             *met.entry(seen.fault.kind).or_default() |= seen.lasted <= policy.limits.storm.window;
         }
         // Faults that are resolved as fast as they appear are a storm as well: a wrong detector finds the next node in the
         // meantime.
-        for kind in lately(policy, facts, now) {
+        for kind in lately(policy, node, now) {
             if let Some(is_fresh) = met.get_mut(&kind) {
                 *is_fresh = true;
                 continue;
@@ -159,7 +159,7 @@ impl<'a> StormDetector<'a> {
     }
 
     /// The status views of all storms of the policy, the widest first, each with the evidence for one cause.
-    pub fn told(&self, policy: &Policy, storms: &BTreeMap<FaultType, Storm>) -> Vec<StormView> {
+    pub fn views(&self, policy: &Policy, storms: &BTreeMap<FaultType, Storm>) -> Vec<StormView> {
         let mut all: Vec<_> =
             storms.iter().filter_map(|(kind, storm)| Some((*kind, storm, self.spreads.get(kind)?))).collect();
         all.sort_by_key(|(kind, _, spread)| std::cmp::Reverse((spread.fresh(), spread.sick(), *kind)));

@@ -1,6 +1,6 @@
 //! The result of one update of a remediation, while the engine builds it.
 
-use crate::context::{Block, Wake};
+use crate::context::{Block, Requeue};
 use crate::plan::{BlockReason, Blocked, Effect};
 use crate::remediation::Remediation;
 
@@ -14,24 +14,24 @@ pub(super) struct RemediationUpdate {
     /// What is blocked, and why.
     pub blocked: Vec<Blocked>,
     /// Whether the next action needs a new check by the probe.
-    pub look: bool,
+    pub asks_for_check: bool,
 }
 
 impl RemediationUpdate {
     pub fn new(remediation: Remediation) -> Self {
-        Self { remediation, effect: None, blocked: Vec::new(), look: false }
+        Self { remediation, effect: None, blocked: Vec::new(), asks_for_check: false }
     }
 
     /// Adds a block that concerns the node as a whole.
-    pub fn block_node(&mut self, block: Block, wake: &mut Wake) {
+    pub fn block_node(&mut self, block: Block, requeue: &mut Requeue) {
         let (node, policy) = (self.remediation.node.clone(), self.remediation.policy.clone());
-        self.blocked.push(block.about(node, None, Some(&policy), wake));
+        self.blocked.push(block.about(node, None, Some(&policy), requeue));
     }
 
     /// Adds a block that concerns one of the faults.
-    pub fn block(&mut self, fault_id: &str, block: Block, wake: &mut Wake) {
-        self.look |= block.reason == BlockReason::StaleEvidence;
+    pub fn block(&mut self, fault_id: &str, block: Block, requeue: &mut Requeue) {
+        self.asks_for_check |= block.reason == BlockReason::StaleEvidence;
         let (node, policy) = (self.remediation.node.clone(), self.remediation.policy.clone());
-        self.blocked.push(block.about(node, Some(fault_id), Some(&policy), wake));
+        self.blocked.push(block.about(node, Some(fault_id), Some(&policy), requeue));
     }
 }

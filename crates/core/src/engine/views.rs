@@ -30,98 +30,98 @@ type Stands<'a> = (Option<&'a str>, Option<&'a str>, TriState);
 
 impl<'a> Resting<'a> {
     /// The status view of one node.
-    pub fn node(
+    pub fn status_view(
         &mut self,
         ctx: Ctx<'_>,
-        facts: &NodeContext<'a>,
-        turn: Option<&RemediationUpdate>,
+        node: &NodeContext<'a>,
+        update: Option<&RemediationUpdate>,
         blocked: &[&Blocked],
     ) -> Arc<NodeStatusView> {
-        let Some(stands) = at_rest(facts).filter(|_| turn.is_none() && blocked.is_empty()) else {
-            return Arc::new(node(ctx, facts, turn, blocked));
+        let Some(stands) = at_rest(node).filter(|_| update.is_none() && blocked.is_empty()) else {
+            return Arc::new(status_view(ctx, node, update, blocked));
         };
-        let said = self.0.entry(stands).or_insert_with(|| Arc::new(node(ctx, facts, None, &[])));
-        debug_assert_eq!(**said, node(ctx, facts, None, &[]), "of node {}", facts.name);
+        let said = self.0.entry(stands).or_insert_with(|| Arc::new(status_view(ctx, node, None, &[])));
+        debug_assert_eq!(**said, status_view(ctx, node, None, &[]), "of node {}", node.name);
         Arc::clone(said)
     }
 }
 
 /// The state of the node, if the node is known to be healthy: no fault, no remembered remediation, no stuck pod, no recent
 /// change, and a probe that reports on time.
-fn at_rest<'a>(facts: &NodeContext<'a>) -> Option<Stands<'a>> {
-    let view = facts.view.filter(|view| view.ready != TriState::Unknown)?;
-    let remembered = facts.open.len() + facts.finished.len() + facts.pods.len() + facts.seen.len();
-    let is_noted = facts.flap.is_some() || facts.report.is_none_or(|report| report.stopped.is_some());
-    let is_left_alone = exclusion::is_suspended(facts) || exclusion::of_the_node(facts).is_some();
-    (facts.probe == Probe::Reporting && remembered == 0 && !is_noted && !is_left_alone).then(|| {
-        let first = facts.policies.first().map(|policy| policy.name.as_str());
-        (first, view.kubelet_version.as_deref(), facts.stable)
+fn at_rest<'a>(node: &NodeContext<'a>) -> Option<Stands<'a>> {
+    let view = node.view.filter(|view| view.ready != TriState::Unknown)?;
+    let remembered = node.open.len() + node.finished.len() + node.pods.len() + node.seen.len();
+    let is_noted = node.flap.is_some() || node.report.is_none_or(|report| report.stopped.is_some());
+    let is_left_alone = exclusion::is_suspended(node) || exclusion::of_the_node(node).is_some();
+    (node.probe == Probe::Reporting && remembered == 0 && !is_noted && !is_left_alone).then(|| {
+        let first = node.policies.first().map(|policy| policy.name.as_str());
+        (first, view.kubelet_version.as_deref(), node.stable)
     })
 }
 
-fn node(
+fn status_view(
     ctx: Ctx<'_>,
-    facts: &NodeContext<'_>,
-    turn: Option<&RemediationUpdate>,
+    node: &NodeContext<'_>,
+    update: Option<&RemediationUpdate>,
     blocked: &[&Blocked],
 ) -> NodeStatusView {
-    let remediation = turn.map(|turn| &turn.remediation).filter(|remediation| remediation.is_open());
-    let is_reporting = facts.probe == Probe::Reporting;
+    let remediation = update.map(|update| &update.remediation).filter(|remediation| remediation.is_open());
+    let is_reporting = node.probe == Probe::Reporting;
     NodeStatusView {
-        health: health(facts),
-        top_fault_type: top_fault(facts).map(|seen| seen.fault.kind),
-        top_fault: top_fault(facts).map(phrase).unwrap_or_default(),
-        activity: bounded(&activity(ctx, facts, remediation, blocked), PHRASE),
-        policy: policy(facts, remediation),
-        remedies: facts.seen.iter().filter_map(|seen| remedy(facts, seen)).collect(),
+        health: health(node),
+        top_fault_type: top_fault(node).map(|seen| seen.fault.kind),
+        top_fault: top_fault(node).map(phrase).unwrap_or_default(),
+        activity: bounded(&activity(ctx, node, remediation, blocked), PHRASE),
+        policy: policy(node, remediation),
+        remedies: node.seen.iter().filter_map(|seen| remedy(node, seen)).collect(),
         remediation: remediation.map(|remediation| remediation.name.clone()),
-        stopped: readiness::stopped(ctx, facts),
-        kubelet_version: facts.view.and_then(|view| view.kubelet_version.clone()),
-        cluster_faults: facts.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
-        probe_reporting: match facts.probe {
+        stopped: readiness::stopped(ctx, node),
+        kubelet_version: node.view.and_then(|view| view.kubelet_version.clone()),
+        cluster_faults: node.seen.iter().filter(|s| s.fault.kind.is_cluster_fault()).map(timeless).collect(),
+        probe_reporting: match node.probe {
             Probe::Reporting => TriState::True,
             Probe::Silent => TriState::False,
             _ => TriState::Unknown,
         },
         restart_safe_known: is_reporting
-            && facts.view.is_some_and(|view| view.ready != TriState::Unknown)
-            && facts.seen.iter().all(|seen| seen.fault.kind.spec().shows_in != ShowsIn::KubeletStart),
-        self_healing: self_healing(facts, blocked),
-        excluded: exclusion::of_the_node(facts),
-        pods_progressing: pods_progressing(facts),
-        stable: facts.stable,
-        flap: facts.flap.map(|flap| flap.record.clone()),
-        check_sequence: turn.is_some_and(|turn| turn.look)
+            && node.view.is_some_and(|view| view.ready != TriState::Unknown)
+            && node.seen.iter().all(|seen| seen.fault.kind.spec().shows_in != ShowsIn::KubeletStart),
+        self_healing: self_healing(node, blocked),
+        excluded: exclusion::of_the_node(node),
+        pods_progressing: pods_progressing(node),
+        stable: node.stable,
+        flap: node.flap.map(|flap| flap.record.clone()),
+        check_sequence: update.is_some_and(|update| update.asks_for_check)
             || blocked.iter().any(|blocked| blocked.reason == BlockReason::StaleEvidence),
     }
 }
 
 /// The policy of the open remediation, else the one for the worst fault, else the first one.
-fn policy(facts: &NodeContext<'_>, remediation: Option<&Remediation>) -> Option<String> {
-    let of_worst = || top_fault(facts).and_then(|seen| facts.policy_for(&seen.fault));
-    let idle = || of_worst().or_else(|| facts.policies.first().copied()).map(|policy| policy.name.clone());
+fn policy(node: &NodeContext<'_>, remediation: Option<&Remediation>) -> Option<String> {
+    let of_worst = || top_fault(node).and_then(|seen| node.policy_for(&seen.fault));
+    let idle = || of_worst().or_else(|| node.policies.first().copied()).map(|policy| policy.name.clone());
     remediation.map(|remediation| remediation.policy.clone()).or_else(idle)
 }
 
 /// The remedy that is available for a fault.
-fn remedy(facts: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Option<(String, Remedy)> {
-    let policy = facts.policy_for(&seen.fault)?;
-    let rule = match facts.rule_of(policy, &seen.fault) {
+fn remedy(node: &NodeContext<'_>, seen: &ObservedFault<'_>) -> Option<(String, Remedy)> {
+    let policy = node.policy_for(&seen.fault)?;
+    let rule = match node.rule_of(policy, &seen.fault) {
         RuleMatch::Rule(rule) => Some(rule.name.clone()),
         RuleMatch::Perhaps(..) | RuleMatch::Nothing => None,
     };
     Some((seen.fault.id.clone(), Remedy { policy: policy.name.clone(), rule }))
 }
 
-fn health(facts: &NodeContext<'_>) -> Health {
-    if facts.probe != Probe::Reporting {
+fn health(node: &NodeContext<'_>) -> Health {
+    if node.probe != Probe::Reporting {
         return Health::Unknown;
     }
     let harms =
         |seen: &ObservedFault<'_>| seen.fault.state == FaultState::Confirmed && seen.fault.severity >= Severity::Medium;
-    if facts.seen.iter().any(harms) {
+    if node.seen.iter().any(harms) {
         Health::Unhealthy
-    } else if facts.seen.is_empty() {
+    } else if node.seen.is_empty() {
         Health::Healthy
     } else {
         Health::Degraded
@@ -129,11 +129,11 @@ fn health(facts: &NodeContext<'_>) -> Health {
 }
 
 /// Confirmed faults go before suspected ones. A silent probe goes before its last report.
-fn top_fault<'s, 'a>(facts: &'s NodeContext<'a>) -> Option<&'s ObservedFault<'a>> {
-    let silent = facts.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::Heartbeats);
+fn top_fault<'s, 'a>(node: &'s NodeContext<'a>) -> Option<&'s ObservedFault<'a>> {
+    let silent = node.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::Heartbeats);
     silent
-        .or_else(|| facts.seen.iter().find(|seen| seen.fault.state == FaultState::Confirmed))
-        .or_else(|| facts.seen.first())
+        .or_else(|| node.seen.iter().find(|seen| seen.fault.state == FaultState::Confirmed))
+        .or_else(|| node.seen.first())
 }
 
 fn phrase(seen: &ObservedFault<'_>) -> String {
@@ -150,7 +150,7 @@ fn timeless(seen: &ObservedFault<'_>) -> Fault {
     Fault { duration_seconds: 0, check_age_seconds: 0, ..seen.fault.as_ref().clone() }
 }
 
-fn activity(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: Option<&Remediation>, blocked: &[&Blocked]) -> String {
+fn activity(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: Option<&Remediation>, blocked: &[&Blocked]) -> String {
     if let Some(remediation) = remediation {
         if let Some(step) = remediation.current_step() {
             return under_way(ctx, remediation, step);
@@ -166,24 +166,24 @@ fn activity(ctx: Ctx<'_>, facts: &NodeContext<'_>, remediation: Option<&Remediat
         if remediation.cleanup.owed().any(Marker::is_taint) && !remediation.has_work() {
             return format!("taking the taint of remediation {} off", remediation.name);
         }
-        if let Some(until) = pending_reboot::blocks_uncordon(ctx.cluster, facts, remediation) {
-            return pending_reboot::told(remediation, until);
+        if let Some(until) = pending_reboot::blocks_uncordon(ctx.cluster, node, remediation) {
+            return pending_reboot::message(remediation, until);
         }
         if remediation.cleanup.is_owed() && !remediation.has_work() {
             return format!("putting back the cordon of remediation {}", remediation.name);
         }
     }
-    if let Some(kept) = facts.finished.iter().find(|remediation| remediation.is_quarantined()) {
+    if let Some(kept) = node.finished.iter().find(|remediation| remediation.is_quarantined()) {
         return format!("kept cordoned, remediation {}: {}", kept.name, kept.message);
     }
     let place = |blocked: &Blocked| {
-        let place = facts.seen.iter().position(|seen| Some(&seen.fault.id) == blocked.fault_id.as_ref());
+        let place = node.seen.iter().position(|seen| Some(&seen.fault.id) == blocked.fault_id.as_ref());
         place.unwrap_or(usize::MAX)
     };
     if let Some(first) = blocked.iter().min_by_key(|blocked| place(blocked)) {
         return format!("blocked: {}", first.message);
     }
-    last_done(ctx, facts)
+    last_done(ctx, node)
 }
 
 fn under_way(ctx: Ctx<'_>, remediation: &Remediation, step: &StepRecord) -> String {
@@ -202,8 +202,8 @@ fn under_way(ctx: Ctx<'_>, remediation: &Remediation, step: &StepRecord) -> Stri
     format!("step {}/{steps} {} by {:?}, {how}", step.step_index.saturating_add(1), step.phrase(), step.executor)
 }
 
-fn last_done(ctx: Ctx<'_>, facts: &NodeContext<'_>) -> String {
-    let recent = facts
+fn last_done(ctx: Ctx<'_>, node: &NodeContext<'_>) -> String {
+    let recent = node
         .finished
         .iter()
         .filter(|e| e.mode == Mode::Enforce)
@@ -224,7 +224,7 @@ fn last_done(ctx: Ctx<'_>, facts: &NodeContext<'_>) -> String {
     }
 }
 
-fn self_healing(facts: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
+fn self_healing(node: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
     let has = |reasons: &[BlockReason]| blocked.iter().any(|blocked| reasons.contains(&blocked.reason));
     let needs_a_person = [
         BlockReason::StepsExhausted,
@@ -238,25 +238,25 @@ fn self_healing(facts: &NodeContext<'_>, blocked: &[&Blocked]) -> SelfHealing {
     ];
     if has(&needs_a_person) {
         SelfHealing::ManualActionRequired
-    } else if has(&[BlockReason::Suspended]) || exclusion::is_suspended(facts) {
+    } else if has(&[BlockReason::Suspended]) || exclusion::is_suspended(node) {
         SelfHealing::Suspended
-    } else if exclusion::of_the_node(facts).is_some() {
+    } else if exclusion::of_the_node(node).is_some() {
         SelfHealing::Excluded
     } else if has(&[BlockReason::DryRun]) {
         SelfHealing::DryRun
-    } else if facts.probe != Probe::Reporting || has(&[BlockReason::PodUnknown]) {
+    } else if node.probe != Probe::Reporting || has(&[BlockReason::PodUnknown]) {
         SelfHealing::Unknown
     } else {
         SelfHealing::Allowed
     }
 }
 
-fn pods_progressing(facts: &NodeContext<'_>) -> TriState {
-    let held_up = || facts.seen.iter().map(|seen| &seen.fault).filter(|fault| fault.kind.spec().holds_up_pods);
+fn pods_progressing(node: &NodeContext<'_>) -> TriState {
+    let held_up = || node.seen.iter().map(|seen| &seen.fault).filter(|fault| fault.kind.spec().holds_up_pods);
     if held_up().any(|fault| fault.state == FaultState::Confirmed) {
         return TriState::False;
     }
-    if held_up().next().is_some() || facts.view.is_none() || facts.pods.iter().any(|pod| !pod.ready) {
+    if held_up().next().is_some() || node.view.is_none() || node.pods.iter().any(|pod| !pod.ready) {
         TriState::Unknown
     } else {
         TriState::True

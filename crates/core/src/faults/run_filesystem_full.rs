@@ -7,7 +7,7 @@ use crate::fault::{FaultGroup, FaultType, Severity, SubjectKind};
 use crate::finding::{Check, Component, Findings};
 use crate::thresholds::Confirm;
 
-/// Nothing frees such a file system by itself. Many pods that start at once fill it for a moment.
+/// Three checks 30 s apart, over 120 s. Many pods that start at once fill it for a moment. Otherwise it does not shrink by itself.
 const CONFIRM: Confirm = Confirm::new("runFilesystemFull", 3, 30, 120);
 /// Fewer bytes than this, and less than a hundredth. One container needs some tens of KiB there.
 const FULL_BYTES: u64 = 16 << 20;

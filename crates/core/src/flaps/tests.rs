@@ -42,15 +42,15 @@ fn report(faults: &[Fault]) -> ReportView {
 fn a_node_that_flaps_is_told_with_its_count_and_stable_after_a_quiet_time() {
     let mut flaps = Flaps::default();
     let now = flap(&mut flaps, 0, 10, 60);
-    let told = flaps.told(secs(now), wall(now)).remove("n").unwrap();
+    let told = flaps.views(secs(now), wall(now)).remove("n").unwrap();
     assert_eq!((told.record.ready_transitions, told.record.rhythm()), (10, secs(60)));
     assert!(told.flapping.is_some() && told.record.penalty >= CUT_OFF);
     let settles = flaps.next_change(secs(now)).unwrap();
     assert!(settles > QUIET && settles < 3 * HALF_LIFE);
     let calm = now + settles.as_secs();
-    assert_eq!(flaps.told(secs(calm), wall(calm))["n"].flapping, None);
+    assert_eq!(flaps.views(secs(calm), wall(calm))["n"].flapping, None);
     let over = calm + flaps.next_change(secs(calm)).unwrap().as_secs();
-    assert!(flaps.told(secs(over), wall(over)).is_empty(), "nothing is left to tell");
+    assert!(flaps.views(secs(over), wall(over)).is_empty(), "nothing is left to tell");
     assert_eq!(flaps.next_change(secs(over)), None);
 }
 
@@ -63,12 +63,12 @@ fn only_another_status_is_a_change() {
     for at in 0..500 {
         flaps.note_ready("n", &node(TriState::True, at), secs(at));
     }
-    assert!(flaps.told(secs(500), wall(500)).is_empty());
+    assert!(flaps.views(secs(500), wall(500)).is_empty());
     flap(&mut flaps, 501, 8, 1);
-    assert!(flaps.told(secs(510), wall(510))["n"].flapping.is_some());
+    assert!(flaps.views(secs(510), wall(510))["n"].flapping.is_some());
     // Another Node of that name has no history.
     flaps.note_ready("n", &NodeView { uid: "other".into(), ..node(TriState::True, 511) }, secs(511));
-    assert!(flaps.told(secs(511), wall(511)).is_empty());
+    assert!(flaps.views(secs(511), wall(511)).is_empty());
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_thousand_changes_are_told_a_few_times() {
     for n in 0..=1_000_u64 {
         let ready = if n % 2 == 0 { TriState::True } else { TriState::False };
         flaps.note_ready("n", &node(ready, n * 5), secs(n * 5));
-        let told = flaps.told(secs(n * 5), wall(n * 5)).remove("n").map(|view| view.record);
+        let told = flaps.views(secs(n * 5), wall(n * 5)).remove("n").map(|view| view.record);
         tellings += u64::from(told != before);
         before = told;
     }
@@ -97,19 +97,19 @@ fn a_fault_that_comes_and_goes_counts_and_those_that_are_healed_once_do_not() {
         flaps.note_report("n", &report(&[one(n)]), secs(n * 20));
         flaps.note_report("n", &report(&[]), secs(n * 20 + 10));
     }
-    assert!(flaps.told(secs(400), wall(400)).is_empty());
+    assert!(flaps.views(secs(400), wall(400)).is_empty());
     // One of them, again and again: but a report that could not look, or is full, has not seen it go.
     for n in 0..20 {
         flaps.note_report("n", &report(&[one(99)]), secs(400 + n * 20));
         let blind = ReportView { unlooked: [kind].into(), ..report(&[]) };
         flaps.note_report("n", &blind, secs(410 + n * 20));
     }
-    assert!(flaps.told(secs(800), wall(800)).is_empty());
+    assert!(flaps.views(secs(800), wall(800)).is_empty());
     for n in 0..9 {
         flaps.note_report("n", &report(&[one(99)]), secs(800 + n * 120));
         flaps.note_report("n", &report(&[]), secs(810 + n * 120));
     }
-    let told = flaps.told(secs(1_770), wall(1_770)).remove("n").unwrap();
+    let told = flaps.views(secs(1_770), wall(1_770)).remove("n").unwrap();
     assert_eq!((told.record.recurrences, told.record.ready_transitions), (8, 0));
     assert!(told.flapping.is_some());
     let of = &flaps.0["n"];
@@ -120,14 +120,14 @@ fn a_fault_that_comes_and_goes_counts_and_those_that_are_healed_once_do_not() {
 fn the_next_controller_goes_on_where_the_one_before_has_ended() {
     let mut before = Flaps::default();
     let now = flap(&mut before, 0, 20, 60);
-    let record = before.told(secs(now), wall(now)).remove("n").unwrap().record;
+    let record = before.views(secs(now), wall(now)).remove("n").unwrap().record;
     let restart = |uid: &str, ready: NodeView, record: &FlapRecord| {
         let mut next = Flaps::default();
         next.note_ready("n", &ready, secs(1));
         let refused = next.restore(secs(2), wall(now + 60), |_| Some((uid, Ok(record))));
         let again = next.restore(secs(3), wall(now + 60), |_| Some((uid, Ok(record))));
         assert!(again.is_empty(), "it is read once");
-        (next.told(secs(3), wall(now + 61)).remove("n"), refused)
+        (next.views(secs(3), wall(now + 61)).remove("n"), refused)
     };
     let same = node(TriState::True, now);
     let (told, refused) = restart("u", same.clone(), &record);
@@ -145,7 +145,7 @@ fn the_next_controller_goes_on_where_the_one_before_has_ended() {
     flap(&mut next, 0, 4, 10);
     let refused = next.restore(secs(50), wall(50), |_| Some(("u", Err("it is a word"))));
     assert_eq!(refused, [("n".to_owned(), "it is a word".to_owned())]);
-    assert_eq!(next.told(secs(50), wall(50))["n"].record.ready_transitions, 4, "what it has seen itself counts on");
+    assert_eq!(next.views(secs(50), wall(50))["n"].record.ready_transitions, 4, "what it has seen itself counts on");
 }
 
 /// Each goes True, False while it shuts down, Unknown while it is away, False while its kubelet begins, True.
@@ -163,7 +163,7 @@ fn reboots_in_a_row_are_no_flap_with_all_that_they_go_through() {
         flaps.note_report("n", &report(&faults), secs(round * 100 + 75));
         flaps.note_report("n", &report(&[]), secs(round * 100 + 95));
     }
-    assert_eq!(flaps.told(secs(200), wall(200)).remove("n").and_then(|told| told.flapping), None);
+    assert_eq!(flaps.views(secs(200), wall(200)).remove("n").and_then(|told| told.flapping), None);
     assert_eq!(flaps.0["n"].flap.unwrap().changes(), 4, "a reboot is two");
 }
 
@@ -186,7 +186,7 @@ fn a_late_word_on_a_node_that_is_gone_leaves_the_history_of_the_new_one_alone() 
     let now = flap(&mut flaps, 0, 10, 30);
     let old = ReportView { node_uid: Some("gone".into()), ..report(&[fault(FaultType::KubeletDown)]) };
     flaps.note_report("n", &old, secs(now + 1));
-    assert!(flaps.told(secs(now + 2), wall(now + 2))["n"].flapping.is_some());
+    assert!(flaps.views(secs(now + 2), wall(now + 2))["n"].flapping.is_some());
 }
 
 /// A kubelet that cannot look at its pods for 200 of every 260 s.
@@ -197,7 +197,7 @@ fn on_a_node_that_flaps_a_fault_that_was_away_for_a_moment_goes_on() {
     let seen = Fault { id: "hung".into(), state: FaultState::Confirmed, ..fault(FaultType::HungContainer) };
     let stayed = |flaps: &mut Flaps, now, fault: &Fault| {
         let fault = Fault { state: FaultState::Confirmed, ..fault.clone() };
-        flaps.told(secs(now), wall(now)).remove("n").map(|told| told.stayed(&fault).as_secs())
+        flaps.views(secs(now), wall(now)).remove("n").map(|told| told.stayed(&fault).as_secs())
     };
     let mut sequence = 0;
     for turn in 0..6 {
@@ -227,5 +227,5 @@ fn on_a_node_that_flaps_a_fault_that_was_away_for_a_moment_goes_on() {
             );
         }
     }
-    assert_eq!(flaps.told(secs(now), wall(now))["n"].stayed, [], "neither is there");
+    assert_eq!(flaps.views(secs(now), wall(now))["n"].stayed, [], "neither is there");
 }

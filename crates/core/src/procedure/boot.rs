@@ -33,33 +33,33 @@ pub(crate) const RETRY_AFTER_FAILED_REBOOT: Duration = Duration::from_hours(24);
 pub(super) const AWAY: Duration = Duration::from_mins(20);
 
 /// The boot that the Node shows, if the probe reports the same.
-pub(super) fn boot_of<'a>(facts: &NodeContext<'a>) -> Result<&'a str, Block> {
+pub(super) fn boot_of<'a>(node: &NodeContext<'a>) -> Result<&'a str, Block> {
     let unknown = |what: String| {
-        let message = format!("node {} is not rebooted: {what}", facts.name);
+        let message = format!("node {} is not rebooted: {what}", node.name);
         Block::new(BlockReason::ActionsDisabled, &message)
     };
-    let shown = facts.view.and_then(|view| view.boot_id.as_deref());
+    let shown = node.view.and_then(|view| view.boot_id.as_deref());
     let shown = shown.ok_or_else(|| unknown("its Node shows no boot id".to_owned()))?;
     if !is_boot_id(shown) {
         return Err(unknown(format!("its Node shows {shown:?} where a boot id is expected")));
     }
-    let told = facts.own_report().and_then(|report| report.heartbeat.as_ref());
-    match told.map(|heartbeat| heartbeat.boot_id.as_str()) {
-        Some(told) if told == shown => Ok(shown),
-        Some(told) => Err(unknown(format!("its Node shows boot id {shown}, its probe reports {told:?}"))),
+    let reported = node.own_report().and_then(|report| report.heartbeat.as_ref());
+    match reported.map(|heartbeat| heartbeat.boot_id.as_str()) {
+        Some(reported) if reported == shown => Ok(shown),
+        Some(reported) => Err(unknown(format!("its Node shows boot id {shown}, its probe reports {reported:?}"))),
         None => Err(unknown("its probe reports no boot id".to_owned())),
     }
 }
 
 /// Whether the reboot may be done now, as far as the boots of the node are concerned.
-pub(super) fn admit(ctx: ClusterContext<'_>, facts: &NodeContext<'_>) -> Result<(), Block> {
-    boot_of(facts)?;
+pub(super) fn admit(ctx: ClusterContext<'_>, node: &NodeContext<'_>) -> Result<(), Block> {
+    boot_of(node)?;
     let now = ctx.snapshot.now;
     // Any Node object of that name counts: a recreated Node may stand for the same machine.
-    let last = facts.open.iter().chain(&facts.finished).flat_map(|remediation| begun(remediation));
+    let last = node.open.iter().chain(&node.finished).flat_map(|remediation| begun(remediation));
     let free = |step: &StepRecord| {
         let at = done_at(step)?;
-        let apart = apart(step, facts.view.and_then(|view| view.boot_id.as_deref()));
+        let apart = apart(step, node.view.and_then(|view| view.boot_id.as_deref()));
         let until = at.checked_add(apart).unwrap_or(at);
         // As far as is known, no tool acted on the mark.
         let is_mark = step.action == ActionType::MarkForReboot && step.executed_at.is_none();
@@ -68,7 +68,7 @@ pub(super) fn admit(ctx: ClusterContext<'_>, facts: &NodeContext<'_>) -> Result<
     let Some((until, at, apart, is_mark)) = last.filter_map(free).max() else { return Ok(()) };
     let what = if is_mark { "marked for a reboot until" } else { "rebooted, or commanded to reboot, at" };
     let how = if apart > APART { ", which did not help" } else { "" };
-    let message = format!("node {} was {what} {}{how}: not again before {}", facts.name, clock(at), clock(until));
+    let message = format!("node {} was {what} {}{how}: not again before {}", node.name, clock(at), clock(until));
     Err(Block::new(BlockReason::NodeLimit, &message).until(since(until, now)))
 }
 

@@ -33,14 +33,14 @@ impl Procedure for DeletePod {
 
 /// Whether the stuck DaemonSet pod may be deleted now.
 fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
-    let StepContext { cluster: ctx, node: facts, rule, step, seen } = *cx;
+    let StepContext { cluster: ctx, node: node, rule, step, seen } = *cx;
     let fault = &seen.fault;
     let name = pods::pod_of(fault).map_or_else(String::new, ToString::to_string);
-    let Some(pod) = pods::suspect(facts, fault).filter(|pod| pod.daemon_set.is_some()) else {
+    let Some(pod) = pods::suspect(node, fault).filter(|pod| pod.daemon_set.is_some()) else {
         let message = format!("pod {name} is not known as a DaemonSet's pod: only those are deleted");
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
     };
-    if let Some(hung) = pods::hung_process(facts, fault) {
+    if let Some(hung) = pods::hung_process(node, fault) {
         let sure = if hung.fault.state == FaultState::Suspected { " is suspected" } else { "" };
         let message = format!(
             "pod {name}: {} ({}){sure} must be released first; a delete above it would only hang as well",
@@ -48,33 +48,33 @@ fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
         );
         return Err(Block::new(BlockReason::HungProcessFirst, &message));
     }
-    if let Some(taint) = facts.view.and_then(NodeView::repels_daemon_sets) {
+    if let Some(taint) = node.view.and_then(NodeView::repels_daemon_sets) {
         let message = format!(
             "pod {name}: under the taint {taint} of {} it would have no successor; blocked until the taint is removed from the node",
-            facts.name
+            node.name
         );
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
     if stuck::waits_for_the_node(pod)
-        && let Some(age) = last_act(ctx, facts, &fault.id)
+        && let Some(age) = last_act(ctx, node, &fault.id)
         && age < ctx.settings.settle
     {
         let message = format!(
             "pod {name}: a fault was resolved on {} less than {}s ago, Kubernetes gets time to start the pod",
-            facts.name,
+            node.name,
             ctx.settings.settle.as_secs()
         );
         return Err(Block::new(BlockReason::Cooldown, &message).until(ctx.settings.settle.saturating_sub(age)));
     }
-    deleted_in_vain(ctx, facts, pod, rule, step)
+    deleted_in_vain(ctx, node, pod, rule, step)
 }
 
 /// Time since the last action on the node for another fault.
-fn last_act(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, fault_id: &str) -> Option<Duration> {
-    facts
+fn last_act(ctx: ClusterContext<'_>, node: &NodeContext<'_>, fault_id: &str) -> Option<Duration> {
+    node
         .open
         .iter()
-        .chain(&facts.finished)
+        .chain(&node.finished)
         .flat_map(|remediation| &remediation.steps)
         .filter(|step| step.fault_id != fault_id && step.action.heals())
         .filter_map(|step| step.executed_at)
@@ -86,7 +86,7 @@ fn last_act(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, fault_id: &str) ->
 /// the node.
 fn deleted_in_vain(
     ctx: ClusterContext<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     pod: &SuspectPod,
     rule: &Rule,
     step: &Step,
@@ -99,10 +99,10 @@ fn deleted_in_vain(
                 && fault.subject.pod.as_ref().is_some_and(|p| p.namespace == pod.pod.namespace)
         })
     };
-    let mut deletions: Vec<_> = facts
+    let mut deletions: Vec<_> = node
         .open
         .iter()
-        .chain(&facts.finished)
+        .chain(&node.finished)
         .flat_map(|remediation| remediation.steps.iter().map(move |step| (remediation, step)))
         .filter(|(_, record)| record.action == ActionType::DeletePod)
         .filter_map(|(remediation, record)| Some((remediation, record, record.executed_at?)))
@@ -120,7 +120,7 @@ fn deleted_in_vain(
          before {}",
         pod.pod.namespace,
         pod.daemon_set.as_deref().unwrap_or_default(),
-        facts.name,
+        node.name,
         deletions.len(),
         memory.as_secs() / 60,
         clock(until)

@@ -1,4 +1,4 @@
-//! `Drain`: whether pods may be evicted, and whether they would end on this node.
+//! `Drain`: whether pods may be evicted, and whether the kubelet can end them.
 //!
 //! The controller drains only a node that carries the cordon of this remediation, since evicted pods would come back to any other.
 
@@ -20,7 +20,7 @@ impl Procedure for Drain {
     fn is_done(&self, remediation: &Remediation) -> bool {
         let since = remediation.cordoned_at();
         let is_it = |record: &StepRecord| {
-            matches!(&record.action, Action::Drain(with) if with == self)
+            matches!(&record.action, Action::Drain(params) if params == self)
                 && record.state == StepState::Succeeded
                 && record.finished_at >= since
         };
@@ -29,10 +29,10 @@ impl Procedure for Drain {
 
     fn require_available(&self, cluster: ClusterContext<'_>, node: &NodeContext<'_>) -> Result<(), Block> {
         if cluster.snapshot.may_evict == TriState::False {
-            return require_right(cluster);
+            return require_eviction_permission(cluster);
         }
-        match ends_no_pods(node, self) {
-            Some(CannotEnd::Known(why)) => Err(not_ended(node, &why)),
+        match termination_blocker(node, self) {
+            Some(CannotEnd::Known(why)) => Err(drain_blocked(node, &why)),
             _ => Ok(()),
         }
     }
@@ -56,9 +56,9 @@ impl Procedure for Drain {
     }
 
     fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-        require_right(cx.cluster)?;
-        match ends_no_pods(cx.node, self) {
-            Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) => Err(not_ended(cx.node, &why)),
+        require_eviction_permission(cx.cluster)?;
+        match termination_blocker(cx.node, self) {
+            Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) => Err(drain_blocked(cx.node, &why)),
             None => Ok(Executor::Controller),
         }
     }
@@ -79,7 +79,7 @@ impl Procedure for Drain {
     }
 
     fn end_reason(&self, node: &NodeContext<'_>) -> Option<String> {
-        match ends_no_pods(node, self) {
+        match termination_blocker(node, self) {
             Some(CannotEnd::Known(why)) => {
                 Some(format!("no further pod is evicted, since evicted pods do not end there: {why}"))
             }
@@ -93,40 +93,40 @@ impl Procedure for Drain {
         node: &NodeContext<'_>,
         remediation: &Remediation,
     ) -> Result<(), Block> {
-        require_right(cluster)?;
-        if let Some(CannotEnd::Doubtful(why)) = ends_no_pods(node, self) {
-            return Err(not_ended(node, &why));
+        require_eviction_permission(cluster)?;
+        if let Some(CannotEnd::Doubtful(why)) = termination_blocker(node, self) {
+            return Err(drain_blocked(node, &why));
         }
         self.require_prepared(node, remediation)
     }
 }
 
 /// Requires that the controller may evict pods. While that is unknown, it drains no node.
-fn require_right(cluster: ClusterContext<'_>) -> Result<(), Block> {
+fn require_eviction_permission(cluster: ClusterContext<'_>) -> Result<(), Block> {
     let message = match cluster.snapshot.may_evict {
         TriState::True => return Ok(()),
         TriState::False => {
-            "the controller may not evict pods (create pods/eviction), so no node is drained: give it the right by ClusterRole \
-             nrh:drain (config/samples/drain-rights.yaml), which is asked for again and again"
+            "the controller may not evict pods (create pods/eviction), so no node is drained: bind ClusterRole nrh:drain \
+             (config/samples/drain-rights.yaml); the controller checks it again regularly"
         }
         TriState::Unknown => {
-            "it is not known yet whether the controller may evict pods (create pods/eviction), so no node is drained; it is \
-             asked again and again"
+            "it is not known yet whether the controller may evict pods (create pods/eviction), so no node is drained; the \
+             controller checks it again regularly"
         }
     };
     Err(Block::new(BlockReason::ActionsDisabled, message))
 }
 
 /// Returns what keeps the node from ending pods, unless the policy ignores that.
-fn ends_no_pods(facts: &NodeContext<'_>, with: &Drain) -> Option<CannotEnd> {
-    let heartbeat = facts.report.and_then(|report| report.heartbeat.as_ref());
+fn termination_blocker(node: &NodeContext<'_>, params: &Drain) -> Option<CannotEnd> {
+    let heartbeat = node.report.and_then(|report| report.heartbeat.as_ref());
     let works = heartbeat.map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
-    let ready = facts.view.map_or(TriState::Unknown, |view| view.ready);
-    let found = || cannot_end(ready, works, facts.seen.iter().map(|seen| seen.fault.as_ref()));
-    (!with.ignore_runtime_hang).then(found).flatten()
+    let ready = node.view.map_or(TriState::Unknown, |view| view.ready);
+    let found = || cannot_end(ready, works, node.seen.iter().map(|seen| seen.fault.as_ref()));
+    (!params.ignore_runtime_hang).then(found).flatten()
 }
 
-fn not_ended(node: &NodeContext<'_>, why: &str) -> Block {
+fn drain_blocked(node: &NodeContext<'_>, why: &str) -> Block {
     let message = format!(
         "node {} is not drained, since evicted pods would not end there: {why}; resolve that first (or set drain.ignoreRuntimeHang)",
         node.name

@@ -16,8 +16,8 @@ const LONGEST: usize = 256;
 /// The executor of an action that a Job could run, and the reason. A kubelet whose start is blocked starts no Job, although the
 /// node may be Ready. So no Job is used when the kubelet has written nothing since its start began, however short that time is.
 /// No Job is used either when the container runtime does not answer.
-pub(crate) fn choose(facts: &NodeContext<'_>) -> (Executor, &'static str) {
-    let Some((view, report)) = facts.view.zip(facts.report) else {
+pub(crate) fn choose(node: &NodeContext<'_>) -> (Executor, &'static str) {
+    let Some((view, report)) = node.view.zip(node.report) else {
         return (Executor::Probe, "the kubelet is not known");
     };
     let works = report.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.kubelet_works == TriState::True);
@@ -27,7 +27,7 @@ pub(crate) fn choose(facts: &NodeContext<'_>) -> (Executor, &'static str) {
         (Executor::Probe, "the node is not Ready")
     } else if kubelet::unfinished(view, &report.kubelet).is_some() {
         (Executor::Probe, "the kubelet's start has not come to an end")
-    } else if facts.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime)) {
+    } else if node.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime)) {
         (Executor::Probe, "the container runtime does not answer")
     } else {
         (Executor::Job, "the kubelet works, and the node is Ready")
@@ -40,10 +40,10 @@ pub(crate) fn is_of_either(action: &Action) -> bool {
 }
 
 /// Records why the executor of an attempt was chosen, where there was a choice.
-pub(crate) fn note(facts: &NodeContext<'_>, record: &mut StepRecord) {
+pub(crate) fn note(node: &NodeContext<'_>, record: &mut StepRecord) {
     record.executor_reason = match record.executor {
         Executor::Probe if !is_of_either(&record.action) => String::new(),
-        Executor::Probe | Executor::Job => format!("{:?}: {}", record.executor, choose(facts).1),
+        Executor::Probe | Executor::Job => format!("{:?}: {}", record.executor, choose(node).1),
         Executor::Controller => String::new(),
     };
 }

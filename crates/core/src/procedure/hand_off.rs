@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{AttemptContext, Expiry, Poll, Procedure, StepContext};
 use crate::action::{ActionType, HandOff};
-use crate::context::{Block, ClearCheck, ClusterContext, NodeContext, Wake, exclusion, of_policy};
+use crate::context::{Block, ClearCheck, ClusterContext, NodeContext, Requeue, exclusion, of_policy};
 use crate::fault::Fault;
 use crate::hand_off::{HandOffView, HandedOff};
 use crate::moment::{clock, since};
@@ -81,7 +81,7 @@ impl Procedure for HandOff {
     }
 
     /// The remediator's result and the probe's check are awaited, until the step's timeout.
-    fn poll(&self, cx: &AttemptContext<'_>, _: &mut Wake) -> Poll {
+    fn poll(&self, cx: &AttemptContext<'_>, _: &mut Requeue) -> Poll {
         let AttemptContext { cluster, node, policy, remediation, record, step } = *cx;
         let (now, settings) = (cluster.snapshot.now, cluster.settings);
         // A hand-off may last for long, and a person who stops it does not have to wait. Markers of other tools on the node may
@@ -148,8 +148,8 @@ fn require_proof(ctx: ClusterContext<'_>, with: &HandOff) -> Result<(), Block> {
         return Ok(());
     }
     let message = format!(
-        "{template}: it is not proven that the controller may create {} in namespace {}; what is lacking stands in condition \
-         Ready of the policy, and is asked again and again",
+        "{template}: it is not proven that the controller may create {} in namespace {}; condition Ready of the policy says what is \
+         lacking, and the controller checks it again regularly",
         template.object_kind(),
         template.namespace
     );
@@ -167,9 +167,9 @@ fn begun<'e>(remediation: &'e Remediation, with: &HandOff) -> impl Iterator<Item
 
 /// Whether this Node may be handed to the remediator, given earlier Nodes of the same name. A machine that was deleted and
 /// recreated in vain is not deleted again at once, and then again.
-fn require_apart(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, with: &HandOff) -> Result<(), Block> {
+fn require_apart(ctx: ClusterContext<'_>, node: &NodeContext<'_>, with: &HandOff) -> Result<(), Block> {
     let was_handed = |remediation: &Remediation| begun(remediation, with).any(|step| step.state != StepState::Refused);
-    let handed = facts.on_others_of_its_name().filter(|(remediation, _)| was_handed(remediation));
+    let handed = node.on_others_of_its_name().filter(|(remediation, _)| was_handed(remediation));
     let Some((remediation, at)) = handed.max_by_key(|(_, at)| *at) else { return Ok(()) };
     let (memory, passed) = (ctx.settings.failed_memory, since(ctx.snapshot.now, at));
     if passed >= memory {
@@ -178,7 +178,7 @@ fn require_apart(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, with: &HandOf
     let until = clock(at.checked_add(memory).unwrap_or(at));
     let message = format!(
         "node {} was handed to {} as another Node object of that name (remediation {}), and is unhealthy again: not handed to it before {until}",
-        facts.name,
+        node.name,
         with.remediation_template.object_kind(),
         remediation.name
     );
@@ -241,22 +241,22 @@ pub(crate) fn on_the_way(ctx: ClusterContext<'_>, remediation: &Remediation) -> 
 }
 
 /// Whether a remediator may have uncordoned the node: one works there, in any remediation, or did until a moment ago.
-fn may_have_uncordoned(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> bool {
-    let here = facts.open.iter().chain(&facts.finished).copied().filter(|other| other.node_uid == remediation.node_uid);
+fn may_have_uncordoned(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> bool {
+    let here = node.open.iter().chain(&node.finished).copied().filter(|other| other.node_uid == remediation.node_uid);
     let mut steps = here.flat_map(|other| &other.steps).filter(|step| was_begun(step));
     steps.any(|step| step.finished_at.is_none_or(|end| since(ctx.snapshot.now, end) < TIDY_UP))
 }
 
 /// Records that the node's remediator removed our cordon. A remediator uncordons what it has rebooted, so that is no sign of a
 /// person. A later step may cordon the node again.
-pub(crate) fn note_uncordon(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remediation: &mut Remediation) {
-    let Some(view) = facts.view.filter(|view| view.uid == remediation.node_uid && !view.unschedulable) else { return };
+pub(crate) fn note_uncordon(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &mut Remediation) {
+    let Some(view) = node.view.filter(|view| view.uid == remediation.node_uid && !view.unschedulable) else { return };
     let is_cordoning = remediation.current_step().is_some_and(|step| step.action == ActionType::Cordon);
     let Some(at) = remediation.owed_since(&Marker::Cordon).filter(|_| !is_cordoning) else { return };
     // Without the owner annotation, the view may be from before the cordon.
     let is_sure = view.cordoned_by.as_deref() == Some(remediation.name.as_str())
         || since(ctx.snapshot.now, at) >= ctx.settings.cache_lag;
-    if is_sure && may_have_uncordoned(ctx, facts, remediation) {
+    if is_sure && may_have_uncordoned(ctx, node, remediation) {
         remediation.cleanup.remove(&Marker::Cordon, ctx.snapshot.now);
     }
 }

@@ -16,7 +16,7 @@ use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
 use crate::action::MarkForReboot;
 use crate::command::{ActionCommand, OutcomeReason};
 use crate::context::{
-    Block, ClearCheck, ClusterContext, NodeContext, ObservedFault, Probe, Wake, exclusion, of_policy,
+    Block, ClearCheck, ClusterContext, NodeContext, ObservedFault, Probe, Requeue, exclusion, of_policy,
 };
 use crate::fault::{Daemon, Fault, FaultState};
 use crate::moment::since;
@@ -75,8 +75,8 @@ impl Procedure for MarkForReboot {
     }
 
     /// Another boot id is awaited until the timeout of the step, and while the conditions still hold.
-    fn poll(&self, cx: &AttemptContext<'_>, wake: &mut Wake) -> Poll {
-        if cx.record.state == StepState::Verifying { Poll::ByAnswer } else { self.poll_marked(cx, wake) }
+    fn poll(&self, cx: &AttemptContext<'_>, requeue: &mut Requeue) -> Poll {
+        if cx.record.state == StepState::Verifying { Poll::ByAnswer } else { self.poll_marked(cx, requeue) }
     }
 
     /// The boot may be awaited for hours, the clear check is not.
@@ -93,12 +93,12 @@ impl Procedure for MarkForReboot {
 }
 
 impl MarkForReboot {
-    fn poll_marked(&self, cx: &AttemptContext<'_>, wake: &mut Wake) -> Poll {
+    fn poll_marked(&self, cx: &AttemptContext<'_>, requeue: &mut Requeue) -> Poll {
         let AttemptContext { cluster, node, policy, remediation, record, .. } = *cx;
         let (now, settings) = (cluster.snapshot.now, cluster.settings);
-        let cancel = |why: &str| Poll::End(StepState::Cancelled, self.told(node, record, why));
+        let cancel = |why: &str| Poll::End(StepState::Cancelled, self.with_report(node, record, why));
         if let Some(why) = must_stop(cx) {
-            return Poll::Stop(self.told(node, record, &why));
+            return Poll::Stop(self.with_report(node, record, &why));
         }
         let Some(step) = cx.step else { return cancel("the policy does not name this step any more") };
         if step.needs_approval() && remediation.approved(&record.operation_id).is_none() {
@@ -128,22 +128,22 @@ impl MarkForReboot {
         if age >= timeout {
             let (name, said, timeout) = (node.name, said(record), timeout.as_secs());
             let why = format!("nobody has booted node {name} anew within {timeout}s: {said}");
-            return Poll::End(StepState::TimedOut, self.told(node, record, &why));
+            return Poll::End(StepState::TimedOut, self.with_report(node, record, &why));
         }
         if record.reason.is_none() {
-            wake.when_past(Duration::from_secs(settings.order_ttl_seconds.into()), waited);
-            wake.at(settings.answer_within.saturating_sub(waited));
+            requeue.when_past(Duration::from_secs(settings.order_ttl_seconds.into()), waited);
+            requeue.after(settings.answer_within.saturating_sub(waited));
         } else {
-            wake.when_past(settings.cache_lag, age);
+            requeue.when_past(settings.cache_lag, age);
         }
         Poll::Wait(timeout.saturating_sub(age).min(RHYTHM))
     }
 
     /// The message why the marker ended. It adds what a person has to do if the node may still carry the marker and no probe can
     /// remove it.
-    fn told(&self, facts: &NodeContext<'_>, record: &StepRecord, why: &str) -> String {
+    fn with_report(&self, node: &NodeContext<'_>, record: &StepRecord, why: &str) -> String {
         let is_ours = is_carried(record) && record.reason != Some(OutcomeReason::AlreadyRequested);
-        if facts.probe == Probe::Reporting || !is_ours {
+        if node.probe == Probe::Reporting || !is_ours {
             return why.to_owned();
         }
         format!(
@@ -155,8 +155,8 @@ impl MarkForReboot {
 
 /// The reason why no tool can drain the node for its marker, else `None`. Only a report from the boot that was to end counts: a
 /// missing report may be the boot itself.
-fn cannot_be(facts: &NodeContext<'_>, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
-    let report = facts.report.filter(|_| facts.probe == Probe::Reporting)?;
+fn cannot_be(node: &NodeContext<'_>, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
+    let report = node.report.filter(|_| node.probe == Probe::Reporting)?;
     let boot = report.heartbeat.as_ref().map(|heartbeat| heartbeat.boot_id.as_str());
     if boot != record.boot_id.as_deref() {
         return None;
@@ -165,27 +165,27 @@ fn cannot_be(facts: &NodeContext<'_>, record: &StepRecord, now: jiff::Timestamp)
         let fault = seen.fault.as_ref();
         fault.kind.spec().down == Some(Daemon::Kubelet) && fault.state == FaultState::Confirmed && seen.lasted >= GRACE
     };
-    let view = facts.view?;
-    let what = if facts.seen.iter().any(is_down) {
+    let view = node.view?;
+    let what = if node.seen.iter().any(is_down) {
         "its kubelet is down"
     } else if view.ready == TriState::Unknown && view.ready_since.is_some_and(|at| since(now, at) >= GRACE) {
         "whether it is Ready is Unknown"
     } else {
         return None;
     };
-    let name = facts.name;
+    let name = node.name;
     Some(format!("nobody can drain node {name}, since {what}: the mark makes room for what helps against that"))
 }
 
 /// Why no reboot may start now. A reboot that has started, or a node that is already down, is not interrupted.
 fn closed_reason(
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     policy: &Policy,
     record: &StepRecord,
     now: jiff::Timestamp,
 ) -> Option<String> {
-    let is_begun = facts.view?.vetoes.iter().any(|veto| SHUTTING_DOWN.contains(&veto.as_str()));
-    if facts.probe != Probe::Reporting || is_begun {
+    let is_begun = node.view?.vetoes.iter().any(|veto| SHUTTING_DOWN.contains(&veto.as_str()));
+    if node.probe != Probe::Reporting || is_begun {
         return None;
     }
     let shut = window::shut(&policy.windows, record.action.kind(), now)?;

@@ -35,11 +35,11 @@ pub(super) fn send(record: &StepRecord, command: ActionCommand) -> Operation {
 }
 
 /// Whether the probe says which object to touch.
-pub(super) fn require_named_target(facts: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
+pub(super) fn require_named_target(node: &NodeContext<'_>, fault: &Fault) -> Result<(), Block> {
     if (fault.kind.spec().names)(&fault.target) {
         return Ok(());
     }
     let message =
-        format!("{} ({}) on {}: the probe does not say which object to touch", fault.kind, fault.subject, facts.name);
+        format!("{} ({}) on {}: the probe does not say which object to touch", fault.kind, fault.subject, node.name);
     Err(Block::new(BlockReason::ActionsDisabled, &message))
 }

@@ -42,8 +42,8 @@ fn notice(node: &str, fault: &Fault, message: Option<&str>, unlooked: &str) -> S
 }
 
 /// The message that the API server rejected the last step before this notification; `None` = it did not.
-fn not_executed(facts: &NodeContext<'_>, notification: &StepRecord) -> Option<String> {
-    let steps = facts.open.iter().flat_map(|remediation| &remediation.steps);
+fn not_executed(node: &NodeContext<'_>, notification: &StepRecord) -> Option<String> {
+    let steps = node.open.iter().flat_map(|remediation| &remediation.steps);
     let mut before = steps.filter(|step| step.fault_id == notification.fault_id && !step.action.notifies());
     let refused = before.next_back().filter(|step| step.is_refused_call())?;
     let said = bounded(&refused.message, MAX_SENTENCE);

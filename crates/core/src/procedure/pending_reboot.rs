@@ -31,9 +31,9 @@ fn unsettled(remediation: &Remediation) -> Option<&StepRecord> {
 }
 
 /// The latest time at which the node may still go down; `None` = it will not, or has done so.
-pub(crate) fn until(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remediation: &Remediation) -> Option<Timestamp> {
+pub(crate) fn until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> Option<Timestamp> {
     let step = unsettled(remediation)?;
-    let view = facts.view?;
+    let view = node.view?;
     // A person was asked and has not approved: no reboot was commanded.
     let named = of_policy::policy_of(ctx, remediation).and_then(|policy| of_policy::step_of(policy, remediation, step));
     let was_asked = named.is_some_and(Step::needs_approval) && step.approved_by.is_none();
@@ -49,10 +49,10 @@ pub(crate) fn until(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remediatio
     let ttl = Duration::from_secs(ctx.settings.order_ttl_seconds.into());
     // After this time no probe starts the command, whichever of its reports the controller has not seen yet.
     let unheard = step.scheduled_at.checked_add(ttl.saturating_add(ctx.settings.cache_lag)).ok()?;
-    let report = facts.report.filter(|_| facts.probe == Probe::Reporting);
+    let report = node.report.filter(|_| node.probe == Probe::Reporting);
     let heartbeat = report.and_then(|report| report.heartbeat.as_ref());
     // The answer of the node executor stays valid, even when its probe has ended with the machine that goes down.
-    let said = facts.own_report().and_then(|report| report.agent.as_ref());
+    let said = node.own_report().and_then(|report| report.agent.as_ref());
     let agent = said.filter(|agent| agent.operation_id == step.operation_id);
     let is_told = step.reason.is_some_and(OutcomeReason::is_told) || agent.is_some_and(|agent| agent.reason.is_told());
     // The node is in the same boot, by a check that is later than any possible start of the command.
@@ -75,17 +75,17 @@ pub(crate) fn until(ctx: ClusterContext<'_>, facts: &NodeContext<'_>, remediatio
 /// Until when the cordon stays for a pending reboot, if the remediation has nothing else left to do.
 pub(crate) fn blocks_uncordon(
     ctx: ClusterContext<'_>,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     remediation: &Remediation,
 ) -> Option<Timestamp> {
     // If somebody has uncordoned the node, that decision stands.
-    let is_closed = facts.view.is_some_and(|view| view.uid == remediation.node_uid && view.unschedulable);
+    let is_closed = node.view.is_some_and(|view| view.uid == remediation.node_uid && view.unschedulable);
     let is_at_its_end = remediation.phase.is_final() || !remediation.has_work();
-    until(ctx, facts, remediation).filter(|_| is_closed && is_at_its_end && remediation.cleanup.owes_cordon())
+    until(ctx, node, remediation).filter(|_| is_closed && is_at_its_end && remediation.cleanup.owes_cordon())
 }
 
 /// The message that the cordon stays, in one sentence.
-pub(crate) fn told(remediation: &Remediation, until: Timestamp) -> String {
+pub(crate) fn message(remediation: &Remediation, until: Timestamp) -> String {
     let is_mark = unsettled(remediation).is_some_and(|step| step.action == ActionType::MarkForReboot);
     let how = if is_mark { "marked for a reboot" } else { "commanded to reboot" };
     format!(

@@ -7,7 +7,7 @@ use super::node_command::{command, require_named_target, send};
 use super::{AttemptContext, Poll, Procedure, StepContext, Verification};
 use crate::action::{Action, ActionType, Reboot};
 use crate::command::ActionCommand;
-use crate::context::{Block, ClusterContext, NodeContext, Wake};
+use crate::context::{Block, ClusterContext, NodeContext, Requeue};
 use crate::fault::Fault;
 use crate::moment::since;
 use crate::plan::{BlockReason, Operation};
@@ -72,7 +72,7 @@ impl Procedure for Reboot {
     }
 
     /// The command is given once. Another boot id is awaited for as long as the step says.
-    fn poll(&self, cx: &AttemptContext<'_>, wake: &mut Wake) -> Poll {
+    fn poll(&self, cx: &AttemptContext<'_>, requeue: &mut Requeue) -> Poll {
         let (now, node, record) = (cx.cluster.snapshot.now, cx.node, cx.record);
         if record.state == StepState::Verifying {
             return Poll::ByAnswer;
@@ -81,15 +81,15 @@ impl Procedure for Reboot {
         let age = since(now, cx.began());
         if age < timeout {
             let ttl = Duration::from_secs(cx.cluster.settings.order_ttl_seconds.into());
-            wake.when_past(ttl, since(now, record.scheduled_at));
+            requeue.when_past(ttl, since(now, record.scheduled_at));
             return Poll::Wait(timeout.saturating_sub(age));
         }
-        let told = node.own_report().and_then(|report| report.heartbeat.as_ref());
-        let told =
-            told.map(|heartbeat| heartbeat.boot_id.as_str()).filter(|told| Some(*told) != record.boot_id.as_deref());
+        let reported = node.own_report().and_then(|report| report.heartbeat.as_ref());
+        let reported =
+            reported.map(|heartbeat| heartbeat.boot_id.as_str()).filter(|reported| Some(*reported) != record.boot_id.as_deref());
         // The machine is back, and its kubelet is not: that is a different problem, for the person who operates the node.
         let back =
-            told.map_or_else(String::new, |told| format!("; its probe reports boot id {told:?}, its Node does not"));
+            reported.map_or_else(String::new, |reported| format!("; its probe reports boot id {reported:?}, its Node does not"));
         let (name, timeout) = (node.name, timeout.as_secs());
         let why = format!("node {name} has not booted anew within {timeout}s: {}{back}", said(record));
         Poll::End(StepState::TimedOut, why)

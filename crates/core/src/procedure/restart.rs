@@ -48,30 +48,30 @@ fn require_hope(
     daemon: Daemon,
     with: &Restart,
     fault: &Fault,
-    facts: &NodeContext<'_>,
+    node: &NodeContext<'_>,
     rule: &Rule,
 ) -> Result<(), &'static str> {
-    let lasted = facts.find(&fault.id).map_or(Duration::ZERO, |seen| seen.lasted);
-    let unsafe_for = facts.report.map_or(Duration::ZERO, |report| report.restart.unsafe_for);
+    let lasted = node.find(&fault.id).map_or(Duration::ZERO, |seen| seen.lasted);
+    let unsafe_for = node.report.map_or(Duration::ZERO, |report| report.restart.unsafe_for);
     let is_long = lasted >= rule.min_duration.saturating_add(WAITS) && unsafe_for >= WAITS;
     // A kubelet waits for its runtime. The runtime has a rule with its own steps.
     let for_runtime =
-        daemon == Daemon::Kubelet && facts.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime));
-    if is_long && !for_runtime && require_safe(facts, fault, daemon, with).is_err() {
+        daemon == Daemon::Kubelet && node.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime));
+    if is_long && !for_runtime && require_safe(node, fault, daemon, with).is_err() {
         return Err("a restart was not safe for 10 min");
     }
     Ok(())
 }
 
 /// Whether the probe reports that a restart of the daemon is safe, or the policy skips that check.
-fn require_safe(facts: &NodeContext<'_>, fault: &Fault, daemon: Daemon, with: &Restart) -> Result<(), Block> {
-    let view = facts.report.map(|report| &report.restart);
+fn require_safe(node: &NodeContext<'_>, fault: &Fault, daemon: Daemon, with: &Restart) -> Result<(), Block> {
+    let view = node.report.map(|report| &report.restart);
     let safe = view.map_or(TriState::Unknown, |view| view.of(daemon));
-    let blocked = facts.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::KubeletStart);
+    let blocked = node.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::KubeletStart);
     if let (Daemon::Kubelet, Some(blocked)) = (daemon, blocked) {
         let message = format!(
             "{} on {}: the kubelet is not restarted while its start is blocked, it would wait anew: {}",
-            fault.kind, facts.name, blocked.fault.message
+            fault.kind, node.name, blocked.fault.message
         );
         return Err(Block::new(BlockReason::RestartUnsafe, &message));
     }
@@ -82,7 +82,7 @@ fn require_safe(facts: &NodeContext<'_>, fault: &Fault, daemon: Daemon, with: &R
     let message = format!(
         "{} on {}: the {} is not restarted while RestartSafe is {} for it: {said}; resolve that first (or set restart.skipSafetyCheck); after 10 min the next step follows",
         fault.kind,
-        facts.name,
+        node.name,
         daemon.as_str(),
         safe.as_str()
     );

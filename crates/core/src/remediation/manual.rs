@@ -25,8 +25,8 @@ pub struct Cancel {
 
 impl Cancel {
     /// Who and why, as it follows on what was done to what: `by ann: the node is being looked at`.
-    pub fn told(&self) -> String {
-        told(&self.cancelled_by, self.reason.as_deref())
+    pub fn by_whom(&self) -> String {
+        by_whom(&self.cancelled_by, self.reason.as_deref())
     }
 }
 
@@ -50,13 +50,13 @@ pub struct ManualRequest {
 }
 
 impl ManualRequest {
-    /// Who and why, as with [`Cancel::told`].
-    pub fn told(&self) -> String {
-        told(&self.requested_by, self.reason.as_deref())
+    /// Who and why, as with [`Cancel::by_whom`].
+    pub fn by_whom(&self) -> String {
+        by_whom(&self.requested_by, self.reason.as_deref())
     }
 }
 
-fn told(by: &str, reason: Option<&str>) -> String {
+fn by_whom(by: &str, reason: Option<&str>) -> String {
     reason.map_or_else(|| format!("by {by}"), |reason| format!("by {by}: {reason}"))
 }
 

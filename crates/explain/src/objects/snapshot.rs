@@ -56,7 +56,7 @@ impl Objects {
         for (node, why) in flaps.restore(begin, snapshot.now, written) {
             unusable.push(format!("status.flapping of NodeRuntimeHealth {node} is not used: {why}"));
         }
-        snapshot.flaps = flaps.told(begin, snapshot.now);
+        snapshot.flaps = flaps.views(begin, snapshot.now);
         snapshot.noticed = conditions.noticed(begin, snapshot.now);
         for (node, noticed) in &mut snapshot.noticed {
             let told = self.status(node).map(|status| status.cluster_faults.as_slice()).unwrap_or_default();

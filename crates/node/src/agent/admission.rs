@@ -15,34 +15,34 @@ const CLOCK_SLACK: Duration = Duration::from_hours(1);
 const MAX_TEXT: usize = 512;
 
 /// Checks the form of a command and returns its task.
-pub(crate) fn task(order: &ActionCommand, node: &str) -> Result<Task, Refusal> {
-    if order.node != node {
-        let message = format!("the command is for node {:?}, this is {node:?}", order.node);
+pub(crate) fn task(command: &ActionCommand, node: &str) -> Result<Task, Refusal> {
+    if command.node != node {
+        let message = format!("the command is for node {:?}, this is {node:?}", command.node);
         return Err(Refusal::new(OutcomeReason::WrongNode, message));
     }
-    if !is_operation_id(&order.operation_id) {
+    if !is_operation_id(&command.operation_id) {
         return Err(Refusal::malformed("operationID is not a name of 1 to 63 lower-case letters, digits and hyphens"));
     }
-    if !(1..=3600).contains(&order.ttl_seconds) {
+    if !(1..=3600).contains(&command.ttl_seconds) {
         return Err(Refusal::malformed("ttlSeconds is not within 1 to 3600"));
     }
-    let target = &order.target;
+    let target = &command.target;
     let texts = [&target.container_id, &target.sandbox_id, &target.lock, &target.control_group];
-    if order.fault_id.len() > MAX_TEXT || texts.iter().any(|text| text.as_ref().is_some_and(|t| t.len() > MAX_TEXT)) {
+    if command.fault_id.len() > MAX_TEXT || texts.iter().any(|text| text.as_ref().is_some_and(|t| t.len() > MAX_TEXT)) {
         return Err(Refusal::malformed("a text is longer than 512 bytes"));
     }
-    execute::admit(order)
+    execute::admit(command)
 }
 
 /// Checks that there is still time to start the command.
 pub(super) fn in_time(
-    order: &ActionCommand,
+    command: &ActionCommand,
     wall: Timestamp,
     first_read: &Moment,
     now: &Moment,
 ) -> Result<(), Refusal> {
-    let ttl = Duration::from_secs(order.ttl_seconds.into());
-    let age = Duration::try_from(wall.duration_since(order.issued_at)).unwrap_or_default();
+    let ttl = Duration::from_secs(command.ttl_seconds.into());
+    let age = Duration::try_from(wall.duration_since(command.issued_at)).unwrap_or_default();
     if age > ttl.saturating_add(CLOCK_SLACK) {
         return Err(stale(&format!(
             "issued {}s ago by this node's clock, to be started within {}s (and an hour for clocks)",

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
-use super::look::Looker;
+use super::checker::Checker;
 use crate::cri::CriError;
 use crate::cri::endpoint::NamedBy;
 use crate::docker::Docker;
@@ -15,14 +15,14 @@ use crate::runtime::Client;
 use nrh_core::observation::RuntimeKind;
 
 /// Returns what is missing, one sentence each; empty if nothing is missing.
-pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
+pub(super) async fn check(checker: &Checker, state_dir: &Path) -> Vec<String> {
     let mut missing = Vec::new();
     if let Err(error) = writes(state_dir) {
         missing.push(format!("cannot keep claims in {}: {error}; mount it writable", state_dir.display()));
     }
-    missing.extend(runtime(looker).await);
-    let prover = looker.prover.clone();
-    match looker.reader.run(looker.bounds.processes, move || processes(&prover)).await {
+    missing.extend(runtime(checker).await);
+    let prover = checker.prover.clone();
+    match checker.reader.run(checker.bounds.processes, move || processes(&prover)).await {
         Ok(Ok(found)) => missing.extend(found),
         Ok(Err(error)) => missing.push(format!("cannot read the process table: {error}")),
         Err(unanswered) => missing.push(unanswered.to_string()),
@@ -32,16 +32,16 @@ pub(super) async fn check(looker: &Looker, state_dir: &Path) -> Vec<String> {
 
 /// Returns what keeps this process from the runtime. A runtime that does not answer is not reported here: it is a fault
 /// that the executor can have to remediate.
-async fn runtime(looker: &Looker) -> Option<String> {
-    let socket = looker.endpoint.socket.display();
+async fn runtime(checker: &Checker) -> Option<String> {
+    let socket = checker.endpoint.socket.display();
     let is_sick = |error: &CriError| match error {
         // If somebody configured this socket, it existed at that time.
-        CriError::Missing(_) => looker.endpoint.named_by != NamedBy::Nobody,
+        CriError::Missing(_) => checker.endpoint.named_by != NamedBy::Nobody,
         CriError::DeadlineInside => true,
         other => other.is_silence(),
     };
-    let seen = match Client::connect(&looker.endpoint).await {
-        Ok(client) => client.version(looker.bounds.call).await,
+    let seen = match Client::connect(&checker.endpoint).await {
+        Ok(client) => client.version(checker.bounds.call).await,
         Err(error) => Err(error),
     };
     let seen = match seen {
@@ -52,8 +52,8 @@ async fn runtime(looker: &Looker) -> Option<String> {
     if RuntimeKind::of(&seen.name) != RuntimeKind::Docker {
         return None;
     }
-    let version = Docker::at(&looker.docker).version(looker.bounds.call).await;
-    version.err().map(|error| format!("no Docker at {}: {error}", looker.docker.display()))
+    let version = Docker::at(&checker.docker).version(checker.bounds.call).await;
+    version.err().map(|error| format!("no Docker at {}: {error}", checker.docker.display()))
 }
 
 fn writes(folder: &Path) -> io::Result<()> {

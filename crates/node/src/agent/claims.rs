@@ -50,7 +50,7 @@ pub(super) struct Moment {
 /// Content of a claim file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Claim {
-    order: ActionCommand,
+    command: ActionCommand,
     /// Process id of the claimant, as information for people.
     pid: u32,
     outcome: Option<Outcome>,
@@ -75,7 +75,7 @@ pub(crate) enum Known {
     /// It is claimed without an outcome: it is in progress, or its claimant has died.
     Open,
     /// It is claimed by another command with the same id.
-    OtherOrder,
+    OtherCommand,
 }
 
 /// The claims in the state folder.
@@ -124,8 +124,8 @@ impl Claims {
     }
 
     /// Returns when this operation was first read: `now`, unless it was read before.
-    pub(super) fn first_read(&self, order: &ActionCommand, now: &Moment) -> io::Result<Moment> {
-        let name = format!("seen/{}", order.operation_id);
+    pub(super) fn first_read(&self, command: &ActionCommand, now: &Moment) -> io::Result<Moment> {
+        let name = format!("seen/{}", command.operation_id);
         if self.create(&name, now)? {
             return Ok(now.clone());
         }
@@ -135,24 +135,24 @@ impl Claims {
     }
 
     /// Returns what is known of this command's operation.
-    pub(super) fn known(&self, order: &ActionCommand) -> io::Result<Known> {
-        let path = self.claim_path(order);
+    pub(super) fn known(&self, command: &ActionCommand) -> io::Result<Known> {
+        let path = self.claim_path(command);
         let Some(bytes) = read(&path)? else { return Ok(Known::Free) };
-        Ok(of_claim(&bytes, order))
+        Ok(of_claim(&bytes, command))
     }
 
     /// Claims the operation; `false` if it is claimed already. With an outcome, the operation has ended with it.
-    pub(super) fn claim(&self, order: &ActionCommand, outcome: Option<Outcome>) -> io::Result<bool> {
+    pub(super) fn claim(&self, command: &ActionCommand, outcome: Option<Outcome>) -> io::Result<bool> {
         self.create(
-            &format!("ops/{}", order.operation_id),
-            &Claim { order: order.clone(), pid: std::process::id(), outcome },
+            &format!("ops/{}", command.operation_id),
+            &Claim { command: command.clone(), pid: std::process::id(), outcome },
         )
     }
 
     /// Stores the outcome of an operation that the caller has claimed.
-    pub(super) fn conclude(&self, order: &ActionCommand, outcome: &Outcome) -> io::Result<()> {
-        let claim = Claim { order: order.clone(), pid: std::process::id(), outcome: Some(outcome.clone()) };
-        self.replace(&format!("ops/{}", order.operation_id), &claim)
+    pub(super) fn conclude(&self, command: &ActionCommand, outcome: &Outcome) -> io::Result<()> {
+        let claim = Claim { command: command.clone(), pid: std::process::id(), outcome: Some(outcome.clone()) };
+        self.replace(&format!("ops/{}", command.operation_id), &claim)
     }
 
     /// Removes what is older than a day, a bounded number of operations per call.
@@ -180,8 +180,8 @@ impl Claims {
         Ok(std::fs::metadata(mark)?.modified()?.elapsed().is_ok_and(|age| age > KEEP))
     }
 
-    fn claim_path(&self, order: &ActionCommand) -> PathBuf {
-        self.folder.join("ops").join(&order.operation_id)
+    fn claim_path(&self, command: &ActionCommand) -> PathBuf {
+        self.folder.join("ops").join(&command.operation_id)
     }
 
     /// Creates a new file in one step, so that readers see the whole file. Returns `false` if it exists.
@@ -241,10 +241,10 @@ impl Claims {
 
 /// Returns what a claim says about this command's operation. An unreadable claim was truncated by a crash and still
 /// counts as a claim.
-pub(crate) fn of_claim(bytes: &[u8], order: &ActionCommand) -> Known {
+pub(crate) fn of_claim(bytes: &[u8], command: &ActionCommand) -> Known {
     let Ok(claim) = serde_json::from_slice::<Claim>(bytes) else { return Known::Open };
     match claim.outcome {
-        _ if !same_attempt(&claim.order, order) => Known::OtherOrder,
+        _ if !same_attempt(&claim.command, command) => Known::OtherCommand,
         Some(outcome) => Known::Ended(outcome),
         None => Known::Open,
     }

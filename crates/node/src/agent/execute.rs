@@ -13,7 +13,7 @@ mod thaw_cgroup;
 
 use std::time::Duration;
 
-use super::look::{Bounds, Looker};
+use super::checker::{Bounds, Checker};
 use super::verdict::{self, Refusal};
 use nrh_core::action::Action;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
@@ -40,24 +40,24 @@ macro_rules! executors {
         }
 
         /// Checks that the command is well formed for its action, and that this version can check its fault again.
-        pub(super) fn admit(order: &ActionCommand) -> Result<Task, Refusal> {
-            match &order.action {
-                $(Action::$action(with) => $module::admit(with, order).map(Task::$action),)+
+        pub(super) fn admit(command: &ActionCommand) -> Result<Task, Refusal> {
+            match &command.action {
+                $(Action::$action(with) => $module::admit(with, command).map(Task::$action),)+
                 other => Err(Refusal::malformed(&format!("no node carries out {}", other.phrase()))),
             }
         }
 
         /// Checks that the fault still exists, and that nothing forbids the action.
-        pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+        pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
             match task {
-                $(Task::$action(task) => $module::check(looker, order, task).await.map(Allowed::$action),)+
+                $(Task::$action(task) => $module::check(checker, command, task).await.map(Allowed::$action),)+
             }
         }
 
         /// Executes the allowed action. The holder of the claim calls it once per claim.
-        pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+        pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
             match allowed {
-                $(Allowed::$action(allowed) => $module::execute(order, allowed, bounds).await,)+
+                $(Allowed::$action(allowed) => $module::execute(command, allowed, bounds).await,)+
             }
         }
     };
@@ -73,17 +73,17 @@ executors! {
     MarkForReboot in mark_for_reboot,
 }
 
-fn no_second_look(order: &ActionCommand) -> Refusal {
+fn no_second_check(command: &ActionCommand) -> Refusal {
     Refusal::cannot_look(format!(
         "{} for {}: this version has no second check for it, so it executes nothing",
-        order.action.phrase(),
-        order.fault_type
+        command.action.phrase(),
+        command.fault_type
     ))
 }
 
 /// Returns the process that the command names, if it may be a target.
-fn process(order: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
-    let Some(process) = &order.target.process else {
+fn process(command: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
+    let Some(process) = &command.target.process else {
         return Err(Refusal::malformed("no process is named"));
     };
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
@@ -96,10 +96,10 @@ fn process(order: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
             format!("process {}: the role must be {role:?}, the command says {:?}", process.pid, process.role);
         return Err(Refusal::new(OutcomeReason::TargetChanged, message));
     }
-    if role == Role::Shim && order.target.sandbox_id.is_none() && order.target.container_id.is_none() {
+    if role == Role::Shim && command.target.sandbox_id.is_none() && command.target.container_id.is_none() {
         return Err(Refusal::malformed("a shim must be named together with the id it serves"));
     }
-    if role == Role::RuntimeClient && !order.target.container_id.as_deref().is_some_and(is_full_id) {
+    if role == Role::RuntimeClient && !command.target.container_id.as_deref().is_some_and(is_full_id) {
         return Err(Refusal::malformed(
             "a client of the runtime must be named together with the full id of its container",
         ));
@@ -107,10 +107,10 @@ fn process(order: &ActionCommand, role: Role) -> Result<ProcessRef, Refusal> {
     Ok(process.clone())
 }
 
-fn done(order: &ActionCommand, message: &str) -> Outcome {
-    verdict::outcome(order, OutcomeState::Done, OutcomeReason::Executed, message)
+fn done(command: &ActionCommand, message: &str) -> Outcome {
+    verdict::outcome(command, OutcomeState::Done, OutcomeReason::Executed, message)
 }
 
-fn failed(order: &ActionCommand, message: &str) -> Outcome {
-    verdict::outcome(order, OutcomeState::Failed, OutcomeReason::RequestFailed, message)
+fn failed(command: &ActionCommand, message: &str) -> Outcome {
+    verdict::outcome(command, OutcomeState::Failed, OutcomeReason::RequestFailed, message)
 }

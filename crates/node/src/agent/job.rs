@@ -34,10 +34,10 @@ pub async fn run(args: RunCommandArgs) -> anyhow::Result<()> {
 
 async fn run_in(state_dir: &Path, args: RunCommandArgs) -> anyhow::Result<()> {
     let outcome = match read_order(&args.command) {
-        Ok(order) => {
+        Ok(command) => {
             let (endpoint, docker_socket) = sockets(state_dir).await;
             let settings = AgentSettings::new(&args.node_name, state_dir, endpoint);
-            Agent::new(AgentSettings { docker_socket, ..settings }).execute(&order).await
+            Agent::new(AgentSettings { docker_socket, ..settings }).execute(&command).await
         }
         Err(said) => unreadable(&said),
     };
@@ -98,13 +98,13 @@ mod tests {
     use super::*;
     use crate::state::Saved;
 
-    async fn act(folder: &Path, order: &str) -> anyhow::Result<()> {
+    async fn act(folder: &Path, command: &str) -> anyhow::Result<()> {
         let args =
-            RunCommandArgs { command: order.to_owned(), node_name: "n1".to_owned(), outcome: folder.join("outcome") };
+            RunCommandArgs { command: command.to_owned(), node_name: "n1".to_owned(), outcome: folder.join("outcome") };
         run_in(&folder.join("state"), args).await
     }
 
-    fn order() -> serde_json::Value {
+    fn command() -> serde_json::Value {
         serde_json::json!({
             "operationId": "op-1", "epoch": 1, "node": "n2", "action": "ReleaseHungProcess", "releaseHungProcess": {"signal": "SIGCONT"}, "faultId": "f",
             "faultType": "HungContainer", "target": {}, "issuedAt": Timestamp::now(), "ttlSeconds": 60
@@ -118,7 +118,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_an_answer_not_a_failure() {
         let folder = tempfile::tempdir().unwrap();
-        act(folder.path(), &order().to_string()).await.unwrap();
+        act(folder.path(), &command().to_string()).await.unwrap();
         let outcome = written(folder.path());
         assert_eq!((outcome.state, outcome.reason), (OutcomeState::Refused, OutcomeReason::WrongNode));
         assert_eq!(outcome.operation_id, "op-1");
@@ -137,9 +137,9 @@ mod tests {
     #[tokio::test]
     async fn orders_that_cannot_be_read_fail_and_say_why() {
         let folder = tempfile::tempdir().unwrap();
-        let mut unknown = order();
+        let mut unknown = command();
         unknown["path"] = "/etc".into();
-        let mut other = order();
+        let mut other = command();
         other["action"] = "PowerOff".into();
         for text in [String::new(), "{".to_owned(), unknown.to_string(), other.to_string(), " ".repeat(MAX_ORDER + 1)] {
             assert!(act(folder.path(), &text).await.is_err(), "{text:.80}");

@@ -103,10 +103,10 @@ mod tests {
             let agent = crate::agent::Agent::new(settings.clone());
             let gate = Arc::clone(&gate);
             let wait = move || gate.lock().unwrap().recv().is_ok();
-            assert!(agent.looker.reader.run(Duration::from_millis(10), wait).await.is_err());
+            assert!(agent.checker.reader.run(Duration::from_millis(10), wait).await.is_err());
         }
         let one_more = crate::agent::Agent::new(settings);
-        assert!(one_more.looker.reader.run(Duration::from_secs(1), || 7).await.is_err());
+        assert!(one_more.checker.reader.run(Duration::from_secs(1), || 7).await.is_err());
         drop(release);
     }
 }

@@ -62,12 +62,12 @@ impl Node {
         Agent::new(self.settings())
     }
 
-    async fn execute(&self, order: &ActionCommand) -> Outcome {
-        self.agent().execute(order).await
+    async fn execute(&self, command: &ActionCommand) -> Outcome {
+        self.agent().execute(command).await
     }
 }
 
-fn order(action: Action, fault_type: FaultType, target: Target) -> ActionCommand {
+fn command(action: Action, fault_type: FaultType, target: Target) -> ActionCommand {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     ActionCommand {
         operation_id: format!("op-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
@@ -91,7 +91,7 @@ fn process_target(process: ProcessRef, sandbox_id: &str) -> Target {
 /// Resume the frozen shim of this sandbox.
 fn resume(shim: &Running, sandbox_id: &str) -> ActionCommand {
     let target = process_target(shim.as_target(Role::Shim), sandbox_id);
-    order(CONT, FaultType::HungContainer, target)
+    command(CONT, FaultType::HungContainer, target)
 }
 
 #[track_caller]
@@ -122,7 +122,7 @@ async fn orders_for_others_or_out_of_time_are_refused() {
     let _ = node.execute(&newer).await;
     let newer = ActionCommand {
         epoch: 9,
-        ..order(
+        ..command(
             Action::CleanupOrphans(CleanupOrphans),
             FaultType::OrphanContainer,
             Target { container_id: Some(id()), ..Target::default() },
@@ -133,11 +133,11 @@ async fn orders_for_others_or_out_of_time_are_refused() {
 
     let mut off = node.settings();
     off.allow_actions = false;
-    let order = ActionCommand { epoch: 9, ..resume(&shim, &sandbox) };
-    refused(&Agent::new(off).execute(&order).await, OutcomeReason::ActionsDisabled);
+    let command = ActionCommand { epoch: 9, ..resume(&shim, &sandbox) };
+    refused(&Agent::new(off).execute(&command).await, OutcomeReason::ActionsDisabled);
 
     assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
-    done(&node.execute(&order).await);
+    done(&node.execute(&command).await);
 }
 
 #[tokio::test]
@@ -146,19 +146,19 @@ async fn an_order_read_too_long_ago_is_refused_although_clocks_agree() {
     let sandbox = id();
     let shim = node.stage.shim(&sandbox);
     shim.stop();
-    let order = ActionCommand { ttl_seconds: 1, ..resume(&shim, &sandbox) };
+    let command = ActionCommand { ttl_seconds: 1, ..resume(&shim, &sandbox) };
     let claims = super::claims::Claims::new(&node.stage.path("state"));
     claims.prepare().unwrap();
     let now = node.agent().now().unwrap();
-    claims.first_read(&order, &now).unwrap();
+    claims.first_read(&command, &now).unwrap();
     std::thread::sleep(Duration::from_millis(1200));
-    refused(&node.execute(&order).await, OutcomeReason::Expired);
+    refused(&node.execute(&command).await, OutcomeReason::Expired);
     assert_eq!(shim.state(), Some('T'));
 
-    let order = ActionCommand { operation_id: "boot".to_owned(), ..resume(&shim, &sandbox) };
+    let command = ActionCommand { operation_id: "boot".to_owned(), ..resume(&shim, &sandbox) };
     let before = super::claims::Moment { boot: "another".to_owned(), uptime: Duration::ZERO };
-    claims.first_read(&order, &before).unwrap();
-    refused(&node.execute(&order).await, OutcomeReason::Expired);
+    claims.first_read(&command, &before).unwrap();
+    refused(&node.execute(&command).await, OutcomeReason::Expired);
     assert_eq!(shim.state(), Some('T'));
 }
 
@@ -171,27 +171,27 @@ async fn malformed_orders_are_refused() {
     let good = || resume(&shim, &sandbox);
     let long = "x".repeat(64);
     for operation in ["", "../epoch", "a/b", "A", "-a", "a-", ".", long.as_str()] {
-        let order = ActionCommand { operation_id: operation.to_owned(), ..good() };
-        refused(&node.execute(&order).await, OutcomeReason::CheckFailed);
+        let command = ActionCommand { operation_id: operation.to_owned(), ..good() };
+        refused(&node.execute(&command).await, OutcomeReason::CheckFailed);
     }
     for ttl_seconds in [0, 3601, u32::MAX] {
         refused(&node.execute(&ActionCommand { ttl_seconds, ..good() }).await, OutcomeReason::CheckFailed);
     }
     // A shim without the id it serves, nothing at all, and faults that this version cannot look at again.
     let no_id = Target { process: good().target.process, ..Target::default() };
-    for order in [
+    for command in [
         ActionCommand { target: no_id, ..good() },
         ActionCommand { target: Target::default(), ..good() },
         ActionCommand { fault_type: FaultType::RuntimeListHung, ..good() },
         ActionCommand { fault_type: FaultType::LeakedShim, ..good() },
         ActionCommand { action: Action::CleanupOrphans(CleanupOrphans), ..good() },
     ] {
-        refused(&node.execute(&order).await, OutcomeReason::CheckFailed);
+        refused(&node.execute(&command).await, OutcomeReason::CheckFailed);
     }
     for pid in [i32::MIN, -1, 0, 1, i32::try_from(std::process::id()).unwrap()] {
-        let mut order = good();
-        order.target.process = Some(ProcessRef { pid, ..shim.as_target(Role::Shim) });
-        refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+        let mut command = good();
+        command.target.process = Some(ProcessRef { pid, ..shim.as_target(Role::Shim) });
+        refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
     }
     assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
 }

@@ -29,8 +29,8 @@ impl Refusal {
         Self::cannot_look(format!("the command cannot be executed: {what}"))
     }
 
-    pub(super) fn outcome(self, order: &ActionCommand) -> Outcome {
-        outcome(order, OutcomeState::Refused, self.reason, &self.message)
+    pub(super) fn outcome(self, command: &ActionCommand) -> Outcome {
+        outcome(command, OutcomeState::Refused, self.reason, &self.message)
     }
 }
 
@@ -41,9 +41,9 @@ impl From<Unanswered> for Refusal {
 }
 
 /// Builds the outcome of `order` as of now, with bounded text.
-pub(super) fn outcome(order: &ActionCommand, state: OutcomeState, reason: OutcomeReason, message: &str) -> Outcome {
+pub(super) fn outcome(command: &ActionCommand, state: OutcomeState, reason: OutcomeReason, message: &str) -> Outcome {
     Outcome {
-        operation_id: bounded(&order.operation_id, 63),
+        operation_id: bounded(&command.operation_id, 63),
         state,
         reason,
         message: bounded(message, MAX_LINE),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Shared;
-use super::pace::{Looker, Pace, drive};
+use super::pace::{Checker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use crate::bus::{BusError, ping, socket};
@@ -22,7 +22,7 @@ pub(super) async fn bus(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
         Box::new(move || way(&paths))
     };
     // The folders are in memory on most nodes. Where the root is on a network file system, reading their path may hang.
-    drive(&shared, BusLooker { worker: Worker::new("nrh-bus", Box::new(make)) }, pace).await;
+    drive(&shared, BusChecker { worker: Worker::new("nrh-bus", Box::new(make)) }, pace).await;
 }
 
 /// How to reach systemd.
@@ -37,11 +37,11 @@ fn way(paths: &HostPaths) -> Result<Way, Failure> {
     socket(paths).map(|found| found.map_or(Way::Nobody, Way::Bus)).map_err(Failure::Blind)
 }
 
-struct BusLooker {
+struct BusChecker {
     worker: Worker<Way>,
 }
 
-impl Looker for BusLooker {
+impl Checker for BusChecker {
     type Value = BusSeen;
     const NAME: &'static str = "bus";
 

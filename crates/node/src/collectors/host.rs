@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::pace::{Looker, Pace, drive};
+use super::pace::{Checker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{Shared, lock};
@@ -34,7 +34,7 @@ pub(super) async fn host(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
         })
     };
     let worker = Worker::new("nrh-host", Box::new(make));
-    drive(&shared, HostLooker { shared: Arc::clone(&shared), worker }, pace).await;
+    drive(&shared, HostChecker { shared: Arc::clone(&shared), worker }, pace).await;
 }
 
 pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
@@ -44,7 +44,7 @@ pub(super) async fn disks(shared: Arc<Shared>, paths: HostPaths, pace: Pace) {
         Box::new(move || Ok(eye.look(&who(&shared))))
     };
     let worker = Worker::new("nrh-disks", Box::new(make));
-    drive(&shared, DisksLooker { shared: Arc::clone(&shared), worker }, pace).await;
+    drive(&shared, DisksChecker { shared: Arc::clone(&shared), worker }, pace).await;
 }
 
 /// The daemons as the other collectors last saw them. A pid is only a hint: the reader verifies the start time.
@@ -89,12 +89,12 @@ pub(super) async fn others_have_looked(shared: &Shared) {
     }
 }
 
-struct HostLooker {
+struct HostChecker {
     shared: Arc<Shared>,
     worker: Worker<HostSeen>,
 }
 
-impl Looker for HostLooker {
+impl Checker for HostChecker {
     type Value = HostSeen;
     const NAME: &'static str = "host";
 
@@ -108,12 +108,12 @@ impl Looker for HostLooker {
     }
 }
 
-struct DisksLooker {
+struct DisksChecker {
     shared: Arc<Shared>,
     worker: Worker<DisksSeen>,
 }
 
-impl Looker for DisksLooker {
+impl Checker for DisksChecker {
     type Value = DisksSeen;
     const NAME: &'static str = "disks";
 

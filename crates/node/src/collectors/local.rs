@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::pace::{Looker, Pace, drive};
+use super::pace::{Checker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{CollectorSettings, Shared, lock};
@@ -42,7 +42,7 @@ pub(super) async fn processes(shared: Arc<Shared>, host: HostPaths, pace: Pace) 
         })
     };
     let worker = Worker::new("nrh-processes", Box::new(make));
-    drive(&shared, ProcessLooker { worker, round: 0, cost: Duration::ZERO, settled: true }, pace).await;
+    drive(&shared, ProcessChecker { worker, round: 0, cost: Duration::ZERO, settled: true }, pace).await;
 }
 
 pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
@@ -58,7 +58,7 @@ pub(super) async fn kubelet(shared: Arc<Shared>, settings: CollectorSettings) {
         })
     };
     let worker = Worker::new("nrh-kubelet", Box::new(make));
-    drive(&shared, KubeletLooker { shared: Arc::clone(&shared), worker, round: 0 }, pace).await;
+    drive(&shared, KubeletChecker { shared: Arc::clone(&shared), worker, round: 0 }, pace).await;
 }
 
 fn failure(error: &io::Error) -> Failure {
@@ -66,7 +66,7 @@ fn failure(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::PermissionDenied { Failure::Blind(text) } else { Failure::Failed(text) }
 }
 
-struct ProcessLooker {
+struct ProcessChecker {
     worker: Worker<(ProcessTable, Duration)>,
     round: u64,
     /// Processor time of the last check.
@@ -84,7 +84,7 @@ fn is_to_be_followed(process: &ProcessSeen) -> bool {
     is_one && (Duration::from_secs(5)..runtime_client_hung::AGE.shipped).contains(&process.age)
 }
 
-impl Looker for ProcessLooker {
+impl Checker for ProcessChecker {
     type Value = ProcessTable;
     const NAME: &'static str = "processes";
 
@@ -149,13 +149,13 @@ fn look(finder: &mut Finder, flags: &Flags, known: Option<&Endpoint>, host: &Hos
     Local { kubelet, at, endpoint, of_kubelet, docker: None }
 }
 
-struct KubeletLooker {
+struct KubeletChecker {
     shared: Arc<Shared>,
     worker: Worker<Local>,
     round: u64,
 }
 
-impl Looker for KubeletLooker {
+impl Checker for KubeletChecker {
     type Value = KubeletSeen;
     const NAME: &'static str = "kubelet";
 
@@ -211,7 +211,7 @@ fn served(found: &Found, seen: &KubeletSeen) -> Result<Served, String> {
     Ok(Served { pid: found.pid, start_ticks: found.start_ticks, server })
 }
 
-impl KubeletLooker {
+impl KubeletChecker {
     /// Takes over a found socket. A known socket stays known while no other one is named: when the kubelet is gone, the
     /// runtime's socket is still known, and a guess is no better than the socket that an earlier probe used.
     fn learn(&self, found: Option<Endpoint>) {

@@ -130,7 +130,7 @@ pub(super) fn back_off(given_up: u32) -> Option<Duration> {
 }
 
 /// How one collector checks.
-pub(super) trait Looker {
+pub(super) trait Checker {
     /// What a check returns.
     type Value: Send;
     /// Name of the collector, for people and metrics.
@@ -157,7 +157,7 @@ pub(super) trait Looker {
 }
 
 /// Checks for ever.
-pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace) {
+pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pace) {
     let slot = L::slot(shared);
     let mut tempo = shared.tempo.subscribe();
     let (mut given_up, mut served) = (0_u32, None);
@@ -167,7 +167,7 @@ pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace)
         tempo.mark_unchanged();
         let asked = tempo.borrow().asked;
         lock(slot).sent(began);
-        let result = watched(shared, &mut looker, pace.bound).await;
+        let result = watched(shared, &mut checker, pace.bound).await;
         given_up = if matches!(result, Err(Failure::Exhausted(_))) {
             shared.gave_up(L::NAME);
             given_up.saturating_add(1)
@@ -182,16 +182,16 @@ pub(super) async fn drive<L: Looker>(shared: &Shared, mut looker: L, pace: Pace)
         if is_new || is_awaited {
             shared.changed.notify_one();
         }
-        let settled = Pace { rest: affordable(pace.rest, looker.cost()), ..pace };
-        let pace = if looker.settled() { settled } else { Pace { rest: pace.urgent, ..pace } };
+        let settled = Pace { rest: affordable(pace.rest, checker.cost()), ..pace };
+        let pace = if checker.settled() { settled } else { Pace { rest: pace.urgent, ..pace } };
         rest(&mut tempo, asked, ended, pace, given_up).await;
     }
 }
 
 /// Waits for one check. It notifies when the check passes its deadline, and drops the check after the bound.
-async fn watched<L: Looker>(shared: &Shared, looker: &mut L, bound: Duration) -> Result<L::Value, Failure> {
+async fn watched<L: Checker>(shared: &Shared, checker: &mut L, bound: Duration) -> Result<L::Value, Failure> {
     let slot = L::slot(shared);
-    let mut look = pin!(looker.look());
+    let mut look = pin!(checker.look());
     let mut told = None;
     loop {
         let (sent, wake) = {
@@ -266,7 +266,7 @@ mod tests {
     /// Returns the given results one after the other, and then nothing more.
     struct Scripted(VecDeque<Result<StatusSeen, Failure>>);
 
-    impl Looker for Scripted {
+    impl Checker for Scripted {
         type Value = StatusSeen;
         const NAME: &'static str = "scripted";
 

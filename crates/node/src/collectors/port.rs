@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::host::others_have_looked;
-use super::pace::{Looker, Pace, drive};
+use super::pace::{Checker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::worker::Worker;
 use super::{Shared, lock};
@@ -33,18 +33,18 @@ pub(super) async fn port(shared: Arc<Shared>, proc: PathBuf, token: Option<PathB
     };
     // Certificates are on the node's disks, and a read from those may hang.
     let worker = Worker::new("nrh-port", Box::new(make));
-    let looker = PortLooker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: Calm::default() };
-    drive(&shared, looker, pace).await;
+    let checker = PortChecker { shared: Arc::clone(&shared), worker, port: Port::default(), calm: Calm::default() };
+    drive(&shared, checker, pace).await;
 }
 
-struct PortLooker {
+struct PortChecker {
     shared: Arc<Shared>,
     worker: Worker<Result<Door, String>>,
     port: Port,
     calm: Calm,
 }
 
-impl Looker for PortLooker {
+impl Checker for PortChecker {
     type Value = PortSeen;
     const NAME: &'static str = "port";
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::pace::{Looker, Pace, drive};
+use super::pace::{Checker, Pace, drive};
 use super::slot::{Failure, Slot};
 use super::{Shared, lock};
 use crate::collect::lists::{Asked, ListCall, Lists};
@@ -16,19 +16,19 @@ use crate::runtime::{Client, Place};
 use nrh_core::observation::{ListRound, RuntimeKind, RuntimeSeen, StatusSeen};
 
 pub(super) async fn version(shared: Arc<Shared>, pace: Pace) {
-    let looker = Version { shared: Arc::clone(&shared), bound: pace.bound, answered: None };
-    drive(&shared, looker, pace).await;
+    let checker = Version { shared: Arc::clone(&shared), bound: pace.bound, answered: None };
+    drive(&shared, checker, pace).await;
 }
 
 pub(super) async fn lists(shared: Arc<Shared>, pace: Pace) {
-    let looker =
-        ListLooker { shared: Arc::clone(&shared), bound: pace.bound, connected: None, lists: Lists::default() };
-    drive(&shared, looker, pace).await;
+    let checker =
+        ListChecker { shared: Arc::clone(&shared), bound: pace.bound, connected: None, lists: Lists::default() };
+    drive(&shared, checker, pace).await;
 }
 
 pub(super) async fn status(shared: Arc<Shared>, pace: Pace) {
-    let looker = StatusLooker { shared: Arc::clone(&shared), bound: pace.bound };
-    drive(&shared, looker, pace).await;
+    let checker = StatusChecker { shared: Arc::clone(&shared), bound: pace.bound };
+    drive(&shared, checker, pace).await;
 }
 
 /// The socket to use, or why there is none.
@@ -97,7 +97,7 @@ impl Version {
     }
 }
 
-impl Looker for Version {
+impl Checker for Version {
     type Value = RuntimeSeen;
     const NAME: &'static str = "version";
 
@@ -130,7 +130,7 @@ pub(super) fn unconnected(error: CriError) -> Failure {
     }
 }
 
-struct ListLooker {
+struct ListChecker {
     shared: Arc<Shared>,
     bound: Duration,
     /// The socket, and two connections to it: one for lists, one for direct questions.
@@ -138,7 +138,7 @@ struct ListLooker {
     lists: Lists,
 }
 
-impl Looker for ListLooker {
+impl Checker for ListChecker {
     type Value = ListRound;
     const NAME: &'static str = "lists";
 
@@ -191,12 +191,12 @@ impl Looker for ListLooker {
 }
 
 /// It uses a new connection each time: the call may wait for a network plugin, and no other call waits behind it.
-struct StatusLooker {
+struct StatusChecker {
     shared: Arc<Shared>,
     bound: Duration,
 }
 
-impl Looker for StatusLooker {
+impl Checker for StatusChecker {
     type Value = StatusSeen;
     const NAME: &'static str = "status";
 

@@ -64,7 +64,7 @@ impl Play<'_> {
     pub(super) fn cancel_by_hand(&mut self, name: &str, event: &CancelEvent) -> String {
         let cancel = event.cancel();
         match self.world.cancel(name, &cancel) {
-            Some(remediation) => format!("{remediation} is cancelled {}", cancel.told()),
+            Some(remediation) => format!("{remediation} is cancelled {}", cancel.by_whom()),
             None => format!("{} would cancel the node's remediation, and there is none", cancel.cancelled_by),
         }
     }

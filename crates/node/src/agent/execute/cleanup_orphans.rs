@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{CHECK_INTERVAL, done, failed, no_second_look, process, signal};
-use crate::agent::look::{Bounds, Looker};
+use super::{CHECK_INTERVAL, done, failed, no_second_check, process, signal};
+use crate::agent::checker::{Bounds, Checker};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
 use crate::cri::{Cri, CriError};
@@ -37,43 +37,43 @@ pub(in crate::agent) enum Allowed {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(_: &CleanupOrphans, order: &ActionCommand) -> Result<Task, Refusal> {
-    match order.fault_type {
-        FaultType::UnresponsiveShim => Ok(Task::UnresponsiveShim(process(order, Role::Shim)?)),
-        FaultType::LeakedShim => Ok(Task::Shim(process(order, Role::Shim)?)),
-        FaultType::OrphanContainer => match &order.target.container_id {
+pub(super) fn admit(_: &CleanupOrphans, command: &ActionCommand) -> Result<Task, Refusal> {
+    match command.fault_type {
+        FaultType::UnresponsiveShim => Ok(Task::UnresponsiveShim(process(command, Role::Shim)?)),
+        FaultType::LeakedShim => Ok(Task::Shim(process(command, Role::Shim)?)),
+        FaultType::OrphanContainer => match &command.target.container_id {
             Some(id) if is_full_id(id) => Ok(Task::Container(id.clone())),
             _ => Err(Refusal::malformed("an orphan container must be named by its full id of 64 hex digits")),
         },
-        _ => Err(no_second_look(order)),
+        _ => Err(no_second_check(command)),
     }
 }
 
-pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    let target = &order.target;
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+    let target = &command.target;
     let process = match task {
         Task::Container(id) => {
-            let (cri, state) = looker.container_still_orphaned(target, id).await?;
+            let (cri, state) = checker.container_still_orphaned(target, id).await?;
             return Ok(Allowed::Container { cri, container_id: id.clone(), state });
         }
         Task::Shim(process) | Task::UnresponsiveShim(process) => process,
     };
-    let held = looker.hold(process, target).await?;
+    let held = checker.hold(process, target).await?;
     if matches!(task, Task::Shim(_)) {
-        looker.shim_still_leaked(&held).await?;
+        checker.shim_still_leaked(&held).await?;
     } else {
-        looker.shim_still_deaf(&held).await?;
+        checker.shim_still_deaf(&held).await?;
     }
-    looker.prove_again(&held, process, target).await?;
+    checker.prove_again(&held, process, target).await?;
     Ok(Allowed::Shim(held))
 }
 
-pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
     match allowed {
-        Allowed::Shim(held) => signal::send(order, &held, Signal::Kill, bounds.verify).await,
+        Allowed::Shim(held) => signal::send(command, &held, Signal::Kill, bounds.verify).await,
         Allowed::Container { cri, container_id, state } => match remove(&cri, &container_id, state, bounds).await {
-            Ok(said) => done(order, &said),
-            Err(said) => failed(order, &said),
+            Ok(said) => done(command, &said),
+            Err(said) => failed(command, &said),
         },
     }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::reboot::boot;
 use super::{done, failed, reboot};
-use crate::agent::look::{Bounds, Looker};
+use crate::agent::checker::{Bounds, Checker};
 use crate::agent::verdict::{self, Refusal};
 use crate::proc;
 use crate::sentinel::{Folder, Found, Mark, Placed, SentinelError};
@@ -29,20 +29,20 @@ pub(in crate::agent) struct Allowed {
     path: String,
 }
 
-pub(super) fn admit(with: &MarkForReboot, order: &ActionCommand) -> Result<Task, Refusal> {
-    let reboot = boot(order, MarkForReboot::addresses(order.fault_type))?;
+pub(super) fn admit(with: &MarkForReboot, command: &ActionCommand) -> Result<Task, Refusal> {
+    let reboot = boot(command, MarkForReboot::addresses(command.fault_type))?;
     if sentinel_name(&with.path).is_none() {
         return Err(Refusal::malformed("markForReboot.path is not a file directly in /run with reboot in its name"));
     }
-    match order.marker_expires_after_seconds {
+    match command.marker_expires_after_seconds {
         Some(expires_after @ 1..=MARK_STANDS) => Ok(Task { reboot, path: with.path.clone(), expires_after }),
         _ => Err(Refusal::malformed("markerExpiresAfterSeconds is not within 1 to 86400")),
     }
 }
 
 /// Checks what a reboot needs. Whether the machine may reboot right now is checked by the tool that reboots it.
-pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    let (root, host) = (looker.prover.root().to_owned(), looker.host.clone());
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+    let (root, host) = (checker.prover.root().to_owned(), checker.host.clone());
     let name = sentinel_name(&task.path).unwrap_or_default().to_owned();
     let look = move || {
         let folder = Folder::open(&host)?;
@@ -50,54 +50,54 @@ pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -
         drop(folder.look(&name)?);
         Ok((folder, proc::uptime(&root)))
     };
-    let (folder, uptime) = looker.reader.run(looker.bounds.processes, look).await?.map_err(unfit)?;
+    let (folder, uptime) = checker.reader.run(checker.bounds.processes, look).await?.map_err(unfit)?;
     let uptime = uptime.map_err(|error| Refusal::cannot_look(format!("cannot read the time since boot: {error}")))?;
     let mark = Mark {
-        node: order.node.clone(),
-        operation_id: order.operation_id.clone(),
+        node: command.node.clone(),
+        operation_id: command.operation_id.clone(),
         boot_id: task.reboot.boot_id.clone(),
         until: uptime.as_secs().saturating_add(task.expires_after.into()),
         made_at: Timestamp::now().as_second(),
     };
-    looker.still_as_sick(order, task.reboot.process.as_ref()).await?;
+    checker.still_as_sick(command, task.reboot.process.as_ref()).await?;
     Ok(Allowed { folder, mark, path: task.path.clone() })
 }
 
 /// Places the marker. The next boot id shows whether the node rebooted.
 #[expect(clippy::unused_async, reason = "the list of actions calls it so")]
-pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, _: &Bounds) -> Outcome {
+pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, _: &Bounds) -> Outcome {
     let Allowed { folder, mark, path } = allowed;
     match folder.place(sentinel_name(&path).unwrap_or_default(), &mark) {
         Ok(Placed::Made) => {
-            done(order, &format!("{path} was not there; it requests a reboot now, until this command is withdrawn"))
+            done(command, &format!("{path} was not there; it requests a reboot now, until this command is withdrawn"))
         }
         Ok(Placed::Others(whose)) => {
             let said = format!(
                 "{path} requests a reboot already and belongs to someone else ({whose}): it stays when this command is withdrawn"
             );
-            verdict::outcome(order, OutcomeState::Done, OutcomeReason::AlreadyRequested, &said)
+            verdict::outcome(command, OutcomeState::Done, OutcomeReason::AlreadyRequested, &said)
         }
         Err(SentinelError::Unfit(said)) => {
-            verdict::outcome(order, OutcomeState::Refused, OutcomeReason::Protected, &said)
+            verdict::outcome(command, OutcomeState::Refused, OutcomeReason::Protected, &said)
         }
-        Err(error) => failed(order, &format!("the node was not marked for a reboot: {error}")),
+        Err(error) => failed(command, &format!("the node was not marked for a reboot: {error}")),
     }
 }
 
 /// Returns the result of a reboot marker whose claim has no outcome. The marker file shows the result at once; the
 /// boot itself can be hours away.
-pub(in crate::agent) async fn left(looker: &Looker, order: &ActionCommand) -> Result<Outcome, Refusal> {
-    let path = order.action.params().mark_for_reboot.unwrap_or_default().path;
-    let (host, name) = (looker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
+pub(in crate::agent) async fn left(checker: &Checker, command: &ActionCommand) -> Result<Outcome, Refusal> {
+    let path = command.action.params().mark_for_reboot.unwrap_or_default().path;
+    let (host, name) = (checker.host.clone(), sentinel_name(&path).unwrap_or_default().to_owned());
     let look = move || Folder::open(&host)?.look(&name);
-    let found = looker.reader.run(looker.bounds.processes, look).await?;
-    let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == order.operation_id);
+    let found = checker.reader.run(checker.bounds.processes, look).await?;
+    let is_ours = matches!(&found, Ok(Found::Ours(mark)) if mark.operation_id == command.operation_id);
     Ok(if is_ours {
         let said = format!("{path} requests a reboot until this command is withdrawn");
-        done(order, &said)
+        done(command, &said)
     } else {
         let said = format!("the node was not marked for a reboot: whoever claimed that has left no {path}");
-        failed(order, &said)
+        failed(command, &said)
     })
 }
 

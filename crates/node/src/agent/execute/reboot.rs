@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::{done, failed, no_second_look, process};
-use crate::agent::look::{Bounds, Looker};
+use super::{done, failed, no_second_check, process};
+use crate::agent::checker::{Bounds, Checker};
 use crate::agent::verdict::Refusal;
 use crate::bus::login::{self, LoginError};
 use nrh_core::action::Reboot;
@@ -22,36 +22,36 @@ pub(crate) struct Task {
 #[derive(Debug)]
 pub(in crate::agent) struct Allowed(PathBuf);
 
-pub(super) fn admit(_: &Reboot, order: &ActionCommand) -> Result<Task, Refusal> {
-    boot(order, order.fault_type.spec().remedy.new_boot)
+pub(super) fn admit(_: &Reboot, command: &ActionCommand) -> Result<Task, Refusal> {
+    boot(command, command.fault_type.spec().remedy.new_boot)
 }
 
 /// The boot and the process of a command that ends a boot, if this version can check the fault again.
-pub(super) fn boot(order: &ActionCommand, helps: Result<(), &str>) -> Result<Task, Refusal> {
-    let boot_id = order.boot_id.clone().filter(|id| is_boot_id(id));
+pub(super) fn boot(command: &ActionCommand, helps: Result<(), &str>) -> Result<Task, Refusal> {
+    let boot_id = command.boot_id.clone().filter(|id| is_boot_id(id));
     let boot_id = boot_id.ok_or_else(|| Refusal::malformed("a reboot must name the boot that is to end (bootId)"))?;
     if helps.is_err() {
-        return Err(no_second_look(order));
+        return Err(no_second_check(command));
     }
-    let role = order.fault_type.spec().remedy.hung_process.ok();
-    Ok(Task { boot_id, process: role.map(|role| process(order, role)).transpose()? })
+    let role = command.fault_type.spec().remedy.hung_process.ok();
+    Ok(Task { boot_id, process: role.map(|role| process(command, role)).transpose()? })
 }
 
 /// Checks the login manager last, except for the fault itself, which can end at any moment.
-pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    let bus = looker.login_manager().await?;
-    looker.still_as_sick(order, task.process.as_ref()).await?;
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+    let bus = checker.login_manager().await?;
+    checker.still_as_sick(command, task.process.as_ref()).await?;
     Ok(Allowed(bus))
 }
 
 /// Asks the login manager to reboot the machine. The next boot id shows whether it did.
-pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
     let said = match login::reboot(&allowed.0, bounds.call).await {
         Ok(delays) if delays.is_empty() => "the login manager was asked to reboot the node".to_owned(),
         Ok(delays) => format!("the login manager was asked to reboot the node, which waits for {delays}"),
         // The login manager can have received the request, so it counts as sent.
         Err(error @ LoginError::NotSeen(_)) => format!("{error}; the boot id will show it"),
-        Err(error) => return failed(order, &format!("the node was not rebooted: {error}")),
+        Err(error) => return failed(command, &format!("the node was not rebooted: {error}")),
     };
-    done(order, &said)
+    done(command, &said)
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{no_second_look, process, signal};
-use crate::agent::look::{Bounds, Looker};
+use super::{no_second_check, process, signal};
+use crate::agent::checker::{Bounds, Checker};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
 use nrh_core::action::{ReleaseHungProcess, Signal};
@@ -25,16 +25,16 @@ pub(in crate::agent) struct Allowed {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(with: &ReleaseHungProcess, order: &ActionCommand) -> Result<Task, Refusal> {
-    let Ok(role) = order.fault_type.spec().remedy.hung_process else { return Err(no_second_look(order)) };
-    Ok(Task { process: process(order, role)?, with: *with })
+pub(super) fn admit(with: &ReleaseHungProcess, command: &ActionCommand) -> Result<Task, Refusal> {
+    let Ok(role) = command.fault_type.spec().remedy.hung_process else { return Err(no_second_check(command)) };
+    Ok(Task { process: process(command, role)?, with: *with })
 }
 
-pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
     let Task { process, with } = task;
-    let (target, signal) = (&order.target, with.signal);
-    let held = looker.hold(process, target).await?;
-    looker.process_still_hangs(process.role, target, &held, signal).await?;
+    let (target, signal) = (&command.target, with.signal);
+    let held = checker.hold(process, target).await?;
+    checker.process_still_hangs(process.role, target, &held, signal).await?;
     if signal == Signal::Kill && process.role == Role::Shim && !with.allow_running_pods {
         let message = format!(
             "killing shim {} would end every container of its pod; the command does not allow that",
@@ -42,10 +42,10 @@ pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -
         );
         return Err(Refusal::new(OutcomeReason::Protected, message));
     }
-    looker.prove_again(&held, process, target).await?;
+    checker.prove_again(&held, process, target).await?;
     Ok(Allowed { held, signal })
 }
 
-pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
-    signal::send(order, &allowed.held, allowed.signal, bounds.verify).await
+pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+    signal::send(command, &allowed.held, allowed.signal, bounds.verify).await
 }

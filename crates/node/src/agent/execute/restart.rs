@@ -1,7 +1,7 @@
 //! `RestartKubelet` and `RestartRuntime`: systemd restarts the unit of the daemon.
 
-use super::{done, failed, no_second_look};
-use crate::agent::look::{Bounds, Looker, Unit};
+use super::{done, failed, no_second_check};
+use crate::agent::checker::{Bounds, Checker, Unit};
 use crate::agent::verdict::{self, Refusal};
 use crate::bus::units::{self, UnitError};
 use nrh_core::action::{Restart, is_service};
@@ -19,27 +19,27 @@ pub(crate) struct Task {
 #[derive(Debug)]
 pub(in crate::agent) struct Allowed(Unit);
 
-pub(super) fn admit<T>(_: &T, order: &ActionCommand) -> Result<Task, Refusal> {
+pub(super) fn admit<T>(_: &T, command: &ActionCommand) -> Result<Task, Refusal> {
     use FaultType as F;
     let (daemon, with) =
-        order.action.traits().restarts.zip(order.action.params().restart).ok_or_else(|| no_second_look(order))?;
+        command.action.traits().restarts.zip(command.action.params().restart).ok_or_else(|| no_second_check(command))?;
     if with.unit.as_ref().is_some_and(|unit| !is_service(unit)) {
         return Err(Refusal::malformed("restart.unit is not the name of a service, such as kubelet.service"));
     }
-    match (daemon, order.fault_type) {
+    match (daemon, command.fault_type) {
         (Daemon::Kubelet, F::KubeletDown | F::FdExhaustion)
         | (Daemon::Runtime, F::RuntimeUnreachable | F::RuntimeListHung | F::FdExhaustion) => Ok(Task { daemon, with }),
-        _ => Err(no_second_look(order)),
+        _ => Err(no_second_check(command)),
     }
 }
 
-pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    looker.still_to_restart(order.fault_type, task.daemon, &task.with).await.map(Allowed)
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+    checker.still_to_restart(command.fault_type, task.daemon, &task.with).await.map(Allowed)
 }
 
 /// Asks systemd to restart the unit and waits for the end of the job. The probe's next checks show whether that
 /// resolves the fault.
-pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
     let Allowed(unit) = &allowed;
     let (name, before) = (&unit.name, unit.seen.phrase());
     let result = match units::restart(&unit.bus, name, &unit.seen, bounds.restart).await {
@@ -47,17 +47,17 @@ pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bo
         // The next checks show whether it helped, as for every action.
         Err(error @ UnitError::NotSeen { .. }) => {
             let said = format!("{error}; systemd goes on with it");
-            return done(order, &said);
+            return done(command, &said);
         }
         Err(error @ UnitError::Changed { .. }) => {
-            return verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetChanged, &error.to_string());
+            return verdict::outcome(command, OutcomeState::Refused, OutcomeReason::TargetChanged, &error.to_string());
         }
-        Err(error) => return failed(order, &format!("{name} was not restarted: {error}")),
+        Err(error) => return failed(command, &format!("{name} was not restarted: {error}")),
     };
     let after = match units::look(&unit.bus, name, bounds.call).await {
         Ok(seen) => seen.phrase(),
         Err(error) => format!("in an unknown state ({error})"),
     };
     let said = format!("{name} was {before}; systemd's restart of it: {result}; it is {after}");
-    if result == "done" { done(order, &said) } else { failed(order, &said) }
+    if result == "done" { done(command, &said) } else { failed(command, &said) }
 }

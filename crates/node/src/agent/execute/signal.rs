@@ -13,21 +13,21 @@ use crate::patience::Patience;
 use nrh_core::action::Signal;
 use nrh_core::command::{ActionCommand, Outcome, OutcomeReason, OutcomeState};
 
-pub(super) async fn send(order: &ActionCommand, held: &Arc<Held>, signal: Signal, bound: Duration) -> Outcome {
+pub(super) async fn send(command: &ActionCommand, held: &Arc<Held>, signal: Signal, bound: Duration) -> Outcome {
     let pid = held.process.pid;
     let before = match held.state() {
         Ok(Some(before)) => before,
-        Ok(None) => return ended_before(order, pid),
+        Ok(None) => return ended_before(command, pid),
         Err(error) => {
-            return failed(order, &format!("cannot read the state of process {pid}: {error}; nothing was sent"));
+            return failed(command, &format!("cannot read the state of process {pid}: {error}; nothing was sent"));
         }
     };
     if let Err(error) = held.signal(signal) {
         if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) {
-            return ended_before(order, pid);
+            return ended_before(command, pid);
         }
         return failed(
-            order,
+            command,
             &format!(
                 "cannot signal process {pid}: {error}; the executor needs CAP_KILL and no security profile in its way"
             ),
@@ -36,10 +36,10 @@ pub(super) async fn send(order: &ActionCommand, held: &Arc<Held>, signal: Signal
     let mut patience = Patience::new(bound, Instant::now());
     loop {
         match effect(held, signal, before) {
-            Ok(Some(said)) => return done(order, &said),
+            Ok(Some(said)) => return done(command, &said),
             Ok(None) => {}
             Err(error) => {
-                return failed(order, &format!("signalled process {pid}, cannot see what it does now: {error}"));
+                return failed(command, &format!("signalled process {pid}, cannot see what it does now: {error}"));
             }
         }
         let not_stopped = signal == Signal::Cont && before != 'T';
@@ -52,7 +52,7 @@ pub(super) async fn send(order: &ActionCommand, held: &Arc<Held>, signal: Signal
                 state.unwrap_or('?'),
                 wchan.as_deref().unwrap_or("nothing known")
             );
-            return failed(order, &message);
+            return failed(command, &message);
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
         patience.count(Instant::now());
@@ -72,7 +72,7 @@ fn effect(held: &Held, signal: Signal, before: char) -> io::Result<Option<String
     Ok(Some(format!("sent {} to process {pid} ({command}), which was in state {before}; {after}", signal.as_str())))
 }
 
-fn ended_before(order: &ActionCommand, pid: i32) -> Outcome {
+fn ended_before(command: &ActionCommand, pid: i32) -> Outcome {
     let message = format!("process {pid} ended before a signal was sent");
-    verdict::outcome(order, OutcomeState::Refused, OutcomeReason::TargetGone, &message)
+    verdict::outcome(command, OutcomeState::Refused, OutcomeReason::TargetGone, &message)
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::time::Instant;
 
-use super::{CHECK_INTERVAL, done, failed, no_second_look, process};
-use crate::agent::look::{Bounds, Looker, asked, recovered};
+use super::{CHECK_INTERVAL, done, failed, no_second_check, process};
+use crate::agent::checker::{Bounds, Checker, asked, recovered};
 use crate::agent::reader::Reader;
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
@@ -48,13 +48,13 @@ pub(in crate::agent) struct Allowed {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(_: &ThawCgroup, order: &ActionCommand) -> Result<Task, Refusal> {
-    if order.fault_type.spec().remedy.thaw.is_err() {
-        return Err(no_second_look(order));
+pub(super) fn admit(_: &ThawCgroup, command: &ActionCommand) -> Result<Task, Refusal> {
+    if command.fault_type.spec().remedy.thaw.is_err() {
+        return Err(no_second_check(command));
     }
-    let process = process(order, Role::ContainerInit)?;
-    let group = PathBuf::from(order.target.control_group.as_deref().unwrap_or_default());
-    match container_of_pod(&group, &order.target) {
+    let process = process(command, Role::ContainerInit)?;
+    let group = PathBuf::from(command.target.control_group.as_deref().unwrap_or_default());
+    match container_of_pod(&group, &command.target) {
         Some(container_id) => Ok(Task { process, container_id: container_id.to_owned(), group }),
         None => Err(Refusal::malformed("the control group is not that of a container of the named pod")),
     }
@@ -71,23 +71,23 @@ fn container_of_pod<'g>(group: &'g Path, target: &Target) -> Option<&'g str> {
     (is_of_pod || parent == KUBELET_NAMESPACE).then_some(container_id)
 }
 
-pub(super) async fn check(looker: &Looker, order: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
+pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
     let Task { process, group: folder, container_id } = task;
-    let held = looker.hold(process, &order.target).await?;
-    looker.as_old_as(&held, looker.thresholds.bound(&frozen_cgroup::AGE)).await?;
-    has_not_started(looker, order.target.sandbox_id.as_deref(), container_id).await?;
-    let (host, own, of) = (looker.host.clone(), folder.clone(), Arc::clone(&held));
+    let held = checker.hold(process, &command.target).await?;
+    checker.as_old_as(&held, checker.thresholds.bound(&frozen_cgroup::AGE)).await?;
+    has_not_started(checker, command.target.sandbox_id.as_deref(), container_id).await?;
+    let (host, own, of) = (checker.host.clone(), folder.clone(), Arc::clone(&held));
     let open = move || frozen_itself(&host, &own, &of);
-    let group = Arc::new(looker.reader.run(looker.bounds.processes, open).await??);
-    looker.prove_again(&held, process, &order.target).await?;
-    Ok(Allowed { group, path: format!("/{}", folder.display()), held, reader: looker.reader.clone() })
+    let group = Arc::new(checker.reader.run(checker.bounds.processes, open).await??);
+    checker.prove_again(&held, process, &command.target).await?;
+    Ok(Allowed { group, path: format!("/{}", folder.display()), held, reader: checker.reader.clone() })
 }
 
 /// Checks that the runtime has not started the container. A person may have paused one that runs, and any process in it can have
 /// the name of the runtime's.
-async fn has_not_started(looker: &Looker, sandbox_id: Option<&str>, id: &str) -> Result<(), Refusal> {
-    let bound = looker.bounds.call;
-    let runtime = Client::connect(&looker.endpoint).await.map_err(|error| asked("a connection", &error))?;
+async fn has_not_started(checker: &Checker, sandbox_id: Option<&str>, id: &str) -> Result<(), Refusal> {
+    let bound = checker.bounds.call;
+    let runtime = Client::connect(&checker.endpoint).await.map_err(|error| asked("a connection", &error))?;
     if sandbox_id == Some(id) {
         let seen = runtime.sandboxes(bound).await.map_err(|error| asked("the list of sandboxes", &error))?;
         let is_ready = seen.iter().any(|sandbox| sandbox.id == id && sandbox.ready);
@@ -146,10 +146,10 @@ fn freezes(group: &OwnedFd) -> io::Result<bool> {
     Ok(false)
 }
 
-pub(super) async fn execute(order: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
+pub(super) async fn execute(command: &ActionCommand, allowed: Allowed, bounds: &Bounds) -> Outcome {
     match thaw_and_see(&allowed, bounds).await {
-        Ok(said) => done(order, &said),
-        Err(said) => failed(order, &said),
+        Ok(said) => done(command, &said),
+        Err(said) => failed(command, &said),
     }
 }
 

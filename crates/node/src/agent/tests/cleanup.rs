@@ -17,7 +17,7 @@ fn leaked(node: &Node, sandbox_id: &str) -> Running {
 }
 
 fn remove_shim(shim: &Running, sandbox_id: &str) -> ActionCommand {
-    order(
+    command(
         Action::CleanupOrphans(CleanupOrphans),
         FaultType::LeakedShim,
         process_target(shim.as_target(Role::Shim), sandbox_id),
@@ -62,8 +62,8 @@ async fn a_shim_that_runs_is_ended_only_when_it_is_old_and_containerd_does_not_k
     let (node, sandbox_id) = (Node::new(), id());
     let shim = node.stage.shim(&sandbox_id);
     node.runtime.set(|world| world.sandboxes = vec![sandbox(&id(), true)]);
-    let order = || remove_shim(&shim, &sandbox_id);
-    let outcome = node.execute(&order()).await;
+    let command = || remove_shim(&shim, &sandbox_id);
+    let outcome = node.execute(&command()).await;
     refused(&outcome, OutcomeReason::Recovered);
     assert!(outcome.message.contains("s old"), "{}", outcome.message);
 
@@ -79,14 +79,14 @@ async fn a_shim_that_runs_is_ended_only_when_it_is_old_and_containerd_does_not_k
         (Says::Nothing, OutcomeReason::CheckFailed),
     ] {
         node.runtime.set(|world| world.tasks.insert(sandbox_id.clone(), says));
-        refused(&old().execute(&order()).await, reason);
+        refused(&old().execute(&command()).await, reason);
     }
     let by_hand = node.stage.shim("redis");
     refused(&old().execute(&remove_shim(&by_hand, "redis")).await, OutcomeReason::TargetChanged);
     assert!(by_hand.state().is_some() && shim.state().is_some());
 
     node.runtime.set(|world| world.tasks.clear());
-    done(&old().execute(&order()).await);
+    done(&old().execute(&command()).await);
     assert_eq!(shim.state(), None);
 }
 

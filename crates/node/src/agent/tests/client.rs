@@ -24,10 +24,10 @@ impl Hung {
         Self { node, sandbox, container, client, shim, neighbour }
     }
 
-    fn order(&self) -> ActionCommand {
+    fn command(&self) -> ActionCommand {
         let process = self.client.as_target(Role::RuntimeClient);
         let target = Target { container_id: Some(self.container.clone()), ..process_target(process, &self.sandbox) };
-        order(SAFE_KILL, FaultType::RuntimeClientHung, target)
+        command(SAFE_KILL, FaultType::RuntimeClientHung, target)
     }
 
     #[track_caller]
@@ -44,7 +44,7 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
     let hung = Hung::new("k8s.io", "create");
     let mut strict = hung.node.settings();
     strict.thresholds.set_bound(&nrh_core::faults::runtime_client_hung::AGE, Duration::from_mins(5));
-    refused(&Agent::new(strict.clone()).execute(&hung.order()).await, OutcomeReason::Recovered);
+    refused(&Agent::new(strict.clone()).execute(&hung.command()).await, OutcomeReason::Recovered);
     assert!(hung.client.state().is_some());
     // It is young, but does nothing.
     strict.thresholds.set_bound(&nrh_core::thresholds::STILL, Duration::ZERO);
@@ -53,7 +53,7 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
         ..nrh_core::faults::runtime_client_hung::CONFIRM.shipped
     };
     strict.thresholds.set_confirm(&nrh_core::faults::runtime_client_hung::CONFIRM, at_once);
-    let again = ActionCommand { operation_id: format!("again-{}", hung.client.pid), ..hung.order() };
+    let again = ActionCommand { operation_id: format!("again-{}", hung.client.pid), ..hung.command() };
     done(&Agent::new(strict).execute(&again).await);
     assert_eq!(hung.client.state(), None);
     // The stand-in of a shim outlives its child.
@@ -64,22 +64,22 @@ async fn a_hung_create_is_ended_its_shim_and_its_neighbour_are_not() {
 #[tokio::test]
 async fn only_the_ordered_container_of_the_ordered_sandbox_and_only_what_may_be_cut_off() {
     let hung = Hung::new("k8s.io", "create");
-    let mut other = hung.order();
+    let mut other = hung.command();
     other.target.container_id = Some(id());
     refused(&hung.node.execute(&other).await, OutcomeReason::TargetChanged);
-    let mut other = hung.order();
+    let mut other = hung.command();
     other.target.sandbox_id = Some(id());
     refused(&hung.node.execute(&other).await, OutcomeReason::TargetChanged);
-    let mut unnamed = hung.order();
+    let mut unnamed = hung.command();
     unnamed.target.container_id = None;
     refused(&hung.node.execute(&unnamed).await, OutcomeReason::CheckFailed);
-    let mut as_shim = hung.order();
+    let mut as_shim = hung.command();
     as_shim.target.process.as_mut().unwrap().role = Role::Shim;
     refused(&hung.node.execute(&as_shim).await, OutcomeReason::TargetChanged);
     assert!(hung.client.state().is_some());
     for verb in ["exec", "pause", "run", "update"] {
         let hung = Hung::new("k8s.io", verb);
-        refused(&hung.node.execute(&hung.order()).await, OutcomeReason::TargetChanged);
+        refused(&hung.node.execute(&hung.command()).await, OutcomeReason::TargetChanged);
         assert!(hung.client.state().is_some(), "{verb}");
     }
 }
@@ -88,14 +88,14 @@ async fn only_the_ordered_container_of_the_ordered_sandbox_and_only_what_may_be_
 async fn what_works_for_nobody_of_the_kubelets_is_left_alone() {
     // Under another namespace of the same containerd, and without a shim.
     let others = Hung::new("default", "create");
-    refused(&others.node.execute(&others.order()).await, OutcomeReason::TargetChanged);
+    refused(&others.node.execute(&others.command()).await, OutcomeReason::TargetChanged);
     assert!(others.client.state().is_some());
     let (node, container) = (Node::new(), id());
     let alone = node.stage.child("alone/runc", &["create", "--bundle", "/b", &container]);
     let target =
         Target { container_id: Some(container), ..process_target(alone.as_target(Role::RuntimeClient), &id()) };
-    let order = order(SAFE_KILL, FaultType::RuntimeClientHung, target);
-    refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+    let command = command(SAFE_KILL, FaultType::RuntimeClientHung, target);
+    refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
     assert!(alone.state().is_some());
 }
 
@@ -105,10 +105,10 @@ async fn with_docker_it_is_ended_on_dockers_word_that_the_container_is_of_that_p
     let mut settings = hung.node.settings();
     settings.docker_socket = docker.socket();
     let agent = Agent::new(settings);
-    let mut order = hung.order();
-    order.target.pod = Some(pod(&format!("uid-{}", &hung.sandbox[..1])));
+    let mut command = hung.command();
+    command.target.pod = Some(pod(&format!("uid-{}", &hung.sandbox[..1])));
     let again =
-        |number: u32| ActionCommand { operation_id: format!("try-{number}-{}", hung.client.pid), ..order.clone() };
+        |number: u32| ActionCommand { operation_id: format!("try-{number}-{}", hung.client.pid), ..command.clone() };
     // The runtime is containerd: this Docker is somebody's own.
     refused(&agent.execute(&again(1)).await, OutcomeReason::TargetChanged);
     hung.node.runtime.set(|world| world.name = "docker".to_owned());

@@ -34,19 +34,19 @@ impl Docked {
         self.docker.say(&format!("Inspect:{}", self.container), Say::Never);
     }
 
-    fn order(&self, action: Action) -> ActionCommand {
+    fn command(&self, action: Action) -> ActionCommand {
         let target = Target {
             container_id: Some(self.container.clone()),
             pod: Some(pod(&format!("uid-{}", &self.sandbox[..1]))),
             ..process_target(self.shim.as_target(Role::Shim), &self.sandbox)
         };
-        order(action, FaultType::HungContainer, target)
+        command(action, FaultType::HungContainer, target)
     }
 
-    async fn execute(&self, order: &ActionCommand) -> Outcome {
+    async fn execute(&self, command: &ActionCommand) -> Outcome {
         let mut settings = self.node.settings();
         settings.docker_socket = self.docker.socket();
-        Agent::new(settings).execute(order).await
+        Agent::new(settings).execute(command).await
     }
 
     #[track_caller]
@@ -65,7 +65,7 @@ impl Docked {
 #[tokio::test]
 async fn a_stopped_shim_of_a_listed_container_is_resumed_whether_or_not_anybody_waits() {
     let docked = Docked::new();
-    done(&docked.execute(&docked.order(CONT)).await);
+    done(&docked.execute(&docked.command(CONT)).await);
     process::wait_until("the trap", || docked.shim.resumed() == 1);
     docked.neighbour_untouched();
 }
@@ -73,12 +73,12 @@ async fn a_stopped_shim_of_a_listed_container_is_resumed_whether_or_not_anybody_
 #[tokio::test]
 async fn a_shim_is_killed_only_while_docker_does_not_answer_for_its_container() {
     let docked = Docked::new();
-    refused(&docked.execute(&docked.order(KILL)).await, OutcomeReason::Recovered);
+    refused(&docked.execute(&docked.command(KILL)).await, OutcomeReason::Recovered);
     docked.hang();
-    let protected = docked.order(SAFE_KILL);
+    let protected = docked.command(SAFE_KILL);
     refused(&docked.execute(&protected).await, OutcomeReason::Protected);
     docked.untouched();
-    done(&docked.execute(&docked.order(KILL)).await);
+    done(&docked.execute(&docked.command(KILL)).await);
     assert_eq!(docked.shim.state(), None);
     docked.neighbour_untouched();
 }
@@ -88,9 +88,9 @@ async fn a_docker_that_answers_for_nobody_proves_nothing() {
     let docked = Docked::new();
     docked.hang();
     docked.docker.say("Inspect", Say::Never);
-    refused(&docked.execute(&docked.order(KILL)).await, OutcomeReason::CheckFailed);
+    refused(&docked.execute(&docked.command(KILL)).await, OutcomeReason::CheckFailed);
     docked.docker.say("Containers", Say::Error(500, "?".to_owned()));
-    refused(&docked.execute(&docked.order(CONT)).await, OutcomeReason::CheckFailed);
+    refused(&docked.execute(&docked.command(CONT)).await, OutcomeReason::CheckFailed);
     docked.untouched();
 }
 
@@ -98,30 +98,30 @@ async fn a_docker_that_answers_for_nobody_proves_nothing() {
 async fn a_container_that_is_not_the_ordered_pods_or_runs_no_more_keeps_its_shim() {
     let docked = Docked::new();
     docked.hang();
-    let order = |action| docked.order(action);
+    let command = |action| docked.command(action);
     let both = [CONT, KILL];
 
     // Started by hand: Docker lists it under no pod.
     docked.docker.lists(&[&docked.sandbox], &[]);
     docked.hang();
     for action in both.clone() {
-        refused(&docked.execute(&order(action)).await, OutcomeReason::TargetGone);
+        refused(&docked.execute(&command(action)).await, OutcomeReason::TargetGone);
     }
     let entry = |state: &str, sandbox: &str| Say::Json(json!([listed(&docked.container, "container", sandbox, state)]));
     docked.docker.say("Containers", entry("exited", &docked.sandbox));
     for action in both.clone() {
-        refused(&docked.execute(&order(action)).await, OutcomeReason::Recovered);
+        refused(&docked.execute(&command(action)).await, OutcomeReason::Recovered);
     }
     docked.docker.say("Containers", entry("running", &id()));
     for action in both.clone() {
-        refused(&docked.execute(&order(action)).await, OutcomeReason::TargetChanged);
+        refused(&docked.execute(&command(action)).await, OutcomeReason::TargetChanged);
     }
     docked.docker.say("Containers", entry("running", &docked.sandbox));
-    let mut other = order(KILL);
+    let mut other = command(KILL);
     other.target.pod = Some(pod("another"));
     refused(&docked.execute(&other).await, OutcomeReason::TargetChanged);
     // The sandbox's shim is another one, and so is a neighbour's.
-    let mut other = order(KILL);
+    let mut other = command(KILL);
     (other.target.container_id, other.target.sandbox_id) = (Some(id()), Some(docked.container.clone()));
     refused(&docked.execute(&other).await, OutcomeReason::TargetChanged);
     docked.untouched();
@@ -133,7 +133,7 @@ async fn a_shim_of_dockers_on_a_node_with_another_runtime_is_nobodys() {
     docked.hang();
     docked.node.runtime.set(|world| world.name = "containerd".to_owned());
     for action in [CONT, KILL] {
-        refused(&docked.execute(&docked.order(action)).await, OutcomeReason::TargetChanged);
+        refused(&docked.execute(&docked.command(action)).await, OutcomeReason::TargetChanged);
     }
     docked.untouched();
 }
@@ -145,8 +145,8 @@ async fn a_hung_sandbox_is_released_by_its_own_shim() {
     shim.stop();
     docked.docker.say(&format!("Inspect:{}", docked.sandbox), Say::Never);
     let target = process_target(shim.as_target(Role::Shim), &docked.sandbox);
-    let order = order(KILL, FaultType::HungContainer, target);
-    done(&docked.execute(&order).await);
+    let command = command(KILL, FaultType::HungContainer, target);
+    done(&docked.execute(&command).await);
     assert_eq!(shim.state(), None);
     docked.untouched();
 }
@@ -155,11 +155,11 @@ async fn a_hung_sandbox_is_released_by_its_own_shim() {
 async fn nothing_is_removed() {
     let docked = Docked::new();
     let leaked = process_target(docked.shim.as_target(Role::Shim), &docked.container);
-    let leaked = order(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, leaked);
+    let leaked = command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, leaked);
     let target = Target { container_id: Some(docked.container.clone()), ..Target::default() };
-    let orphan = order(Action::CleanupOrphans(CleanupOrphans), FaultType::OrphanContainer, target);
-    for order in [&leaked, &orphan] {
-        let outcome = docked.execute(order).await;
+    let orphan = command(Action::CleanupOrphans(CleanupOrphans), FaultType::OrphanContainer, target);
+    for command in [&leaked, &orphan] {
+        let outcome = docked.execute(command).await;
         refused(&outcome, OutcomeReason::Protected);
         assert!(outcome.message.contains("Docker"), "{}", outcome.message);
     }

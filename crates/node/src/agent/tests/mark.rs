@@ -32,8 +32,8 @@ impl Marked {
         AgentSettings { host: self.host.path().to_owned(), ..self.daemons.settings() }
     }
 
-    async fn execute(&self, order: &ActionCommand) -> Outcome {
-        Agent::new(self.settings()).execute(order).await
+    async fn execute(&self, command: &ActionCommand) -> Outcome {
+        Agent::new(self.settings()).execute(command).await
     }
 
     /// Refused for this reason with this in its sentence, and no file is there.
@@ -48,32 +48,32 @@ fn mark_for(fault_type: FaultType) -> ActionCommand {
     ActionCommand {
         boot_id: Some("boot".to_owned()),
         marker_expires_after_seconds: Some(600),
-        ..order(Action::MarkForReboot(MarkForReboot::default()), fault_type, Target::default())
+        ..command(Action::MarkForReboot(MarkForReboot::default()), fault_type, Target::default())
     }
 }
 
 #[tokio::test]
 async fn a_node_is_marked_once_and_is_not_rebooted_by_us() {
     let node = Marked::new();
-    let order = mark_for(FaultType::RuntimeUnreachable);
-    let first = node.execute(&order).await;
+    let command = mark_for(FaultType::RuntimeUnreachable);
+    let first = node.execute(&command).await;
     done(&first);
     assert_eq!(
         first.message,
         "/run/reboot-required was not there; it requests a reboot now, until this command is withdrawn"
     );
     let text = fs::read_to_string(node.file()).unwrap();
-    assert!(text.contains(&format!("\"operationId\":\"{}\"", order.operation_id)), "{text}");
+    assert!(text.contains(&format!("\"operationId\":\"{}\"", command.operation_id)), "{text}");
     assert!(text.contains("\"bootId\":\"boot\",\"until\":1600,"), "{text}");
     // It was taken away since: the same order, by whatever collector or leader, does not put it back.
     fs::remove_file(node.file()).unwrap();
-    assert_eq!(node.execute(&ActionCommand { epoch: 9, ..order.clone() }).await, first);
+    assert_eq!(node.execute(&ActionCommand { epoch: 9, ..command.clone() }).await, first);
     assert!(!node.file().exists());
     assert_eq!(node.daemons.systemd.acts(), [] as [String; 0]);
     // Nor does it after the boot, with which all that was kept in /run is lost.
     fs::remove_dir_all(node.daemons.node.stage.path("state")).unwrap();
     fs::write(node.daemons.proc("sys/kernel/random/boot_id"), "boot-2\n").unwrap();
-    node.left_alone(&node.execute(&order).await, OutcomeReason::AlreadyRebooted, "this is boot boot-2");
+    node.left_alone(&node.execute(&command).await, OutcomeReason::AlreadyRebooted, "this is boot boot-2");
 }
 
 #[tokio::test]
@@ -109,24 +109,24 @@ async fn a_place_that_is_not_as_it_must_be_is_left_alone() {
 #[tokio::test]
 async fn what_names_no_boot_no_file_or_another_one_is_not_carried_out() {
     let node = Marked::new();
-    let order = || mark_for(FaultType::RuntimeUnreachable);
+    let command = || mark_for(FaultType::RuntimeUnreachable);
     let at = |path: &str| Action::MarkForReboot(MarkForReboot { path: path.to_owned() });
-    let for_seconds = |seconds: Option<u32>| ActionCommand { marker_expires_after_seconds: seconds, ..order() };
+    let for_seconds = |seconds: Option<u32>| ActionCommand { marker_expires_after_seconds: seconds, ..command() };
     for (wrong, said) in [
-        (ActionCommand { boot_id: None, ..order() }, "must name the boot that is to end"),
-        (ActionCommand { action: at("/run/nologin"), ..order() }, "not a file directly in /run"),
-        (ActionCommand { action: at("/run/../etc/reboot"), ..order() }, "not a file directly in /run"),
-        (ActionCommand { action: at("/var/run/reboot-required"), ..order() }, "not a file directly in /run"),
+        (ActionCommand { boot_id: None, ..command() }, "must name the boot that is to end"),
+        (ActionCommand { action: at("/run/nologin"), ..command() }, "not a file directly in /run"),
+        (ActionCommand { action: at("/run/../etc/reboot"), ..command() }, "not a file directly in /run"),
+        (ActionCommand { action: at("/var/run/reboot-required"), ..command() }, "not a file directly in /run"),
         (for_seconds(None), "markerExpiresAfterSeconds"),
         (for_seconds(Some(0)), "markerExpiresAfterSeconds"),
         (for_seconds(Some(86_401)), "markerExpiresAfterSeconds"),
     ] {
         node.left_alone(&node.execute(&wrong).await, OutcomeReason::CheckFailed, said);
     }
-    let other = ActionCommand { boot_id: Some("other".to_owned()), ..order() };
+    let other = ActionCommand { boot_id: Some("other".to_owned()), ..command() };
     node.left_alone(&node.execute(&other).await, OutcomeReason::AlreadyRebooted, "this is boot boot");
     let off = AgentSettings { allow_actions: false, ..node.settings() };
-    node.left_alone(&Agent::new(off).execute(&order()).await, OutcomeReason::ActionsDisabled, "are disabled");
+    node.left_alone(&Agent::new(off).execute(&command()).await, OutcomeReason::ActionsDisabled, "are disabled");
 }
 
 #[tokio::test]
@@ -153,20 +153,20 @@ async fn what_has_recovered_or_was_stopped_by_somebody_is_not_marked_for() {
 #[tokio::test]
 async fn what_who_has_died_right_after_the_claim_has_left_the_folder_tells() {
     let node = Marked::new();
-    let order = mark_for(FaultType::RuntimeUnreachable);
+    let command = mark_for(FaultType::RuntimeUnreachable);
     let claims = super::super::claims::Claims::new(&node.daemons.node.stage.path("state"));
     claims.prepare().unwrap();
-    assert!(claims.claim(&order, None).unwrap());
-    let lost = node.execute(&order).await;
+    assert!(claims.claim(&command, None).unwrap());
+    let lost = node.execute(&command).await;
     assert_eq!((lost.state, lost.reason), (OutcomeState::Failed, OutcomeReason::RequestFailed));
     assert!(lost.message.contains("has left no /run/reboot-required"), "{}", lost.message);
     assert!(!node.file().exists());
     // Of another operation, or of somebody else.
     fs::write(node.file(), "*** System restart required ***\n").unwrap();
-    assert_eq!(node.execute(&order).await.state, OutcomeState::Failed);
+    assert_eq!(node.execute(&command).await.state, OutcomeState::Failed);
     fs::remove_file(node.file()).unwrap();
     let mark = |operation: &str| Mark {
-        node: order.node.clone(),
+        node: command.node.clone(),
         operation_id: operation.to_owned(),
         boot_id: "boot".to_owned(),
         until: 1600,
@@ -174,8 +174,8 @@ async fn what_who_has_died_right_after_the_claim_has_left_the_folder_tells() {
     };
     let folder = Folder::open(node.host.path()).unwrap();
     folder.place("reboot-required", &mark("other")).unwrap();
-    assert_eq!(node.execute(&order).await.state, OutcomeState::Failed);
+    assert_eq!(node.execute(&command).await.state, OutcomeState::Failed);
     fs::remove_file(node.file()).unwrap();
-    folder.place("reboot-required", &mark(&order.operation_id)).unwrap();
-    done(&node.execute(&order).await);
+    folder.place("reboot-required", &mark(&command.operation_id)).unwrap();
+    done(&node.execute(&command).await);
 }

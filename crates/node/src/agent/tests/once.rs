@@ -14,16 +14,16 @@ async fn two_collectors_released_at_once_signal_once() {
         let shim = node.stage.shim(&sandbox);
         // It runs, and its task does not answer: every signal reaches its trap at once, so two would show.
         node.runtime.set(|world| world.tasks.insert(sandbox.clone(), runtime::Says::Unknown));
-        let order = resume(&shim, &sandbox);
+        let command = resume(&shim, &sandbox);
         let barrier = Arc::new(Barrier::new(2));
         let collectors: Vec<_> = (0..2)
             .map(|_| {
-                let (settings, order, barrier) = (node.settings(), order.clone(), Arc::clone(&barrier));
+                let (settings, command, barrier) = (node.settings(), command.clone(), Arc::clone(&barrier));
                 std::thread::spawn(move || {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                     let agent = Agent::new(settings);
                     barrier.wait();
-                    runtime.block_on(agent.execute(&order))
+                    runtime.block_on(agent.execute(&command))
                 })
             })
             .collect();
@@ -55,13 +55,13 @@ async fn a_restarted_collector_is_told_what_came_of_it() {
     let (node, sandbox) = (Node::new(), id());
     let shim = node.stage.shim(&sandbox);
     shim.stop();
-    let order = resume(&shim, &sandbox);
-    let first = node.execute(&order).await;
+    let command = resume(&shim, &sandbox);
+    let first = node.execute(&command).await;
     done(&first);
     // A trap runs a moment after the signal: one that is stopped before has not run at all.
     process::wait_until("the trap", || shim.resumed() == 1);
     shim.stop();
-    assert_eq!(node.execute(&order).await, first);
+    assert_eq!(node.execute(&command).await, first);
     // Also when its time is over and a newer leader has come since.
     let old = ActionCommand { epoch: 8, ..resume(&shim, &sandbox) };
     let stale = ActionCommand {
@@ -71,7 +71,7 @@ async fn a_restarted_collector_is_told_what_came_of_it() {
         ..old
     };
     refused(&node.execute(&stale).await, OutcomeReason::TargetGone);
-    assert_eq!(node.execute(&order).await, first);
+    assert_eq!(node.execute(&command).await, first);
     assert_eq!(shim.state(), Some('T'));
     assert_eq!(shim.resumed(), 1);
 }
@@ -84,14 +84,14 @@ async fn after_a_crash_between_claim_and_act_nothing_is_done() {
     let claims = Claims::new(&node.stage.path("state"));
     claims.prepare().unwrap();
 
-    let order = resume(&shim, &sandbox);
-    assert!(claims.claim(&order, None).unwrap());
-    refused(&node.execute(&order).await, OutcomeReason::AlreadyExecuted);
+    let command = resume(&shim, &sandbox);
+    assert!(claims.claim(&command, None).unwrap());
+    refused(&node.execute(&command).await, OutcomeReason::AlreadyExecuted);
 
     // Cut short while the claim was written.
-    let order = resume(&shim, &sandbox);
-    std::fs::write(node.stage.path("state").join("ops").join(&order.operation_id), "").unwrap();
-    refused(&node.execute(&order).await, OutcomeReason::AlreadyExecuted);
+    let command = resume(&shim, &sandbox);
+    std::fs::write(node.stage.path("state").join("ops").join(&command.operation_id), "").unwrap();
+    refused(&node.execute(&command).await, OutcomeReason::AlreadyExecuted);
     assert_eq!((shim.state(), shim.resumed()), (Some('T'), 0));
 }
 
@@ -100,12 +100,12 @@ async fn a_refusal_ends_the_operation() {
     let (node, sandbox) = (Node::new(), id());
     let shim = node.stage.shim(&sandbox);
     node.runtime.set(|world| world.tasks.insert(sandbox.clone(), runtime::Says::Running));
-    let order = resume(&shim, &sandbox);
-    let first = node.execute(&order).await;
+    let command = resume(&shim, &sandbox);
+    let first = node.execute(&command).await;
     refused(&first, OutcomeReason::Recovered);
     // The controller was told no. Sick again, the fault needs a new operation.
     shim.stop();
-    assert_eq!(node.execute(&order).await, first);
+    assert_eq!(node.execute(&command).await, first);
     assert_eq!(shim.state(), Some('T'));
 }
 
@@ -115,14 +115,14 @@ async fn an_operation_id_serves_one_order_only() {
     let (shim, second) = (node.stage.shim(&sandbox), node.stage.shim(&other));
     shim.stop();
     second.stop();
-    let order = resume(&shim, &sandbox);
-    done(&node.execute(&order).await);
+    let command = resume(&shim, &sandbox);
+    done(&node.execute(&command).await);
     process::wait_until("the trap", || shim.resumed() == 1);
-    let again = ActionCommand { operation_id: order.operation_id.clone(), epoch: 4, ..resume(&shim, &sandbox) };
+    let again = ActionCommand { operation_id: command.operation_id.clone(), epoch: 4, ..resume(&shim, &sandbox) };
     done(&node.execute(&again).await);
     assert_eq!(shim.resumed(), 1, "the same attempt, given again by a new leader, is told its outcome");
     let fault_id = "fault-2".to_owned();
-    let forged = ActionCommand { operation_id: order.operation_id, fault_id, ..resume(&second, &other) };
+    let forged = ActionCommand { operation_id: command.operation_id, fault_id, ..resume(&second, &other) };
     refused(&node.execute(&forged).await, OutcomeReason::AlreadyExecuted);
     assert_eq!((second.state(), second.resumed()), (Some('T'), 0));
 }
@@ -169,13 +169,13 @@ fn old_operations_are_swept_and_young_ones_kept() {
     let day = Duration::from_hours(24);
     let at = |uptime| Moment { boot: "b".to_owned(), uptime };
     let (old, young) = (
-        order(CONT, FaultType::HungContainer, Target::default()),
-        order(CONT, FaultType::HungContainer, Target::default()),
+        command(CONT, FaultType::HungContainer, Target::default()),
+        command(CONT, FaultType::HungContainer, Target::default()),
     );
     claims.first_read(&old, &at(Duration::ZERO)).unwrap();
     claims.first_read(&young, &at(day)).unwrap();
-    for order in [&old, &young] {
-        assert!(claims.claim(order, None).unwrap());
+    for command in [&old, &young] {
+        assert!(claims.claim(command, None).unwrap());
     }
     claims.sweep(&at(day)).unwrap();
     assert_eq!(claims.known(&old).unwrap(), Known::Open, "exactly a day is not older than a day");

@@ -13,7 +13,7 @@ const REBOOT: &str = "Reboot ";
 fn reboot_for(fault_type: FaultType) -> ActionCommand {
     ActionCommand {
         boot_id: Some("boot".to_owned()),
-        ..order(Action::Reboot(Reboot::default()), fault_type, Target::default())
+        ..command(Action::Reboot(Reboot::default()), fault_type, Target::default())
     }
 }
 
@@ -29,20 +29,20 @@ fn rebooted(daemons: &Daemons, times: usize) {
 #[tokio::test]
 async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
     let daemons = silent_runtime();
-    let order = reboot_for(FaultType::RuntimeUnreachable);
-    let first = daemons.execute(&order).await;
+    let command = reboot_for(FaultType::RuntimeUnreachable);
+    let first = daemons.execute(&command).await;
     done(&first);
     assert_eq!(first.message, "the login manager was asked to reboot the node");
-    assert_eq!(daemons.execute(&order).await, first, "another collector, or the probe after a restart");
+    assert_eq!(daemons.execute(&command).await, first, "another collector, or the probe after a restart");
     // A new leader gives it anew, in its own term.
-    assert_eq!(daemons.execute(&ActionCommand { epoch: 9, ..order.clone() }).await, first);
+    assert_eq!(daemons.execute(&ActionCommand { epoch: 9, ..command.clone() }).await, first);
     rebooted(&daemons, 1);
 
     // The machine is back: of all that was kept in /run nothing is left, and the same order still stands in the API.
     fs::remove_dir_all(daemons.node.stage.path("state")).unwrap();
     fs::write(daemons.proc("sys/kernel/random/boot_id"), "boot-2\n").unwrap();
     for _ in 0..3 {
-        let again = daemons.execute(&order).await;
+        let again = daemons.execute(&command).await;
         refused(&again, OutcomeReason::AlreadyRebooted);
         assert!(again.message.contains("to end boot boot, this is boot boot-2"), "{}", again.message);
     }
@@ -52,27 +52,27 @@ async fn a_node_is_told_once_and_by_its_next_boot_it_is_done() {
 #[tokio::test]
 async fn who_has_died_right_after_the_call_does_not_call_again() {
     let daemons = silent_runtime();
-    let order = reboot_for(FaultType::RuntimeUnreachable);
+    let command = reboot_for(FaultType::RuntimeUnreachable);
     let claims = super::super::claims::Claims::new(&daemons.node.stage.path("state"));
     claims.prepare().unwrap();
-    assert!(claims.claim(&order, None).unwrap());
-    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::AlreadyExecuted, "has died");
+    assert!(claims.claim(&command, None).unwrap());
+    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::AlreadyExecuted, "has died");
 }
 
 #[tokio::test]
 async fn without_the_boot_that_is_to_end_nothing_is_done() {
     let daemons = silent_runtime();
-    let order = reboot_for(FaultType::RuntimeUnreachable);
+    let command = reboot_for(FaultType::RuntimeUnreachable);
     for boot_id in [None, Some(String::new()), Some("../boot".to_owned())] {
-        let outcome = daemons.execute(&ActionCommand { boot_id, ..order.clone() }).await;
+        let outcome = daemons.execute(&ActionCommand { boot_id, ..command.clone() }).await;
         daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "must name the boot that is to end");
     }
-    let outcome = daemons.execute(&ActionCommand { boot_id: Some("other".into()), ..order.clone() }).await;
+    let outcome = daemons.execute(&ActionCommand { boot_id: Some("other".into()), ..command.clone() }).await;
     daemons.left_alone(&outcome, OutcomeReason::AlreadyRebooted, "this is boot boot");
     fs::remove_file(daemons.proc("sys/kernel/random/boot_id")).unwrap();
-    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "cannot read the boot id");
+    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::CheckFailed, "cannot read the boot id");
     let off = AgentSettings { allow_actions: false, ..daemons.settings() };
-    daemons.left_alone(&Agent::new(off).execute(&order).await, OutcomeReason::ActionsDisabled, "are disabled");
+    daemons.left_alone(&Agent::new(off).execute(&command).await, OutcomeReason::ActionsDisabled, "are disabled");
 }
 
 /// Told in NVIDIA/NVSentinel #1387.
@@ -103,21 +103,21 @@ async fn what_has_recovered_or_cannot_be_looked_at_is_not_rebooted_for() {
 
 #[tokio::test]
 async fn a_socket_that_is_not_there_is_no_sign_unless_systemd_says_that_the_runtime_does_not_run() {
-    let order = reboot_for(FaultType::RuntimeUnreachable);
+    let command = reboot_for(FaultType::RuntimeUnreachable);
     let missing = |seen| {
         let daemons = Daemons::of_runtime(seen);
         fs::remove_file(daemons.node.stage.path("run/containerd/containerd.sock")).unwrap();
         daemons
     };
     let daemons = missing(unit("active", "running"));
-    daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "no runtime socket");
+    daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::CheckFailed, "no runtime socket");
     let mut settings = daemons.settings();
     // Nor is one at a place of which no unit is known.
     settings.endpoint.socket = "/x/none.sock".into();
-    let outcome = Agent::new(settings).execute(&order).await;
+    let outcome = Agent::new(settings).execute(&command).await;
     daemons.left_alone(&outcome, OutcomeReason::CheckFailed, "no runtime socket");
     let daemons = missing(unit("failed", "failed"));
-    done(&daemons.execute(&order).await);
+    done(&daemons.execute(&command).await);
     rebooted(&daemons, 1);
 }
 
@@ -139,33 +139,33 @@ async fn a_daemon_that_somebody_has_stopped_is_no_reason_for_a_reboot() {
 
 #[tokio::test]
 async fn the_login_manager_and_who_blocks_a_shutdown_have_their_say() {
-    let order = || reboot_for(FaultType::RuntimeUnreachable);
+    let command = || reboot_for(FaultType::RuntimeUnreachable);
     for (can, said) in
         [("no", "polkit or the machine"), ("na", "has no reboot"), ("challenge", "password"), ("", "expected")]
     {
         let daemons = silent_runtime();
         daemons.systemd.login(Login { can, ..Login::default() });
-        daemons.left_alone(&daemons.execute(&order()).await, OutcomeReason::Protected, said);
+        daemons.left_alone(&daemons.execute(&command()).await, OutcomeReason::Protected, said);
     }
     let upgrade = |how| ["sleep:shutdown", "unattended-upgrades", "packages are written", how];
     // One that blocks only as long as nobody forces it is respected, too.
     for how in ["block", "block-weak"] {
         let daemons = silent_runtime();
         daemons.systemd.login(Login { locks: vec![upgrade("delay"), upgrade(how)], ..Login::default() });
-        let outcome = daemons.execute(&order()).await;
+        let outcome = daemons.execute(&command()).await;
         let said = "blocked by unattended-upgrades (process 77: packages are written)";
         daemons.left_alone(&outcome, OutcomeReason::Protected, said);
     }
     let daemons = silent_runtime();
     let locks = vec![["sleep", "x", "y", "block"], ["shutdown", "kubelet", "pods end", "delay"]];
     daemons.systemd.login(Login { locks, ..Login::default() });
-    let outcome = daemons.execute(&order()).await;
+    let outcome = daemons.execute(&command()).await;
     done(&outcome);
     assert!(outcome.message.ends_with("which waits for kubelet (process 77: pods end)"), "{}", outcome.message);
     // That the answer cannot be understood does not mean that nobody blocks it.
     let daemons = silent_runtime();
     daemons.systemd.login(Login { locks: vec![upgrade("block")], cut_short: true, ..Login::default() });
-    daemons.left_alone(&daemons.execute(&order()).await, OutcomeReason::CheckFailed, "ListInhibitors");
+    daemons.left_alone(&daemons.execute(&command()).await, OutcomeReason::CheckFailed, "ListInhibitors");
 }
 
 #[tokio::test]
@@ -175,11 +175,11 @@ async fn what_was_asked_for_is_told_from_what_was_refused() {
     for reboots in [Reboots::Never, Reboots::Cut, gone] {
         let daemons = silent_runtime();
         daemons.systemd.login(Login { reboots, ..Login::default() });
-        let order = reboot_for(FaultType::RuntimeUnreachable);
-        let outcome = daemons.execute(&order).await;
+        let command = reboot_for(FaultType::RuntimeUnreachable);
+        let outcome = daemons.execute(&command).await;
         done(&outcome);
         assert!(outcome.message.ends_with("the boot id will show it"), "{}", outcome.message);
-        assert_eq!(daemons.execute(&order).await, outcome);
+        assert_eq!(daemons.execute(&command).await, outcome);
         rebooted(&daemons, 1);
     }
     let daemons = silent_runtime();

@@ -24,8 +24,8 @@ impl Frozen {
     }
 
     fn kill(&self) -> ActionCommand {
-        let order = resume(&self.shim, &self.sandbox);
-        ActionCommand { action: KILL, ..order }
+        let command = resume(&self.shim, &self.sandbox);
+        ActionCommand { action: KILL, ..command }
     }
 
     #[track_caller]
@@ -76,9 +76,9 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
     let (node, sandbox, container) = (Node::new(), id(), id());
     let shim = node.stage.shim(&sandbox);
     let with_container = || {
-        let mut order = resume(&shim, &sandbox);
-        order.target.container_id = Some(container.clone());
-        order
+        let mut command = resume(&shim, &sandbox);
+        command.target.container_id = Some(container.clone());
+        command
     };
     for (says, of) in [(Says::Unknown, &container), (Says::GaveUp, &container), (Says::Nothing, &sandbox)] {
         node.runtime.set(|world| {
@@ -117,17 +117,17 @@ async fn a_shim_that_runs_is_released_only_while_a_task_of_it_does_not_answer() 
 #[tokio::test]
 async fn another_process_under_the_pid_is_left_alone() {
     let frozen = Frozen::new();
-    let mut order = resume(&frozen.shim, &frozen.sandbox);
-    let process = order.target.process.as_mut().unwrap();
+    let mut command = resume(&frozen.shim, &frozen.sandbox);
+    let process = command.target.process.as_mut().unwrap();
     process.start_ticks -= 1;
-    refused(&frozen.node.execute(&order).await, OutcomeReason::TargetChanged);
+    refused(&frozen.node.execute(&command).await, OutcomeReason::TargetChanged);
 
-    let mut order = resume(&frozen.shim, &id());
-    order.target.container_id = Some(id());
-    refused(&frozen.node.execute(&order).await, OutcomeReason::TargetChanged);
+    let mut command = resume(&frozen.shim, &id());
+    command.target.container_id = Some(id());
+    refused(&frozen.node.execute(&command).await, OutcomeReason::TargetChanged);
 
-    let order = resume(&frozen.neighbour, &frozen.sandbox);
-    refused(&frozen.node.execute(&order).await, OutcomeReason::TargetChanged);
+    let command = resume(&frozen.neighbour, &frozen.sandbox);
+    refused(&frozen.node.execute(&command).await, OutcomeReason::TargetChanged);
     frozen.untouched();
 }
 
@@ -146,8 +146,8 @@ async fn a_process_that_is_no_shim_of_the_kubelets_is_left_alone() {
     let shim = node.stage.shim(&sandbox);
     shim.stop();
     let target = process_target(shim.as_target(Role::NetworkPlugin), &sandbox);
-    let order = order(SAFE_KILL, FaultType::NetworkPluginHung, target);
-    refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+    let command = command(SAFE_KILL, FaultType::NetworkPluginHung, target);
+    refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
     assert_eq!(shim.state(), Some('T'));
 }
 
@@ -155,16 +155,16 @@ async fn a_process_that_is_no_shim_of_the_kubelets_is_left_alone() {
 async fn a_process_that_has_ended_is_gone_or_was_replaced() {
     let (node, sandbox) = (Node::new(), id());
     let first = node.stage.shim(&sandbox);
-    let order = resume(&first, &sandbox);
+    let command = resume(&first, &sandbox);
     drop(first);
     process::wait_until("the end", || {
-        crate::proc::Handle::open(std::path::Path::new("/proc"), order.target.process.as_ref().unwrap().pid).is_err()
+        crate::proc::Handle::open(std::path::Path::new("/proc"), command.target.process.as_ref().unwrap().pid).is_err()
     });
-    refused(&node.execute(&order).await, OutcomeReason::TargetGone);
+    refused(&node.execute(&command).await, OutcomeReason::TargetGone);
 
     let second = node.stage.shim(&sandbox);
     second.stop();
-    let again = ActionCommand { operation_id: "again".to_owned(), ..order };
+    let again = ActionCommand { operation_id: "again".to_owned(), ..command };
     let outcome = node.execute(&again).await;
     refused(&outcome, OutcomeReason::TargetChanged);
     assert!(outcome.message.contains(&second.pid.to_string()), "{}", outcome.message);
@@ -173,7 +173,7 @@ async fn a_process_that_has_ended_is_gone_or_was_replaced() {
 
 fn end(plugin: &Running, sandbox_id: &str, lock: Option<String>) -> ActionCommand {
     let target = Target { lock, ..process_target(plugin.as_target(Role::NetworkPlugin), sandbox_id) };
-    order(SAFE_KILL, FaultType::NetworkPluginHung, target)
+    command(SAFE_KILL, FaultType::NetworkPluginHung, target)
 }
 
 #[tokio::test]
@@ -233,7 +233,7 @@ async fn a_shim_inside_a_container_is_left_alone() {
         wchan: None,
         command: inner.command.clone(),
     };
-    let order = order(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &sandbox));
-    refused(&node.execute(&order).await, OutcomeReason::TargetChanged);
+    let command = command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &sandbox));
+    refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
     assert!(outer.state().is_some() && outer.resumed() == 0);
 }

@@ -73,8 +73,8 @@ impl Daemons {
         self.with(40, 'S', "/usr/bin/kubelet", &format!("kubelet --healthz-port={port}"), unit);
     }
 
-    pub(super) async fn execute(&self, order: &ActionCommand) -> Outcome {
-        Agent::new(self.settings()).execute(order).await
+    pub(super) async fn execute(&self, command: &ActionCommand) -> Outcome {
+        Agent::new(self.settings()).execute(command).await
     }
 
     pub(super) fn settings(&self) -> AgentSettings {
@@ -104,12 +104,12 @@ fn action(daemon: Daemon, with: Restart) -> Action {
 }
 
 fn restart_of(daemon: Daemon, fault_type: FaultType, with: Restart) -> ActionCommand {
-    order(action(daemon, with), fault_type, Target::default())
+    command(action(daemon, with), fault_type, Target::default())
 }
 
 /// The same command for another way to restart.
-fn with(order: ActionCommand, with: Restart) -> ActionCommand {
-    ActionCommand { action: action(order.action.traits().restarts.unwrap(), with), ..order }
+fn with(command: ActionCommand, with: Restart) -> ActionCommand {
+    ActionCommand { action: action(command.action.traits().restarts.unwrap(), with), ..command }
 }
 
 fn kubelet() -> ActionCommand {
@@ -120,16 +120,16 @@ fn runtime() -> ActionCommand {
     restart_of(Daemon::Runtime, FaultType::RuntimeUnreachable, Restart::default())
 }
 
-fn named(order: ActionCommand, unit: &str) -> ActionCommand {
-    with(order, Restart { unit: Some(unit.to_owned()), ..Restart::default() })
+fn named(command: ActionCommand, unit: &str) -> ActionCommand {
+    with(command, Restart { unit: Some(unit.to_owned()), ..Restart::default() })
 }
 
-fn start_if_stopped(order: ActionCommand) -> ActionCommand {
-    with(order, Restart { start_if_stopped: true, ..Restart::default() })
+fn start_if_stopped(command: ActionCommand) -> ActionCommand {
+    with(command, Restart { start_if_stopped: true, ..Restart::default() })
 }
 
-fn careless(order: ActionCommand) -> ActionCommand {
-    with(order, Restart { skip_safety_check: true, ..Restart::default() })
+fn careless(command: ActionCommand) -> ActionCommand {
+    with(command, Restart { skip_safety_check: true, ..Restart::default() })
 }
 
 /// A health check that says this.
@@ -148,12 +148,12 @@ pub(super) async fn healthz(answer: &'static str) -> u16 {
 #[tokio::test]
 async fn a_kubelet_that_is_gone_is_started_once() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
-    let order = kubelet();
-    let outcome = daemons.execute(&order).await;
+    let command = kubelet();
+    let outcome = daemons.execute(&command).await;
     done(&outcome);
     let said = "kubelet.service was failed (failed); systemd's restart of it: done; it is active (running)";
     assert_eq!(outcome.message, said);
-    assert_eq!(daemons.execute(&order).await.message, said, "the same order tells what came of it");
+    assert_eq!(daemons.execute(&command).await.message, said, "the same order tells what came of it");
     assert_eq!(daemons.systemd.acts(), ["ResetFailedUnit kubelet.service", "RestartUnit kubelet.service fail"]);
 }
 
@@ -342,14 +342,14 @@ async fn what_a_restart_of_the_runtime_would_cut_off_or_end_is_left_alone() {
 
 #[tokio::test]
 async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
-    let order = restart_of(Daemon::Kubelet, FaultType::FdExhaustion, Restart::default());
+    let command = restart_of(Daemon::Kubelet, FaultType::FdExhaustion, Restart::default());
     for (limit, scarce) in [(10_000, false), (64, true)] {
         let daemons = Daemons::of_kubelet(unit("active", "running"));
         daemons.kubelet(healthz("200 OK").await, KUBELET);
         fs::write(daemons.proc("40/status"), "Uid:\t0\t0\t0\t0\nNSpid:\t40\nFDSize:\t256\n").unwrap();
         fs::write(daemons.proc("40/limits"), format!("Limit  Soft\nMax open files   {limit}   {limit}   files\n"))
             .unwrap();
-        let outcome = daemons.execute(&ActionCommand { operation_id: format!("files-{limit}"), ..order.clone() }).await;
+        let outcome = daemons.execute(&ActionCommand { operation_id: format!("files-{limit}"), ..command.clone() }).await;
         if scarce {
             done(&outcome);
         } else {
@@ -380,13 +380,13 @@ async fn a_restart_that_fails_or_does_not_end_is_told_as_it_is() {
 #[tokio::test]
 async fn without_systemd_and_for_other_faults_nothing_is_restarted() {
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
-    for order in [
+    for command in [
         restart_of(Daemon::Kubelet, FaultType::KubeletStartBlocked, Restart::default()),
         restart_of(Daemon::Kubelet, FaultType::RuntimeUnreachable, Restart::default()),
         restart_of(Daemon::Runtime, FaultType::KubeletDown, Restart::default()),
         restart_of(Daemon::Runtime, FaultType::NetworkPluginHung, Restart::default()),
     ] {
-        daemons.left_alone(&daemons.execute(&order).await, OutcomeReason::CheckFailed, "no second check");
+        daemons.left_alone(&daemons.execute(&command).await, OutcomeReason::CheckFailed, "no second check");
     }
     let mut settings = daemons.settings();
     settings.bus = Some(daemons.node.stage.path("no-bus"));

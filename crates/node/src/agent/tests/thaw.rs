@@ -89,14 +89,14 @@ impl Frozen {
         let group = self.group(id).strip_prefix("/").unwrap().display().to_string();
         let process = process_target(process.as_target(Role::ContainerInit), &self.sandbox);
         let target = Target { control_group: Some(group), pod: Some(pod(UID)), ..process };
-        order(Action::ThawCgroup(ThawCgroup), FaultType::FrozenCgroup, target)
+        command(Action::ThawCgroup(ThawCgroup), FaultType::FrozenCgroup, target)
     }
 
-    async fn execute(&self, order: &ActionCommand) -> Outcome {
+    async fn execute(&self, command: &ActionCommand) -> Outcome {
         let mut settings = self.node.settings();
         settings.host = PathBuf::from("/");
         settings.thresholds.set_bound(&nrh_core::faults::frozen_cgroup::AGE, Duration::ZERO);
-        Agent::new(settings).execute(order).await
+        Agent::new(settings).execute(command).await
     }
 
     #[track_caller]
@@ -140,13 +140,13 @@ async fn a_frozen_container_in_creation_is_thawed_and_its_neighbour_is_not() {
 #[tokio::test]
 async fn a_sandbox_in_creation_is_in_no_list_and_is_thawed() {
     for frozen in Frozen::all() {
-        let order = || frozen.thaw_of(&frozen.neighbour.0, &frozen.sandbox);
+        let command = || frozen.thaw_of(&frozen.neighbour.0, &frozen.sandbox);
         // One that is ready has a process of its own, whatever that calls itself.
         frozen.node.runtime.set(|world| world.sandboxes = vec![sandbox(&frozen.sandbox, true)]);
-        refused(&frozen.execute(&order()).await, OutcomeReason::Recovered);
+        refused(&frozen.execute(&command()).await, OutcomeReason::Recovered);
         frozen.untouched();
         frozen.node.runtime.set(|world| world.sandboxes.clear());
-        done(&frozen.execute(&order()).await);
+        done(&frozen.execute(&command()).await);
         assert!(!is_frozen(&frozen.group(&frozen.sandbox)) && is_frozen(&frozen.group(&frozen.container)));
     }
 }
@@ -196,8 +196,8 @@ async fn only_the_named_process_in_the_named_group_of_the_named_pod() {
         let mut shim = frozen.thaw();
         shim.target.process = Some(frozen.init.1.as_target(Role::ContainerInit));
         let other = frozen.thaw_of(&frozen.init.0, &frozen.sandbox);
-        for order in [&young, &elsewhere, &shim, &other] {
-            refused(&frozen.execute(order).await, OutcomeReason::TargetChanged);
+        for command in [&young, &elsewhere, &shim, &other] {
+            refused(&frozen.execute(command).await, OutcomeReason::TargetChanged);
         }
         let (mut no_pod, mut pod_of_another, mut none) = (frozen.thaw(), frozen.thaw(), frozen.thaw());
         no_pod.target.control_group = no_pod.target.control_group.map(|group| group.replace("kubepods", "user"));
@@ -205,8 +205,8 @@ async fn only_the_named_process_in_the_named_group_of_the_named_pod() {
         none.target.control_group = None;
         let mut hung = frozen.thaw();
         hung.fault_type = FaultType::HungContainer;
-        for order in [&no_pod, &pod_of_another, &none, &hung] {
-            refused(&frozen.execute(order).await, OutcomeReason::CheckFailed);
+        for command in [&no_pod, &pod_of_another, &none, &hung] {
+            refused(&frozen.execute(command).await, OutcomeReason::CheckFailed);
         }
         frozen.untouched();
     }

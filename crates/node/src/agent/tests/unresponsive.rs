@@ -8,7 +8,7 @@ use crate::bus::units::UnitSeen;
 use nrh_core::action::{Action, CleanupOrphans};
 
 fn end(shim: &Running, sandbox_id: &str) -> ActionCommand {
-    order(
+    command(
         Action::CleanupOrphans(CleanupOrphans),
         FaultType::UnresponsiveShim,
         process_target(shim.as_target(Role::Shim), sandbox_id),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Looker, asked, docker, recovered};
+use super::{Checker, asked, docker, recovered};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
 use crate::collect;
@@ -13,7 +13,7 @@ use nrh_core::command::OutcomeReason;
 use nrh_core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
 use nrh_core::text::is_full_id;
 
-impl Looker {
+impl Checker {
     /// Checks that no ready sandbox and no container that can be running has its id, and that it has no living child.
     pub(in crate::agent) async fn shim_still_leaked(&self, held: &Arc<Held>) -> Result<(), Refusal> {
         let id = of_the_kubelets(held)?;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Looker, asked, recovered, same_object};
+use super::{Checker, asked, recovered, same_object};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
 use crate::collect::tasks::ask;
@@ -24,7 +24,7 @@ pub(super) fn removes_nothing() -> Refusal {
     Refusal::new(OutcomeReason::Protected, message)
 }
 
-impl Looker {
+impl Checker {
     /// Refuses a removal if Docker is the runtime.
     pub(super) async fn not_docker(&self, cri: &Cri) -> Result<(), Refusal> {
         let seen = cri.version(self.bounds.call).await.map_err(|error| asked("its version", &error))?;

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Looker;
+use super::Checker;
 use crate::agent::verdict::Refusal;
 use crate::bus;
 use crate::bus::units::{self, UnitSeen};
@@ -110,7 +110,7 @@ fn is_docker(endpoint: &Endpoint) -> bool {
     endpoint.api == Api::Docker || name.is_some_and(|name| name.starts_with("cri-dockerd"))
 }
 
-impl Looker {
+impl Checker {
     /// Returns the node's system bus.
     pub(super) async fn system_bus(&self) -> Result<PathBuf, Refusal> {
         if let Some(bus) = &self.bus {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::leaked::of_the_kubelets;
 use super::unit::is_silence;
-use super::{Looker, asked, recovered};
+use super::{Checker, asked, recovered};
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
 use crate::cri::{Cri, CriError};
 use nrh_core::command::OutcomeReason;
 use nrh_core::policy::Daemon;
 
-impl Looker {
+impl Checker {
     /// Checks that the runtime does not answer, and that the shim is stopped, has no living child, and has process 1 as
     /// its parent. Then the end of the shim ends nothing else, whatever the runtime would answer.
     pub(in crate::agent) async fn shim_still_deaf(&self, held: &Arc<Held>) -> Result<(), Refusal> {

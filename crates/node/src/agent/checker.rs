@@ -81,7 +81,7 @@ impl Default for Bounds {
 
 /// Everything that a preflight uses.
 #[derive(Clone, Debug)]
-pub(super) struct Looker {
+pub(super) struct Checker {
     pub(super) prover: Prover,
     pub(super) endpoint: Endpoint,
     pub(super) docker: PathBuf,
@@ -94,7 +94,7 @@ pub(super) struct Looker {
     pub(super) reader: Reader,
 }
 
-impl Looker {
+impl Checker {
     /// Checks that the process of this role still hangs.
     pub(super) async fn process_still_hangs(
         &self,

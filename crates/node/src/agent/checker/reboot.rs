@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::unit::Unit;
-use super::{Looker, recovered};
+use super::{Checker, recovered};
 use crate::agent::verdict::Refusal;
 use crate::bus::login::{self, LoginError};
 use crate::bus::units::UnitSeen;
@@ -14,7 +14,7 @@ use nrh_core::command::{ActionCommand, OutcomeReason};
 use nrh_core::fault::{FaultType, ProcessRef};
 use nrh_core::policy::Daemon;
 
-impl Looker {
+impl Checker {
     /// Returns the bus of the login manager, if the login manager reboots the machine now.
     pub(in crate::agent) async fn login_manager(&self) -> Result<PathBuf, Refusal> {
         let bus = self.system_bus().await?;
@@ -25,11 +25,11 @@ impl Looker {
     /// Checks that the fault still exists, and that nobody has taken its daemon out of service.
     pub(in crate::agent) async fn still_as_sick(
         &self,
-        order: &ActionCommand,
+        command: &ActionCommand,
         process: Option<&ProcessRef>,
     ) -> Result<(), Refusal> {
         use FaultType as F;
-        match (order.fault_type, process) {
+        match (command.fault_type, process) {
             (kind @ (F::RuntimeUnreachable | F::RuntimeListHung), None) => {
                 let unit = self.nobody_has_stopped(Daemon::Runtime).await?;
                 self.runtime_still_sick(kind, unit.as_ref()).await?;
@@ -53,9 +53,9 @@ impl Looker {
                 }
             }
             (_, Some(process)) => {
-                let held = self.hold(process, &order.target).await?;
-                self.process_still_hangs(process.role, &order.target, &held, Signal::Kill).await?;
-                self.prove_again(&held, process, &order.target).await?;
+                let held = self.hold(process, &command.target).await?;
+                self.process_still_hangs(process.role, &command.target, &held, Signal::Kill).await?;
+                self.prove_again(&held, process, &command.target).await?;
             }
             (kind, _) => return Err(recovered(format!("there is nothing to check for {kind}"))),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Looker;
+use super::Checker;
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
 use crate::docker::Docker;
@@ -17,7 +17,7 @@ use nrh_core::thresholds::STILL;
 /// How long the executor watches a client that is younger than a hung one.
 const WATCHED: Duration = Duration::from_secs(5);
 
-impl Looker {
+impl Checker {
     /// Checks that the client is as old as a hung one or makes no progress, and that it works for the kubelet. Its
     /// caller, directly or through a wrapper, must be the shim of the command's sandbox, or a shim of Docker for a
     /// container of the command's pod.

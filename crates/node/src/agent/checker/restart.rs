@@ -2,7 +2,7 @@
 //! break or that would break the restart.
 
 use super::unit::{Process, Unit, expected, is_silence};
-use super::{Looker, asked, recovered};
+use super::{Checker, asked, recovered};
 use crate::agent::verdict::Refusal;
 use crate::bus::units::UnitSeen;
 use crate::collect::kubelet::{self, Finder, Found};
@@ -29,7 +29,7 @@ struct Table {
     at_work: Vec<String>,
 }
 
-impl Looker {
+impl Checker {
     /// Returns the unit to restart, if all checks allow it. Slow checks come first: the daemon's own state is checked
     /// last. At the restart the unit must be in the same state as before that check.
     pub(in crate::agent) async fn still_to_restart(
