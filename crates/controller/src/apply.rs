@@ -327,8 +327,9 @@ impl Applier {
     }
 
     async fn one(&self, effect: Effect, ledger_version: Option<&str>) -> Result<(), ApplyError> {
-        let paid =
-            || ledger_version.ok_or_else(|| ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()));
+        let paid = || {
+            ledger_version.ok_or_else(|| ApplyError::NotNow("its slot could not be stored in the ledger".to_owned()))
+        };
         if spends(&effect) {
             paid()?;
             self.not_suspended()?;

@@ -26,20 +26,20 @@ use nrh_core::thresholds::Thresholds;
 
 pub(crate) mod admission;
 mod check;
+mod checker;
 pub(crate) mod claims;
 mod execute;
 pub(crate) mod job;
-mod checker;
 mod reader;
 mod target;
 mod verdict;
 
-pub use job::run;
 pub use checker::Bounds;
+pub use job::run;
 pub use reader::{Reader, Unanswered};
 
-use claims::{Claims, Known, Moment, NoLeader};
 use checker::Checker;
+use claims::{Claims, Known, Moment, NoLeader};
 use verdict::Refusal;
 
 /// Linux capabilities a container needs to act, each with its reason. Everything else is dropped.
@@ -192,7 +192,8 @@ impl Agent {
         }
         self.admit(command).await?;
         let began = Instant::now();
-        let looked = tokio::time::timeout(self.checker.bounds.look, execute::check(&self.checker, command, &task)).await;
+        let looked =
+            tokio::time::timeout(self.checker.bounds.look, execute::check(&self.checker, command, &task)).await;
         let looked = looked.unwrap_or_else(|_| {
             let seconds = self.checker.bounds.look.as_secs();
             Err(Refusal::cannot_look(format!("the check took longer than {seconds}s")))

@@ -231,7 +231,6 @@ fn a_pod_whose_first_process_is_frozen_runs_once_its_control_group_is_thawed() {
         "spec": {"mode": "Enforce", "nodeSelector": {"matchLabels": {"kubernetes.io/hostname": node.name}},
             "rules": [{"name": "thaw", "match": {"faults": ["FrozenCgroup"]}, "steps": [{"action": "ThawCgroup"}]}],
             "limits": {"maxInFlight": 1, "maxUnhealthy": "100%"}}});
-    bed.kubectl_input(&["apply", "-f", "-"], &policy.to_string()).unwrap();
     until("a report of the node", SOON, || health(&bed, &node).is_some_and(|health| health["status"].is_object()));
 
     let frozen = faults::freeze_init(&node, || pod(&bed, &node, "frozen", &work())).unwrap();
@@ -242,6 +241,8 @@ fn a_pod_whose_first_process_is_frozen_runs_once_its_control_group_is_thawed() {
         seen["state"] == "Confirmed"
     });
     record.confirmed = seconds(frozen.elapsed());
+    // Not before: the fault may be gone between two reads of the report.
+    bed.kubectl_input(&["apply", "-f", "-"], &policy.to_string()).unwrap();
     let process = &seen["target"]["process"];
     assert_eq!(
         (&process["role"], &process["pid"]),

@@ -106,7 +106,8 @@ impl Guardable for Node {
 }
 
 impl Guardable for DaemonSet {
-    const CONSEQUENCE: &'static str = "its last known state still counts; if it was never read, its pods are not checked";
+    const CONSEQUENCE: &'static str =
+        "its last known state still counts; if it was never read, its pods are not checked";
 
     fn unread(_bad: &Unread, _key: &str, _state: &mut State, _now: Instant) -> Changed {
         Changed::Nothing

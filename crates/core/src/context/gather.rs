@@ -40,7 +40,8 @@ pub(crate) fn gather<'a>(
         remediations.entry(&remediation.node).or_default().push(remediation);
     }
     let kept = Kept::of(snapshot);
-    let live_nodes = remediations.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node_name, _)| *node_name);
+    let live_nodes =
+        remediations.iter().filter(|(_, list)| list.iter().any(|e| e.is_live())).map(|(node_name, _)| *node_name);
     let mut names: Vec<&str> =
         snapshot.nodes.keys().chain(snapshot.reports.keys()).map(String::as_str).chain(live_nodes).collect();
     #[expect(

@@ -41,7 +41,12 @@ pub(super) fn ask(
     record.target = seen.fault.target.clone();
     record.state = StepState::AwaitingApproval;
     record.scheduled_at = asked_at(update, &record);
-    update.remediation.say(&format!("{} for {} ({}) awaits approval", record.phrase(), standing.kind, standing.subject));
+    update.remediation.say(&format!(
+        "{} for {} ({}) awaits approval",
+        record.phrase(),
+        standing.kind,
+        standing.subject
+    ));
     update.block(&standing.id, awaited(update, &record, step), requeue);
     requeue.after(step.approval_timeout);
     update.remediation.steps.push(record);

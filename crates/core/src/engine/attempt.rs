@@ -69,8 +69,7 @@ pub(super) fn purpose<'p>(
         end(update, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
         return None;
     }
-    if node.clear_check(&standing, Some(record.scheduled_at), now, ctx.settings.evidence_max_age) == ClearCheck::Clean
-    {
+    if node.clear_check(&standing, Some(record.scheduled_at), now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
         end(update, StepState::Cancelled, gone, now);
         return None;
     }
@@ -138,7 +137,7 @@ pub(super) fn act(
     if let Some(marker) = procedure.marker(remediation, record) {
         remediation.cleanup.add(marker, ctx.snapshot.now);
     }
-    let cx = AttemptContext { cluster: ctx.cluster, node: node, policy, remediation, record, step: Some(step) };
+    let cx = AttemptContext { cluster: ctx.cluster, node, policy, remediation, record, step: Some(step) };
     let operation = procedure.operation(&cx, fault)?;
     Some(Effect::Act {
         remediation: remediation.name.clone(),

@@ -19,13 +19,20 @@ pub(super) const MAX_CAUSE_WAIT: Duration = Duration::from_mins(10);
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Whether the probe has checked for the cause since the pod became stuck, and has found none that is remediated first.
-pub(super) fn require_cause_checked(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
+pub(super) fn require_cause_checked(
+    ctx: Ctx<'_>,
+    node: &NodeContext<'_>,
+    policy: &Policy,
+    fault: &Fault,
+) -> Result<(), Block> {
     let Some(stuck_for) = stuck_cause::waits_for(node, fault) else { return Ok(()) };
     if let Some(block) = cause_of_other_policy(ctx, node, policy, fault) {
         return Err(block);
     }
     match suspected(node, fault).or_else(|| stuck_cause::unchecked(node, fault, stuck_for)) {
-        Some(block) if stuck_for < MAX_CAUSE_WAIT => Err(block.until(MAX_CAUSE_WAIT.saturating_sub(stuck_for).min(RECHECK_INTERVAL))),
+        Some(block) if stuck_for < MAX_CAUSE_WAIT => {
+            Err(block.until(MAX_CAUSE_WAIT.saturating_sub(stuck_for).min(RECHECK_INTERVAL)))
+        }
         _ => Ok(()),
     }
 }

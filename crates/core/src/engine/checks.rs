@@ -113,21 +113,12 @@ pub(super) fn cooled_down(
         return Ok(());
     }
     if age >= wait {
-        let message = format!(
-            "{} on {}: after {} a new report of the probe is awaited",
-            standing.kind,
-            node.name,
-            last.phrase()
-        );
+        let message =
+            format!("{} on {}: after {} a new report of the probe is awaited", standing.kind, node.name, last.phrase());
         return Err(Block::new(BlockReason::Cooldown, &message).until(patience.saturating_sub(age)));
     }
     let until = finished.checked_add(wait).unwrap_or(finished);
-    let message = format!(
-        "{} on {}: {} waits for its cool-down until {}",
-        standing.kind,
-        node.name,
-        last.phrase(),
-        clock(until)
-    );
+    let message =
+        format!("{} on {}: {} waits for its cool-down until {}", standing.kind, node.name, last.phrase(), clock(until));
     Err(Block::new(BlockReason::Cooldown, &message).until(wait.saturating_sub(age)))
 }

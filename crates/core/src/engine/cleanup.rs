@@ -61,7 +61,8 @@ pub(super) fn stale_markers(ctx: Ctx<'_>, node: &NodeContext<'_>, is_slot: impl 
             |open: &&Remediation| open.name != owner && open.node_uid == view.uid && open.owed_since(marker).is_some();
         node.open.iter().any(is_its)
     };
-    let stale = Marker::ON_NODES.into_iter().filter_map(|marker| {
+    // The cordon goes first: a taint that cannot be removed must not keep it there.
+    let stale = Marker::ON_NODES.into_iter().rev().filter_map(|marker| {
         let owner =
             marker.owner_on(view).filter(|owner| is_stale(&marker, owner) && !is_overwritten(&marker, owner))?;
         Some(remove(ctx, node, owner, None, marker))

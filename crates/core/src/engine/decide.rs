@@ -182,7 +182,8 @@ fn leftovers<'a>(
     updates: &'a BTreeMap<&'a str, Vec<RemediationUpdate>>,
     slots: &Slots,
 ) -> BTreeMap<&'a str, Vec<Effect>> {
-    let after = updates.values().flatten().map(|update| (update.remediation.name.as_str(), &update.remediation)).collect();
+    let after =
+        updates.values().flatten().map(|update| (update.remediation.name.as_str(), &update.remediation)).collect();
     let mut gone = stale::jobs(ctx, &after, slots);
     // A remediation that cannot be read may still need its markers on the node.
     let stands = |name: &str| slots.holds(name) || ctx.snapshot.unreadable.contains_key(name);

@@ -44,9 +44,7 @@ pub(super) fn must_stop(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Reme
         let policy = of_policy::policy_of(ctx.cluster, remediation).filter(|_| remediation.manual.is_none())?;
         cause::gives_way(ctx, node, policy, remediation)
     };
-    exclusion::leave_alone(node)
-        .or_else(|| of_policy::policy_stops(ctx.cluster, node, remediation))
-        .or_else(gives_way)
+    exclusion::leave_alone(node).or_else(|| of_policy::policy_stops(ctx.cluster, node, remediation)).or_else(gives_way)
 }
 
 /// Stops the remediation. The cleanup of the node still runs.

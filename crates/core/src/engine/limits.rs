@@ -46,7 +46,12 @@ pub(super) fn status_view(
             .collect(),
         spent: spent
             .into_iter()
-            .map(|(until, node_name, acts, is_slow)| SpentNode { node: node_name, actions: acts, is_slow, until: until.0 })
+            .map(|(until, node_name, acts, is_slow)| SpentNode {
+                node: node_name,
+                actions: acts,
+                is_slow,
+                until: until.0,
+            })
             .collect(),
         spent_left_out,
     }

@@ -92,10 +92,9 @@ pub(super) fn begin<'a>(
             No::Never(why) => {
                 // A person's cancellation stops the engine too, whether or not anything had begun.
                 begun.stopped.extend(manual.cancel.as_ref().map(|_| manual.node.clone()));
-                let said = manual
-                    .cancel
-                    .as_ref()
-                    .map(|cancel| format!("{STOPPED_BY_A_PERSON}its manual request was cancelled {}", cancel.by_whom()));
+                let said = manual.cancel.as_ref().map(|cancel| {
+                    format!("{STOPPED_BY_A_PERSON}its manual request was cancelled {}", cancel.by_whom())
+                });
                 let remediation =
                     manual.refused(&said.unwrap_or_else(|| format!("not begun: {why}")), ctx.snapshot.now);
                 begun.effects.push(Effect::WriteRemediation(Box::new(remediation)));
@@ -324,15 +323,16 @@ fn step_index<'p>(
         let (name, other) = (&policy.name, &other.name);
         return never(format!("{what} is for policy {other}, which goes before {name}: start it by that one"));
     }
-    let none = || format!("rule {} of policy {} has no step {} for it", rule.name, policy.name, action.as_str());
+    let no_such_step =
+        || format!("rule {} of policy {} has no step {} for it", rule.name, policy.name, action.as_str());
     // Only the first such step. A later one may be harsher.
-    let Some((step_index, _)) = steps(rule, Some(action)).next() else { return never(none()) };
+    let Some((step_index, _)) = steps(rule, Some(action)).next() else { return never(no_such_step()) };
     let mut standing = seen.opened(ctx.snapshot.now, rule);
     standing.step_index = u32::try_from(step_index).unwrap_or(u32::MAX);
     let (wanted, mut notes) = (standing.step_index, Vec::new());
     let step = select::select_step(Recurrence::Ignored, &mut standing, rule, None, node, Some(fault), &mut notes);
     let Some(step) = step.filter(|_| standing.step_index == wanted) else {
-        let why = notes.into_iter().next().unwrap_or_else(none);
+        let why = notes.into_iter().next().unwrap_or_else(no_such_step);
         return Err(Block::new(BlockReason::ActionsDisabled, &why).into());
     };
     procedure::of(&step.action).require_available(ctx.cluster, node)?;

@@ -126,7 +126,9 @@ fn try_fault(
         let activity = if waits { update.remediation.last_touched() } else { update.remediation.last_activity() };
         let (block_timeout, idle_time) = (ctx.block_timeout(step), since(ctx.snapshot.now, activity));
         let notifies_without_check = step.action.notifies() && block.awaits_look();
-        if let Some(seen) = seen.filter(|_| notifies_without_check && (idle_time >= block_timeout || node.probe == Probe::Silent)) {
+        if let Some(seen) =
+            seen.filter(|_| notifies_without_check && (idle_time >= block_timeout || node.probe == Probe::Silent))
+        {
             // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
             let executor = select::may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Any)?;
             reserve(ctx, node, policy, update, seen, &standing, step, executor, requeue);
@@ -198,9 +200,10 @@ fn require_confirmed<'s, 'a>(
     match seen {
         Some(seen) if seen.fault.state == FaultState::Confirmed => Ok(seen),
         Some(_) => Err(Block::new(BlockReason::NotConfirmed, &format!("{what} is not confirmed any more"))),
-        None => {
-            Err(Block::new(BlockReason::NotConfirmed, &format!("{what} is not observed now, and is not confirmed to be resolved")))
-        }
+        None => Err(Block::new(
+            BlockReason::NotConfirmed,
+            &format!("{what} is not observed now, and is not confirmed to be resolved"),
+        )),
     }
 }
 
@@ -257,7 +260,12 @@ fn reserve(
     record.target = seen.fault.target.clone();
     let agreed = update.remediation.requested_by(standing, step.action.kind(), policy);
     record.approved_by = agreed.map(ToOwned::to_owned);
-    update.remediation.say(&format!("{} for {} ({}) by {executor:?}", record.phrase(), standing.kind, standing.subject));
+    update.remediation.say(&format!(
+        "{} for {} ({}) by {executor:?}",
+        record.phrase(),
+        standing.kind,
+        standing.subject
+    ));
     update.effect = attempt::act(ctx, node, policy, &mut update.remediation, &record, &seen.fault, step);
     update.remediation.steps.push(record);
     requeue.after(ctx.settings.retry);

@@ -132,8 +132,7 @@ fn on_node<'c, 'a>(
     for seen in node.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = Some(seen.fault.id.as_str());
         let Some(policy) = node.policy_for(&seen.fault).filter(|_| node.view.is_some()) else {
-            let message =
-                format!("no policy selects node {}, so nothing is done about {}", node.name, seen.fault.kind);
+            let message = format!("no policy selects node {}, so nothing is done about {}", node.name, seen.fault.kind);
             blocked.push(Block::new(BlockReason::NoPolicy, &message).about(node.name.to_owned(), id, None, requeue));
             continue;
         };

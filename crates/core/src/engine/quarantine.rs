@@ -94,7 +94,12 @@ pub(super) enum Over {
 }
 
 /// Why the quarantine of the node ends. None = it continues, at least until then.
-pub(super) fn over(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remediation, requeue: &mut Requeue) -> Option<Over> {
+pub(super) fn over(
+    ctx: Ctx<'_>,
+    node: &NodeContext<'_>,
+    remediation: &Remediation,
+    requeue: &mut Requeue,
+) -> Option<Over> {
     let is_resolved = remediation.faults.iter().all(|fault| fault.state == Resolution::Resolved);
     let is_same = node.view.is_some_and(|view| view.uid == remediation.node_uid);
     // A missing policy does not uncordon a node that remediation must leave alone.

@@ -167,7 +167,8 @@ impl<'a> Scope<'a> {
         for (limit, group) in self.policy.limits.per_topology.iter().zip(&self.groups) {
             let value = |view: &NodeView| view.labels.get(&limit.key).cloned();
             let mine = node.view.and_then(value);
-            let is_here = |node_name: &&str| nodes.get(*node_name).and_then(|other| other.view).is_none_or(|v| value(v) == mine);
+            let is_here =
+                |node_name: &&str| nodes.get(*node_name).and_then(|other| other.view).is_none_or(|v| value(v) == mine);
             let used = slots.nodes_in_flight(&self.policy.name, self.policy.mode).filter(is_here).count();
             let selected = group.get(&mine.as_deref()).copied().unwrap_or_default();
             let most = limit.max_in_flight.of(selected);

@@ -80,8 +80,7 @@ pub(super) fn select_step<'r>(
         Recurrence::Counts(ctx) => {
             let fault = fault?;
             let policy = node.policy_for(fault)?;
-            recurrence::spent_reason(node, standing, policy, step)
-                .filter(|_| is_more(ctx, node, fault, standing, rule))
+            recurrence::spent_reason(node, standing, policy, step).filter(|_| is_more(ctx, node, fault, standing, rule))
         }
         Recurrence::Ignored => None,
     };
@@ -199,7 +198,7 @@ pub(super) fn may_take(
     if !step.action.notifies() {
         evidence::may_be_touched(node, &seen.fault)?;
     }
-    let cx = StepContext { cluster: ctx.cluster, node: node, rule, step, seen };
+    let cx = StepContext { cluster: ctx.cluster, node, rule, step, seen };
     let executor = procedure::of(&step.action).admit(&cx)?;
     if step.action.traits().evicts_pods {
         require_no_release_first(ctx, node, policy, &seen.fault)?;
@@ -208,12 +207,7 @@ pub(super) fn may_take(
 }
 
 /// Requires that no release of a hung process goes first, which does not wait until all pods are evicted.
-fn require_no_release_first(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    fault: &Fault,
-) -> Result<(), Block> {
+fn require_no_release_first(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
     let Some(first) = release_first(ctx, node, policy, fault) else { return Ok(()) };
     let message = format!(
         "node {} is drained after the release for {} ({}), which does not wait for the end of a drain",

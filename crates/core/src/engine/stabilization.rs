@@ -48,7 +48,12 @@ fn flapping<'a>(node: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView>
 }
 
 /// Whether the end of a resolved remediation waits because its node flaps. If so, the remediation reports it.
-pub(super) fn is_awaited(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate, requeue: &mut Requeue) -> bool {
+pub(super) fn is_awaited(
+    ctx: Ctx<'_>,
+    node: &NodeContext<'_>,
+    update: &mut RemediationUpdate,
+    requeue: &mut Requeue,
+) -> bool {
     let remediation = &update.remediation;
     let is_at_it = update.effect.is_some() || remediation.cleanup.owed_hand_off().is_some();
     if remediation.phase.is_final() || is_at_it || !is_resolved(remediation) {

@@ -55,7 +55,8 @@ fn poll(
     requeue: &mut Requeue,
 ) {
     let now = ctx.snapshot.now;
-    match procedure::of(&record.action).poll(&attempt::context(ctx, node, policy, &update.remediation, record), requeue) {
+    match procedure::of(&record.action).poll(&attempt::context(ctx, node, policy, &update.remediation, record), requeue)
+    {
         Poll::ByAnswer if record.state == StepState::Started => wait(ctx, node, policy, update, record, slot, requeue),
         Poll::ByAnswer => verify(ctx, node, policy, update, requeue),
         Poll::Wait(rest) => requeue.after(rest),
@@ -66,7 +67,8 @@ fn poll(
             requeue.after(rest);
         }
         Poll::Verify(executed_at, message) => {
-            if let Some(current) = update.remediation.current_step_mut().filter(|step| step.state == StepState::Started) {
+            if let Some(current) = update.remediation.current_step_mut().filter(|step| step.state == StepState::Started)
+            {
                 current.state = StepState::Verifying;
                 current.executed_at = Some(executed_at);
                 if let Some(message) = message {
@@ -201,7 +203,8 @@ fn wait(
     let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
     let is_running = answer(ctx, node, &record.operation_id).is_some();
     if record.executor == Executor::Job || executors::is_of_either(&record.action) {
-        requeue.when_past(if record.executor == Executor::Job { settings.job_start } else { settings.agent_start }, age);
+        requeue
+            .when_past(if record.executor == Executor::Job { settings.job_start } else { settings.agent_start }, age);
     }
     match other_executor(ctx, node, record, is_running, age) {
         Some((to, why)) => {
@@ -293,7 +296,13 @@ fn switch_executor(
 }
 
 /// Verifies an executed step. The probe's clean check decides, for as long as the step requires.
-fn verify(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy, update: &mut RemediationUpdate, requeue: &mut Requeue) {
+fn verify(
+    ctx: Ctx<'_>,
+    node: &NodeContext<'_>,
+    policy: &Policy,
+    update: &mut RemediationUpdate,
+    requeue: &mut Requeue,
+) {
     let Some(record) = update.remediation.current_step().cloned() else { return };
     let now = ctx.snapshot.now;
     let cx = attempt::context(ctx, node, policy, &update.remediation, &record);
@@ -304,7 +313,8 @@ fn verify(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy, update: &mut Re
         Some(fault) => node.clear_check(fault, Some(executed_at), now, ctx.settings.evidence_max_age),
         None => ClearCheck::Clean,
     };
-    update.asks_for_check |= cure != ClearCheck::Clean && node.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
+    update.asks_for_check |=
+        cure != ClearCheck::Clean && node.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
     let clear_since = (cure == ClearCheck::Clean).then(|| record.clear_since.unwrap_or(now));
     if let Some(current) = update.remediation.current_step_mut() {
         current.clear_since = clear_since;

@@ -33,7 +33,7 @@ impl Procedure for DeletePod {
 
 /// Whether the stuck DaemonSet pod may be deleted now.
 fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
-    let StepContext { cluster: ctx, node: node, rule, step, seen } = *cx;
+    let StepContext { cluster: ctx, node, rule, step, seen } = *cx;
     let fault = &seen.fault;
     let name = pods::pod_of(fault).map_or_else(String::new, ToString::to_string);
     let Some(pod) = pods::suspect(node, fault).filter(|pod| pod.daemon_set.is_some()) else {
@@ -71,8 +71,7 @@ fn require_stuck_pod(cx: &StepContext<'_>) -> Result<(), Block> {
 
 /// Time since the last action on the node for another fault.
 fn last_act(ctx: ClusterContext<'_>, node: &NodeContext<'_>, fault_id: &str) -> Option<Duration> {
-    node
-        .open
+    node.open
         .iter()
         .chain(&node.finished)
         .flat_map(|remediation| &remediation.steps)

@@ -5,7 +5,7 @@ use crate::action::Notify;
 use crate::context::{Block, NodeContext, evidence, stuck_cause};
 use crate::fault::Fault;
 use crate::plan::Operation;
-use crate::remediation::{Executor, StepRecord};
+use crate::remediation::{Executor, StepRecord, StepState};
 use crate::text::bounded;
 
 /// Maximum length of the API server's message that is repeated. The record has the rest.
@@ -41,10 +41,13 @@ fn notice(node: &str, fault: &Fault, message: Option<&str>, unlooked: &str) -> S
     crate::text::bounded(&text, crate::fault::MAX_LINE * 2)
 }
 
-/// The message that the API server rejected the last step before this notification; `None` = it did not.
+/// The message that the API server rejected the last step before this notification, skipped steps aside; `None` = it did not.
 fn not_executed(node: &NodeContext<'_>, notification: &StepRecord) -> Option<String> {
     let steps = node.open.iter().flat_map(|remediation| &remediation.steps);
-    let mut before = steps.filter(|step| step.fault_id == notification.fault_id && !step.action.notifies());
+    let was_skipped = |step: &StepRecord| step.state == StepState::Refused && step.started_at.is_none();
+    let mut before = steps
+        .filter(|step| step.fault_id == notification.fault_id && !step.action.notifies())
+        .filter(|step| !was_skipped(step));
     let refused = before.next_back().filter(|step| step.is_refused_call())?;
     let said = bounded(&refused.message, MAX_SENTENCE);
     Some(format!("{} was not executed, because the API server refused it: {said}", refused.phrase()))

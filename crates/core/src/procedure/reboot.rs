@@ -85,11 +85,13 @@ impl Procedure for Reboot {
             return Poll::Wait(timeout.saturating_sub(age));
         }
         let reported = node.own_report().and_then(|report| report.heartbeat.as_ref());
-        let reported =
-            reported.map(|heartbeat| heartbeat.boot_id.as_str()).filter(|reported| Some(*reported) != record.boot_id.as_deref());
+        let reported = reported
+            .map(|heartbeat| heartbeat.boot_id.as_str())
+            .filter(|reported| Some(*reported) != record.boot_id.as_deref());
         // The machine is back, and its kubelet is not: that is a different problem, for the person who operates the node.
-        let back =
-            reported.map_or_else(String::new, |reported| format!("; its probe reports boot id {reported:?}, its Node does not"));
+        let back = reported.map_or_else(String::new, |reported| {
+            format!("; its probe reports boot id {reported:?}, its Node does not")
+        });
         let (name, timeout) = (node.name, timeout.as_secs());
         let why = format!("node {name} has not booted anew within {timeout}s: {}{back}", said(record));
         Poll::End(StepState::TimedOut, why)

@@ -72,6 +72,10 @@ impl Marker {
 /// One change, on the Node or as an object for its remediator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "(self.action == 'HandOff') == has(self.object)",
+    "message": "object is required with action HandOff, and not allowed with others",
+}]))]
 pub struct MarkerRecord {
     /// What it is.
     #[serde(flatten)]

@@ -49,8 +49,8 @@ proptest! {
             let mut other = world.clone();
             let acts = about_to_act(&mut other);
             for (remediation, id, operation) in &acts {
-                let found = preflight(&other.snapshot(), &other.settings, remediation, id);
-                prop_assert_eq!(found.as_ref(), Ok(operation), "nothing has changed");
+                let found = preflight(&other.snapshot(), &other.settings, remediation, id).map(wordless);
+                prop_assert_eq!(found, Ok(wordless(operation.clone())), "nothing has changed");
             }
             happen(&mut other, &meanwhile.event, turn);
             let snapshot = other.snapshot();
@@ -62,7 +62,7 @@ proptest! {
                 });
                 let found = preflight(&snapshot, &other.settings, remediation, id);
                 if let Some(planned) = planned {
-                    prop_assert_eq!(found.as_ref(), Ok(planned));
+                    prop_assert_eq!(found.map(wordless), Ok(wordless(planned.clone())));
                 } else if found.is_ok() {
                     let why = of_the_fleet(&snapshot, &again.effects, remediation, id);
                     prop_assert!(why, "{meanwhile:?}: {found:?}, and the pass plans {:?}", again.effects);
@@ -70,6 +70,14 @@ proptest! {
             }
             world.disturbed_pass(&before.chaos);
         }
+    }
+}
+
+/// The operation without its text: that of a notification names what has happened until now, its own attempt included.
+fn wordless(operation: Operation) -> Operation {
+    match operation {
+        Operation::Notify(_) => Operation::Notify(String::new()),
+        other => other,
     }
 }
 

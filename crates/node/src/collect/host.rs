@@ -18,6 +18,8 @@ mod untracked;
 const MAX_NUMBERS: usize = 256;
 /// Share of a limit, in percent, from which the collector verifies whose control group it is.
 const NEAR: u8 = 80;
+/// No usual creation of a container has its first process for as long.
+const NOT_YOUNG: Duration = Duration::from_secs(30);
 /// Names of the group in which the kubelet keeps all pods, for its two drivers and the two versions.
 const PODS: [&str; 4] = [
     "sys/fs/cgroup/kubepods.slice",
@@ -192,6 +194,10 @@ impl Host {
                 Err(error) if proc::is_gone(&error) => continue,
                 read => read.and_then(|(groups, stat)| Ok((frozen_group(root, &groups)?, stat))),
             };
+            // A young one may have ended meanwhile, and its group with it.
+            if init.age < NOT_YOUNG && frozen.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                continue;
+            }
             match frozen {
                 Ok((None, _)) => {}
                 Ok((Some(group), stat)) => found.push(FrozenSeen {
@@ -273,14 +279,20 @@ fn of_group(root: &OwnedFd, handle: &Handle) -> io::Result<Option<Usage>> {
 }
 
 /// The first of its groups that is frozen. The wait channel does not show it: kernels freeze a process wherever it is.
+///
+/// # Errors
+/// `NotFound` where none of its groups is found: from inside a control-group namespace, the kernel shows only a part of their paths.
 fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> {
+    let mut is_found = false;
     for folder in groups.folders("freezer") {
         let Some(group) = groups::open(root, &folder)? else { continue };
+        is_found = true;
         if is_group_frozen(&group)? {
             return Ok(Some(folder));
         }
     }
-    Ok(None)
+    let shown = || bounded(groups.0.lines().last().unwrap_or_default(), 120);
+    if is_found { Ok(None) } else { Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not found", shown()))) }
 }
 
 /// Whether a group is frozen, by itself or by one above it.

@@ -21,8 +21,12 @@ pub(in crate::agent) struct Allowed(Unit);
 
 pub(super) fn admit<T>(_: &T, command: &ActionCommand) -> Result<Task, Refusal> {
     use FaultType as F;
-    let (daemon, with) =
-        command.action.traits().restarts.zip(command.action.params().restart).ok_or_else(|| no_second_check(command))?;
+    let (daemon, with) = command
+        .action
+        .traits()
+        .restarts
+        .zip(command.action.params().restart)
+        .ok_or_else(|| no_second_check(command))?;
     if with.unit.as_ref().is_some_and(|unit| !is_service(unit)) {
         return Err(Refusal::malformed("restart.unit is not the name of a service, such as kubelet.service"));
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::time::Instant;
@@ -157,8 +158,12 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
     let Allowed { group, path, held, reader } = allowed;
     let what = format!("control group {path} with process {} ({})", held.process.pid, held.process.command);
     let cannot = |error: &dyn Display| format!("cannot thaw {what}: {error}");
-    let own = Arc::clone(group);
-    let wrote = reader.run(bounds.processes, move || thaw(&own)).await.map_err(|error| cannot(&error))?;
+    let (own, late) = (Arc::clone(group), Arc::new(AtomicBool::new(false)));
+    let is_late = Arc::clone(&late);
+    let wrote = reader.run(bounds.processes, move || thaw(&own, &is_late)).await.map_err(|error| {
+        late.store(true, Ordering::SeqCst);
+        cannot(&error)
+    })?;
     let wrote = wrote.map_err(|error| cannot(&error))?;
     let cannot = |error: &dyn Display| format!("wrote {wrote} of {what}, cannot see its effect: {error}");
     let mut patience = Patience::new(bounds.verify, Instant::now());
@@ -177,10 +182,15 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
     }
 }
 
-/// Thaws the group, and says what was written where.
-fn thaw(group: impl AsFd) -> io::Result<String> {
+/// Thaws the group, and says what was written where. Nothing is written once it `is_late`: nobody waits for it any more, and a person
+/// may have frozen the group since.
+fn thaw(group: impl AsFd, is_late: &AtomicBool) -> io::Result<String> {
     for (name, text) in THAW {
         match rooted::open(&group, Path::new(name), OFlags::WRONLY | OFlags::CLOEXEC) {
+            Ok(file) if is_late.load(Ordering::SeqCst) => {
+                drop(file);
+                return Err(io::Error::from(io::ErrorKind::TimedOut));
+            }
             Ok(file) => {
                 rustix::io::write(&file, text.as_bytes())?;
                 return Ok(format!("{text} to {name}"));

@@ -120,7 +120,7 @@ async fn a_shim_with_a_parent_or_living_children_is_not_leaked() {
         command: String::new(),
     };
     let order =
-        order(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &with_child));
+        command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &with_child));
     let outcome = node.execute(&order).await;
     refused(&outcome, OutcomeReason::Recovered);
     assert!(outcome.message.contains("live below"), "{}", outcome.message);
@@ -177,7 +177,7 @@ fn remove(orphan: &Orphan) -> ActionCommand {
         pod: Some(pod("uid-1")),
         ..Target::default()
     };
-    order(Action::CleanupOrphans(CleanupOrphans), FaultType::OrphanContainer, target)
+    command(Action::CleanupOrphans(CleanupOrphans), FaultType::OrphanContainer, target)
 }
 
 #[tokio::test]

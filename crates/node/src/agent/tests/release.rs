@@ -233,7 +233,8 @@ async fn a_shim_inside_a_container_is_left_alone() {
         wchan: None,
         command: inner.command.clone(),
     };
-    let command = command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &sandbox));
+    let command =
+        command(Action::CleanupOrphans(CleanupOrphans), FaultType::LeakedShim, process_target(process, &sandbox));
     refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
     assert!(outer.state().is_some() && outer.resumed() == 0);
 }

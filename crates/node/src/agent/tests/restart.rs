@@ -349,7 +349,8 @@ async fn a_daemon_out_of_files_is_restarted_and_one_with_plenty_is_not() {
         fs::write(daemons.proc("40/status"), "Uid:\t0\t0\t0\t0\nNSpid:\t40\nFDSize:\t256\n").unwrap();
         fs::write(daemons.proc("40/limits"), format!("Limit  Soft\nMax open files   {limit}   {limit}   files\n"))
             .unwrap();
-        let outcome = daemons.execute(&ActionCommand { operation_id: format!("files-{limit}"), ..command.clone() }).await;
+        let outcome =
+            daemons.execute(&ActionCommand { operation_id: format!("files-{limit}"), ..command.clone() }).await;
         if scarce {
             done(&outcome);
         } else {
