@@ -295,6 +295,16 @@ fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> 
     if is_found { Ok(None) } else { Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not found", shown()))) }
 }
 
+/// Whether the kubelet keeps a group of all pods.
+pub(crate) fn keeps_group_of_pods(root: impl AsFd) -> io::Result<bool> {
+    for path in PODS {
+        if groups::open(&root, Path::new(path))?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Whether a group is frozen, by itself or by one above it.
 pub(crate) fn is_group_frozen(group: impl AsFd) -> io::Result<bool> {
     let old = groups::file(&group, "freezer.state")?;

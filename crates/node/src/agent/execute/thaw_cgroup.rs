@@ -15,7 +15,7 @@ use crate::agent::checker::{Bounds, Checker, asked, recovered};
 use crate::agent::reader::Reader;
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
-use crate::collect::host::is_group_frozen;
+use crate::collect::host::{is_group_frozen, keeps_group_of_pods};
 use crate::patience::Patience;
 use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
@@ -116,6 +116,13 @@ fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Ref
     let Some(group) = groups::open(&root, folder).map_err(unread)? else {
         return refuse(OutcomeReason::TargetGone, format!("control group /{} is gone", folder.display()));
     };
+    // Other people's containers are there, too.
+    if folder.parent().is_some_and(|parent| parent.ends_with(KUBELET_NAMESPACE))
+        && keeps_group_of_pods(&root).map_err(unread)?
+    {
+        let message = format!("control group /{} is not below that of the pods, which this node has", folder.display());
+        return refuse(OutcomeReason::Protected, message);
+    }
     let is_own = held.groups().map_err(unread)?.folders("freezer").any(|own| own == folder);
     if !is_own || !groups::has(&group, pid).map_err(unread)? {
         let message = format!("process {pid} is not in control group /{}", folder.display());

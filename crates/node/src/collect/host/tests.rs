@@ -5,7 +5,10 @@ use std::io::Write as _;
 use std::process::{Child, Command};
 use std::time::Instant;
 
+use rustix::fs::{CWD, Mode, openat};
+
 use super::*;
+use crate::proc::rooted;
 
 /// A process that ends with the test.
 struct Running(Child);
@@ -224,6 +227,24 @@ fn a_frozen_group_is_told_whatever_the_process_waits_in() {
     if tried == 0 {
         eprintln!("SKIP: no freezer to make a group in");
     }
+}
+
+/// As from inside a control-group namespace, where the path of a process names no folder below the node's root.
+#[test]
+fn whether_a_group_that_is_not_found_is_frozen_is_unknown_unless_the_process_is_young() {
+    let empty = tempfile::tempdir().unwrap();
+    let root = openat(CWD, empty.path(), rooted::FOLDER, Mode::empty()).unwrap();
+    let own = Handle::open(Path::new(proc::PROC), own_pid()).unwrap().stat().unwrap();
+    let of = |age: Duration| {
+        let init = InitSeen { pid: own_pid(), start_ticks: own.start_ticks, age, sandbox_id: "s".to_owned() };
+        Host::new(Path::new(proc::PROC)).frozen(&root, &[init])
+    };
+    assert_eq!(of(Duration::from_secs(1)), Ok(Vec::new()));
+    assert!(of(NOT_YOUNG).unwrap_err().contains("is not found"));
+
+    assert!(!keeps_group_of_pods(&root).unwrap());
+    fs::create_dir_all(empty.path().join(PODS[1])).unwrap();
+    assert!(keeps_group_of_pods(&root).unwrap());
 }
 
 /// A thread of a frozen process (version 1) is in state D and does not run: the nearest thing to a dead disk that a test can
