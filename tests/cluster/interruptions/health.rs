@@ -12,7 +12,7 @@ use crate::interruptions::suspended::nrh;
 use crate::interruptions::{Stage, kill, start, until};
 use crate::plane::folder;
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 
 /// Builds the program that asks both. Go may have to download, so this runs outside of a bed, which has no way out.
 pub fn tool() -> Result<tempfile::TempDir> {

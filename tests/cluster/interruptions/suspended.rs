@@ -23,7 +23,7 @@ const UNDER_WAY: usize = 8;
 const BOUND: Duration = Duration::from_secs(1);
 /// For how long it is looked whether anything starts.
 const LOOK: Duration = Duration::from_secs(10);
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 
 const POLICY: &str = "
 apiVersion: runtimehealth.io/v1alpha1
