@@ -191,7 +191,7 @@ fn read_rule(rule: &PolicyRule, errors: &mut Vec<String>) -> Rule {
 }
 
 /// What a rule asks for of a Node's conditions.
-pub fn asked(condition: &PolicyNodeCondition) -> ConditionMatcher {
+fn asked(condition: &PolicyNodeCondition) -> ConditionMatcher {
     ConditionMatcher {
         kind: condition.kind.clone(),
         status: condition.status,

@@ -104,7 +104,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
 
     Plan {
         effects,
-        nodes: outlooks(ctx, &nodes, &updates, &blocked),
+        nodes: node_status_views(ctx, &nodes, &updates, &blocked),
         policies: scopes
             .iter()
             .map(|(name, scope)| {
@@ -200,7 +200,7 @@ fn leftovers<'a>(
     gone
 }
 
-fn outlooks(
+fn node_status_views(
     ctx: Ctx<'_>,
     nodes: &Nodes<'_>,
     updates: &BTreeMap<&str, Vec<RemediationUpdate>>,

@@ -49,9 +49,10 @@ pub fn preflight(
     }
     let mut slots = decide::reconciled(snapshot, settings);
     let update = advance::take(ctx, node, known, &SlotReservation::Made, &mut slots, &mut requeue);
-    match update.effect {
-        Some(Effect::Act { operation_id: planned, operation, .. }) if planned == operation_id => return Ok(operation),
-        _ => {}
+    if let Some(Effect::Act { operation_id: planned, operation, .. }) = update.effect
+        && planned == operation_id
+    {
+        return Ok(operation);
     }
     let blocked = update.blocked.iter().find(|blocked| blocked.fault_id.as_ref() == Some(&current.fault_id));
     Err(match (update.remediation.attempt(operation_id), blocked) {

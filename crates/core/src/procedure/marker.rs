@@ -7,7 +7,7 @@ use crate::remediation::{Marker, Remediation};
 use crate::snapshot::NodeView;
 
 impl Marker {
-    /// Those that a Node shows, in the order in which they are removed.
+    /// Those that a Node shows, in the order in which the end of a remediation removes them.
     pub(crate) const ON_NODES: [Self; 2] = [Self::Taint, Self::Cordon];
 
     /// The remediation that the owner annotation on the node names.

@@ -194,10 +194,6 @@ impl Host {
                 Err(error) if proc::is_gone(&error) => continue,
                 read => read.and_then(|(groups, stat)| Ok((frozen_group(root, &groups)?, stat))),
             };
-            // A young one may have ended meanwhile, and its group with it.
-            if init.age < NOT_YOUNG && frozen.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-                continue;
-            }
             match frozen {
                 Ok((None, _)) => {}
                 Ok((Some(group), stat)) => found.push(FrozenSeen {
@@ -213,6 +209,8 @@ impl Host {
                     sandbox_id: init.sandbox_id.clone(),
                     group: bounded(&group.display().to_string(), 512),
                 }),
+                // A young one may have ended meanwhile, and its group with it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && init.age < NOT_YOUNG => {}
                 Err(error) => return Err(format!("the control group of process {}: {}", init.pid, said(&error))),
             }
         }
@@ -259,9 +257,9 @@ pub(crate) fn usage(limit: &str, used: &str) -> io::Result<Option<Usage>> {
     Ok(Some(Usage { used: parse(used)?, limit: parse(limit)? }))
 }
 
-/// The group of all pods, where the kubelet keeps one.
+/// The use of the group of all pods.
 fn of_pods(root: &OwnedFd) -> Option<LimitSeen> {
-    let folder = PODS.iter().find_map(|path| groups::open(root, Path::new(path)).transpose())?;
+    let folder = group_of_pods(root).transpose()?;
     let usage = folder.and_then(of_folder).map_err(|error| said(&error)).transpose()?;
     Some(LimitSeen { owner: Owner::Pods, usage })
 }
@@ -295,14 +293,9 @@ fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> 
     if is_found { Ok(None) } else { Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not found", shown()))) }
 }
 
-/// Whether the kubelet keeps a group of all pods.
-pub(crate) fn keeps_group_of_pods(root: impl AsFd) -> io::Result<bool> {
-    for path in PODS {
-        if groups::open(&root, Path::new(path))?.is_some() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// The group of all pods, where the kubelet keeps one.
+pub(crate) fn group_of_pods(root: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    PODS.iter().find_map(|path| groups::open(&root, Path::new(path)).transpose()).transpose()
 }
 
 /// Whether a group is frozen, by itself or by one above it.

@@ -15,7 +15,7 @@ use crate::agent::checker::{Bounds, Checker, asked, recovered};
 use crate::agent::reader::Reader;
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
-use crate::collect::host::{is_group_frozen, keeps_group_of_pods};
+use crate::collect::host::{group_of_pods, is_group_frozen};
 use crate::patience::Patience;
 use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
@@ -118,7 +118,7 @@ fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Ref
     };
     // Other people's containers are there, too.
     if folder.parent().is_some_and(|parent| parent.ends_with(KUBELET_NAMESPACE))
-        && keeps_group_of_pods(&root).map_err(unread)?
+        && group_of_pods(&root).map_err(unread)?.is_some()
     {
         let message = format!("control group /{} is not below that of the pods, which this node has", folder.display());
         return refuse(OutcomeReason::Protected, message);
@@ -194,10 +194,7 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
 fn thaw(group: impl AsFd, is_late: &AtomicBool) -> io::Result<String> {
     for (name, text) in THAW {
         match rooted::open(&group, Path::new(name), OFlags::WRONLY | OFlags::CLOEXEC) {
-            Ok(file) if is_late.load(Ordering::SeqCst) => {
-                drop(file);
-                return Err(io::Error::from(io::ErrorKind::TimedOut));
-            }
+            Ok(_) if is_late.load(Ordering::SeqCst) => return Err(io::Error::from(io::ErrorKind::TimedOut)),
             Ok(file) => {
                 rustix::io::write(&file, text.as_bytes())?;
                 return Ok(format!("{text} to {name}"));

@@ -242,9 +242,9 @@ fn whether_a_group_that_is_not_found_is_frozen_is_unknown_unless_the_process_is_
     assert_eq!(of(Duration::from_secs(1)), Ok(Vec::new()));
     assert!(of(NOT_YOUNG).unwrap_err().contains("is not found"));
 
-    assert!(!keeps_group_of_pods(&root).unwrap());
+    assert!(group_of_pods(&root).unwrap().is_none());
     fs::create_dir_all(empty.path().join(PODS[1])).unwrap();
-    assert!(keeps_group_of_pods(&root).unwrap());
+    assert!(group_of_pods(&root).unwrap().is_some());
 }
 
 /// A thread of a frozen process (version 1) is in state D and does not run: the nearest thing to a dead disk that a test can
