@@ -83,6 +83,19 @@ demo-down: testbed ## Ends a cluster that was kept
 matrix: testbed ## Writes what the last tests have seen of each fault into docs/reference/faults.md
 	@$(TESTBED) matrix docs/reference/faults.md
 
+# What the machines of `make platform` run; an unknown name is answered with all.
+PLATFORM ?= containerd-2.4
+# For how many minutes pods come and go there.
+CHURN ?= 60
+
+.PHONY: platform
+platform: setup ## All that is promised, on two machines with PLATFORM=containerd-2.4, an hour (CHURN=60 minutes) of pods that come and go
+	@NRH_PLATFORM=$(PLATFORM) NRH_CHURN_MINUTES=$(CHURN) $(CARGO) test --workspace --test platform -- --nocapture
+
+.PHONY: support
+support: testbed ## Writes what was seen to hold on each platform into docs/reference/support.md
+	@$(TESTBED) support docs/reference/support.md
+
 .PHONY: access
 access: testbed ## Writes who may do what, as the tests hold the API server to it, into docs/reference/permissions.md
 	@$(TESTBED) access docs/reference/permissions.md

@@ -63,20 +63,24 @@ pub fn ensure(tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// `NRH_TESTBED_CACHE`, or a folder of the user's cache; below it one folder per set of versions.
-fn cache_dir() -> Result<PathBuf> {
+/// `NRH_TESTBED_CACHE`, or a folder of the user's cache.
+pub(crate) fn cache_root() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let root = variable("NRH_TESTBED_CACHE")
+    variable("NRH_TESTBED_CACHE")
         .or_else(|| variable("XDG_CACHE_HOME").map(|d| d.join("nrh-testbed")))
         .or_else(|| variable("HOME").map(|d| d.join(".cache/nrh-testbed")))
-        .context("none of NRH_TESTBED_CACHE, XDG_CACHE_HOME and HOME is set")?;
+        .context("none of NRH_TESTBED_CACHE, XDG_CACHE_HOME and HOME is set")
+}
+
+/// One folder per set of versions.
+fn cache_dir() -> Result<PathBuf> {
     let name = format!(
         "k8s-{}-etcd-{}-kwok-{}",
         kubernetes_version(),
         version("go.etcd.io/etcd/server/v3"),
         version("sigs.k8s.io/kwok")
     );
-    Ok(root.join(name))
+    Ok(cache_root()?.join(name))
 }
 
 /// Kubernetes' version without the leading `v`.
@@ -123,6 +127,52 @@ fn build(cache: &Path, tools: &[Tool], progress: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// containerd's module, and its programs that a node needs.
+const CONTAINERD: &str = "github.com/containerd/containerd/v2";
+const CONTAINERD_PROGRAMS: [&str; 3] = ["containerd", "containerd-shim-runc-v2", "ctr"];
+
+/// The programs of a version of containerd, built from its Go module; the checksum database vouches for what is fetched.
+pub fn containerd(wanted: &str, progress: bool) -> Result<Vec<PathBuf>> {
+    let root = cache_root()?;
+    let folder = root.join(format!("containerd-{wanted}"));
+    let programs = || CONTAINERD_PROGRAMS.map(|name| folder.join(name)).to_vec();
+    if folder.is_dir() {
+        return Ok(programs());
+    }
+    fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
+    let lock = File::create(root.join("containerd.lock"))?;
+    // Another run may be building the same.
+    lock.lock().context("lock the cache of containerd")?;
+    if folder.is_dir() {
+        return Ok(programs());
+    }
+    let started = Instant::now();
+    if progress {
+        eprintln!("testbed: building containerd {wanted} (once; about three minutes)");
+    }
+    let scratch = tempfile::tempdir_in(&root)?;
+    let go = |arguments: &[&str]| {
+        let mut go = Command::new("go");
+        go.args(arguments).current_dir(scratch.path());
+        go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOWORK", "off");
+        output(&mut go).with_context(|| format!("build containerd {wanted}"))
+    };
+    let packages = CONTAINERD_PROGRAMS.map(|name| format!("{CONTAINERD}/cmd/{name}"));
+    go(&["mod", "init", "nrh-testbed"])?;
+    go(&["get", &format!("{CONTAINERD}@v{wanted}")])?;
+    let made = scratch.path().join("made");
+    fs::create_dir(&made)?;
+    let flags = format!("-s -w -X {CONTAINERD}/version.Version={wanted}");
+    let out = made.display().to_string();
+    go(&[&["build", "-trimpath", "-ldflags", &flags, "-o", &out][..], &packages.each_ref().map(String::as_str)]
+        .concat())?;
+    fs::rename(&made, &folder).with_context(|| folder.display().to_string())?;
+    if progress {
+        eprintln!("testbed: built containerd {wanted} in {:.0?}", started.elapsed());
+    }
+    Ok(programs())
 }
 
 fn module_version(tool: Tool) -> &'static str {

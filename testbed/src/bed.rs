@@ -157,6 +157,7 @@ impl Bed {
         let target = state::logs(&self.name);
         fs::create_dir_all(&target)?;
         copy_files(&self.dir().join("logs"), &target)?;
+        self.nodes().iter().for_each(Node::fetch_logs);
         for entry in fs::read_dir(self.dir())?.flatten() {
             let logs = entry.path().join("var-log");
             if !logs.is_dir() {

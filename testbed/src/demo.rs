@@ -25,11 +25,15 @@ pub use workloads::NAMESPACE;
 
 use std::path::PathBuf;
 
+use crate::Platform;
+
 /// How a demo is run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Stand-ins play the runtime and the kubelet: for machines without root, and quick.
     pub fake: bool,
+    /// The nodes are machines that run this; else namespaces of this machine.
+    pub machines: Option<Platform>,
     /// Leave the cluster up afterwards.
     pub keep: bool,
     /// Only these acts, by name; empty = all.

@@ -10,8 +10,7 @@ mod kubelet;
 mod runtime;
 pub(crate) mod wrapper;
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -30,7 +29,7 @@ pub use runtime::{block_update, duplicate_sandbox, slow_lists, take_network, unr
 pub use wrapper::{freeze_init, hang_create, wrap_runtime};
 
 use crate::node::{KubeletStart, Node};
-use crate::process::{self, Identity, wait_until};
+use crate::process::{Identity, wait_until};
 use crate::view::{self, Lists, bounded};
 
 /// How long the kernel or the runtime may take to show what was just done.
@@ -135,6 +134,16 @@ impl Injection {
         self.instant.elapsed()
     }
 
+    /// Whether the process that was hit still runs.
+    pub fn is_there(&self, node: &Node) -> bool {
+        self.victim.process.is_some_and(|process| node.is_alive(process))
+    }
+
+    /// Whether the process that was hit still is that very one, and stopped.
+    pub fn is_stopped(&self, node: &Node) -> bool {
+        self.victim.process.is_some_and(|process| node.state(process) == Some('T'))
+    }
+
     /// Takes the fault away; without effect if it is gone already.
     ///
     /// A stopped kubelet stays stopped, stopped containers stay stopped: starting them is the story's business.
@@ -144,12 +153,12 @@ impl Injection {
             | Fault::BlockedUpdate
             | Fault::SlowLists
             | Fault::BlockedStart
-            | Fault::FrozenKubelet => self.signal(Signal::CONT),
+            | Fault::FrozenKubelet => self.signal(node, Signal::CONT),
             Fault::DeadMount => kubelet::bring_mount_down(node, &self.victim),
-            Fault::LeakedShim => self.signal(Signal::KILL),
+            Fault::LeakedShim => self.signal(node, Signal::KILL),
             Fault::UnresponsiveShim => {
-                self.signal(Signal::KILL)?;
-                node.daemon("containerd").map_or(Ok(()), |process| process.signal(Signal::CONT).map(drop))
+                self.signal(node, Signal::KILL)?;
+                node.daemon("containerd").map_or(Ok(()), |process| node.signal(process, Signal::CONT).map(drop))
             }
             Fault::MissingNetwork => runtime::bring_network(node),
             Fault::LostSandbox => {
@@ -173,12 +182,12 @@ impl Injection {
             Fault::ExpiredCertificate => host::renew(node),
             Fault::HungCreate => wrapper::go_on(node),
             Fault::FrozenInit => host::set_frozen(&self.victim, false),
-            Fault::FailingWorkload => self.victim.path.as_ref().map_or(Ok(()), |path| remove(&node.root_path(path))),
+            Fault::FailingWorkload => self.victim.path.as_ref().map_or(Ok(()), |path| node.remove(path)),
         }
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
-        self.victim.process.map_or(Ok(()), |process| process.signal(signal).map(drop))
+    fn signal(&self, node: &Node, signal: Signal) -> Result<()> {
+        self.victim.process.map_or(Ok(()), |process| node.signal(process, signal).map(drop))
     }
 }
 
@@ -186,9 +195,9 @@ impl Injection {
 pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let lists = view::lists(&view::socket(node), view::LIMIT)?;
     let sandbox = lists.sandbox_of(pod_uid).with_context(|| format!("pod {pod_uid} has no sandbox"))?;
-    let shim = view::shim(node.init_pid(), &sandbox.id)?;
+    let shim = view::shim(node.processes()?, &sandbox.id);
     let shim = shim.with_context(|| format!("sandbox {} has no shim", sandbox.id))?;
-    let process = Identity { pid: shim.host_pid, started: shim.started };
+    let process = shim.identity();
     let victim = Victim {
         pod_uid: Some(pod_uid.to_owned()),
         sandbox: Some(sandbox.id.clone()),
@@ -198,8 +207,8 @@ pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
         path: None,
     };
     let injection = Injection::now(Fault::FrozenShim, node, victim);
-    ensure!(process.signal(Signal::STOP)?, "the shim of sandbox {} ended", sandbox.id);
-    ensure!(wait_until(SETTLE, || process::state(process.pid) == Some('T')), "shim {} does not stop", process.pid);
+    ensure!(node.signal(process, Signal::STOP)?, "the shim of sandbox {} ended", sandbox.id);
+    ensure!(wait_until(SETTLE, || node.state(process) == Some('T')), "shim {} does not stop", process.pid);
     Ok(injection)
 }
 
@@ -208,7 +217,7 @@ pub fn leaked_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let injection = Injection::now(Fault::LeakedShim, node, frozen.victim);
     restart_containerd(node)?;
-    let left = injection.victim.process.is_some_and(|process| process.alive());
+    let left = injection.victim.process.is_some_and(|process| node.is_alive(process));
     ensure!(left, "containerd ended the frozen shim of pod {pod_uid} itself: nothing leaked");
     Ok(injection)
 }
@@ -238,6 +247,8 @@ pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     if !removed {
         last?;
     }
+    // containerd 2 keeps a second record of each sandbox, and would list it as not ready for ever. Version 1.6 has no such record.
+    let _ = ctr(node, &["sandboxes", "rm", "--force", &sandbox.id]);
     let orphans = orphans_of(&restart_containerd(node)?, Some(pod_uid));
     ensure!(!orphans.is_empty(), "pod {pod_uid} has no orphan after the loss of its sandbox");
     Ok(injection)
@@ -267,25 +278,8 @@ pub fn stop_all_containers(node: &Node) -> Result<Injection> {
 pub fn set_cause(node: &Node, path: &str) -> Result<Injection> {
     let victim = Victim { path: Some(path.into()), ..Victim::default() };
     let injection = Injection::now(Fault::FailingWorkload, node, victim);
-    create(&node.root_path(path))?;
+    node.write(path, "")?;
     Ok(injection)
-}
-
-fn create(path: &Path) -> Result<()> {
-    let make = || {
-        fs::create_dir_all(path.parent().unwrap_or(path))?;
-        File::create(path)
-    };
-    make().map(drop).with_context(|| format!("create {}", path.display()))
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn running(lists: &Lists, wanted: impl Fn(&view::Container) -> bool) -> Vec<String> {
@@ -311,9 +305,17 @@ fn restart_containerd(node: &Node) -> Result<Lists> {
 
 /// containerd's own client below CRI; what is gone already is no error.
 fn ctr(node: &Node, arguments: &[&str]) -> Result<()> {
-    let mut command = node.command("ctr");
-    command.args(["--namespace", "k8s.io"]).args(arguments);
-    match bounded::output(&mut command, SETTLE) {
+    let call = || bounded::output(node.command("ctr").args(["--namespace", "k8s.io"]).args(arguments), SETTLE);
+    let mut done = call();
+    // One that has much to do resets connections that it has just accepted.
+    wait_until(SETTLE, || {
+        let again = matches!(&done, Err(error) if error.to_string().contains("connection error"));
+        if again {
+            done = call();
+        }
+        !again
+    });
+    match done {
         Err(error) if error.to_string().contains("not found") => Ok(()),
         done => done.map(drop),
     }

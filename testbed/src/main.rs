@@ -5,8 +5,8 @@ use std::{os::unix::process::CommandExt, process::Command, time::Duration};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use nrh_testbed::{
-    Bed, BedOptions, assets, faults, images, matrix, operator, packages, start_check, supervise, unprivileged,
-    workspace,
+    Bed, BedOptions, Platform, assets, faults, images, matrix, on_node, operator, packages, start_check, supervise,
+    unprivileged, workspace,
 };
 
 /// A real Kubernetes on one Linux machine, with faults injected for real.
@@ -24,9 +24,15 @@ struct Cli {
 enum Sub {
     /// Bring a bed up; it ends with this program unless it is kept
     Up {
-        /// Real nodes
-        #[arg(long, default_value_t = 2)]
-        nodes: usize,
+        /// Real nodes in namespaces of this machine; 2 unless there are machines
+        #[arg(long)]
+        nodes: Option<usize>,
+        /// Nodes that are whole machines
+        #[arg(long, default_value_t = 0)]
+        machines: usize,
+        /// What machines run; an unknown name is answered with all
+        #[arg(long, visible_alias = "runtime", default_value = Platform::default().name, value_parser = Platform::named)]
+        platform: Platform,
         /// Simulated nodes
         #[arg(long, default_value_t = 0)]
         kwok: usize,
@@ -44,6 +50,9 @@ enum Sub {
         /// Stand-ins for containerd and the kubelet; without root there is no other way
         #[arg(long)]
         fake: bool,
+        /// On machines with this platform
+        #[arg(long, value_parser = Platform::named, conflicts_with = "fake")]
+        platform: Option<Platform>,
         /// Leave the cluster up
         #[arg(long)]
         keep: bool,
@@ -64,6 +73,12 @@ enum Sub {
     Matrix {
         /// The document
         #[arg(default_value = "docs/reference/faults.md")]
+        document: std::path::PathBuf,
+    },
+    /// Write what was seen to hold on each platform into the documentation
+    Support {
+        /// The document
+        #[arg(default_value = "docs/reference/support.md")]
         document: std::path::PathBuf,
     },
     /// Write who may do what into the documentation
@@ -101,6 +116,9 @@ enum Sub {
     Status,
     /// Inject a fault, or lift it
     Fault(faults::Args),
+    /// What the bed asks of a machine, on the machine
+    #[command(hide = true, subcommand)]
+    OnNode(on_node::Question),
     /// Run a program and start it again whenever it ends
     Supervise(supervise::Args),
     /// The start check of kubelets ≤ 1.23, a stand-in
@@ -134,21 +152,24 @@ fn ended(done: Result<()>) -> std::process::ExitCode {
 
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
-        Sub::Up { nodes, kwok, units, keep } => {
-            up(BedOptions { name: cli.name, nodes, units, keep, ..BedOptions::default() }, kwok)
+        Sub::Up { nodes, machines, platform, kwok, units, keep } => {
+            let nodes = nodes.unwrap_or(if machines == 0 { 2 } else { 0 });
+            up(BedOptions { name: cli.name, nodes, machines, platform, units, keep, ..BedOptions::default() }, kwok)
         }
-        Sub::Demo { fake, keep, only, no_controls, kwok, report } => {
+        Sub::Demo { fake, platform, keep, only, no_controls, kwok, report } => {
             let fake = fake || !unprivileged::is_root();
             if fake && keep && !unprivileged::is_root() {
                 bail!("without root the cluster cannot be kept: its namespaces end with this program");
             }
             unprivileged::become_root()?;
-            let options = nrh_testbed::demo::Options { fake, keep, only, no_controls, kwok, report };
+            let options =
+                nrh_testbed::demo::Options { fake, machines: platform, keep, only, no_controls, kwok, report };
             let ok = nrh_testbed::demo::run(&options)?;
             if ok { Ok(()) } else { bail!("the demo did not hold, see the report") }
         }
         Sub::Down => Bed::attach(&cli.name)?.down(),
         Sub::Matrix { document } => matrix::write_into(&document),
+        Sub::Support { document } => matrix::support::write_into(&document),
         Sub::Access { document, table } => matrix::access::write_into(&document, &table),
         Sub::Programs => {
             operator::shipped()?;
@@ -178,6 +199,7 @@ fn run(cli: Cli) -> Result<()> {
             Ok(())
         }
         Sub::Fault(args) => faults::run(&Bed::attach(&cli.name)?, &args),
+        Sub::OnNode(question) => on_node::answer(&question),
         Sub::Supervise(args) => supervise::run(&args),
         Sub::StartCheck { socket } => start_check::run(&socket),
     }

@@ -1,20 +1,20 @@
 //! A real node: namespaces of its own with a real containerd and a real kubelet in them, all at their default paths.
 
 use std::{
-    ffi::OsStr,
     fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cgroup, images, network, node_config, packages,
+    cgroup, images,
+    machine::Machine,
+    network, node_config, packages,
     process::{self, Identity, wait_until},
     realm::Realm,
 };
@@ -23,7 +23,7 @@ use crate::{
 pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// The kubelet's credentials, at kubeadm's place.
 pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
-const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
+pub(crate) const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 /// How containerd is called, whoever starts it.
 pub(crate) const CONTAINERD_COMMAND: [&str; 1] = ["containerd"];
 /// How long containerd may take to answer; 10 s and more are normal with a deaf shim.
@@ -37,7 +37,7 @@ pub struct Node {
     /// Its address in the bed's network.
     pub ip: Ipv4Addr,
     pub(crate) number: u8,
-    pub(crate) realm: Realm,
+    pub(crate) place: Place,
     /// Folder that holds all that it writes.
     pub(crate) dir: PathBuf,
     /// The test bed's own program.
@@ -48,6 +48,15 @@ pub struct Node {
     /// Whether systemd runs it.
     #[serde(default)]
     pub(crate) units: bool,
+}
+
+/// Where the processes of a node are.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Place {
+    /// Namespaces of this machine
+    Realm(Realm),
+    /// A machine of their own
+    Machine(Machine),
 }
 
 /// How a kubelet is started.
@@ -106,18 +115,16 @@ impl Node {
         let mut node = Self {
             ip: network::node_ip(parts.number),
             number: parts.number,
-            realm,
+            place: Place::Realm(realm),
             dir,
             testbed: parts.testbed.to_owned(),
             name,
             stand_in: false,
             units: false,
         };
-        node.realm.script(cgroup::REMOUNT, &[]).context("control groups of a node")?;
+        node.script(cgroup::REMOUNT, &[]).context("control groups of a node")?;
         let folder = node.dir.display().to_string();
-        node.realm
-            .script(MOUNTS, &[&folder, &node.name, &plugins.display().to_string()])
-            .context("mounts of a node")?;
+        node.script(MOUNTS, &[&folder, &node.name, &plugins.display().to_string()]).context("mounts of a node")?;
         node.write_files(parts, &plugins)?;
         if parts.units {
             node.boot()?;
@@ -138,12 +145,6 @@ impl Node {
         self.write(KUBELET_KUBECONFIG, &fs::read_to_string(parts.kubeconfig)?)
     }
 
-    fn write(&self, path: &str, text: &str) -> Result<()> {
-        let path = self.root_path(path);
-        fs::create_dir_all(path.parent().context("a file has a folder")?)?;
-        fs::write(&path, text).with_context(|| path.display().to_string())
-    }
-
     /// Whether stand-ins play the runtime and the kubelet: processes are real here too, isolation and images are not.
     pub const fn is_stand_in(&self) -> bool {
         self.stand_in
@@ -152,36 +153,6 @@ impl Node {
     /// Port of the kubelet's health check on 127.0.0.1, which all nodes of a bed share.
     pub fn healthz_port(&self) -> u16 {
         10248 + 100 * (u16::from(self.number) - 1)
-    }
-
-    /// A command inside all namespaces of the node, with a clean environment.
-    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        self.realm.command(program)
-    }
-
-    /// Runs a command on the node to its end and returns what it prints.
-    pub fn run(&self, program: &str, args: &[&str]) -> Result<String> {
-        self.realm.run(program, args)
-    }
-
-    /// The node's init process, as seen from outside; the node ends with it.
-    pub fn init_pid(&self) -> i32 {
-        self.realm.init.pid
-    }
-
-    /// A path of the node as seen from outside.
-    pub fn root_path(&self, path: impl AsRef<Path>) -> PathBuf {
-        self.realm.root_path(path)
-    }
-
-    /// The outside's pid of a process that the node knows by `pid`.
-    pub fn pid_to_host(&self, pid: i32) -> Option<i32> {
-        process::namespace_to_host(self.init_pid(), pid)
-    }
-
-    /// The node's pid of a process that the outside knows by `pid`.
-    pub fn host_to_node(&self, pid: i32) -> Option<i32> {
-        process::host_to_namespace(self.init_pid(), pid)
     }
 
     /// Starts containerd and waits until it answers.
@@ -210,15 +181,13 @@ impl Node {
 
     /// How the kubelet is called, whoever starts it.
     pub(crate) fn kubelet_command(&self) -> Vec<String> {
-        let files = [format!("--config={KUBELET_CONFIG}"), format!("--kubeconfig={KUBELET_KUBECONFIG}")];
-        let names = [format!("--node-ip={}", self.ip), format!("--hostname-override={}", self.name)];
-        ["kubelet".to_owned()].into_iter().chain(files).chain(names).collect()
+        kubelet_command(&self.name, self.ip)
     }
 
     /// Starts the kubelet under a supervisor that starts it again whenever it ends: systemd, where it runs the node.
     pub fn start_kubelet(&self, start: KubeletStart) -> Result<()> {
         if let Some(unit) = self.unit_of("kubelet") {
-            ensure!(!start.start_check, "no start check in front of the kubelet of {}: systemd runs it", self.name);
+            self.set_start_check(start.start_check)?;
             return self.unit_start(&unit);
         }
         let mut argv = vec![self.testbed.display().to_string(), "supervise".into()];
@@ -254,7 +223,9 @@ impl Node {
         if let Some(running) = self.daemon(name) {
             bail!("{name} of {} runs already as {}", self.name, running.pid);
         }
-        let identity = self.realm.daemon(&Path::new("/var/log").join(format!("{name}.log")), argv)?;
+        let log = Path::new("/var/log").join(format!("{name}.log"));
+        let Place::Realm(realm) = &self.place else { return self.unit_run(name, &log, argv) };
+        let identity = realm.daemon(&log, argv)?;
         fs::write(self.dir.join(format!("{name}.process")), serde_json::to_string(&identity)?)?;
         Ok(identity)
     }
@@ -287,6 +258,13 @@ impl Node {
         }
         bail!("{name} of {} ({}) does not end", self.name, daemon.pid)
     }
+}
+
+/// How the kubelet of a node is called.
+pub(crate) fn kubelet_command(name: &str, ip: Ipv4Addr) -> Vec<String> {
+    let files = [format!("--config={KUBELET_CONFIG}"), format!("--kubeconfig={KUBELET_KUBECONFIG}")];
+    let names = [format!("--node-ip={ip}"), format!("--hostname-override={name}")];
+    ["kubelet".to_owned()].into_iter().chain(files).chain(names).collect()
 }
 
 /// Gives the node folders of its own at all default paths: folder, host name, folder with the network plugins.

@@ -2,7 +2,10 @@
 
 use std::{net::Ipv4Addr, path::Path};
 
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::Platform;
+use crate::images::PAUSE_IMAGE;
 
 /// Port of containerd's own metrics, on the node's address.
 pub const CONTAINERD_METRICS: u16 = 1338;
@@ -34,6 +37,29 @@ state = "/run/containerd"
     )
 }
 
+/// containerd's configuration on a machine, with the runtime's defaults but for what each node has to set.
+pub(crate) fn containerd_of_machine(ip: Ipv4Addr, platform: &Platform, cni_bin: &Path) -> String {
+    let (cni_bin, oci, systemd) = (cni_bin.display(), platform.oci, !platform.legacy_groups);
+    let cri = r#"plugins."io.containerd.grpc.v1.cri""#;
+    format!(
+        r#"version = 2
+
+[metrics]
+  address = "{ip}:{CONTAINERD_METRICS}"
+
+[{cri}]
+  sandbox_image = "{PAUSE_IMAGE}"
+  [{cri}.cni]
+    bin_dir = "{cni_bin}"
+  [{cri}.containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [{cri}.containerd.runtimes.runc.options]
+      BinaryName = "/usr/bin/{oci}"
+      SystemdCgroup = {systemd}
+"#
+    )
+}
+
 /// A pod network behind the plugin that can be told to hang.
 pub(crate) fn cni(subnet: &str) -> String {
     let network = json!({
@@ -52,22 +78,13 @@ pub(crate) fn cni(subnet: &str) -> String {
     format!("{network:#}\n")
 }
 
-/// The kubelet's configuration.
+/// The kubelet's configuration in namespaces of this machine.
 pub(crate) fn kubelet(ip: Ipv4Addr, healthz_port: u16) -> String {
-    let config = json!({
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
+    let mut config = kubelet_with("cgroupfs");
+    let here = json!({
         "address": ip.to_string(),
         // 127.0.0.1 is shared by all nodes of a bed.
         "healthzPort": healthz_port,
-        "authentication": {
-            "anonymous": {"enabled": false},
-            "webhook": {"enabled": true},
-            "x509": {"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
-        },
-        "authorization": {"mode": "Webhook"},
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-        "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": false,
         "enforceNodeAllocatable": [],
         "failCgroupV1": false,
@@ -80,5 +97,33 @@ pub(crate) fn kubelet(ip: Ipv4Addr, healthz_port: u16) -> String {
         // The default is a folder of /usr.
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
     });
+    if let (Some(config), Value::Object(here)) = (config.as_object_mut(), here) {
+        config.extend(here);
+    }
     format!("{config:#}\n")
+}
+
+/// The kubelet's configuration on a machine: what users have.
+pub(crate) fn kubelet_of_machine(platform: &Platform) -> String {
+    if !platform.legacy_groups {
+        return format!("{:#}\n", kubelet_with("systemd"));
+    }
+    let mut config = kubelet_with("cgroupfs");
+    config["failCgroupV1"] = false.into();
+    format!("{config:#}\n")
+}
+
+fn kubelet_with(cgroup_driver: &str) -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true},
+            "x509": {"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
+        },
+        "authorization": {"mode": "Webhook"},
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "cgroupDriver": cgroup_driver,
+    })
 }

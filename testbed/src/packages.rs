@@ -55,6 +55,16 @@ pub const UNITS: &[Program] =
     &[program("systemctl", "systemd"), program("busctl", "systemd"), program("dbus-daemon", "dbus-daemon")];
 /// A message bus, on which tests put a systemd that answers or not.
 pub const BUS: &[Program] = &[program("dbus-daemon", "dbus-daemon")];
+/// What a machine needs on top.
+pub const MACHINE: &[Program] = &[program("qemu-system-x86_64", "qemu-system-x86"), program("ssh", "openssh-client")];
+/// What making the disks of machines needs.
+pub const MACHINE_IMAGE: &[Program] = &[
+    program("debootstrap", "debootstrap"),
+    program("mke2fs", "e2fsprogs"),
+    program("debugfs", "e2fsprogs"),
+    program("ssh-keygen", "openssh-client"),
+    program("strip", "binutils"),
+];
 /// What building the project's own image needs.
 pub const BUILD: &[Program] = &[program("buildah", "buildah"), program("protoc", "protobuf-compiler")];
 

@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    node::{CONTAINERD_COMMAND, Node},
+    node::{CONTAINERD_COMMAND, Node, Place},
     packages,
     process::{Identity, wait_until},
 };
@@ -81,9 +81,7 @@ impl Node {
     /// Writes a unit, or a drop-in (`kubelet.service.d/50-test.conf`), as an administrator does; a running one stays as it is.
     pub fn unit_write(&self, file: &str, text: &str) -> Result<()> {
         ensure!(self.units, "{} has no units", self.name);
-        let path = self.root_path("/etc/systemd/system").join(file);
-        fs::create_dir_all(path.parent().context("a unit has a folder")?)?;
-        fs::write(&path, text).with_context(|| path.display().to_string())?;
+        self.write(Path::new("/etc/systemd/system").join(file), text)?;
         self.systemctl(&["daemon-reload"]).map(drop)
     }
 
@@ -107,12 +105,30 @@ impl Node {
     /// The main process of a unit, if it runs.
     pub fn unit_process(&self, unit: &str) -> Option<Identity> {
         let pid = self.systemctl(&["show", "--property", "MainPID", "--value", unit]).ok()?.trim().parse().ok()?;
-        Identity::of(self.pid_to_host(pid).filter(|_| pid > 1)?).ok().filter(Identity::alive)
+        self.identity(pid).ok().filter(|_| pid > 1)
+    }
+
+    /// Runs a program as a unit of its own, which prints to this file.
+    pub(crate) fn unit_run(&self, name: &str, log: &Path, argv: &[String]) -> Result<Identity> {
+        let unit = format!("{name}.service");
+        let (name, output) = (format!("--unit={name}"), format!("StandardOutput=append:{}", log.display()));
+        let options = ["--quiet", "--collect", &name, "-p", &output, "--"];
+        let argv: Vec<_> = options.into_iter().chain(argv.iter().map(String::as_str)).collect();
+        self.run("systemd-run", &argv)?;
+        self.unit_process(&unit).with_context(|| format!("{unit} of {} ended at once", self.name))
+    }
+
+    /// Puts the stand-in for the start of kubelets ≤ 1.23 in front of the kubelet's unit, or takes it away.
+    pub(crate) fn set_start_check(&self, wanted: bool) -> Result<()> {
+        let check =
+            if wanted { format!("ExecStartPre={} start-check\n", self.testbed.display()) } else { String::new() };
+        self.unit_write("kubelet.service.d/start-check.conf", &format!("[Service]\n{check}"))
     }
 
     /// The unit of a program that the bed starts, on a node that has units.
     pub(crate) fn unit_of(&self, program: &str) -> Option<String> {
-        (self.units && PROGRAMS.contains(&program)).then(|| format!("{program}.service"))
+        let is_unit = self.is_machine() || self.units && PROGRAMS.contains(&program);
+        is_unit.then(|| format!("{program}.service"))
     }
 
     fn systemctl(&self, args: &[&str]) -> Result<String> {
@@ -128,8 +144,8 @@ impl Node {
         self.write_units()?;
         let folder = self.dir.display().to_string();
         let log = self.dir.join("init.log");
-        self.realm =
-            self.realm.nest_as("systemd", ENTER, &[&folder, SET_UP, systemd], &log).context("systemd of a node")?;
+        let realm = self.realm()?.nest_as("systemd", ENTER, &[&folder, SET_UP, systemd], &log);
+        self.place = Place::Realm(realm.context("systemd of a node")?);
         self.units = true;
         let ping = ["call", "org.freedesktop.systemd1", "/", "org.freedesktop.DBus.Peer", "Ping"];
         ensure!(wait_until(BOOT, || self.run("busctl", &ping).is_ok()), "systemd of {} does not answer", self.name);
@@ -168,7 +184,8 @@ impl Node {
     fn service(&self, name: &str, command: &[String], settings: &str) -> Result<String> {
         let (program, arguments) = command.split_first().context("no program")?;
         // systemd itself does not search the bed's folders.
-        let own = self.realm.path.iter().map(|folder| folder.join(program)).find(|path| path.is_file());
+        let realm = self.realm()?;
+        let own = realm.path.iter().map(|folder| folder.join(program)).find(|path| path.is_file());
         let program = own.or_else(|| packages::find(program)).with_context(|| format!("no {program}"))?;
         // Folders may have spaces, and it takes a percent sign for the start of a specifier.
         let quoted = |word: &str| format!("\"{}\"", word.replace('%', "%%"));
@@ -176,7 +193,7 @@ impl Node {
         for argument in arguments {
             line = format!("{line} {}", quoted(argument));
         }
-        let path = quoted(&format!("PATH={}", self.realm.search_path()));
+        let path = quoted(&format!("PATH={}", realm.search_path()));
         Ok(format!(
             "{settings}\n[Service]\nEnvironment={path}\nExecStart={line}\nStandardOutput=append:/var/log/{name}.log\n"
         ))
@@ -210,7 +227,7 @@ TasksMax=infinity
 WantedBy=multi-user.target
 ";
 /// As kubeadm's packages ship it: it is started again for ever.
-const KUBELET: &str = "\
+pub(crate) const KUBELET: &str = "\
 [Unit]
 Description=kubelet: The Kubernetes Node Agent
 StartLimitIntervalSec=0

@@ -6,23 +6,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     assets,
     bed::Bed,
     control_plane::ControlPlane,
-    images, network,
+    images,
+    machine::Model,
+    network,
     node::{KubeletStart, Node, Parts},
     packages,
     pki::Pki,
+    platform::Platform,
     process, realm,
     state::{self, State},
     unprivileged,
 };
 
-/// How long real nodes may take to become Ready; they need a few seconds.
-const NODES_READY: Duration = Duration::from_mins(2);
+/// How long nodes may take to become Ready; machines need half a minute, others a few seconds.
+const NODES_READY: Duration = Duration::from_mins(4);
 
 /// What a bed shall have.
 #[derive(Debug, Clone)]
@@ -30,8 +33,12 @@ const NODES_READY: Duration = Duration::from_mins(2);
 pub struct BedOptions {
     /// Name; beds of different processes never meet unless they are kept, when the name must be free.
     pub name: String,
-    /// Number of real nodes.
+    /// Number of real nodes in namespaces of this machine.
     pub nodes: usize,
+    /// Number of nodes that are whole machines.
+    pub machines: usize,
+    /// What machines run.
+    pub platform: Platform,
     /// Nodes of stand-ins in place of real ones: no runtime, no images, and no rights beyond a user namespace.
     pub stand_ins: bool,
     /// systemd runs the real nodes: their containerd and kubelet are units of it.
@@ -52,6 +59,8 @@ impl Default for BedOptions {
         Self {
             name: "bed".into(),
             nodes: 2,
+            machines: 0,
+            platform: Platform::default(),
             stand_ins: false,
             units: false,
             control_plane_only: false,
@@ -65,8 +74,9 @@ impl Default for BedOptions {
 impl Bed {
     /// Brings a bed up: builds and installs what is missing, starts everything, waits until the nodes are Ready.
     pub fn up(options: BedOptions) -> Result<Self> {
-        let nodes =
-            if options.control_plane_only { 0 } else { u8::try_from(options.nodes).context("too many nodes")? };
+        let count = |nodes: usize| u8::try_from(if options.control_plane_only { 0 } else { nodes });
+        let (nodes, machines) = (count(options.nodes)?, count(options.machines)?);
+        ensure!(nodes.checked_add(machines).is_some_and(|all| all < 200), "too many nodes");
         if !rustix::process::geteuid().is_root() {
             bail!(
                 "a bed needs root, of the machine or of a user namespace: it makes network, mount and pid namespaces"
@@ -81,24 +91,28 @@ impl Bed {
             }
             said.note(options.stand_ins, "stand-ins play the runtime and the kubelet of all nodes");
         }
-        if nodes > 0 && !options.stand_ins {
+        let is_real = machines > 0 || nodes > 0 && !options.stand_ins;
+        if is_real {
             if !unprivileged::is_root() {
                 bail!("a real node needs root of the machine: control groups, devices, and a container runtime");
             }
+            tools.push(assets::NODE);
+        }
+        if nodes > 0 && !options.stand_ins {
             packages::ensure(packages::NODE, options.progress)?;
             if options.units {
                 packages::ensure(packages::UNITS, options.progress)?;
             }
-            tools.push(assets::NODE);
         }
         let path = assets::ensure(&tools, options.progress)?;
         // Made before anything runs: a compiler beside a starting control plane makes both slow.
-        let programs = if nodes > 0 {
+        let programs = if nodes > 0 || machines > 0 {
             Some(Programs {
                 workload: images::workload_binary(&state::workspace())?,
                 testbed: images::compiled()?.join("testbed"),
                 stand_ins: options.stand_ins,
                 units: options.units,
+                model: (machines > 0).then(|| Model::ensure(options.platform, &path, options.progress)).transpose()?,
             })
         } else {
             None
@@ -113,7 +127,7 @@ impl Bed {
         let state = State { realm, network, keep: options.keep, nodes: Vec::new(), kubeconfig: PathBuf::new() };
         // From here on an error or a panic takes down what is there.
         let mut bed = Self { name, state, tether: Some(tether), mark: Some(mark), down: false };
-        if let Err(error) = bed.start(options.node_monitor_grace, nodes, programs.as_ref(), &said) {
+        if let Err(error) = bed.start(options.node_monitor_grace, (nodes, machines), programs.as_ref(), &said) {
             let error = bed.failed(error);
             // Half a bed is of no use to anybody.
             bed.end()?;
@@ -125,7 +139,7 @@ impl Bed {
     fn start(
         &mut self,
         node_monitor_grace: Option<Duration>,
-        nodes: u8,
+        (nodes, machines): (u8, u8),
         programs: Option<&Programs>,
         said: &Progress,
     ) -> Result<()> {
@@ -135,15 +149,18 @@ impl Bed {
         let pki = Pki::create(&dir.join("pki"))?;
         pki.kubeconfig("kwok", "kwok", Some("system:masters"))?;
         let stand_ins = programs.is_some_and(|programs| programs.stand_ins);
-        let name_of = if stand_ins { Node::stand_in_name } else { Node::name_of };
-        let kubeconfigs: Vec<_> = (1..=nodes).map(|n| pki.node_kubeconfig(&name_of(n))).collect::<Result<_>>()?;
+        let name_of = |number| match number {
+            number if number > nodes => Node::machine_name(number),
+            number if stand_ins => Node::stand_in_name(number),
+            number => Node::name_of(number),
+        };
+        let all = 1..=nodes + machines;
+        let kubeconfigs: Vec<_> = all.map(|n| pki.node_kubeconfig(&name_of(n))).collect::<Result<_>>()?;
         let realm = &self.state.realm;
         let control_plane = ControlPlane { realm, dir: &dir, pki: &pki, node_monitor_grace };
         let make = |number: u8, kubeconfig: &Path, made: &Made<'_>| {
-            let name = &self.name;
-            let create = if stand_ins { Node::create_stand_in } else { Node::create };
-            let node = create(&Parts {
-                bed: name,
+            let parts = Parts {
+                bed: &self.name,
                 outer: realm,
                 dir: &dir,
                 number,
@@ -152,8 +169,13 @@ impl Bed {
                 workload: made.workload,
                 testbed: &made.testbed,
                 units: made.units,
-            })
-            .with_context(|| format!("node {number}"))?;
+            };
+            let node = match made.model.filter(|_| number > nodes) {
+                Some(model) => Node::create_machine(&parts, model),
+                None if stand_ins => Node::create_stand_in(&parts),
+                None => Node::create(&parts),
+            };
+            let node = node.with_context(|| name_of(number))?;
             node.start_containerd()?;
             made.archives.iter().try_for_each(|archive| node.import(archive))?;
             Ok::<_, anyhow::Error>(node)
@@ -198,6 +220,8 @@ struct Programs {
     testbed: PathBuf,
     stand_ins: bool,
     units: bool,
+    /// What machines are made from, if there are any.
+    model: Option<Model>,
 }
 
 /// What all nodes of a bed are made from.
@@ -207,6 +231,7 @@ struct Made<'a> {
     ca: String,
     archives: Vec<PathBuf>,
     units: bool,
+    model: Option<&'a Model>,
 }
 
 impl<'a> Made<'a> {
@@ -217,7 +242,14 @@ impl<'a> Made<'a> {
         let archives =
             if programs.stand_ins { Vec::new() } else { images::bed_images(&programs.workload, &dir.join("images"))? };
         let ca = fs::read_to_string(pki.path("ca.crt"))?;
-        Ok(Self { workload: &programs.workload, testbed, ca, archives, units: programs.units })
+        Ok(Self {
+            workload: &programs.workload,
+            testbed,
+            ca,
+            archives,
+            units: programs.units,
+            model: programs.model.as_ref(),
+        })
     }
 }
 

@@ -79,14 +79,14 @@ impl Snapshot {
 
 /// The socket of a node's containerd as the bed's owner reaches it.
 pub fn socket(node: &Node) -> PathBuf {
-    node.root_path(SOCKET)
+    node.socket()
 }
 
 /// Looks at one node.
 pub fn node_view(node: &Node) -> Result<NodeView> {
     let what = || format!("look at node {}", node.name);
     let lists = lists(&socket(node), LIMIT).with_context(what)?;
-    let processes = standing(node.init_pid()).with_context(what)?;
+    let processes = standing(|| node.processes()).with_context(what)?;
     Ok(NodeView { processes, lists })
 }
 

@@ -6,6 +6,7 @@
 //! ```
 
 pub mod access;
+pub mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -92,8 +93,8 @@ fn folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(workspace, PathBuf::from).join("matrix")
 }
 
-/// All records of earlier tests.
-fn recorded(folder: &Path) -> Result<Vec<Seen>> {
+/// All records of earlier tests in a folder.
+fn read_records<T: serde::de::DeserializeOwned>(folder: &Path) -> Result<Vec<T>> {
     let mut all = Vec::new();
     for entry in
         fs::read_dir(folder).with_context(|| format!("no test has recorded anything in {}", folder.display()))?
@@ -147,7 +148,7 @@ fn table(faults: &[String], seen: &[Seen]) -> String {
 /// When nothing is recorded, or the document has no place for it.
 pub fn write_into(document: &Path) -> Result<()> {
     let text = fs::read_to_string(document).with_context(|| format!("read {}", document.display()))?;
-    let new = with_table(&text, &recorded(&folder())?).with_context(|| format!("in {}", document.display()))?;
+    let new = with_table(&text, &read_records(&folder())?).with_context(|| format!("in {}", document.display()))?;
     fs::write(document, new).with_context(|| format!("write {}", document.display()))
 }
 
@@ -206,7 +207,7 @@ mod tests {
         let of = |named| Seen { named, ..Seen::of("DiskFull", "containerd", Way::Real) };
         of(Some(7)).write(folder.path()).unwrap();
         of(Some(8)).write(folder.path()).unwrap();
-        assert_eq!(recorded(folder.path()).unwrap(), [of(Some(8))]);
+        assert_eq!(read_records::<Seen>(folder.path()).unwrap(), [of(Some(8))]);
         assert!(Seen::of("../x", "containerd", Way::Real).write(folder.path()).is_err());
     }
 }

@@ -31,12 +31,20 @@ pub fn run(options: &Options) -> Result<bool> {
         refuse_real(options)?;
     }
     let programs = operator::built()?;
-    let nodes = if options.fake { "two nodes of stand-ins" } else { "two real nodes" };
-    tell.say(&format!("starting a control plane, {nodes} and simulated ones"));
+    let what = match options.machines {
+        _ if options.fake => "two nodes of stand-ins".to_owned(),
+        Some(platform) => format!("two machines with {}", platform.name),
+        None => "two real nodes".to_owned(),
+    };
+    tell.say(&format!("starting a control plane, {what} and simulated ones"));
+    let (nodes, machines) = if options.machines.is_some() { (0, 2) } else { (2, 0) };
     let bed = Bed::up(BedOptions {
         name: "demo".into(),
         keep: options.keep,
         stand_ins: options.fake,
+        nodes,
+        machines,
+        platform: options.machines.unwrap_or_default(),
         ..BedOptions::default()
     })?;
     if !options.keep {

@@ -1,15 +1,14 @@
 //! The gate in front of a node's network plugins: one call hangs with the lock, the others queue up behind it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use jiff::Timestamp;
 
-use super::{Fault, Injection, Victim, create, remove};
+use super::{Fault, Injection, Victim};
 use crate::node::Node;
-use crate::process::{Identity, wait_until};
+use crate::process::wait_until;
 
 /// Folder of the gates and of the lock, as the node's network configuration names it.
 pub const GATES: &str = "/run/cni-gate";
@@ -32,7 +31,7 @@ fn hang(node: &Node, gate: &str) -> Result<Injection> {
     let path = PathBuf::from(GATES).join(gate);
     let victim = Victim { path: Some(path.clone()), ..Victim::default() };
     let injection = Injection::now(Fault::HungNetworkPlugin, node, victim);
-    create(&node.root_path(path))?;
+    node.write(path, "")?;
     Ok(injection)
 }
 
@@ -46,12 +45,11 @@ pub fn await_gate_holder(node: &Node, gate: &Injection, limit: Duration) -> Resu
     let (true, Some((path, node_pid))) = (taken, holder) else {
         bail!("no network plugin of {} took the gate within {limit:?}", node.name)
     };
-    let host = node.pid_to_host(node_pid).with_context(|| format!("plugin {node_pid} of {} is gone", node.name))?;
     let mut victim = gate.victim.clone();
-    victim.process = Some(Identity::of(host)?);
+    victim.process = Some(node.identity(node_pid)?);
     victim.node_pid = Some(node_pid);
     // The rename set the file's change time, which is the instant of the fault; the poll is a little later.
-    let late = changed(&path).and_then(|at| at.elapsed().ok()).unwrap_or_default();
+    let late = since_change(node, &path).unwrap_or_default();
     let (now, instant) = (Timestamp::now(), Instant::now());
     Ok(Injection {
         victim,
@@ -64,29 +62,23 @@ pub fn await_gate_holder(node: &Node, gate: &Injection, limit: Duration) -> Resu
 /// Takes the gates away and lets the process that hangs in it do its work.
 pub(super) fn open(node: &Node) -> Result<()> {
     for gate in ["add", "del"] {
-        remove(&node.root_path(GATES).join(gate))?;
+        node.remove(Path::new(GATES).join(gate))?;
     }
     // The hanging process waits for the end of this file.
-    held_gates(node)?.into_iter().try_for_each(|(path, _)| remove(&path))
+    held_gates(node)?.into_iter().try_for_each(|(path, _)| node.remove(path))
 }
 
 /// Gates that a process has taken, with that process's pid inside the node.
 fn held_gates(node: &Node) -> Result<Vec<(PathBuf, i32)>> {
-    let folder = node.root_path(GATES);
-    let entries = match fs::read_dir(&folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_context(|| format!("read {}", folder.display()))?,
-    };
-    let pid = |path: &PathBuf| {
-        let (_, pid) = path.file_name()?.to_str()?.split_once(".held.")?;
-        pid.parse().ok()
-    };
-    Ok(entries.flatten().filter_map(|entry| Some((entry.path(), pid(&entry.path())?))).collect())
+    let names = node.script(r#"[ ! -d "$1" ] || ls -1 "$1""#, &[GATES])?;
+    let pid = |name: &str| name.split_once(".held.")?.1.parse().ok();
+    Ok(names.lines().filter_map(|name| Some((Path::new(GATES).join(name), pid(name)?))).collect())
 }
 
-fn changed(path: &Path) -> Option<std::time::SystemTime> {
-    use std::os::unix::fs::MetadataExt;
-    let data = fs::metadata(path).ok()?;
-    let (seconds, nanoseconds) = (u64::try_from(data.ctime()).ok()?, u32::try_from(data.ctime_nsec()).ok()?);
-    Some(std::time::UNIX_EPOCH + Duration::new(seconds, nanoseconds))
+/// How long ago a file of the node changed, by the node's clock.
+fn since_change(node: &Node, path: &Path) -> Option<Duration> {
+    let times = node.script(r#"stat -c %.9Z "$1"; date +%s.%N"#, &[&path.display().to_string()]).ok()?;
+    let mut seconds = times.lines().filter_map(|line| line.parse::<f64>().ok());
+    let (changed, now) = (seconds.next()?, seconds.next()?);
+    Duration::try_from_secs_f64(now - changed).ok()
 }

@@ -16,13 +16,15 @@ use crate::process::{self, wait_until};
 const DATA: &str = "/var/lib/containerd";
 /// containerd's sockets and bundles.
 const RUN: &str = "/run/containerd";
+/// The kubelet's kubeconfig while another one is in its place.
+const KEPT: &str = "/etc/kubernetes/kubelet.conf.kept";
 const FREEZER: &str = "/sys/fs/cgroup/freezer";
 
 /// Lays a small file system without room over containerd's data. What is open already stays as it is.
 pub fn full_disk(node: &Node) -> Result<Injection> {
     let injection = Injection::now(Fault::FullDisk, node, Victim { path: Some(DATA.into()), ..Victim::default() });
     let script = r#"mount -t tmpfs -o size=1m nrh-full "$1"; mount --make-private "$1"; dd if=/dev/zero of="$1/x" bs=64k 2>/dev/null || true"#;
-    node.realm.script(script, &[DATA])?;
+    node.script(script, &[DATA])?;
     Ok(injection)
 }
 
@@ -40,7 +42,7 @@ pub fn full_run(node: &Node) -> Result<Injection> {
         done
         umount -l "$below"; rmdir "$below" 2>/dev/null || true
         dd if=/dev/zero of="$1/x" bs=4k 2>/dev/null || true"#;
-    node.realm.script(script, &[RUN])?;
+    node.script(script, &[RUN])?;
     Ok(injection)
 }
 
@@ -48,13 +50,13 @@ pub fn full_run(node: &Node) -> Result<Injection> {
 pub fn read_only_run(node: &Node) -> Result<Injection> {
     let injection = Injection::now(Fault::ReadOnlyRun, node, Victim { path: Some("/run".into()), ..Victim::default() });
     let script = r#"mount --bind "$1" "$1"; mount --make-private "$1"; mount -o remount,bind,ro "$1""#;
-    node.realm.script(script, &["/run"])?;
+    node.script(script, &["/run"])?;
     Ok(injection)
 }
 
 /// Takes back what was laid over a folder.
 pub(super) fn uncover(node: &Node, path: &Path) -> Result<()> {
-    node.realm.script(r#"umount -l "$1""#, &[&path.display().to_string()]).map(drop)
+    node.script(r#"umount -l "$1""#, &[&path.display().to_string()]).map(drop)
 }
 
 /// Lowers the number of files that containerd may open until nine tenths are in use.
@@ -159,7 +161,7 @@ fn unified() -> Option<PathBuf> {
 
 /// Below the node's own group: the end of the bed finds it there.
 fn sleeping_group(node: &Node, unified: &Path, pid: i32) -> Result<PathBuf> {
-    Ok(unified.join(group_in_unified(node.realm.init.pid)?).join(format!("nrh-sleeping-{pid}")))
+    Ok(unified.join(group_in_unified(node.realm()?.init.pid)?).join(format!("nrh-sleeping-{pid}")))
 }
 
 /// The group of version 2 that a process is in, below its root.
@@ -171,7 +173,7 @@ fn group_in_unified(pid: i32) -> Result<String> {
 
 /// Below the node's own group: the end of the bed finds it there.
 fn group_of(node: &Node, pid: i32) -> Result<PathBuf> {
-    Ok(freezer_of(node.realm.init.pid)?.join(format!("nrh-waiting-{pid}")))
+    Ok(freezer_of(node.realm()?.init.pid)?.join(format!("nrh-waiting-{pid}")))
 }
 
 /// The group of the freezer that a process is in.
@@ -196,28 +198,19 @@ pub(super) fn thaw(node: &Node, victim: &Victim) -> Result<()> {
 
 /// Puts a certificate that has expired into the kubelet's kubeconfig. A running kubelet has read its own at its start.
 pub fn expired_certificate(node: &Node) -> Result<Injection> {
-    let path = node.root_path(KUBELET_KUBECONFIG);
-    let before = fs::read_to_string(&path)?;
+    let before = node.read(KUBELET_KUBECONFIG)?;
     let mut config: serde_json::Value = serde_json::from_str(&before)?;
     let user = config.pointer_mut("/users/0/user").context("a user in the kubeconfig")?;
     user["client-certificate-data"] = pki::expired_certificate(&node.name)?.into();
-    fs::write(kept(&path), &before)?;
+    node.write(KEPT, &before)?;
     let injection = Injection::now(Fault::ExpiredCertificate, node, Victim::default());
-    fs::write(&path, serde_json::to_string_pretty(&config)?)?;
+    node.write(KUBELET_KUBECONFIG, &serde_json::to_string_pretty(&config)?)?;
     Ok(injection)
-}
-
-fn kept(path: &Path) -> PathBuf {
-    path.with_extension("conf.kept")
 }
 
 /// Puts the kubelet's own certificate back.
 pub(super) fn renew(node: &Node) -> Result<()> {
-    let path = node.root_path(KUBELET_KUBECONFIG);
-    match fs::rename(kept(&path), &path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("the kubelet's kubeconfig"),
-        _ => Ok(()),
-    }
+    node.script(r#"[ ! -e "$1" ] || mv "$1" "$2""#, &[KEPT, KUBELET_KUBECONFIG]).map(drop)
 }
 
 /// Whether this machine has what [`sleeping_shim`] needs.

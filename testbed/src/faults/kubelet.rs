@@ -1,8 +1,6 @@
 //! Faults of the kubelet: a start that waits for a deaf shim, a process that is stopped, one that is killed, a sync loop that
 //! waits for a dead mount.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
@@ -25,8 +23,8 @@ pub fn freeze_kubelet(node: &Node) -> Result<Injection> {
     let process = kubelet(node)?;
     let victim = Victim { process: Some(process), ..Victim::default() };
     let injection = Injection::now(Fault::FrozenKubelet, node, victim);
-    ensure!(process.signal(Signal::STOP)?, "the kubelet of {} ended", node.name);
-    ensure!(wait_until(SETTLE, || process::state(process.pid) == Some('T')), "kubelet {} does not stop", process.pid);
+    ensure!(node.signal(process, Signal::STOP)?, "the kubelet of {} ended", node.name);
+    ensure!(wait_until(SETTLE, || node.state(process) == Some('T')), "kubelet {} does not stop", process.pid);
     Ok(injection)
 }
 
@@ -44,7 +42,7 @@ pub fn dead_mount(node: &Node) -> Result<Injection> {
     );
     let injection = Injection::now(Fault::DeadMount, node, Victim::default());
     let argv = ["sh", "-ec", &script, "sh", &path].map(str::to_owned);
-    let process = node.realm.daemon(Path::new("/var/log/nrh-dead.log"), &argv)?;
+    let process = node.start("nrh-dead", &argv)?;
     ensure!(wait_until(SETTLE, || is_mounted(node)), "{path} is not mounted");
     Ok(Injection {
         victim: Victim { process: Some(process), path: Some(path.into()), ..Victim::default() },
@@ -53,22 +51,22 @@ pub fn dead_mount(node: &Node) -> Result<Injection> {
 }
 
 fn is_mounted(node: &Node) -> bool {
-    node.realm.run("cat", &["/proc/mounts"]).is_ok_and(|mounts| mounts.lines().any(|line| line.starts_with(DEAD)))
+    node.read("/proc/mounts").is_ok_and(|mounts| mounts.lines().any(|line| line.starts_with(DEAD)))
 }
 
 /// Takes the mount away; who waits for it gets an error when nobody holds it any more.
 pub(super) fn bring_mount_down(node: &Node, victim: &Victim) -> Result<()> {
     if is_mounted(node) {
-        node.realm.script(r#"umount -l "$1""#, &[&format!("{GONE}/volumes")])?;
+        node.script(r#"umount -l "$1""#, &[&format!("{GONE}/volumes")])?;
     }
-    victim.process.map_or(Ok(()), |process| process.signal(Signal::KILL).map(drop))
+    victim.process.map_or(Ok(()), |process| node.signal(process, Signal::KILL).map(drop))
 }
 
 /// Kills the kubelet; its supervisor starts the next one 5 s later (systemd: 10 s).
 pub fn kill_kubelet(node: &Node) -> Result<()> {
     let process = kubelet(node)?;
-    process.signal(Signal::KILL)?;
-    ensure!(process.wait_gone(SETTLE), "kubelet {} does not end", process.pid);
+    node.signal(process, Signal::KILL)?;
+    ensure!(node.wait_gone(process, SETTLE), "kubelet {} does not end", process.pid);
     Ok(())
 }
 

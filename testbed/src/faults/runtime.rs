@@ -1,7 +1,6 @@
 //! Faults of the runtime's own making: an update that blocks its lists, a second sandbox of one pod, no network plugin, a
 //! shim that it would wait for.
 
-use std::fs;
 use std::thread;
 use std::time::Duration;
 
@@ -10,8 +9,8 @@ use rustix::process::Signal;
 
 use super::{Fault, Injection, SETTLE, Victim, freeze_shim};
 use crate::node::Node;
-use crate::process::{self, Identity, wait_until};
-use crate::view;
+use crate::process::wait_until;
+use crate::view::{self, Process};
 
 /// How long the blocked call stays out at most; when it is given up the list comes back.
 const UPDATE: Duration = Duration::from_mins(10);
@@ -50,8 +49,9 @@ pub fn slow_lists(node: &Node, pod_uid: &str) -> Result<Injection> {
     let injection = Injection::now(Fault::SlowLists, node, frozen.victim);
     let socket = view::socket(node);
     let update = socket.clone();
+    let node_of_shim = node.clone();
     thread::spawn(move || {
-        while process::state(shim.pid) == Some('T') {
+        while node_of_shim.state(shim) == Some('T') {
             // That it is given up is what is wanted.
             let _ = view::update_container(&update, &container, SLOW_UPDATE);
         }
@@ -78,16 +78,13 @@ pub fn duplicate_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
 pub fn take_network(node: &Node) -> Result<Injection> {
     let victim = Victim { path: Some(NETWORK.into()), ..Victim::default() };
     let injection = Injection::now(Fault::MissingNetwork, node, victim);
-    fs::rename(node.root_path(NETWORK), node.root_path(NETWORK_AWAY)).with_context(|| format!("move {NETWORK}"))?;
+    node.run("mv", &[NETWORK, NETWORK_AWAY])?;
     Ok(injection)
 }
 
 /// Brings it back; without effect where it is there.
 pub(super) fn bring_network(node: &Node) -> Result<()> {
-    match fs::rename(node.root_path(NETWORK_AWAY), node.root_path(NETWORK)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("bring the network back"),
-        _ => Ok(()),
-    }
+    node.script(r#"[ ! -e "$1" ] || mv "$1" "$2""#, &[NETWORK_AWAY, NETWORK]).map(drop)
 }
 
 /// Stops a pod's shim, kills all that lives below it, and stops containerd: what a start of containerd looks like that waits
@@ -97,11 +94,16 @@ pub fn unresponsive_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let shim = frozen.victim.process.context("the pod has no shim")?;
     let containerd = node.daemon("containerd").context("no containerd runs")?;
     let injection = Injection::now(Fault::UnresponsiveShim, node, frozen.victim);
-    ensure!(containerd.signal(Signal::STOP)?, "containerd of {} ended", node.name);
-    let living = || process::children(shim.pid).into_iter().filter(|pid| process::state(*pid) != Some('Z'));
-    for pid in living() {
-        Identity::of(pid)?.signal(Signal::KILL)?;
+    ensure!(node.signal(containerd, Signal::STOP)?, "containerd of {} ended", node.name);
+    let living = || -> Result<Vec<Process>> {
+        let mut below = node.processes()?;
+        below.retain(|process| process.host_ppid == shim.pid && process.state != 'Z');
+        Ok(below)
+    };
+    for process in living()? {
+        node.signal(process.identity(), Signal::KILL)?;
     }
-    ensure!(wait_until(SETTLE, || living().next().is_none()), "something lives on below shim {}", shim.pid);
+    let is_alone = || living().is_ok_and(|below| below.is_empty());
+    ensure!(wait_until(SETTLE, is_alone), "something lives on below shim {}", shim.pid);
     Ok(injection)
 }

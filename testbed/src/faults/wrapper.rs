@@ -1,17 +1,14 @@
 //! A shell script in place of the OCI runtime, as vendors of devices put one there. Its `create` can be made to hang.
 
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Fault, Injection, RELOAD, SETTLE, Victim, create, host, remove};
+use super::{Fault, Injection, RELOAD, SETTLE, Victim, host};
 use crate::node::Node;
-use crate::packages;
-use crate::process::{Identity, wait_until};
+use crate::process::wait_until;
 use crate::view::{self, PodName, Process};
 
 /// Where the script is.
@@ -48,14 +45,13 @@ esac
 
 /// Has containerd call the script in place of `runc` from now on; `runc` is a child of the script.
 pub fn wrap_runtime(node: &Node) -> Result<()> {
-    let real = packages::find("runc").context("no runc")?;
-    let path = node.root_path(SCRIPT);
-    fs::write(&path, script(&real.display().to_string()))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    let real = node.script("command -v runc", &[]).context("no runc")?;
+    node.write(SCRIPT, &script(real.trim()))?;
+    node.run("chmod", &["0755", SCRIPT])?;
     node.run("mkfifo", &[NOBODY_WRITES])?;
-    let config = node.root_path("/etc/containerd/config.toml");
-    let text = fs::read_to_string(&config)?;
-    fs::write(&config, format!("{text}{}", settings()))?;
+    let config = "/etc/containerd/config.toml";
+    let text = node.read(config)?;
+    node.write(config, &format!("{text}{}", settings()))?;
     node.restart_containerd()
 }
 
@@ -66,7 +62,7 @@ fn settings() -> String {
 
 /// Asks a runtime that is [wrapped](wrap_runtime) for a sandbox: its `create` hangs.
 pub fn hang_create(node: &Node) -> Result<Injection> {
-    create(&node.root_path(HANG))?;
+    node.write(HANG, "")?;
     let injection = Injection::now(Fault::HungCreate, node, Victim::default());
     let socket = view::socket(node);
     let pod = PodName { namespace: "default".into(), name: "hung-create".into(), uid: "hung-create".into() };
@@ -74,13 +70,13 @@ pub fn hang_create(node: &Node) -> Result<Injection> {
     thread::spawn(move || view::run_sandbox(&socket, &pod, 0, PATIENCE));
     let mut hung = None;
     wait_until(SETTLE, || {
-        hung = view::processes(node.init_pid()).ok().and_then(|all| all.into_iter().find(is_create));
+        hung = node.processes().ok().and_then(|all| all.into_iter().find(|process| is_create(node, process)));
         hung.is_some()
     });
     let hung = hung.context("no `create` hangs")?;
     // Those that begin from now on go through.
-    remove(&node.root_path(HANG))?;
-    let process = Some(Identity { pid: hung.host_pid, started: hung.started });
+    node.remove(HANG)?;
+    let process = Some(hung.identity());
     ensure!(hung.sandbox.is_some(), "the script is not below a shim");
     Ok(Injection {
         victim: Victim { sandbox: hung.sandbox, process, node_pid: Some(hung.pid), ..Victim::default() },
@@ -90,39 +86,37 @@ pub fn hang_create(node: &Node) -> Result<Injection> {
 
 /// Freezes the first process of the container that `make` has made by a runtime that is [wrapped](wrap_runtime), before it is started.
 pub fn freeze_init(node: &Node, make: impl FnOnce()) -> Result<Injection> {
-    create(&node.root_path(HOLD))?;
+    node.write(HOLD, "")?;
     make();
     let mut init = None;
     wait_until(RELOAD, || {
         let is_init = |process: &Process| process.comm == "runc:[2:INIT]" && process.sandbox.is_some();
-        init = view::processes(node.init_pid()).ok().and_then(|all| all.into_iter().find(is_init));
+        init = node.processes().ok().and_then(|all| all.into_iter().find(is_init));
         init.is_some()
     });
     let init = init.context("no container is made")?;
     let victim = Victim {
+        process: Some(init.identity()),
         sandbox: init.sandbox,
-        process: Some(Identity { pid: init.host_pid, started: init.started }),
         node_pid: Some(init.pid),
         path: Some(host::group_with_freezer(init.host_pid)?),
         ..Victim::default()
     };
     let injection = Injection::now(Fault::FrozenInit, node, victim);
     host::set_frozen(&injection.victim, true)?;
-    remove(&node.root_path(HOLD))?;
+    node.remove(HOLD)?;
     Ok(injection)
 }
 
-fn is_create(process: &Process) -> bool {
-    let line = || fs::read(format!("/proc/{}/cmdline", process.host_pid)).unwrap_or_default();
+fn is_create(node: &Node, process: &Process) -> bool {
     let name = Path::new(SCRIPT).file_name().and_then(|name| name.to_str());
-    Some(process.comm.as_str()) == name && line().split(|byte| *byte == 0).any(|word| word == b"create")
+    let line = || node.read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+    Some(process.comm.as_str()) == name && line().split('\0').any(|word| word == "create")
 }
 
 /// Lets a script that hangs go on.
 pub(super) fn go_on(node: &Node) -> Result<()> {
-    remove(&node.root_path(HANG))?;
-    // A pipe that nobody reads cannot be opened so: nothing hangs any more.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let _ = OpenOptions::new().write(true).custom_flags(flags).open(node.root_path(NOBODY_WRITES));
-    Ok(())
+    node.remove(HANG)?;
+    // Opened for both, a pipe waits for nobody: who waits for a writer goes on.
+    node.script(r#"[ ! -p "$1" ] || : 1<>"$1""#, &[NOBODY_WRITES]).map(drop)
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::settings::{self, Image, Settings};
 use crate::images::WORK_IMAGE;
-use crate::node::{Node, Parts};
+use crate::node::{Node, Parts, Place};
 use crate::{network, stand_in};
 
 /// Files of the machine's `/etc` that programs want to find.
@@ -36,7 +36,7 @@ impl Node {
         let node = Self {
             ip: network::node_ip(parts.number),
             number: parts.number,
-            realm,
+            place: Place::Realm(realm),
             dir,
             testbed: parts.testbed.to_owned(),
             name,
@@ -45,7 +45,7 @@ impl Node {
         };
         let subnet = network::pod_subnet(parts.number);
         let folder = node.dir.display().to_string();
-        node.realm.script(MOUNTS, &[&folder, &node.name, &subnet]).context("mounts of a node")?;
+        node.script(MOUNTS, &[&folder, &node.name, &subnet]).context("mounts of a node")?;
         node.write_kubelet_files(parts)?;
         fs::create_dir_all(node.root_path(settings::PATH).parent().context("a file has a folder")?)?;
         let settings = Settings {

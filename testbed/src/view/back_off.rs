@@ -1,18 +1,15 @@
 //! How long the kubelet waits before it starts a failed container again.
 
-use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use jiff::SignedDuration;
 
 use crate::node::Node;
 
 /// The newest back-off of a pod, from the kubelet's own log, where alone its length is said.
 pub fn back_off(node: &Node, pod_uid: &str) -> Result<Option<Duration>> {
-    let path = node.log("kubelet");
-    let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    Ok(parse(&log, pod_uid))
+    Ok(parse(&node.read("/var/log/kubelet.log")?, pod_uid))
 }
 
 /// `… back-off 2m40s restarting failed container=NAME pod=POD_NAMESPACE(UID) …`

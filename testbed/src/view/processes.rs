@@ -9,6 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::process::Identity;
+
 /// A process of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
@@ -26,6 +28,13 @@ pub struct Process {
     pub state: char,
     /// Sandbox whose shim it is, or below whose shim it runs
     pub sandbox: Option<String>,
+}
+
+impl Process {
+    /// What names exactly this process.
+    pub const fn identity(&self) -> Identity {
+        Identity { pid: self.host_pid, started: self.started }
+    }
 }
 
 /// One line of the kernel's table: `/proc/PID/stat`.
@@ -55,13 +64,13 @@ impl Stat {
     }
 }
 
-/// All processes in the pid namespace of `init` and below, without those that only pass by.
+/// The processes of two looks, without those that only pass by.
 ///
 /// A node always has short-lived ones (a plugin call, a `runc`); what stands is what two looks have in common.
-pub fn standing(init: i32) -> Result<Vec<Process>> {
-    let first: BTreeSet<(i32, u64)> = all(init)?.iter().map(|process| (process.host_pid, process.started)).collect();
+pub fn standing(look: impl Fn() -> Result<Vec<Process>>) -> Result<Vec<Process>> {
+    let first: BTreeSet<(i32, u64)> = look()?.iter().map(|process| (process.host_pid, process.started)).collect();
     std::thread::sleep(Duration::from_secs(2));
-    let mut second = all(init)?;
+    let mut second = look()?;
     second.retain(|process| first.contains(&(process.host_pid, process.started)));
     Ok(second)
 }
@@ -105,13 +114,12 @@ pub fn all(init: i32) -> Result<Vec<Process>> {
         .collect())
 }
 
-/// The shim of a sandbox: the process that was started for it, not one of its children.
-pub fn shim(init: i32, sandbox: &str) -> Result<Option<Process>> {
-    let mut found = all(init)?;
-    found.retain(|p| p.sandbox.as_deref() == Some(sandbox) && p.comm.starts_with("containerd-shim") && p.state != 'Z');
+/// The shim of a sandbox among these: the process that was started for it, not one of its children.
+pub fn shim(mut processes: Vec<Process>, sandbox: &str) -> Option<Process> {
+    processes
+        .retain(|p| p.sandbox.as_deref() == Some(sandbox) && p.comm.starts_with("containerd-shim") && p.state != 'Z');
     // A shim's own start helper has the same arguments for a moment; the oldest is the shim.
-    found.sort_by_key(|process| process.started);
-    Ok(found.into_iter().next())
+    processes.into_iter().min_by_key(|process| process.started)
 }
 
 /// The sandbox id in a shim's command line.
@@ -195,7 +203,7 @@ mod tests {
     #[test]
     fn the_own_process_is_among_the_standing_ones() {
         let me = i32::try_from(std::process::id()).unwrap();
-        let own = standing(me).unwrap();
+        let own = standing(|| all(me)).unwrap();
         let found = own.iter().find(|process| process.host_pid == me).unwrap();
         assert_eq!(found.pid, *nested_pids(me).last().unwrap());
         assert_eq!(found.sandbox, None);

@@ -32,7 +32,7 @@ fn incidents_on_a_real_node_are_healed_and_nothing_else_is_touched() {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report.json");
     let only = ACTS.map(str::to_owned).into();
-    let options = Options { fake: false, keep: false, only, no_controls: true, kwok: 0, report };
+    let options = Options { fake: false, machines: None, keep: false, only, no_controls: true, kwok: 0, report };
     bed.add_kwok_nodes(2).unwrap();
     let before = uninstall::everything(&bed);
     let (bed, ok) = demo::play(bed, programs, &options).unwrap();

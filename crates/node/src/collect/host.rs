@@ -28,6 +28,9 @@ const PODS: [&str; 4] = [
     "sys/fs/cgroup/pids/kubepods",
 ];
 
+/// Groups of classes of pods in the group of all, and that group itself.
+const CLASSES: [&str; 5] = ["", "kubepods-burstable.slice", "kubepods-besteffort.slice", "burstable", "besteffort"];
+
 /// A daemon to check, as another collector has found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
@@ -192,7 +195,7 @@ impl Host {
                 .and_then(|handle| Ok((handle.groups()?, handle.stat()?)));
             let frozen = match read {
                 Err(error) if proc::is_gone(&error) => continue,
-                read => read.and_then(|(groups, stat)| Ok((frozen_group(root, &groups)?, stat))),
+                read => read.and_then(|(groups, stat)| Ok((frozen_group(root, &groups, init.pid)?, stat))),
             };
             match frozen {
                 Ok((None, _)) => {}
@@ -279,11 +282,15 @@ fn of_group(root: &OwnedFd, handle: &Handle) -> io::Result<Option<Usage>> {
 /// The first of its groups that is frozen. The wait channel does not show it: kernels freeze a process wherever it is.
 ///
 /// # Errors
-/// `NotFound` where none of its groups is found: from inside a control-group namespace, the kernel shows only a part of their paths.
-fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> {
+/// `NotFound` where none of its groups is found.
+fn frozen_group(root: &OwnedFd, groups: &Groups, pid: i32) -> io::Result<Option<PathBuf>> {
     let mut is_found = false;
-    for folder in groups.folders("freezer") {
+    for folder in groups.folders("freezer").chain(below_pods(groups)) {
         let Some(group) = groups::open(root, &folder)? else { continue };
+        // A part of a path may be that of another group.
+        if !groups::has(&group, pid)? {
+            continue;
+        }
         is_found = true;
         if is_group_frozen(&group)? {
             return Ok(Some(folder));
@@ -291,6 +298,13 @@ fn frozen_group(root: &OwnedFd, groups: &Groups) -> io::Result<Option<PathBuf>> 
     }
     let shown = || bounded(groups.0.lines().last().unwrap_or_default(), 120);
     if is_found { Ok(None) } else { Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not found", shown()))) }
+}
+
+/// Where the group of a pod's process may be that the kernel shows relative to the probe's own group, as it does to a probe in a pod
+/// with version 2: below the group of all pods, or of one of their classes.
+fn below_pods(groups: &Groups) -> impl Iterator<Item = PathBuf> {
+    let places = PODS.iter().flat_map(|pods| CLASSES.iter().map(|class| Path::new(pods).join(class)));
+    groups.relative().into_iter().flat_map(move |path| places.clone().map(move |place| place.join(&path)))
 }
 
 /// The group of all pods, where the kubelet keeps one.

@@ -42,6 +42,13 @@ impl Groups {
         old.into_iter().chain(new.map(|path| Path::new(MOUNT).join(path))).chain(beside)
     }
 
+    /// The part of its path that is known where the kernel shows it relative to the reader's group, in another control-group namespace
+    /// of version 2.
+    pub fn relative(&self) -> Option<PathBuf> {
+        let path = self.0.lines().find_map(|line| line.strip_prefix("0::"))?;
+        path.starts_with("/../").then(|| below(path))
+    }
+
     /// The systemd service that it is part of. It is the outermost one, where a person's own service manager has services
     /// inside it.
     pub fn service(&self) -> Option<String> {

@@ -8,7 +8,6 @@ use super::super::wait::wait;
 use super::super::workloads::NAMESPACE;
 use super::super::writes::Write;
 use crate::faults::{self, Injection};
-use crate::process;
 use crate::view::Allowed;
 
 const DAEMON_SET: &str = "log-shipper";
@@ -43,16 +42,18 @@ impl Act for HungContainer {
 
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
-        Ok(frozen(injection) && stage.pod_by_uid(uid)?.is_some_and(|pod| pod.deleting))
+        Ok(injection.is_stopped(&stage.sick) && stage.pod_by_uid(uid)?.is_some_and(|pod| pod.deleting))
     }
 
-    fn executed(&self, _: &Stage, injection: &Injection) -> Result<bool> {
-        Ok(!frozen(injection))
+    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        Ok(!injection.is_stopped(&stage.sick))
     }
 
     fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let uid = injection.victim.pod_uid.as_deref().context("the victim is a pod")?;
-        Ok(!frozen(injection) && stage.pod_by_uid(uid)?.is_none() && stage.daemon_set_runs(DAEMON_SET, Some(uid))?)
+        Ok(!injection.is_stopped(&stage.sick)
+            && stage.pod_by_uid(uid)?.is_none()
+            && stage.daemon_set_runs(DAEMON_SET, Some(uid))?)
     }
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
@@ -69,9 +70,4 @@ impl Act for HungContainer {
     fn writes(&self, stage: &Stage) -> Vec<Write> {
         vec![Write::new("create", "jobs", &stage.sick.name), Write::new("delete", "jobs", &stage.sick.name)]
     }
-}
-
-/// Whether the victim still is that very process, and stopped.
-fn frozen(injection: &Injection) -> bool {
-    injection.victim.process.is_some_and(|victim| victim.alive() && process::state(victim.pid) == Some('T'))
 }

@@ -18,10 +18,6 @@ const DAEMON_SET: &str = "node-metrics";
 #[derive(Debug, Default)]
 pub(in super::super) struct LeakedShim;
 
-fn there(injection: &Injection) -> bool {
-    injection.victim.process.is_some_and(|victim| victim.alive())
-}
-
 /// Whether the kubelet's log says that it removed the container itself.
 fn removed_by_kubelet(stage: &Stage, id: &str) -> bool {
     let line = format!("\"RemoveContainer\" containerID=\"{id}\"");
@@ -52,16 +48,16 @@ impl Act for LeakedShim {
         Ok(injection)
     }
 
-    fn sick(&self, _: &Stage, injection: &Injection) -> Result<bool> {
-        Ok(there(injection))
+    fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        Ok(injection.is_there(&stage.sick))
     }
 
-    fn executed(&self, _: &Stage, injection: &Injection) -> Result<bool> {
-        Ok(!there(injection))
+    fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
+        Ok(!injection.is_there(&stage.sick))
     }
 
     fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
-        if there(injection) || !stage.daemon_set_runs(DAEMON_SET, None)? {
+        if injection.is_there(&stage.sick) || !stage.daemon_set_runs(DAEMON_SET, None)? {
             return Ok(false);
         }
         // The kubelet keeps a dead instance for `logs --previous`, or removes it itself and logs that; taking it would be one act
@@ -86,7 +82,7 @@ impl Act for LeakedShim {
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {
         injection.lift(&stage.sick)?;
-        wait("the leaked shim of the control ends", Duration::from_secs(30), || Ok(!there(injection)))
+        wait("the leaked shim of the control ends", Duration::from_secs(30), || Ok(!injection.is_there(&stage.sick)))
     }
 
     fn allowed(&self, stage: &Stage) -> Allowed {

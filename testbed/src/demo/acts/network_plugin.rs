@@ -31,10 +31,6 @@ impl NetworkPlugin {
     }
 }
 
-fn there(injection: &Injection) -> bool {
-    injection.victim.process.is_some_and(|victim| victim.alive())
-}
-
 impl Act for NetworkPlugin {
     fn name(&self) -> &'static str {
         "hung-network-plugin"
@@ -62,14 +58,14 @@ impl Act for NetworkPlugin {
 
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         let waiting = DAEMON_SETS.iter().map(|name| stage.daemon_set_runs(name, None)).collect::<Result<Vec<_>>>()?;
-        Ok(there(injection) && !waiting.contains(&true))
+        Ok(injection.is_there(&stage.sick) && !waiting.contains(&true))
     }
 
     fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
         if stage.node_field("{.spec.unschedulable}")? == "true" {
             self.cordoned.set(true);
         }
-        Ok(!there(injection))
+        Ok(!injection.is_there(&stage.sick))
     }
 
     fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
@@ -82,7 +78,7 @@ impl Act for NetworkPlugin {
                 return Ok(false);
             }
         }
-        Ok(!there(injection) && !cordoned && (self.cordoned.get() || !self.enforced))
+        Ok(!injection.is_there(&stage.sick) && !cordoned && (self.cordoned.get() || !self.enforced))
     }
 
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()> {

@@ -43,7 +43,7 @@ impl Orphan {
             return Ok(());
         }
         stage.tell.say("nrh-probe runs on the node as a unit too, and waits: the probe's pod holds the lock");
-        let mut argv = vec![stage.programs.probe.display().to_string()];
+        let mut argv = vec![stage.sick.bring(&stage.programs.probe)?.display().to_string()];
         argv.extend(["--unit", "--allow-actions", "--kubeconfig", node::KUBELET_KUBECONFIG].map(str::to_owned));
         argv.extend(["--node-name".to_owned(), stage.sick.name.clone()]);
         stage.sick.start(UNIT, &argv).map(drop).context("start the probe as a unit")

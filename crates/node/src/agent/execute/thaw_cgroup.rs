@@ -123,8 +123,7 @@ fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Ref
         let message = format!("control group /{} is not below that of the pods, which this node has", folder.display());
         return refuse(OutcomeReason::Protected, message);
     }
-    let is_own = held.groups().map_err(unread)?.folders("freezer").any(|own| own == folder);
-    if !is_own || !groups::has(&group, pid).map_err(unread)? {
+    if !groups::has(&group, pid).map_err(unread)? {
         let message = format!("process {pid} is not in control group /{}", folder.display());
         return refuse(OutcomeReason::TargetChanged, message);
     }

@@ -247,6 +247,28 @@ fn whether_a_group_that_is_not_found_is_frozen_is_unknown_unless_the_process_is_
     assert!(group_of_pods(&root).unwrap().is_some());
 }
 
+/// A probe in a pod sees the groups of other pods relative to its own.
+#[test]
+fn the_frozen_group_of_another_pod_is_found_from_inside_a_control_group_namespace() {
+    let node = tempfile::tempdir().unwrap();
+    let root = openat(CWD, node.path(), rooted::FOLDER, Mode::empty()).unwrap();
+    let (pod, scope) = ("kubepods-besteffort-pod7.slice", "cri-containerd-1.scope");
+    let group = |class: &str, member: &str, frozen: &str| {
+        let folder = Path::new("sys/fs/cgroup/kubepods.slice").join(class).join(pod).join(scope);
+        fs::create_dir_all(node.path().join(&folder)).unwrap();
+        fs::write(node.path().join(&folder).join("cgroup.procs"), member).unwrap();
+        fs::write(node.path().join(&folder).join("cgroup.events"), format!("populated 1\nfrozen {frozen}\n")).unwrap();
+        folder
+    };
+    let shown = Groups(format!("0::/../../{pod}/{scope}\n"));
+    group("kubepods-burstable.slice", "6\n", "1");
+    assert_eq!(frozen_group(&root, &shown, 7).unwrap_err().kind(), io::ErrorKind::NotFound, "that of another process");
+    group("kubepods-besteffort.slice", "7\n", "0");
+    assert_eq!(frozen_group(&root, &shown, 7).unwrap(), None);
+    let frozen = group("kubepods-besteffort.slice", "7\n", "1");
+    assert_eq!(frozen_group(&root, &shown, 7).unwrap(), Some(frozen));
+}
+
 /// A thread of a frozen process (version 1) is in state D and does not run: the nearest thing to a dead disk that a test can
 /// make and take back.
 #[test]

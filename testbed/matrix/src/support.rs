@@ -1,0 +1,105 @@
+//! What a test has seen hold on each platform: the support matrix of the documentation.
+//!
+//! ```text
+//! tests/platform ─► one file per platform and promise ─► target/matrix/platforms ─► `testbed support` ─► docs/reference/support.md
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::{folder, read_records, with_section};
+
+/// Where the table stands in the documentation.
+const BEGIN: &str = "<!-- made by `make support`: begin -->\n";
+const END: &str = "<!-- made by `make support`: end -->\n";
+
+/// One thing that was seen on one platform.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// Name of the platform: a column.
+    pub platform: String,
+    /// Where the row stands among the rows.
+    pub order: u8,
+    /// What is promised: a row.
+    pub promise: String,
+    /// What was seen, for the cell.
+    pub seen: String,
+}
+
+impl Proof {
+    /// Keeps it for the table, in place of what an earlier run has seen. A test does not fail for want of a table.
+    pub fn record(&self) {
+        if let Err(error) = self.write(&folder().join("platforms")) {
+            eprintln!("matrix: {self:?} is not recorded: {error:#}");
+        }
+    }
+
+    fn write(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder)?;
+        let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
+        ensure!(plain(&self.platform), "{self:?} is no name of a file");
+        let name = format!("{}-{:03}.json", self.platform, self.order);
+        fs::write(folder.join(name), serde_json::to_vec(self)?).context("write it")
+    }
+}
+
+/// The table: a row per promise, and a column per platform that was tried.
+fn table(proofs: &[Proof]) -> String {
+    let mut rows: BTreeMap<(u8, &str), BTreeMap<&str, &str>> = BTreeMap::new();
+    let mut platforms: Vec<&str> = proofs.iter().map(|proof| proof.platform.as_str()).collect();
+    platforms.sort_unstable();
+    platforms.dedup();
+    for proof in proofs {
+        rows.entry((proof.order, &proof.promise)).or_default().insert(&proof.platform, &proof.seen);
+    }
+    let mut out = format!("| | {} |\n|---|{}\n", platforms.join(" | "), "---|".repeat(platforms.len()));
+    for ((_, promise), cells) in rows {
+        let cells: Vec<&str> = platforms.iter().map(|platform| cells.get(platform).copied().unwrap_or("–")).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "| {promise} | {} |", cells.join(" | "));
+    }
+    out
+}
+
+/// Writes the table of what tests have recorded into the documentation.
+///
+/// # Errors
+/// When nothing is recorded, or the document has no place for it.
+pub fn write_into(document: &Path) -> Result<()> {
+    let text = fs::read_to_string(document).with_context(|| format!("read {}", document.display()))?;
+    let proofs = read_records(&folder().join("platforms"))?;
+    let new = with_section(&text, BEGIN, END, &table(&proofs)).with_context(|| format!("in {}", document.display()))?;
+    fs::write(document, new).with_context(|| format!("write {}", document.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_tried_on_a_platform_has_a_dash() -> Result<()> {
+        let proof = |platform: &str, order, promise: &str, seen: &str| Proof {
+            platform: platform.into(),
+            order,
+            promise: promise.into(),
+            seen: seen.into(),
+        };
+        let proofs = [
+            proof("two", 1, "heals", "in 9 s"),
+            proof("one", 2, "reboots", "once"),
+            proof("one", 1, "heals", "in 8 s"),
+        ];
+        let expected = "| | one | two |\n|---|---|---|\n| heals | in 8 s | in 9 s |\n| reboots | once | – |\n";
+        assert_eq!(table(&proofs), expected);
+        let folder = tempfile::tempdir()?;
+        proofs.iter().try_for_each(|proof| proof.write(folder.path()))?;
+        assert_eq!(table(&read_records(folder.path())?), expected);
+        assert!(proof("../x", 1, "", "").write(folder.path()).is_err());
+        Ok(())
+    }
+}

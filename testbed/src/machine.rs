@@ -1,0 +1,181 @@
+//! A node that is a whole machine: a stock Debian under qemu with its own kernel, systemd, clock, disk and boot id.
+//!
+//! ```text
+//! bed's network ── tap ── machine: systemd ─┬─ bed.service         name and address, at each boot
+//!   └─ ssh, one connection for all commands ├─ containerd.service
+//!      and for the runtime's socket         └─ kubelet.service
+//! ```
+//! qemu and ssh live in the bed's realm and end with it. Without KVM the processor is emulated: slower, and as real.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::network::{self, CONTROL_PLANE_IP};
+use crate::process::{Identity, wait_until};
+use crate::realm::{Realm, output};
+
+mod accelerator;
+mod files;
+mod image;
+mod node;
+
+use files::Files;
+pub use image::Debian;
+use image::Image;
+pub(crate) use node::Model;
+
+/// The test bed's own program on a machine.
+pub(crate) const TESTBED: &str = "/usr/local/bin/testbed";
+
+/// A line for each boot of a machine, on it.
+pub const BOOTS: &str = "/var/log/boots";
+/// How long a machine may take to boot; it needs half a minute when emulated.
+const BOOT: Duration = Duration::from_mins(5);
+/// The longest path of a socket is 107 bytes; ssh adds 17 while it makes one.
+const LONGEST_PATH: usize = 90;
+
+/// A running machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    /// In whose network it is, and with which it ends.
+    outer: Realm,
+    /// qemu.
+    pub(crate) process: Identity,
+    /// How ssh reaches it.
+    ssh: PathBuf,
+    /// Its runtime's socket, on this side.
+    pub(crate) runtime: PathBuf,
+}
+
+/// What a machine is made of.
+#[derive(Debug)]
+struct Hardware<'a> {
+    outer: &'a Realm,
+    image: &'a Image,
+    number: u8,
+    ip: Ipv4Addr,
+    /// Folder of the node, in the bed's.
+    dir: &'a Path,
+    /// What makes it a node of its bed.
+    files: &'a Files,
+    /// For the kernel, beside what all get.
+    kernel: &'a str,
+    /// The runtime's socket on the machine.
+    runtime: &'a str,
+}
+
+impl Machine {
+    /// Boots it and waits until it takes commands.
+    fn boot(hardware: &Hardware<'_>) -> Result<Self> {
+        let Hardware { outer, image, number, ip, dir, .. } = *hardware;
+        let tap = format!("machine{number}");
+        let subnet = network::pod_subnet(number);
+        outer.script(TAP, &[&tap, &ip.to_string(), &subnet, &CONTROL_PLANE_IP.to_string()]).context("a tap device")?;
+        let disk = dir.join("root.img");
+        output(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).arg(image.disk()).arg(&disk))?;
+        hardware.files.finish(&disk)?;
+        let logs = dir.join("var-log");
+        let process = outer.daemon(&logs.join("qemu.log"), &qemu(hardware, &tap, &disk, &logs)?)?;
+        // Beside the folders of nodes: paths of sockets have to be short.
+        let beside = |kind: &str| dir.with_file_name(format!("{number}.{kind}"));
+        let machine = Self { outer: outer.clone(), process, ssh: dir.join("ssh"), runtime: beside("cri") };
+        let connection = beside("ssh");
+        machine.connect(&connection, ip, &image.key(), hardware.runtime, &logs)?;
+        // Only by the one connection: each further attempt would make a slow machine slower.
+        let answers =
+            || connection.exists() && machine.command("true").output().is_ok_and(|result| result.status.success());
+        ensure!(
+            wait_until(BOOT, || answers() || !process.alive()) && process.alive(),
+            "machine {number} does not boot, see {}",
+            logs.join("console.log").display()
+        );
+        Ok(machine)
+    }
+
+    /// Keeps one connection for all commands and for the runtime's socket; it is made anew after each boot.
+    fn connect(&self, control: &Path, ip: Ipv4Addr, key: &Path, runtime: &str, logs: &Path) -> Result<()> {
+        let path = control.display().to_string();
+        ensure!(path.len() <= LONGEST_PATH, "{path} is too long for a socket: set NRH_TESTBED_DIR to a short path");
+        let config = format!(
+            "Host machine\n HostName {ip}\n User root\n IdentityFile {}\n IdentitiesOnly yes\n \
+             StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n ControlPath {path}\n \
+             ConnectTimeout 30\n ServerAliveInterval 3\n ServerAliveCountMax 5\n StreamLocalBindUnlink yes\n",
+            key.display()
+        );
+        fs::write(&self.ssh, config)?;
+        let script =
+            r#"while :; do rm -f "$2"; ssh -F "$1" -M -N -L "$3:$4" machine </dev/null || true; sleep 1; done"#;
+        let ssh = self.ssh.display().to_string();
+        let argv = ["sh", "-c", script, "sh", &ssh, &path, &self.runtime.display().to_string(), runtime];
+        self.outer.daemon(&logs.join("ssh.log"), &argv.map(str::to_owned)).map(drop)
+    }
+
+    /// A command on the machine, with a clean environment. Its end here is not its end there.
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = self.outer.network_command("bash");
+        // The machine's shell takes the words apart again.
+        command.args(["-c", r#"printf -v line '%q ' "${@:2}"; exec ssh -F "$1" machine "exec $line""#, "bash"]);
+        command.arg(&self.ssh).args(["env", "-i", PATH, "HOME=/root", "LANG=C.UTF-8"]).arg(program);
+        command
+    }
+}
+
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Device, address of the machine, subnet of its pods, address of the bed.
+const TAP: &str = r#"
+ip tuntap add dev "$1" mode tap
+ip link set "$1" up
+ip route add "$2/32" dev "$1" src "$4"
+ip route add "$3" via "$2" dev "$1" src "$4" onlink"#;
+
+fn qemu(hardware: &Hardware<'_>, tap: &str, disk: &Path, logs: &Path) -> Result<Vec<String>> {
+    let image = hardware.image;
+    let accelerator = accelerator::best(image)?;
+    let drive = format!("file={},format=raw,if=virtio,cache=unsafe", disk.display());
+    let kernel = format!(
+        "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet edd=off mitigations=off panic=10 {}",
+        hardware.kernel
+    );
+    // An address that stays: a number of the bed's own range.
+    let mac = format!("52:54:00:99:00:{:02x}", hardware.number);
+    let words = [
+        "qemu-system-x86_64",
+        "-nodefaults",
+        "-display",
+        "none",
+        "-M",
+        "q35",
+        "-accel",
+        accelerator.argument(),
+        "-cpu",
+        "max",
+        "-smp",
+        accelerator.processors(),
+        "-m",
+        "2048",
+        "-kernel",
+        &image.kernel().display().to_string(),
+        "-initrd",
+        &image.initrd().display().to_string(),
+        "-append",
+        kernel.trim_end(),
+        "-drive",
+        &drive,
+        "-netdev",
+        &format!("tap,id=net,ifname={tap},script=no,downscript=no"),
+        "-device",
+        &format!("virtio-net-pci,netdev=net,mac={mac},romfile="),
+        "-device",
+        "virtio-rng-pci",
+        "-serial",
+        &format!("file:{}", logs.join("console.log").display()),
+    ];
+    Ok(words.map(str::to_owned).to_vec())
+}

@@ -1,0 +1,156 @@
+//! The root file system of machines: a stock Debian with its own kernel, made once and kept between runs.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::{assets, images, packages, realm::output};
+
+/// A release of Debian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Debian {
+    /// 12: Linux 6.1, systemd 252, containerd 1.6, runc 1.1.5
+    Bookworm,
+    /// 13: Linux 6.12, systemd 257, containerd 1.7, runc 1.1.15, crun 1.21
+    Trixie,
+}
+
+impl Debian {
+    /// As package archives call it.
+    pub(crate) const fn suite(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
+        }
+    }
+}
+
+/// What is installed beside the base system.
+const PACKAGES: [&str; 16] = [
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "udev",
+    "linux-image-cloud-amd64",
+    "containerd",
+    "runc",
+    "crun",
+    "containernetworking-plugins",
+    "apparmor",
+    "iproute2",
+    "iptables",
+    "kmod",
+    "procps",
+    "openssh-server",
+    "libseccomp2",
+];
+
+/// Size of a machine's disk. Only what is written takes room on the disk of the bed.
+const SIZE: &str = "6G";
+
+/// Gives the machine its name and address at each boot, as its bed has written them.
+const UNIT: &str = "\
+[Unit]
+Description=Settings of the test bed
+DefaultDependencies=no
+After=local-fs.target systemd-udevd.service
+Before=ssh.service containerd.service kubelet.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/etc/bed/set-up
+[Install]
+WantedBy=multi-user.target
+";
+
+/// Folder of the root file system, public key of the bed, folder for the kernel. What a machine must not do by itself is masked.
+const SET_UP: &str = r#"
+root=$1; key=$2
+install -m 0644 /dev/stdin "$root/etc/systemd/system/bed.service"
+chroot "$root" systemctl -q enable bed.service ssh.service
+ln -s /etc/systemd/system/kubelet.service "$root/etc/systemd/system/multi-user.target.wants/kubelet.service"
+chroot "$root" systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer \
+  systemd-timesyncd.service systemd-networkd.service getty@tty1.service \
+  modprobe@configfs.service modprobe@drm.service modprobe@efi_pstore.service
+# Profiles of programs that are not there; an emulated processor takes half a minute for them.
+find "$root/etc/apparmor.d" -maxdepth 1 -type f -delete
+mkdir -p -m 0700 "$root/root/.ssh"; cp "$key" "$root/root/.ssh/authorized_keys"
+: >"$root/etc/resolv.conf"; : >"$root/etc/machine-id"
+rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
+cp -L "$root"/vmlinuz "$root"/initrd.img "$3"
+"#;
+
+/// Folder with a root file system, its kernel and initrd, and the key that opens the machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Image(PathBuf);
+
+impl Image {
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.0.join("root.img")
+    }
+
+    pub(crate) fn kernel(&self) -> PathBuf {
+        self.0.join("vmlinuz")
+    }
+
+    pub(crate) fn initrd(&self) -> PathBuf {
+        self.0.join("initrd.img")
+    }
+
+    pub(crate) fn key(&self) -> PathBuf {
+        self.0.join("key")
+    }
+
+    /// The image of a release; made when there is none from the same inputs.
+    pub(crate) fn ensure(debian: Debian, progress: bool) -> Result<Self> {
+        let inputs = [debian.suite(), &PACKAGES.join(" "), SIZE, UNIT, SET_UP].join("\n");
+        let hash = images::sha256(inputs.as_bytes());
+        let cache = assets::cache_root()?;
+        let folder = cache.join(format!("machine-{}-{}", debian.suite(), hash.get(..12).unwrap_or(&hash)));
+        let ready = || folder.join("root.img").is_file();
+        if ready() {
+            return Ok(Self(folder));
+        }
+        packages::ensure(packages::MACHINE_IMAGE, progress)?;
+        fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
+        let lock = File::create(cache.join("machine.lock"))?;
+        // Another run may be making the same.
+        lock.lock().context("lock the cache of machines")?;
+        if !ready() {
+            make(debian, &cache, &folder, progress)?;
+        }
+        Ok(Self(folder))
+    }
+}
+
+fn make(debian: Debian, cache: &Path, folder: &Path, progress: bool) -> Result<()> {
+    let started = Instant::now();
+    if progress {
+        eprintln!("testbed: making a machine of Debian {} (once; about two minutes)", debian.suite());
+    }
+    let scratch = tempfile::tempdir_in(cache)?;
+    let (root, made) = (scratch.path().join("root"), scratch.path().join("made"));
+    fs::create_dir(&made)?;
+    let include = format!("--include={}", PACKAGES.join(","));
+    let mut bootstrap = Command::new("debootstrap");
+    bootstrap.args(["--variant=minbase", &include, debian.suite()]).arg(&root);
+    output(&mut bootstrap).with_context(|| format!("debootstrap {}", debian.suite()))?;
+    output(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(made.join("key")))?;
+    let unit = scratch.path().join("bed.service");
+    fs::write(&unit, UNIT)?;
+    let mut set_up = Command::new("sh");
+    set_up.args(["-ec", SET_UP, "sh"]).args([&root, &made.join("key.pub"), &made]);
+    crate::realm::output_of(&mut set_up, File::open(&unit)?).context("set up the machine")?;
+    let mut disk = Command::new("mke2fs");
+    disk.args(["-q", "-t", "ext4", "-d"]).arg(&root).arg(made.join("root.img")).arg(SIZE);
+    output(&mut disk).context("write the files into a disk")?;
+    // By rename: whoever finds the folder finds all of it.
+    fs::rename(&made, folder).with_context(|| folder.display().to_string())?;
+    if progress {
+        eprintln!("testbed: made it in {:.0?}", started.elapsed());
+    }
+    Ok(())
+}

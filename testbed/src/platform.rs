@@ -1,0 +1,66 @@
+//! What a machine runs: a column of the support matrix.
+
+use anyhow::{Context, Result};
+
+use crate::machine::Debian;
+
+/// Distribution, runtime and settings of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Platform {
+    /// Name, as people and the support matrix call it
+    pub name: &'static str,
+    pub(crate) debian: Debian,
+    /// Version of containerd's Go module; none for the distribution's package.
+    pub(crate) containerd: Option<&'static str>,
+    /// The OCI runtime, from the distribution.
+    pub(crate) oci: &'static str,
+    /// Control groups of version 1, as before systemd 256.
+    pub(crate) legacy_groups: bool,
+}
+
+const fn platform(name: &'static str, debian: Debian, containerd: Option<&'static str>) -> Platform {
+    Platform { name, debian, containerd, oci: "runc", legacy_groups: false }
+}
+
+/// All that can be asked for. The first is what machines run unless one is named.
+pub const PLATFORMS: [Platform; 8] = [
+    platform("containerd-2.4", Debian::Trixie, Some("2.4.2")),
+    Platform { oci: "crun", ..platform("containerd-2.4-crun", Debian::Trixie, Some("2.4.2")) },
+    platform("containerd-2.3", Debian::Trixie, Some("2.3.7")),
+    platform("containerd-2.2", Debian::Trixie, Some("2.2.9")),
+    platform("containerd-1.7", Debian::Trixie, None),
+    Platform { oci: "crun", ..platform("containerd-1.7-crun", Debian::Trixie, None) },
+    platform("containerd-1.6", Debian::Bookworm, None),
+    Platform { legacy_groups: true, ..platform("containerd-1.6-groups-v1", Debian::Bookworm, None) },
+];
+
+impl Platform {
+    /// The platform with this name.
+    ///
+    /// # Errors
+    /// When there is none: the error names those that there are.
+    pub fn named(name: &str) -> Result<Self> {
+        let names = || PLATFORMS.map(|platform| platform.name).join(", ");
+        let found = PLATFORMS.into_iter().find(|platform| platform.name == name);
+        found.with_context(|| format!("no platform {name:?}; there are {}", names()))
+    }
+}
+
+impl Default for Platform {
+    fn default() -> Self {
+        PLATFORMS[0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_platform_is_found_by_its_name_and_an_unknown_one_is_refused_with_all_names() -> Result<()> {
+        assert_eq!(Platform::named("containerd-1.6")?.debian, Debian::Bookworm);
+        let refused = Platform::named("containerd-9").expect_err("there is none").to_string();
+        assert!(PLATFORMS.iter().all(|platform| refused.contains(platform.name)), "{refused}");
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! The operator as shipped on one platform of the support matrix: two whole machines on which it is installed unchanged, says nothing
+//! false while pods come and go, heals the incidents of the demo, and reboots for real.
+//!
+//! `NRH_PLATFORM` names the platform, `NRH_CHURN_MINUTES` how long pods come and go. What holds is recorded; `make support` writes it
+//! into docs/reference/support.md.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod until;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nrh_testbed::demo::{self, Options, report::Report};
+use nrh_testbed::machine::BOOTS;
+use nrh_testbed::matrix::support::Proof;
+use nrh_testbed::{Bed, BedOptions, Platform, faults, operator, process, view};
+use serde_json::Value;
+use until::until;
+
+const ACTS: [&str; 5] = ["hung-container", "leaked-shim", "orphan-nothing-runs", "hung-network-plugin", "back-off-pod"];
+/// Workloads of the demo whose pods come and go.
+const WORKLOADS: [&str; 3] = ["daemonset/log-shipper", "daemonset/node-metrics", "daemonset/mesh-agent"];
+/// Time between two roll-outs.
+const ROLL_OUT: Duration = Duration::from_secs(30);
+/// A threshold of a minute, a drain, a boot, and what an emulated machine adds.
+const REBOOTED: Duration = Duration::from_mins(12);
+/// Reboots the node of a hung container, as no shipped policy does.
+const REBOOT: &str = "
+apiVersion: runtimehealth.io/v1alpha1
+kind: RemediationPolicy
+metadata: {name: reboot}
+spec:
+  mode: Enforce
+  rules:
+  - name: hung
+    match: {faults: [HungContainer]}
+    steps:
+    - {action: Cordon}
+    - {action: Drain, drain: {ignoreRuntimeHang: true}, timeout: 5m, onFailure: Continue}
+    - {action: Reboot, approval: Automatic, timeout: 15m, verify: {stableFor: 30s}}
+  limits: {maxInFlight: 1, maxUnhealthy: 100%}
+";
+
+/// The rows of the matrix, in order.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Row {
+    Parts = 1,
+    Installed = 2,
+    Churn = 3,
+    Healed = 10,
+    Rebooted = 30,
+    Footprint = 31,
+}
+
+#[test]
+fn what_is_promised_holds_on_the_platform() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: machines need root on Linux: tap devices in a network namespace");
+        return;
+    }
+    let platform =
+        std::env::var("NRH_PLATFORM").map_or_else(|_| Platform::default(), |name| Platform::named(&name).unwrap());
+    let record = |order: u8, promise: &str, seen: String| {
+        println!("{}: {promise}: {seen}", platform.name);
+        Proof { platform: platform.name.into(), order, promise: promise.into(), seen }.record();
+    };
+    let programs = operator::shipped().unwrap();
+    let options = BedOptions { name: "platform".into(), nodes: 0, machines: 2, platform, ..BedOptions::default() };
+    let bed = Bed::up(options).unwrap();
+    record(Row::Parts as u8, "parts", parts(&bed));
+
+    let folder = tempfile::tempdir().unwrap();
+    let only = ACTS.map(str::to_owned).into();
+    let report = folder.path().join("report.json");
+    let options =
+        Options { fake: false, machines: Some(platform), keep: false, only, no_controls: true, kwok: 0, report };
+    let (bed, ok) = demo::play(bed, programs, &options).unwrap();
+    let text = std::fs::read_to_string(&options.report).unwrap();
+    assert!(ok, "{text}");
+    record(Row::Installed as u8, "`config/default` installs unchanged", "yes".into());
+    let report: Report = serde_json::from_str(&text).unwrap();
+    for (order, act) in (Row::Healed as u8..).zip(&report.acts) {
+        let healed = act.seconds.healed.map_or_else(|| "?".into(), |seconds| format!("{seconds:.0} s"));
+        record(order, &format!("`{}` healed", act.act), format!("after {healed}"));
+    }
+    let (found, minutes) = churn(&bed);
+    assert!(found.is_empty(), "said while pods only came and went: {found:?}");
+    record(Row::Churn as u8, "nothing false while pods come and go", format!("{minutes} min"));
+    record(Row::Rebooted as u8, "`Reboot`", reboots_once(&bed));
+    record(Row::Footprint as u8, "probe, resident", footprint(&bed));
+
+    let (name, network, _held) = (bed.name().to_owned(), bed.network_id().to_owned(), bed.network().unwrap());
+    bed.down().unwrap();
+    assert_eq!(Bed::leftovers(&name, &network), Vec::<String>::new());
+    assert!(process::members("net", &network).is_empty());
+}
+
+/// What the first machine consists of, by its own word.
+fn parts(bed: &Bed) -> String {
+    let script = r#"
+. /etc/os-release; echo "Debian $VERSION_ID"; echo "Linux $(uname -r | cut -d. -f1-2)"
+containerd --version | awk '{ print "containerd " $3 }' | sed 's/ v/ /'
+name=$(sed -n 's|.*BinaryName = "/usr/bin/\(.*\)"|\1|p' /etc/containerd/config.toml); "$name" --version | head -n 1 | sed 's/ version//'
+case $(stat -fc %T /sys/fs/cgroup) in cgroup2fs) echo "control groups v2";; *) echo "control groups v1";; esac
+[ ! -d /sys/kernel/security/apparmor ] || echo AppArmor"#;
+    let kubelet = bed.nodes()[0].run("kubelet", &["--version"]).unwrap();
+    let parts = bed.nodes()[0].script(script, &[]).unwrap();
+    let parts: Vec<&str> = parts.lines().chain([kubelet.trim()]).collect();
+    parts.join(", ").replace("Kubernetes v", "kubelet ")
+}
+
+/// Rolls workloads out again and again; returns the faults that were confirmed meanwhile, and the minutes.
+fn churn(bed: &Bed) -> (Vec<String>, u64) {
+    let minutes = std::env::var("NRH_CHURN_MINUTES").map_or(2, |minutes| minutes.parse().unwrap());
+    let end = Instant::now() + Duration::from_secs(60 * minutes);
+    let mut found = Vec::new();
+    while Instant::now() < end {
+        bed.kubectl(&[&["-n", demo::NAMESPACE, "rollout", "restart"], &WORKLOADS[..]].concat()).unwrap();
+        let next = Instant::now() + ROLL_OUT;
+        while Instant::now() < next {
+            found.extend(confirmed(bed));
+            sleep(Duration::from_secs(2));
+        }
+    }
+    found.dedup();
+    (found, minutes)
+}
+
+/// The faults that are confirmed now.
+fn confirmed(bed: &Bed) -> Vec<String> {
+    let text = bed.kubectl(&["get", "noderuntimehealth", "-o", "json"]).unwrap();
+    let list: Value = serde_json::from_str(&text).unwrap();
+    let of = |node: &Value| {
+        let all = ["faults", "clusterFaults"].map(|name| node["status"][name].as_array().cloned().unwrap_or_default());
+        all.concat()
+    };
+    let faults = list["items"].as_array().unwrap().iter().flat_map(of);
+    faults.filter(|fault| fault["state"] == "Confirmed").map(|fault| fault["message"].to_string()).collect()
+}
+
+/// Hangs a container for good, and has its node rebooted.
+fn reboots_once(bed: &Bed) -> String {
+    // Not the one that the incidents were on: what was done there lately would speak against more.
+    let node = &bed.nodes()[1];
+    let kubectl = |args: &[&str]| bed.kubectl(args).unwrap();
+    let boot = || node.read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let before = boot();
+    kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
+    kubectl(&["apply", "-f", nrh_testbed::workspace().join("config/samples/drain-rights.yaml").to_str().unwrap()]);
+    bed.kubectl_input(&["apply", "-f", "-"], REBOOT).unwrap();
+    let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
+    let victim = pods.iter().find(|pod| pod.namespace == demo::NAMESPACE && pod.ready).unwrap();
+    let started = Instant::now();
+    faults::freeze_shim(node, &victim.uid).unwrap();
+    let remediation = || -> Value {
+        let text = kubectl(&["get", "nrem", "-o", "json"]);
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let of_node = |one: &&Value| one["spec"]["nodeName"] == *node.name && one["spec"]["policy"] == "reboot";
+        list["items"].as_array().unwrap().iter().find(of_node).cloned().unwrap_or_default()
+    };
+    until("the node is rebooted, and its remediation over", REBOOTED, || {
+        remediation()["status"]["phase"] == "Succeeded"
+    });
+    let took = started.elapsed().as_secs();
+    let (after, done) = (boot(), remediation());
+    assert!(before.len() > 30 && after.len() > 30 && before != after, "{before} {after}");
+    let attempts = done["status"]["attempts"].as_array().unwrap();
+    let reboots = attempts.iter().filter(|attempt| attempt["action"] == "Reboot").count();
+    let boots = node.read(BOOTS).unwrap().lines().count();
+    assert_eq!((reboots, boots), (1, 2), "{done:#}");
+    assert_ne!(kubectl(&["get", "node", &node.name, "-o", "jsonpath={.spec.unschedulable}"]), "true");
+    format!("once, well again after {took} s")
+}
+
+/// Resident memory of the probe of the first machine.
+fn footprint(bed: &Bed) -> String {
+    let node = &bed.nodes()[0];
+    let script = r#"grep VmRSS "/proc/$(pgrep -xo nrh-probe)/status" | tr -dc 0-9"#;
+    let kib: u64 = node.script(script, &[]).unwrap().trim().parse().unwrap();
+    format!("{}.{} MiB", kib / 1024, kib % 1024 * 10 / 1024)
+}
