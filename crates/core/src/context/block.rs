@@ -82,6 +82,13 @@ impl Requeue {
         self.0 = Some(self.0.map_or(wait, |known| known.min(wait)));
     }
 
+    /// Decides again when the other one asks for it, if that is earlier.
+    pub fn merge(&mut self, other: Self) {
+        if let Some(wait) = other.0 {
+            self.after(wait);
+        }
+    }
+
     /// Decides again when something of that age passes the limit; never, if it has passed it.
     pub fn when_past(&mut self, limit: Duration, age: Duration) {
         if age <= limit {

@@ -27,6 +27,11 @@ pub(super) enum SlotReservation {
 }
 
 impl SlotReservation {
+    /// That of a remediation that begins in this pass, which stores its slot first.
+    pub fn of_new(slots: &Slots) -> Self {
+        if slots.is_known() { Self::Made } else { Self::Awaited }
+    }
+
     /// Returns the block if the remediation may execute nothing.
     pub fn require(&self) -> Result<(), Block> {
         match self {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::update::RemediationUpdate;
 use super::{Ctx, ending};
 use crate::action::Action;
-use crate::context::{Block, NodeContext, Requeue, of_policy};
+use crate::context::{Block, NodeContext, of_policy};
 use crate::flap::{FlapView, QUIET};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
@@ -48,12 +48,7 @@ fn flapping<'a>(node: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView>
 }
 
 /// Whether the end of a resolved remediation waits because its node flaps. If so, the remediation reports it.
-pub(super) fn is_awaited(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    update: &mut RemediationUpdate,
-    requeue: &mut Requeue,
-) -> bool {
+pub(super) fn is_awaited(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) -> bool {
     let remediation = &update.remediation;
     let is_at_it = update.effect.is_some() || remediation.cleanup.owed_hand_off().is_some();
     if remediation.phase.is_final() || is_at_it || !is_resolved(remediation) {
@@ -71,7 +66,7 @@ pub(super) fn is_awaited(
         update.remediation.say(&format!("{gone}{FLAPS_STILL}"));
         return false;
     };
-    requeue.after(quiet.saturating_sub(flap.unchanged).min(since(until, now)));
+    update.requeue.after(quiet.saturating_sub(flap.unchanged).min(since(until, now)));
     let message = format!(
         "{gone}, but the node flaps (condition NodeStable): watched until nothing has changed for {} \
          min, until {} at the latest",
@@ -80,6 +75,6 @@ pub(super) fn is_awaited(
     );
     update.remediation.phase = Phase::Verifying;
     update.remediation.say(&message);
-    update.block_node(Block::new(BlockReason::NodeFlapping, &message), requeue);
+    update.block_node(Block::new(BlockReason::NodeFlapping, &message));
     true
 }
