@@ -108,6 +108,7 @@ fn timelines() -> Vec<Timeline> {
         of_docker(),
         of_others(),
         of_the_host::timelines(),
+        of_the_host::of_disks(),
         of_the_port::timelines(),
         of_the_host::of_bus_and_clock(),
     ];
@@ -546,11 +547,10 @@ fn over_healthy_noise_nothing_is_ever_confirmed() {
     }
 }
 
-/// The same signs, had they stayed, are confirmed: the noise is not too short to prove anything, nor are the eyes shut.
-#[test]
-fn what_stays_is_confirmed() {
+/// Signs that stay for so many seconds.
+fn staying() -> Vec<(FaultType, u64, Change)> {
     use FaultType as F;
-    let mut staying: Vec<(F, u64, Change)> = vec![
+    vec![
         (F::RuntimeUpdateBlocked, 90, |node, t| node.lists = hung(t)),
         (F::RuntimeListHung, 90, |node, t| (node.lists, node.sandbox_list_hung) = (hung(t), true)),
         (F::RuntimeUnreachable, 40, |node, _| node.runtime = failed("connection refused")),
@@ -609,7 +609,13 @@ fn what_stays_is_confirmed() {
             node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });
             node.list().sandboxes_again.push(NEW.into());
         }),
-    ];
+    ]
+}
+
+/// The same signs, had they stayed, are confirmed: the noise is not too short to prove anything, nor are the eyes shut.
+#[test]
+fn what_stays_is_confirmed() {
+    let mut staying = staying();
     staying.extend(of_the_host::staying());
     staying.extend(of_the_port::staying());
     for (kind, seconds, change) in staying {
