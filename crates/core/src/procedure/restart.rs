@@ -15,33 +15,26 @@ use crate::snapshot::TriState;
 /// How long an unsafe restart waits, from the time at which its rule is to act, until the next step is selected.
 const WAITS: Duration = Duration::from_mins(10);
 
-impl Procedure for RestartKubelet {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        (fault.kind.spec().remedy.restart)(&fault.subject).of(Daemon::Kubelet)
-    }
+macro_rules! restarts {
+    ($daemon:expr, by $action:ident) => {
+        impl Procedure for $action {
+            fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+                (fault.kind.spec().remedy.restart)(&fault.subject).of($daemon)
+            }
 
-    fn require_hope(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
-        require_hope(Daemon::Kubelet, &self.0, fault, node, rule)
-    }
+            fn require_hope(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
+                require_hope($daemon, &self.0, fault, node, rule)
+            }
 
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-        require_safe(cx.node, &cx.seen.fault, Daemon::Kubelet, &self.0).map(|()| Executor::Probe)
-    }
+            fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+                require_safe(cx.node, &cx.seen.fault, $daemon, &self.0).map(|()| Executor::Probe)
+            }
+        }
+    };
 }
 
-impl Procedure for RestartRuntime {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        (fault.kind.spec().remedy.restart)(&fault.subject).of(Daemon::Runtime)
-    }
-
-    fn require_hope(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
-        require_hope(Daemon::Runtime, &self.0, fault, node, rule)
-    }
-
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-        require_safe(cx.node, &cx.seen.fault, Daemon::Runtime, &self.0).map(|()| Executor::Probe)
-    }
-}
+restarts!(Daemon::Kubelet, by RestartKubelet);
+restarts!(Daemon::Runtime, by RestartRuntime);
 
 /// Ends the wait for a restart that stays unsafe. Without this limit no later step would notify a person.
 fn require_hope(
