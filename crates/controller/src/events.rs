@@ -93,23 +93,17 @@ impl Events {
 
     /// Reports the result of a step.
     pub fn executed(&self, node: &Node, remediation: &Remediation, step: &StepRecord, result: &ActionResult) {
-        let (kind, what) = match result {
-            ActionResult::Done { message } if step.action == ActionType::Notify => {
-                (Kind::ManualActionRequired, message.clone())
+        use ActionResult as R;
+        let kind = match result {
+            R::Done { .. } if step.action == ActionType::Notify => Kind::ManualActionRequired,
+            R::Done { .. } | R::InProgress { .. } | R::Quiet { .. } | R::Started => Kind::ActionExecuted,
+            R::AlreadyCordoned | R::AlreadyTainted | R::Gone { .. } | R::Failed { .. } | R::Refused { .. } => {
+                Kind::ActionNotExecuted
             }
-            ActionResult::Done { message } | ActionResult::InProgress { message } | ActionResult::Quiet { message } => {
-                (Kind::ActionExecuted, message.clone())
-            }
-            ActionResult::Started => (Kind::ActionExecuted, format!("requested from {}", answers(step.executor))),
-            ActionResult::AlreadyCordoned => {
-                (Kind::ActionNotExecuted, "already unschedulable, adopted nothing".to_owned())
-            }
-            ActionResult::AlreadyTainted => {
-                (Kind::ActionNotExecuted, "somebody else's taint is there already, adopted nothing".to_owned())
-            }
-            ActionResult::Gone { message }
-            | ActionResult::Failed { message }
-            | ActionResult::Refused { message, .. } => (Kind::ActionNotExecuted, message.clone()),
+        };
+        let what = match result {
+            R::Started => format!("requested from {}", answers(step.executor)),
+            _ => result.message().to_owned(),
         };
         let (name, purpose) = (&remediation.name, remediation.purpose(step));
         self.put(Told {
