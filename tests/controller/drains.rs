@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::fake_api::Fault;
 use crate::fake_api::world::{World, die_at_each_write};
+use crate::fake_api::{FakeApi, Fault};
 
 /// A node with pods, and a policy that drains it before people are told.
 fn world(drain: &Value, timeout: &str) -> World {
@@ -306,6 +306,18 @@ async fn a_right_that_was_taken_away_is_noticed_at_the_next_eviction() {
     replica.crash().await;
 }
 
+/// What changes between the decision and the last look stops the round.
+async fn no_further_round_after(world: &World, change: fn(&FakeApi)) {
+    world.api.hook(move |call| {
+        let is_look =
+            (call.verb, call.target.plural.as_str(), call.target.name.as_deref()) == ("get", "nodes", Some("w1"));
+        is_look.then(|| Fault::Meanwhile(Box::new(change)))
+    });
+    let before = evictions(world).len();
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(evictions(world).len(), before);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_mark_that_is_another_s_right_before_the_evictions_stops_the_round() {
     let world = world(&json!({}), "10m");
@@ -314,21 +326,12 @@ async fn a_mark_that_is_another_s_right_before_the_evictions_stops_the_round() {
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("under way", || step(&world, 1)["state"] == "Started").await;
-    // Between the decision and the last look.
-    world.api.hook(|call| {
-        let is_look =
-            (call.verb, call.target.plural.as_str(), call.target.name.as_deref()) == ("get", "nodes", Some("w1"));
-        is_look.then(|| {
-            Fault::Meanwhile(Box::new(|api| {
-                api.change("nodes", "w1", |node| {
-                    node["metadata"]["annotations"]["runtimehealth.io/cordoned-by"] = json!("another");
-                });
-            }))
-        })
-    });
-    let before = evictions(&world).len();
-    sleep(Duration::from_mins(1)).await;
-    assert_eq!(evictions(&world).len(), before);
+    no_further_round_after(&world, |api| {
+        api.change("nodes", "w1", |node| {
+            node["metadata"]["annotations"]["runtimehealth.io/cordoned-by"] = json!("another");
+        });
+    })
+    .await;
     replica.crash().await;
 }
 
@@ -392,17 +395,9 @@ async fn a_node_of_which_the_last_look_says_that_it_cannot_end_pods_is_spared() 
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("under way", || step(&world, 1)["state"] == "Started").await;
-    world.api.hook(|call| {
-        let is_look =
-            (call.verb, call.target.plural.as_str(), call.target.name.as_deref()) == ("get", "nodes", Some("w1"));
-        is_look.then(|| {
-            Fault::Meanwhile(Box::new(|api| {
-                api.change("nodes", "w1", |node| node["status"]["conditions"][0]["status"] = json!("Unknown"));
-            }))
-        })
-    });
-    let before = evictions(&world).len();
-    sleep(Duration::from_mins(1)).await;
-    assert_eq!(evictions(&world).len(), before);
+    no_further_round_after(&world, |api| {
+        api.change("nodes", "w1", |node| node["status"]["conditions"][0]["status"] = json!("Unknown"));
+    })
+    .await;
     replica.crash().await;
 }
