@@ -154,7 +154,7 @@ mod tests {
         let mut judged = Vec::new();
         for at in looks {
             node.now = Duration::from_secs(*at);
-            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let findings = diagnose(node, tracker.known(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
             judged = of_probe(&seen.faults, &findings, &restart_safety(&seen.faults, seen.left_out, &findings));
         }
@@ -220,7 +220,7 @@ mod tests {
         let mut node = Node::healthy();
         node.kubelet_gone();
         node.lose_sight_of_the_kubelet();
-        let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+        let findings = diagnose(&node, Known::default(), &Thresholds::default());
         let judged = of_probe(&[], &findings, &restart_safety(&[], 0, &findings));
         let sandboxes = judged.iter().find(|one| one.kind == ConditionType::SandboxesConsistent).unwrap();
         assert_eq!(sandboxes.status, TriState::True, "{sandboxes:?}");
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn where_nobody_could_look_nothing_is_true() {
-        let findings = diagnose(&Node::blind().seen(), Known::default(), &Thresholds::default());
+        let findings = diagnose(&Node::blind(), Known::default(), &Thresholds::default());
         for one in of_probe(&[], &findings, &restart_safety(&[], 0, &findings)) {
             assert_eq!(one.status, TriState::Unknown, "{one:?}");
             assert!(!one.message.is_empty());

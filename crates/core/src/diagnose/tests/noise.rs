@@ -512,7 +512,7 @@ fn play(timeline: &Timeline, restarts: bool, jumps: bool) -> Vec<FaultType> {
         node.now = Duration::from_secs(START + t);
         (timeline.change)(&mut node, t);
         answer_before_the_list(&mut node);
-        let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+        let findings = diagnose(&node, tracker.known(), &thresholds);
         let day = SignedDuration::from_hours(if step % 2 == 0 { 24 } else { -24 });
         let wall = Timestamp::from_second(1_700_000_000).unwrap() + if jumps { day } else { SignedDuration::ZERO };
         for fault in tracker.step(node.now, wall, &findings, &thresholds).faults {
@@ -627,7 +627,7 @@ fn what_stays_is_confirmed() {
             change(&mut node, t);
             runtime = node.kind;
             answer_before_the_list(&mut node);
-            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let findings = diagnose(&node, tracker.known(), &thresholds);
             let faults = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
             let is = faults.iter().any(|fault| fault.kind == kind && fault.state == FaultState::Confirmed);
             confirmed = confirmed.or_else(|| is.then_some(t));
