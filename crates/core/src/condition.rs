@@ -63,11 +63,11 @@ pub fn faults_of(condition: ConditionType) -> impl Iterator<Item = FaultType> {
     FaultType::ALL.into_iter().filter(move |kind| kind.spec().condition == Some(condition))
 }
 
-/// Kinds of fault about which a report without them says nothing: nobody checked, or not everywhere. `standing` returns the state
+/// Kinds of fault about which a report without them says nothing: nobody checked, or not everywhere. `state_of` returns the state
 /// of a condition in the report, with its reason. A missing condition says nothing. A suspicion is no gap, since the report
 /// contains it.
-pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(TriState, &'a str)>) -> BTreeSet<FaultType> {
-    let has_gap = |kind: ConditionType| match standing(kind) {
+pub fn unlooked<'a>(state_of: impl Fn(ConditionType) -> Option<(TriState, &'a str)>) -> BTreeSet<FaultType> {
+    let has_gap = |kind: ConditionType| match state_of(kind) {
         Some((TriState::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
         Some((TriState::False, reason)) => reason == ConditionReason::FaultWithPartialCoverage.as_str(),
         Some((TriState::True, _)) => false,
@@ -250,14 +250,14 @@ mod tests {
             (TriState::Unknown, "NotYetChecked", true),
             (TriState::Unknown, "anything", true),
         ] {
-            let standing = |kind| {
+            let state_of = |kind| {
                 Some(if kind == ConditionType::ContainersResponsive {
                     (status, reason)
                 } else {
                     (TriState::True, "Clean")
                 })
             };
-            assert_eq!(unlooked(standing).contains(&FaultType::HungContainer), gap, "{reason}");
+            assert_eq!(unlooked(state_of).contains(&FaultType::HungContainer), gap, "{reason}");
         }
     }
 }

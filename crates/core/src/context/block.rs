@@ -71,6 +71,12 @@ impl Block {
     }
 }
 
+impl From<(BlockReason, String)> for Block {
+    fn from((reason, message): (BlockReason, String)) -> Self {
+        Self::new(reason, &message)
+    }
+}
+
 /// When to decide again, if nothing happens before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Requeue(Option<Duration>);

@@ -204,7 +204,7 @@ fn join(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slots
 /// Blocks a joining fault where no new remediation may begin: it is as new as one that would open a remediation.
 fn not_blocked<'p>(node: &NodeContext<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
     let blocked = scope.and_then(|scope| scope.blocked(Some(node)));
-    blocked.map_or(Ok(rule), |(reason, message)| Err(Block::new(reason, &message)))
+    blocked.map_or(Ok(rule), |blocked| Err(blocked.into()))
 }
 
 /// Returns why a fault of a kind with its own limit does not join the remediation now. Either enough others of that kind are
@@ -217,8 +217,8 @@ fn limited(
     kind: FaultType,
     slots: &mut Slots,
 ) -> Option<Block> {
-    if let Some((reason, message)) = scope.full(kind, node.name, slots) {
-        return Some(Block::new(reason, &message));
+    if let Some(full) = scope.full(kind, node.name, slots) {
+        return Some(full.into());
     }
     if slots.is_noted(&update.remediation.name, kind) {
         return None;

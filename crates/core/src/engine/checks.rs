@@ -103,8 +103,8 @@ pub(super) fn cooled_down(
     let has_later_report = node.arrived().is_some_and(|arrived| arrived < age);
     // A probe that becomes unresponsive meanwhile must not block the step, and with it the policy's slot, for ever. After the
     // block timeout the evidence check itself blocks the step, for no longer than anything may be blocked.
-    let patience = ctx.block_timeout(step);
-    if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
+    let block_timeout = ctx.block_timeout(step);
+    if age >= wait && (!last.is_free() || has_later_report || age >= block_timeout) {
         return Ok(());
     }
     if age >= wait {
@@ -114,7 +114,7 @@ pub(super) fn cooled_down(
             node.name,
             last.phrase()
         );
-        return Err(Block::new(BlockReason::Cooldown, &message).until(patience.saturating_sub(age)));
+        return Err(Block::new(BlockReason::Cooldown, &message).until(block_timeout.saturating_sub(age)));
     }
     let until = finished.checked_add(wait).unwrap_or(finished);
     let message = format!(

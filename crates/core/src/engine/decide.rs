@@ -85,7 +85,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let nodes = gather::gather(snapshot, settings, &policies, None, &mut requeue);
     let scopes = scope::scopes(&policies, &nodes, snapshot);
     let ctx = Ctx::new(ClusterContext { snapshot, settings, policies: &by_name }, &scopes);
-    let mut slots = reconciled(snapshot, settings).in_doubt(snapshot.admission_doubt.clone());
+    let mut slots = reconciled(snapshot, settings).with_admission_not_enforced(snapshot.admission_not_enforced.clone());
     if let Some(release) = slots.next_release(snapshot.now, settings.cache_lag) {
         requeue.after(release);
     }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::select::{self, EvidenceRequirement};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, PolicyContext, next_step};
+use super::{Ctx, PolicyContext, next_step, slot};
 use crate::budget::{Bounds, Slots};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue, exclusion, of_policy};
 use crate::fault::{FaultState, FaultType, MAX_LINE};
@@ -23,7 +23,6 @@ use crate::plan::{BlockReason, Blocked, Effect};
 use crate::policy::{Mode, Policy, Rule, RuleMatch};
 use crate::procedure;
 use crate::remediation::{Remediation, RemediationFault, STOPPED_BY_A_PERSON};
-use crate::snapshot::Slot;
 use crate::text::bounded;
 
 /// The result for all manual requests.
@@ -169,19 +168,12 @@ fn start<'a>(
         let action = manual.manual.action.as_str();
         let otherwise =
             || (BlockReason::ActionsDisabled, format!("{action} of rule {} cannot be begun now", rule.name));
-        let (reason, message) = said.unwrap_or_else(otherwise);
-        return Err(Block::new(reason, &message).into());
+        return Err(Block::from(said.unwrap_or_else(otherwise)).into());
     }
     let said = format!("started {}; {}", manual.manual.by_whom(), update.remediation.message);
     update.remediation.say(&said);
     update.remediation.set_phase();
-    let slot = Slot {
-        node: manual.node.clone(),
-        policy: policy.name.clone(),
-        taken_at: slots.held_since(&manual.name, ctx.snapshot.now, ctx.settings.cache_lag),
-        kinds: Some(update.remediation.kinds()),
-    };
-    slots.take(&manual.name, slot, Mode::Enforce);
+    slot::take(ctx, slots, &update.remediation);
     Ok(update)
 }
 
@@ -349,8 +341,8 @@ fn room<'a>(
     slots: &Slots,
 ) -> Result<(), Block> {
     let scope = ctx.scopes.get(manual.policy.as_str());
-    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(node))) {
-        return Err(Block::new(reason, &message));
+    if let Some(blocked) = scope.and_then(|scope| scope.blocked(Some(node))) {
+        return Err(blocked.into());
     }
     if let Some(unseen) = slots.unseen_remediation(node.name, &manual.name) {
         let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", node.name);
@@ -369,5 +361,5 @@ fn room<'a>(
         .refuse(&manual.policy, bounds)
         .or_else(|| scope?.crowded(node, nodes, slots))
         .or_else(|| scope?.full(kind, node.name, slots));
-    refused.map_or(Ok(()), |(reason, message)| Err(Block::new(reason, &message)))
+    refused.map_or(Ok(()), |refused| Err(refused.into()))
 }

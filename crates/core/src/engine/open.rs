@@ -7,14 +7,13 @@ use jiff::Timestamp;
 use super::slot::SlotReservation;
 use super::storm::StormPhase;
 use super::update::RemediationUpdate;
-use super::{Ctx, PolicyContext, cause, dry_run, next_step};
+use super::{Ctx, PolicyContext, cause, dry_run, next_step, slot};
 use crate::budget::{Bounds, Kinds, Slots};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue};
 use crate::fault::{FaultState, Severity};
 use crate::plan::{BlockReason, Blocked};
 use crate::policy::{Mode, Policy, Rule};
 use crate::remediation::{Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, remediation_name};
-use crate::snapshot::Slot;
 
 /// Most remediations that one pass opens. The next pass decides on the rest, on newer evidence, as soon as these have begun.
 /// Without this bound, the end of a pass would act on checks that were fresh only at its beginning. What the pass has begun
@@ -173,10 +172,7 @@ fn limit_after_storm(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slo
 
 /// Keeps the faults whose kinds still have room. Returns the reason where no fault is left.
 fn within_kinds(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slots: &Slots) -> Result<(), Block> {
-    retain(ready, |seen, _| {
-        let (reason, message) = cx.scope()?.full(seen.fault.kind, cx.node.name, slots)?;
-        Some(Block::new(reason, &message))
-    })
+    retain(ready, |seen, _| cx.scope()?.full(seen.fault.kind, cx.node.name, slots).map(Block::from))
 }
 
 /// Keeps the faults without a block. Returns the first block where no fault is left.
@@ -215,8 +211,8 @@ fn begin(
         let known = candidate.ready.first().and_then(|(seen, _)| dry_run::simulated(cx, seen));
         return Err(dry_run::block(policy, known));
     };
-    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(node))) {
-        return Err(Block::new(reason, &message));
+    if let Some(blocked) = scope.and_then(|scope| scope.blocked(Some(node))) {
+        return Err(blocked.into());
     }
     let uid = node.view.map_or_else(String::new, |view| view.uid.clone());
     let name = name(ctx, node, &uid, first, opened);
@@ -229,8 +225,8 @@ fn begin(
     let others = slots.has(&name).then(|| slots.without(&name));
     let others = others.as_ref().unwrap_or(slots);
     let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(node, nodes, others));
-    if let Some((reason, message)) = refused {
-        return Err(Block::new(reason, &message));
+    if let Some(refused) = refused {
+        return Err(refused.into());
     }
     if opened.len() >= IN_ONE_PASS {
         let message =
@@ -245,13 +241,7 @@ fn begin(
         let message = format!("no step can be taken on node {} now", node.name);
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
-    let slot = Slot {
-        node: node.name.to_owned(),
-        policy: policy.name.clone(),
-        taken_at: slots.held_since(&update.remediation.name, ctx.snapshot.now, ctx.settings.cache_lag),
-        kinds: Some(update.remediation.kinds()),
-    };
-    slots.take(&update.remediation.name, slot, policy.mode);
+    slot::take(ctx, slots, &update.remediation);
     match policy.mode {
         Mode::Enforce => update.remediation.set_phase(),
         Mode::DryRun => dry_run::simulate(ctx, &mut update, policy, &ready),

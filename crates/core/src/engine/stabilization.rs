@@ -17,10 +17,10 @@ use crate::plan::BlockReason;
 use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution};
 
 /// Maximum wait, as a multiple of the requested stabilization time.
-const LONGEST: u32 = 3;
+const MAX_FACTOR: u32 = 3;
 /// Upper limit of the wait, unless the stabilization time itself is longer: the remediation holds a slot, and other faults of the
 /// node wait.
-const HOUR: Duration = Duration::from_hours(1);
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
 /// The requested stabilization time. A node that flaps changes more often than that. A policy may ask for more.
 fn quiet(ctx: Ctx<'_>, remediation: &Remediation) -> Duration {
@@ -32,7 +32,7 @@ fn quiet(ctx: Ctx<'_>, remediation: &Remediation) -> Duration {
 
 /// The latest end of the wait. It counts from the last activity of the remediation, so a change of the node does not delay it.
 fn until(remediation: &Remediation, quiet: Duration) -> Option<Timestamp> {
-    remediation.last_activity().checked_add((quiet * LONGEST).min(quiet.max(HOUR))).ok()
+    remediation.last_activity().checked_add((quiet * MAX_FACTOR).min(quiet.max(MAX_WAIT))).ok()
 }
 
 /// Whether all faults of the remediation are resolved and only its cleanup is left.

@@ -158,8 +158,8 @@ fn holds() -> [Hold; 12] {
         (BlockReason::Suspended, |w| w.suspended = Some("by ann".into()), |w| w.suspended = None),
         (
             BlockReason::Excluded,
-            |w| w.node("n1").view.vetoes.push("drain".into()),
-            |w| w.node("n1").view.vetoes.clear(),
+            |w| w.node("n1").view.exclusions.push("drain".into()),
+            |w| w.node("n1").view.exclusions.clear(),
         ),
         (
             BlockReason::Suspended,

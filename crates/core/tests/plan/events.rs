@@ -323,7 +323,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
         Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().actions_enabled = *may,
         Event::Veto(n, on) => {
-            world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect();
+            world.node(name(n)).view.exclusions = on.then(|| "maintenance".to_owned()).into_iter().collect();
         }
         Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),
         Event::Approve(n, now) => approve(world, name(n), *now),

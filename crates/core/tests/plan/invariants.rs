@@ -323,7 +323,7 @@ fn executed(snapshot: &Snapshot, policy: &Policy, node: &str) -> usize {
 fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, operation: &Operation) {
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
     assert_eq!(view.uid, uid);
-    assert!(view.vetoes.is_empty() && !view.deleting && report.suspended.is_none() && snapshot.suspended.is_none());
+    assert!(view.exclusions.is_empty() && !view.deleting && report.suspended.is_none() && snapshot.suspended.is_none());
     assert_eq!(report.node_uid.as_ref(), Some(&view.uid));
     let policy = policy_of(snapshot, record);
     assert!(!policy.suspend && policy.mode == Mode::Enforce);
@@ -593,7 +593,7 @@ fn calm_down(world: &mut World) {
         (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));
         // Whoever wants a node left alone keeps it cordoned, too, for as long as he wants.
         node.report.suspended = None;
-        node.view.vetoes.clear();
+        node.view.exclusions.clear();
     }
     for _ in 0..2_000 {
         let plan = world.pass();

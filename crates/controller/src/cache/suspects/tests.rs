@@ -70,10 +70,10 @@ fn a_pod_that_cannot_be_read_is_not_taken_for_one_that_is_gone_and_hides_no_othe
     let (lost, why) = &found.lost[0];
     assert_eq!((lost.name.as_str(), lost.uid.as_str()), ("ds-2", "ds-2"));
     assert!(why.starts_with("status.startTime: "), "{why}");
-    let mut told = BTreeSet::new();
-    tell(&mut told, &found.lost);
-    tell(&mut told, &found.lost);
-    assert_eq!(told.len(), 1);
+    let mut reported = BTreeSet::new();
+    tell(&mut reported, &found.lost);
+    tell(&mut reported, &found.lost);
+    assert_eq!(reported.len(), 1);
 }
 
 #[test]
