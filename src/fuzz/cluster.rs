@@ -19,7 +19,7 @@ use crate::api::remediation::NodeRemediation;
 use crate::api::view::{command, node, pods, report};
 use crate::controller::cache::arrival::ReportArrivals;
 use crate::controller::cache::job;
-use crate::controller::cache::report::standing;
+use crate::controller::cache::report::controller_status;
 use crate::controller::{ledger as stored, shipped_policy};
 use crate::core::engine::plan;
 use crate::core::fault::MAX_FAULTS;
@@ -110,7 +110,7 @@ pub(super) fn health_object(data: &[u8]) -> bool {
     );
     assert!(!report::differs(&report, &report));
     assert_eq!(
-        standing(&object).sequence,
+        controller_status(&object).sequence,
         report.heartbeat.as_ref().map(|beat| beat.sequence).or_else(|| {
             object.status.as_ref().and_then(|status| status.probe.as_ref()).map(|probe| probe.sequence)
         })

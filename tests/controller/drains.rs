@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::fake_api::Fault;
-use crate::fake_api::world::{World, die_at_each_write};
+use crate::fake_api::world::{Replica, World, die_at_each_write};
+use crate::fake_api::{FakeApi, Fault};
 
 /// A node with pods, and a policy that drains it before people are told.
 fn world(drain: &Value, timeout: &str) -> World {
@@ -196,14 +196,22 @@ async fn as_long_as_nobody_knows_of_the_right_nothing_is_begun() {
     replica.crash().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_uncordon_between_two_rounds_stops_it() {
+/// A drain under way of pods that no eviction may end.
+async fn held_by_a_budget(pods: &[&str]) -> (World, Replica) {
     let world = world(&json!({}), "10m");
-    pod(&world, "web-1", |_| {});
+    for name in pods {
+        pod(&world, name, |_| {});
+    }
     budget(&world, 0);
     let replica = world.controller("a");
     world.set_sick("w1", true);
     world.until("under way", || step(&world, 1)["state"] == "Started").await;
+    (world, replica)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_uncordon_between_two_rounds_stops_it() {
+    let (world, replica) = held_by_a_budget(&["web-1"]).await;
     world.api.change("nodes", "w1", |node| node["spec"]["unschedulable"] = Value::Null);
     let before = evictions(&world).len();
     world.until("stopped", || world.phases() == ["Cancelled"]).await;
@@ -280,14 +288,7 @@ async fn no_pod_is_ended_without_any_time_and_none_gets_less_than_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_right_that_was_taken_away_is_noticed_at_the_next_eviction() {
-    let world = world(&json!({}), "10m");
-    for name in ["web-1", "web-2"] {
-        pod(&world, name, |_| {});
-    }
-    budget(&world, 0);
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("under way", || step(&world, 1)["state"] == "Started").await;
+    let (world, replica) = held_by_a_budget(&["web-1", "web-2"]).await;
     // Not when it is asked for the next time, in five minutes.
     world.api.deny(&[("create", "pods/eviction")]);
     sleep(Duration::from_secs(45)).await;
@@ -306,29 +307,27 @@ async fn a_right_that_was_taken_away_is_noticed_at_the_next_eviction() {
     replica.crash().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_mark_that_is_another_s_right_before_the_evictions_stops_the_round() {
-    let world = world(&json!({}), "10m");
-    pod(&world, "web-1", |_| {});
-    budget(&world, 0);
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("under way", || step(&world, 1)["state"] == "Started").await;
-    // Between the decision and the last look.
-    world.api.hook(|call| {
+/// What changes between the decision and the last look stops the round.
+async fn no_further_round_after(world: &World, change: fn(&FakeApi)) {
+    world.api.hook(move |call| {
         let is_look =
             (call.verb, call.target.plural.as_str(), call.target.name.as_deref()) == ("get", "nodes", Some("w1"));
-        is_look.then(|| {
-            Fault::Meanwhile(Box::new(|api| {
-                api.change("nodes", "w1", |node| {
-                    node["metadata"]["annotations"]["runtimehealth.io/cordoned-by"] = json!("another");
-                });
-            }))
-        })
+        is_look.then(|| Fault::Meanwhile(Box::new(change)))
     });
-    let before = evictions(&world).len();
+    let before = evictions(world).len();
     sleep(Duration::from_mins(1)).await;
-    assert_eq!(evictions(&world).len(), before);
+    assert_eq!(evictions(world).len(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_is_another_s_right_before_the_evictions_stops_the_round() {
+    let (world, replica) = held_by_a_budget(&["web-1"]).await;
+    no_further_round_after(&world, |api| {
+        api.change("nodes", "w1", |node| {
+            node["metadata"]["annotations"]["runtimehealth.io/cordoned-by"] = json!("another");
+        });
+    })
+    .await;
     replica.crash().await;
 }
 
@@ -386,23 +385,10 @@ async fn a_pod_that_is_bound_after_the_first_quiet_look_is_evicted_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_of_which_the_last_look_says_that_it_cannot_end_pods_is_spared() {
-    let world = world(&json!({}), "10m");
-    pod(&world, "web-1", |_| {});
-    budget(&world, 0);
-    let replica = world.controller("a");
-    world.set_sick("w1", true);
-    world.until("under way", || step(&world, 1)["state"] == "Started").await;
-    world.api.hook(|call| {
-        let is_look =
-            (call.verb, call.target.plural.as_str(), call.target.name.as_deref()) == ("get", "nodes", Some("w1"));
-        is_look.then(|| {
-            Fault::Meanwhile(Box::new(|api| {
-                api.change("nodes", "w1", |node| node["status"]["conditions"][0]["status"] = json!("Unknown"));
-            }))
-        })
-    });
-    let before = evictions(&world).len();
-    sleep(Duration::from_mins(1)).await;
-    assert_eq!(evictions(&world).len(), before);
+    let (world, replica) = held_by_a_budget(&["web-1"]).await;
+    no_further_round_after(&world, |api| {
+        api.change("nodes", "w1", |node| node["status"]["conditions"][0]["status"] = json!("Unknown"));
+    })
+    .await;
     replica.crash().await;
 }

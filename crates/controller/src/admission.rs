@@ -80,7 +80,7 @@ const AGAIN: Duration = Duration::from_mins(3);
 const SOON: Duration = Duration::from_secs(5);
 /// Checks repeatedly, for as long as the process runs. The leader reports a finding once.
 pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events: Events) {
-    let (began, mut told) = (Instant::now(), None);
+    let (began, mut reported) = (Instant::now(), None);
     loop {
         let node = cache.lock().snapshot.nodes.keys().next().cloned();
         let wait = match lacking(&calls, node.as_deref()).await {
@@ -97,16 +97,16 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, leadership: Leadership, events
                 SOON
             }
         };
-        let (complaint, doubt) = {
+        let (complaint, not_enforced) = {
             let (state, now) = (cache.lock(), Instant::now());
-            (state.admission.complaint(began, now).map(<[String]>::to_vec), state.admission.doubt(now))
+            (state.admission.complaint(began, now).map(<[String]>::to_vec), state.admission.not_enforced(now))
         };
         if complaint.is_none() || leadership.term(Instant::now()).is_some() {
-            if let Some(doubt) = doubt.filter(|_| complaint.is_some() && complaint != told) {
-                tracing::error!(doubt, "nothing is done to any node");
-                events.not_enforced(doubt);
+            if let Some(not_enforced) = not_enforced.filter(|_| complaint.is_some() && complaint != reported) {
+                tracing::error!(doubt = not_enforced, "nothing is done to any node");
+                events.not_enforced(not_enforced);
             }
-            told = complaint;
+            reported = complaint;
         }
         tokio::time::sleep(wait).await;
     }
@@ -318,16 +318,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn without_a_proof_of_late_there_is_doubt() {
         let (mut proof, now) = (Proof::default(), Instant::now());
-        assert!(proof.doubt(now).unwrap().contains("not known"));
+        assert!(proof.not_enforced(now).unwrap().contains("not known"));
         assert!(proof.note(Vec::new(), now), "the first proof is news");
-        assert_eq!((proof.doubt(now), proof.next_change(now)), (None, Some(GOOD_FOR)));
+        assert_eq!((proof.not_enforced(now), proof.next_change(now)), (None, Some(GOOD_FOR)));
         assert!(!proof.note(Vec::new(), now + AGAIN));
         let late = now + AGAIN + GOOD_FOR;
         proof.note_failure("no answer".to_owned());
-        assert!(proof.doubt(late).unwrap().ends_with("no answer"));
+        assert!(proof.not_enforced(late).unwrap().ends_with("no answer"));
         assert!(proof.note(Vec::new(), late), "again");
         assert!(proof.note(vec!["x is missing".to_owned()], late));
         assert!(!proof.note(vec!["x is missing".to_owned()], late + SOON));
-        assert!(proof.doubt(late).unwrap().contains("x is missing"));
+        assert!(proof.not_enforced(late).unwrap().contains("x is missing"));
     }
 }

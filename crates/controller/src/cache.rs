@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! watches ──┐
-//! re-lists ─┼─► State { snapshot, standing, … } ─► decide (under the lock, no copy)
+//! re-lists ─┼─► State { snapshot, … } ─► decide (under the lock, no copy)
 //! own writes┘        newest version wins
 //! ```
 //! Nodes change with every heartbeat. The cache keeps only what a decision reads, and wakes the decider only when
@@ -91,7 +91,7 @@ pub struct State {
     /// Objects that exist and cannot be read, of kinds that others write.
     pub unread: Unreads,
     /// The controller's part of each NodeRuntimeHealth, by node.
-    pub standing: BTreeMap<String, ControllerStatus>,
+    pub controller_statuses: BTreeMap<String, ControllerStatus>,
     /// Each NodeCommand, by node; most nodes have none.
     pub commands: BTreeMap<String, CommandRow>,
     /// The current state of the conditions that may be mirrored on Nodes, by node; most nodes have none.
@@ -142,7 +142,7 @@ impl State {
             snapshot: Snapshot::default(),
             versions: AllVersions::default(),
             unread: Unreads::default(),
-            standing: BTreeMap::new(),
+            controller_statuses: BTreeMap::new(),
             commands: BTreeMap::new(),
             node_conditions: BTreeMap::new(),
             arrivals: BTreeMap::new(),

@@ -31,7 +31,7 @@ struct State {
     /// The time at the last read, and when that read was.
     wall: Timestamp,
     read: Instant,
-    told: Option<Instant>,
+    warned_at: Option<Instant>,
 }
 
 impl Inner {
@@ -54,7 +54,7 @@ impl Clock {
 
     /// A custom clock in place of the machine's.
     pub fn of(tell: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        let state = Mutex::new(State { wall: tell(), read: Instant::now(), told: None });
+        let state = Mutex::new(State { wall: tell(), read: Instant::now(), warned_at: None });
         Self(Arc::new(Inner { machine: Box::new(tell), state }))
     }
 
@@ -74,7 +74,7 @@ impl Clock {
                 "this machine's clock and the API server's are apart: the API server's is used; set this machine's (NTP)"
             );
         }
-        *self.0.state() = State { wall, read: Instant::now(), told: None };
+        *self.0.state() = State { wall, read: Instant::now(), warned_at: None };
     }
 
     /// Compares the clock with the API server's time within a term. If only one clock was set, nothing changes. If the server's
@@ -89,10 +89,10 @@ impl Clock {
         }
         if agree(machine, server) {
             tracing::warn!(%ours, %server, "this machine's clock and the API server's were both set, or time went by unnoticed");
-            *state = State { wall: machine, read: now, told: None };
-        } else if state.told.is_none_or(|told| now.saturating_duration_since(told) >= TELL_EVERY) {
+            *state = State { wall: machine, read: now, warned_at: None };
+        } else if state.warned_at.is_none_or(|warned_at| now.saturating_duration_since(warned_at) >= TELL_EVERY) {
             tracing::warn!(%ours, %server, %machine, "the API server's clock was set: the time of before goes on here");
-            state.told = Some(now);
+            state.warned_at = Some(now);
         }
     }
 }

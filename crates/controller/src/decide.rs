@@ -18,7 +18,7 @@ use nrh_core::plan::Plan;
 /// that follows.
 const GATHER: Duration = Duration::from_millis(1);
 /// Maximum time without a decision. It is a safety net, in case a plan names no next check.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum number of passes in a row without a wait. No chain of decisions needs more. Beyond it, a decision that does not take
 /// effect must not become a busy loop.
 const IN_A_ROW: u32 = 32;
@@ -37,7 +37,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Creates a planner that passes effects to `applier`, and its status views to `outlook`.
+    /// Creates a planner that passes effects to `applier`, and its status views to `status_view`.
     pub fn new(applier: Applier, ceiling: u32, status_view: watch::Sender<Arc<StatusViews>>) -> Self {
         let (ledger, failures) = (LedgerStore::default(), Failures::default());
         Self { applier, ceiling, status_view, ledger, failures, epoch: None }
@@ -67,11 +67,11 @@ impl Planner {
         let Some(term) = self.applier.leadership.term(Instant::now()) else {
             self.applier.metrics.leads(false);
             self.epoch = None;
-            return LONGEST;
+            return MAX_INTERVAL;
         };
         self.applier.metrics.leads(true);
         if !self.applier.cache.lock().is_synced() {
-            return LONGEST;
+            return MAX_INTERVAL;
         }
         // A new term does not know what the term before has stored.
         let is_new = self.epoch != Some(term.epoch);
@@ -94,7 +94,7 @@ impl Planner {
         }
         tracing::debug!(planned, ?next, "pass");
         let doubtful = self.ledger.is_doubtful().then_some(Duration::from_secs(1));
-        next.into_iter().chain(applied.retry_in).chain(doubtful).min().unwrap_or(LONGEST).min(LONGEST)
+        next.into_iter().chain(applied.retry_in).chain(doubtful).min().unwrap_or(MAX_INTERVAL).min(MAX_INTERVAL)
     }
 
     /// Reads the ledger. If it could not be stored recently, it is written back immediately. While that fails there is no ledger

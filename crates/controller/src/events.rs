@@ -56,7 +56,7 @@ impl Kind {
 
 /// One event to send.
 #[derive(Debug)]
-struct Told {
+struct Notice {
     about: ObjectReference,
     /// The remediation that it belongs to. Events of different remediations are never counted as one.
     remediation: Option<ObjectReference>,
@@ -65,7 +65,7 @@ struct Told {
     note: String,
 }
 
-impl Told {
+impl Notice {
     fn new(about: ObjectReference, kind: Kind, action: &str, note: String) -> Self {
         Self { about, remediation: None, kind, action: action.to_owned(), note }
     }
@@ -73,11 +73,11 @@ impl Told {
 
 /// The queue for events.
 #[derive(Clone, Debug)]
-pub struct Events(mpsc::Sender<Told>);
+pub struct Events(mpsc::Sender<Notice>);
 
 /// Sends the events of the queue.
 #[derive(Debug)]
-pub struct EventSender(mpsc::Receiver<Told>);
+pub struct EventSender(mpsc::Receiver<Notice>);
 
 /// Creates a queue for events and its sender.
 pub fn channel() -> (Events, EventSender) {
@@ -88,33 +88,27 @@ pub fn channel() -> (Events, EventSender) {
 impl Events {
     /// Reports an event about a node.
     pub fn tell(&self, node: &Node, kind: Kind, text: String) {
-        self.put(Told::new(about(node), kind, kind.as_str(), text));
+        self.put(Notice::new(about(node), kind, kind.as_str(), text));
     }
 
     /// Reports the result of a step.
     pub fn executed(&self, node: &Node, remediation: &Remediation, step: &StepRecord, result: &ActionResult) {
-        let (kind, what) = match result {
-            ActionResult::Done { message } if step.action == ActionType::Notify => {
-                (Kind::ManualActionRequired, message.clone())
+        use ActionResult as R;
+        let kind = match result {
+            R::Done { .. } if step.action == ActionType::Notify => Kind::ManualActionRequired,
+            R::Done { .. } | R::InProgress { .. } | R::Quiet { .. } | R::Started => Kind::ActionExecuted,
+            R::AlreadyCordoned | R::AlreadyTainted | R::Gone { .. } | R::Failed { .. } | R::Refused { .. } => {
+                Kind::ActionNotExecuted
             }
-            ActionResult::Done { message } | ActionResult::InProgress { message } | ActionResult::Quiet { message } => {
-                (Kind::ActionExecuted, message.clone())
-            }
-            ActionResult::Started => (Kind::ActionExecuted, format!("requested from {}", answers(step.executor))),
-            ActionResult::AlreadyCordoned => {
-                (Kind::ActionNotExecuted, "already unschedulable, adopted nothing".to_owned())
-            }
-            ActionResult::AlreadyTainted => {
-                (Kind::ActionNotExecuted, "somebody else's taint is there already, adopted nothing".to_owned())
-            }
-            ActionResult::Gone { message }
-            | ActionResult::Failed { message }
-            | ActionResult::Refused { message, .. } => (Kind::ActionNotExecuted, message.clone()),
+        };
+        let what = match result {
+            R::Started => format!("requested from {}", answers(step.executor)),
+            _ => result.message().to_owned(),
         };
         let (name, purpose) = (&remediation.name, remediation.purpose(step));
-        self.put(Told {
+        self.put(Notice {
             remediation: Some(reference::<NodeRemediation>(name)),
-            ..Told::new(
+            ..Notice::new(
                 about(node),
                 kind,
                 &bounded(&step.phrase(), MAX_ACTION),
@@ -132,7 +126,7 @@ impl Events {
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         };
-        self.put(Told::new(about, Kind::ManualActionRequired, "Approve", text));
+        self.put(Notice::new(about, Kind::ManualActionRequired, "Approve", text));
     }
 
     /// Reports that the admission policies are not known to be in force.
@@ -143,7 +137,7 @@ impl Events {
             name: Some(SYSTEM_NAMESPACE.to_owned()),
             ..ObjectReference::default()
         };
-        self.put(Told::new(about, Kind::ManualActionRequired, "CheckAdmission", text));
+        self.put(Notice::new(about, Kind::ManualActionRequired, "CheckAdmission", text));
     }
 
     /// Reports that all remediation is suspended, or no longer is.
@@ -151,11 +145,11 @@ impl Events {
         let name = config.name.as_deref().unwrap_or_default();
         let about = ObjectReference { uid: config.uid.clone(), ..reference::<RemediationConfig>(name) };
         let (kind, action) = if is_suspended { (Kind::Suspended, "Suspend") } else { (Kind::Resumed, "Resume") };
-        self.put(Told::new(about, kind, action, text.to_owned()));
+        self.put(Notice::new(about, kind, action, text.to_owned()));
     }
 
-    fn put(&self, told: Told) {
-        if let Err(error) = self.0.try_send(told) {
+    fn put(&self, notice: Notice) {
+        if let Err(error) = self.0.try_send(notice) {
             tracing::warn!(error = %error, "an event was dropped");
         }
     }
@@ -189,19 +183,19 @@ impl EventSender {
     pub async fn run(mut self, client: Client, instance: String) {
         let reporter = Reporter { controller: CONTROLLER_MANAGER.to_owned(), instance: Some(instance) };
         let recorder = Recorder::new(client, reporter);
-        while let Some(told) = self.0.recv().await {
-            let type_ = match told.kind {
+        while let Some(notice) = self.0.recv().await {
+            let type_ = match notice.kind {
                 Kind::ActionExecuted | Kind::Uncordoned | Kind::Untainted | Kind::Resumed => EventType::Normal,
                 Kind::ActionNotExecuted | Kind::ManualActionRequired | Kind::Suspended => EventType::Warning,
             };
             let event = Event {
                 type_,
-                reason: told.kind.as_str().to_owned(),
-                note: Some(bounded(&told.note, MAX_NOTE)),
-                action: told.action,
-                secondary: told.remediation,
+                reason: notice.kind.as_str().to_owned(),
+                note: Some(bounded(&notice.note, MAX_NOTE)),
+                action: notice.action,
+                secondary: notice.remediation,
             };
-            match timeout(DEADLINE, recorder.publish(&event, &told.about)).await {
+            match timeout(DEADLINE, recorder.publish(&event, &notice.about)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(error = %error, "an event was not taken"),
                 Err(_) => tracing::warn!("an event got no answer"),
@@ -229,11 +223,11 @@ mod tests {
         let remediation = convert::remediation(&serde_json::from_value(object).unwrap());
         let (events, mut sent) = channel();
         events.executed(&Node::default(), &remediation, &remediation.steps[0], &ActionResult::Started);
-        let told = sent.0.try_recv().unwrap();
-        assert_eq!((told.kind, told.action.as_str()), (Kind::ActionExecuted, "ReleaseHungProcess(SIGCONT)"));
+        let notice = sent.0.try_recv().unwrap();
+        assert_eq!((notice.kind, notice.action.as_str()), (Kind::ActionExecuted, "ReleaseHungProcess(SIGCONT)"));
         let note = "remediation w1-a: ReleaseHungProcess(SIGCONT) for HungContainer (container c): requested from the node, by a Job";
-        assert_eq!(told.note, note);
+        assert_eq!(notice.note, note);
         // Without it, the Events of a second remediation would be counted as the first one's.
-        assert_eq!(told.remediation.and_then(|related| related.name).as_deref(), Some("w1-a"));
+        assert_eq!(notice.remediation.and_then(|related| related.name).as_deref(), Some("w1-a"));
     }
 }

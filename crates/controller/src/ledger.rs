@@ -62,7 +62,7 @@ impl LedgerStore {
     }
 
     /// Marks it as doubtful, because another version was found. It must be read before the next decision.
-    pub const fn doubt(&mut self) {
+    pub const fn mark_doubtful(&mut self) {
         (self.known, self.ours) = (false, false);
     }
 

@@ -119,7 +119,7 @@ impl Metrics {
     /// Records one decision and what it saw.
     pub fn decided(&self, state: &State, plan: &Plan, seconds: f64) {
         self.decisions.observe(seconds);
-        self.admission.set(state.snapshot.admission_doubt.is_none().into());
+        self.admission.set(state.snapshot.admission_not_enforced.is_none().into());
         self.suspended.set(state.snapshot.suspended.is_some().into());
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.remediations.clear();
@@ -149,7 +149,7 @@ impl Metrics {
             self.nodes.get_or_create(&HealthLabel { health: health_name(health) }).set(count(n));
         }
         let bad_policies = state.policies.values().filter(|row| !row.flaws().is_empty()).count();
-        let bad_reports = state.standing.values().filter(|standing| standing.unreadable).count();
+        let bad_reports = state.controller_statuses.values().filter(|current| current.unreadable).count();
         let bad_remediations = state.snapshot.unreadable.len();
         let bad = [
             ("RemediationPolicy", bad_policies),

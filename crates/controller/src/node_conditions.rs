@@ -174,7 +174,8 @@ fn due(state: &State, wanted: &NodeConditions, not_before: &BTreeMap<String, Ins
 
 /// The conditions that a Node should have; none for a node that has not reported.
 fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mirrored> {
-    let Some(standing) = state.standing.get(node).filter(|standing| standing.owner.as_deref() == Some(uid)) else {
+    let Some(current) = state.controller_statuses.get(node).filter(|current| current.owner.as_deref() == Some(uid))
+    else {
         return Vec::new();
     };
     let faults: Vec<&Fault> = state
@@ -186,7 +187,7 @@ fn want(state: &State, node: &str, uid: &str, wanted: &NodeConditions) -> Vec<Mi
         .map(|seen| &seen.fault)
         .collect();
     let one = |kind: &NodeCondition| {
-        let said = &standing.conditions.get(kind.of())?.said;
+        let said = &current.conditions.get(kind.of())?.said;
         Some(mirrored(*kind, said.status, &said.reason, &said.message, &faults))
     };
     wanted.0.iter().filter_map(one).collect()
@@ -222,7 +223,7 @@ async fn apply(calls: &Calls, write: &Write) -> Result<(), CallError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cache::mirrored::standing;
+    use super::super::cache::mirrored;
     use super::*;
     use crate::cache::report;
 
@@ -246,7 +247,7 @@ mod tests {
         let mut state = cache.lock();
         let view = nrh_api::view::node::view(node);
         state.snapshot.nodes.insert("w1".into(), view);
-        state.node_conditions.extend(standing(node).map(|standing| ("w1".to_owned(), standing)));
+        state.node_conditions.extend(mirrored::read(node).map(|current| ("w1".to_owned(), current)));
         let condition = |kind: NodeCondition| {
             json!({"type": kind.of().as_str(), "status": "True", "reason": "Clean",
             "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
@@ -256,7 +257,7 @@ mod tests {
         let conditions = crate::cache::said::Conditions::of(&conditions);
         let row =
             report::ControllerStatus { owner: Some("u".into()), conditions, ..report::ControllerStatus::default() };
-        state.standing.insert("w1".into(), row);
+        state.controller_statuses.insert("w1".into(), row);
         let writes = due(&state, &wanted.parse().unwrap(), &BTreeMap::new(), Timestamp::UNIX_EPOCH);
         let types = |write: &Write| {
             write.conditions.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()

@@ -149,7 +149,7 @@ impl Controller {
     /// Runs until `end`, or until it can no longer lead. The end of any part ends all parts.
     pub async fn run(self, end: CancellationToken) -> Result<(), Ended> {
         let Self { calls, clock, cache, metrics, identity, image, ceiling, node_conditions, settings } = self;
-        let (told, sender) = events::channel();
+        let (events, sender) = events::channel();
         let (status_view, seen) = watch::channel(Arc::new(StatusViews::default()));
         let elected = CancellationToken::new();
         let (election, leadership) = Election::new(calls.clone(), clock.clone(), identity.clone());
@@ -158,7 +158,7 @@ impl Controller {
             cache: cache.clone(),
             clock: clock.clone(),
             leadership: leadership.clone(),
-            events: told,
+            events,
             metrics,
             image,
             lately: Lately::default(),

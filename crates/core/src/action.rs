@@ -89,7 +89,7 @@ macro_rules! actions {
             pub fn params(&self) -> ActionParams {
                 let mut params = ActionParams::default();
                 match self {
-                    $(Self::$name(with) => with.write(&mut params),)+
+                    $(Self::$name(action) => action.write(&mut params),)+
                 }
                 params
             }
@@ -97,7 +97,7 @@ macro_rules! actions {
             /// What its parameters say about what is done, in words.
             fn words(&self) -> Vec<String> {
                 match self {
-                    $(Self::$name(with) => with.words(),)+
+                    $(Self::$name(action) => action.words(),)+
                 }
             }
         }
@@ -137,7 +137,7 @@ impl Action {
     /// How long the node stays cordoned after a remediation that has not resolved its faults, if the action cordons it and says so.
     pub const fn quarantine(&self) -> Option<&Quarantine> {
         match self {
-            Self::Cordon(with) => with.quarantine.as_ref(),
+            Self::Cordon(params) => params.quarantine.as_ref(),
             _ => None,
         }
     }
@@ -145,7 +145,7 @@ impl Action {
     /// The external remediator that it hands the node to, if it does.
     pub const fn hand_off(&self) -> Option<&HandOff> {
         match self {
-            Self::HandOff(with) => Some(with),
+            Self::HandOff(params) => Some(params),
             _ => None,
         }
     }

@@ -28,7 +28,7 @@ pub struct Slots {
     waiting: BTreeSet<String>,
     unpaid: Vec<String>,
     ceiling: u32,
-    doubt: Option<String>,
+    not_enforced: Option<String>,
 }
 
 /// The limits for a new remediation.
@@ -106,19 +106,19 @@ impl Slots {
             waiting,
             unpaid,
             ceiling,
-            doubt: None,
+            not_enforced: None,
         }
     }
 
-    /// The same slots, but nothing may start while this doubt exists.
+    /// The same slots, but nothing may start for this reason.
     #[must_use]
-    pub fn in_doubt(self, doubt: Option<String>) -> Self {
-        Self { doubt, ..self }
+    pub fn with_admission_not_enforced(self, not_enforced: Option<String>) -> Self {
+        Self { not_enforced, ..self }
     }
 
     /// Why nothing at all may start, if so.
-    pub fn doubt(&self) -> Option<&str> {
-        self.doubt.as_deref()
+    pub fn not_enforced(&self) -> Option<&str> {
+        self.not_enforced.as_deref()
     }
 
     /// Whether there is a ledger.
@@ -204,8 +204,8 @@ impl Slots {
 
     /// Why no further remediation of this policy may start, if so.
     pub fn refuse(&self, policy: &str, bounds: Bounds) -> Option<(BlockReason, String)> {
-        if let Some(doubt) = &self.doubt {
-            return Some((BlockReason::AdmissionNotEnforced, doubt.clone()));
+        if let Some(not_enforced) = &self.not_enforced {
+            return Some((BlockReason::AdmissionNotEnforced, not_enforced.clone()));
         }
         if !self.is_known() {
             let message = "the ledger of in-flight slots is missing or unreadable: nothing new starts until it is \

@@ -44,7 +44,7 @@ impl ActionCommand {
     /// The signal that it sends, if it releases a hung process.
     pub const fn signal(&self) -> Option<Signal> {
         match self.action {
-            Action::ReleaseHungProcess(with) => Some(with.signal),
+            Action::ReleaseHungProcess(params) => Some(params.signal),
             _ => None,
         }
     }
@@ -203,8 +203,8 @@ pub enum OutcomeReason {
 }
 
 impl OutcomeReason {
-    /// Whether it says that the node was told: it has acted, or another start of the same order has claimed it.
-    pub const fn is_told(self) -> bool {
+    /// Whether it says that the command was delivered: the node has acted, or another start of the same order has claimed it.
+    pub const fn is_delivered(self) -> bool {
         matches!(self, Self::Executed | Self::AlreadyRequested | Self::AlreadyExecuted | Self::AlreadyRebooted)
     }
 }

@@ -63,11 +63,11 @@ pub fn faults_of(condition: ConditionType) -> impl Iterator<Item = FaultType> {
     FaultType::ALL.into_iter().filter(move |kind| kind.spec().condition == Some(condition))
 }
 
-/// Kinds of fault about which a report without them says nothing: nobody checked, or not everywhere. `standing` returns the state
+/// Kinds of fault about which a report without them says nothing: nobody checked, or not everywhere. `state_of` returns the state
 /// of a condition in the report, with its reason. A missing condition says nothing. A suspicion is no gap, since the report
 /// contains it.
-pub fn unlooked<'a>(standing: impl Fn(ConditionType) -> Option<(TriState, &'a str)>) -> BTreeSet<FaultType> {
-    let has_gap = |kind: ConditionType| match standing(kind) {
+pub fn unlooked<'a>(state_of: impl Fn(ConditionType) -> Option<(TriState, &'a str)>) -> BTreeSet<FaultType> {
+    let has_gap = |kind: ConditionType| match state_of(kind) {
         Some((TriState::Unknown, reason)) => reason != ConditionReason::FaultSuspected.as_str(),
         Some((TriState::False, reason)) => reason == ConditionReason::FaultWithPartialCoverage.as_str(),
         Some((TriState::True, _)) => false,
@@ -154,7 +154,7 @@ mod tests {
         let mut judged = Vec::new();
         for at in looks {
             node.now = Duration::from_secs(*at);
-            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let findings = diagnose(node, tracker.known(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
             judged = of_probe(&seen.faults, &findings, &restart_safety(&seen.faults, seen.left_out, &findings));
         }
@@ -220,7 +220,7 @@ mod tests {
         let mut node = Node::healthy();
         node.kubelet_gone();
         node.lose_sight_of_the_kubelet();
-        let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+        let findings = diagnose(&node, Known::default(), &Thresholds::default());
         let judged = of_probe(&[], &findings, &restart_safety(&[], 0, &findings));
         let sandboxes = judged.iter().find(|one| one.kind == ConditionType::SandboxesConsistent).unwrap();
         assert_eq!(sandboxes.status, TriState::True, "{sandboxes:?}");
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn where_nobody_could_look_nothing_is_true() {
-        let findings = diagnose(&Node::blind().seen(), Known::default(), &Thresholds::default());
+        let findings = diagnose(&Node::blind(), Known::default(), &Thresholds::default());
         for one in of_probe(&[], &findings, &restart_safety(&[], 0, &findings)) {
             assert_eq!(one.status, TriState::Unknown, "{one:?}");
             assert!(!one.message.is_empty());
@@ -250,14 +250,14 @@ mod tests {
             (TriState::Unknown, "NotYetChecked", true),
             (TriState::Unknown, "anything", true),
         ] {
-            let standing = |kind| {
+            let state_of = |kind| {
                 Some(if kind == ConditionType::ContainersResponsive {
                     (status, reason)
                 } else {
                     (TriState::True, "Clean")
                 })
             };
-            assert_eq!(unlooked(standing).contains(&FaultType::HungContainer), gap, "{reason}");
+            assert_eq!(unlooked(state_of).contains(&FaultType::HungContainer), gap, "{reason}");
         }
     }
 }

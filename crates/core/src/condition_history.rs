@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::external_condition::{
     Asking, ConditionMatcher, ConditionState, ExternalCondition, Lasted, MAX_NOTICED, ObservedCondition, askings,
-    standing, statuses_with,
+    state_of, statuses_with,
 };
 use super::flap::{Change, Flap, Moment};
 use super::flaps::{Stay, moment};
@@ -135,8 +135,8 @@ impl Kept {
         let lasted = self.clocks.iter().filter_map(lasted).collect();
         self.flap = self.flap.and_then(|flap| flap.settled(moment(now)));
         // Computed once, so it is the same from pass to pass, whatever the wall clock does.
-        let told = self.first_seen.filter(|(known, _)| *known == since);
-        let (_, first_seen) = *self.first_seen.insert(told.unwrap_or((since, begun(wall, now.saturating_sub(since)))));
+        let same = self.first_seen.filter(|(known, _)| *known == since);
+        let (_, first_seen) = *self.first_seen.insert(same.unwrap_or((since, begun(wall, now.saturating_sub(since)))));
         Some(ObservedCondition {
             condition: self.condition.clone(),
             statuses: statuses_with(self.condition.status, askings),
@@ -170,7 +170,7 @@ impl ConditionHistory {
         let before = self.0.remove(node).filter(|known| known.uid == view.uid);
         let mut conditions = before.map(|known| known.conditions).unwrap_or_default();
         for asked in asked(selecting()) {
-            let ConditionState::As(condition) = standing(&view.conditions, &asked.kind) else { continue };
+            let ConditionState::As(condition) = state_of(&view.conditions, &asked.kind) else { continue };
             if !conditions.contains_key(&asked.kind) && asked.is_met_by(condition) {
                 conditions.insert(asked.kind.clone(), Kept::new(condition));
             }
@@ -179,7 +179,7 @@ impl ConditionHistory {
         let mut all = BTreeMap::new();
         for (kind, kept) in &mut conditions {
             let askings: Vec<Asking> = askings(rules(selecting()), kind);
-            let stands = match standing(&view.conditions, kind) {
+            let stands = match state_of(&view.conditions, kind) {
                 ConditionState::As(condition) => Some(condition),
                 ConditionState::Absent | ConditionState::Contradictory => None,
             };
@@ -200,14 +200,14 @@ impl ConditionHistory {
 
     /// The conditions on each node, and how long they have lasted. `wall` is the wall clock at `now`.
     pub fn noticed(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, Vec<ObservedCondition>> {
-        let told = |of: &mut OfNode| -> Vec<ObservedCondition> {
+        let noticed = |of: &mut OfNode| -> Vec<ObservedCondition> {
             let OfNode { conditions, asked, .. } = of;
             let none = Vec::new();
             let all = conditions.iter_mut();
-            let told = all.filter_map(|(kind, kept)| kept.noticed(asked.get(kind).unwrap_or(&none), now, wall));
-            told.take(MAX_NOTICED).collect()
+            let noticed = all.filter_map(|(kind, kept)| kept.noticed(asked.get(kind).unwrap_or(&none), now, wall));
+            noticed.take(MAX_NOTICED).collect()
         };
-        let all = self.0.iter_mut().map(|(node, of)| (node.clone(), told(of)));
+        let all = self.0.iter_mut().map(|(node, of)| (node.clone(), noticed(of)));
         all.filter(|(_, noticed)| !noticed.is_empty()).collect()
     }
 }

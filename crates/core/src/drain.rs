@@ -78,6 +78,21 @@ pub struct NodePod {
     pub is_back: bool,
 }
 
+impl NodePod {
+    /// A pod that a controller recreates elsewhere, and that nothing else is to be said of.
+    pub const fn plain(pod: PodRef) -> Self {
+        Self {
+            pod,
+            owner: Owner::Controller,
+            state: PodState::Live,
+            has_empty_dir: false,
+            is_ours: false,
+            has_no_grace: false,
+            is_back: false,
+        }
+    }
+}
+
 /// The decision for a pod in a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {

@@ -35,4 +35,4 @@ mod views;
 pub use decide::plan;
 pub use preflight::preflight;
 
-use decide::Ctx;
+use decide::{Ctx, PolicyContext};

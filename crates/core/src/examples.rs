@@ -8,6 +8,8 @@
 
 mod records;
 
+/// A node as the collectors see it, built by hand.
+pub use crate::observation::Observations as Node;
 pub use records::{CONT, KILL, SAFE_KILL, fault, order, shim};
 
 use std::collections::BTreeMap;
@@ -16,9 +18,9 @@ use std::time::Duration;
 use crate::fault::PodRef;
 use crate::observation::{
     BusSeen, ClockSeen, ContainerSeen, ContainerState, Credential, DaemonSeen, DisksSeen, FilesystemSeen, HostSeen,
-    KubeletSeen, KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, Observations, OrphanRecheck, Owner, Part,
-    PortSeen, Pressure, ProcessSeen, ProcessTable, Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen,
-    SettingsSource, Space, StatusSeen, TaskAnswer, Unproven, Usage,
+    KubeletSeen, KubeletSettings, LimitSeen, ListRound, MayBe, NetworkSeen, OrphanRecheck, Owner, Part, PortSeen,
+    Pressure, ProcessSeen, ProcessTable, Reading, RelistsSeen, RuntimeKind, RuntimeSeen, SandboxSeen, SettingsSource,
+    Space, StatusSeen, TaskAnswer, Unproven, Usage,
 };
 
 /// Id of the sandbox of the pod `one`.
@@ -31,43 +33,6 @@ pub const WORK: &str = "aaaa1";
 pub const SIDECAR: &str = "aaaa2";
 /// The container of [`OTHER`].
 pub const OTHER_WORK: &str = "bbbb1";
-
-/// A node as the collectors see it, built by hand.
-#[derive(Clone, Debug)]
-pub struct Node {
-    /// Time since boot.
-    pub now: Duration,
-    /// Name and version of the runtime.
-    pub runtime: Reading<RuntimeSeen>,
-    /// The status of the runtime.
-    pub status: Reading<StatusSeen>,
-    /// Which runtime it is.
-    pub kind: RuntimeKind,
-    /// Sandboxes and containers.
-    pub lists: Reading<ListRound>,
-    /// The list of sandboxes does not come while the runtime answers.
-    pub sandbox_list_hung: bool,
-    /// A list is larger than what is read.
-    pub list_too_large: bool,
-    /// The answer of each task.
-    pub tasks: BTreeMap<String, Reading<TaskAnswer>>,
-    /// The processes that matter.
-    pub processes: Reading<ProcessTable>,
-    /// The kubelet.
-    pub kubelet: Reading<KubeletSeen>,
-    /// Limits and daemons of the host.
-    pub host: Reading<HostSeen>,
-    /// Filesystems, and the kubelet's certificate.
-    pub disks: Reading<DisksSeen>,
-    /// What the kubelet's own port says.
-    pub port: Reading<PortSeen>,
-    /// The bus of systemd.
-    pub bus: Reading<BusSeen>,
-    /// The clock of the node.
-    pub clock: Reading<ClockSeen>,
-    /// How long processes wait for resources.
-    pub pressure: Pressure,
-}
 
 /// A look that has just ended.
 pub fn done<T>(value: T) -> Reading<T> {
@@ -269,28 +234,6 @@ impl Node {
             bus: no(),
             clock: Reading::Never,
             ..Self::healthy()
-        }
-    }
-
-    /// What the collectors hand over.
-    pub fn seen(&self) -> Observations {
-        Observations {
-            now: self.now,
-            runtime: self.runtime.clone(),
-            status: self.status.clone(),
-            kind: self.kind,
-            lists: self.lists.clone(),
-            sandbox_list_hung: self.sandbox_list_hung,
-            list_too_large: self.list_too_large,
-            tasks: self.tasks.clone(),
-            processes: self.processes.clone(),
-            kubelet: self.kubelet.clone(),
-            host: self.host.clone(),
-            disks: self.disks.clone(),
-            port: self.port.clone(),
-            bus: self.bus.clone(),
-            clock: self.clock.clone(),
-            pressure: self.pressure,
         }
     }
 

@@ -59,8 +59,8 @@ impl ExternalCondition {
 
     /// The subject of a fault about it.
     fn subject(&self) -> Subject {
-        let standing = ConditionStatus { status: self.status, reason: self.reason.clone() };
-        Subject { condition: Some(standing), ..Subject::named(SubjectKind::Condition, bounded(&self.kind, MAX_TYPE)) }
+        let status = ConditionStatus { status: self.status, reason: self.reason.clone() };
+        Subject { condition: Some(status), ..Subject::named(SubjectKind::Condition, bounded(&self.kind, MAX_TYPE)) }
     }
 }
 
@@ -89,7 +89,7 @@ pub enum ConditionState<'a> {
 }
 
 /// The state of the condition of this type among those of a Node.
-pub fn standing<'a>(conditions: &'a [ExternalCondition], kind: &str) -> ConditionState<'a> {
+pub fn state_of<'a>(conditions: &'a [ExternalCondition], kind: &str) -> ConditionState<'a> {
     let mut of_type = conditions.iter().filter(|one| one.kind == kind);
     match (of_type.next(), of_type.next()) {
         (None, _) => ConditionState::Absent,
@@ -121,14 +121,14 @@ impl ConditionMatcher {
 
     /// Whether one of a Node's conditions is as asked for.
     pub fn is_met_among(&self, conditions: &[ExternalCondition]) -> bool {
-        matches!(standing(conditions, &self.kind), ConditionState::As(one) if self.is_met_by(one))
+        matches!(state_of(conditions, &self.kind), ConditionState::As(one) if self.is_met_by(one))
     }
 
     /// Whether a fault is about such a condition.
     pub fn is_for(&self, fault: &Fault) -> bool {
         let named = fault.subject.name.as_deref().zip(fault.subject.condition.as_ref());
         fault.kind == FaultType::NodeCondition
-            && named.is_some_and(|(kind, standing)| self.matches(kind, standing.status, &standing.reason))
+            && named.is_some_and(|(kind, found)| self.matches(kind, found.status, &found.reason))
     }
 }
 
@@ -215,7 +215,7 @@ impl ObservedCondition {
         if !is_heard {
             evidence.push("nothing is heard of the node's kubelet: the condition is what was said last".to_owned());
         }
-        let told = if message.is_empty() { stands } else { format!("{stands}: {message}") };
+        let text = if message.is_empty() { stands } else { format!("{stands}: {message}") };
         Fault {
             id: self.id(node),
             kind: FaultType::NodeCondition,
@@ -223,7 +223,7 @@ impl ObservedCondition {
             state: FaultState::Confirmed,
             subject: self.condition.subject(),
             target: Target::default(),
-            message: line(&told),
+            message: line(&text),
             impact: "the tool that wrote it defines what it means: the probe has not checked it".to_owned(),
             first_seen: self.first_seen,
             duration_seconds: self.longest().as_secs(),

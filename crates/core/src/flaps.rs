@@ -16,9 +16,9 @@ pub(super) use stay::Stay;
 mod stay;
 
 /// Minimum time between two reports of the history of one node while nothing else about it changes.
-pub const TOLD_EVERY: Duration = Duration::from_mins(5);
+pub const REPORTED_EVERY: Duration = Duration::from_mins(5);
 /// Minimum number of changes that are reported. A reboot makes two or three, and is no history.
-const TOLD_FROM: u32 = 4;
+const REPORTED_FROM: u32 = 4;
 /// Maximum number of faults of one node that are remembered after they are gone.
 const MAX_GONE: usize = 8;
 /// How long they are remembered.
@@ -45,7 +45,7 @@ struct OfNode {
     sequence: Option<u64>,
     /// Whether the stored history has been read.
     is_restored: bool,
-    told: Option<(FlapRecord, Moment)>,
+    reported: Option<(FlapRecord, Moment)>,
 }
 
 /// The changes of all nodes.
@@ -142,16 +142,17 @@ impl OfNode {
     /// What is reported about the node now.
     fn tell(&mut self, node: &str, now: Moment, wall: Timestamp) -> Option<FlapView> {
         self.flap = self.flap.and_then(|flap| flap.settled(now));
-        let Some(flap) = self.flap.filter(|flap| flap.changes() >= TOLD_FROM) else {
-            self.told = None;
+        let Some(flap) = self.flap.filter(|flap| flap.changes() >= REPORTED_FROM) else {
+            self.reported = None;
             return None;
         };
-        let is_due = self.told.as_ref().is_none_or(|told| retell(told, &flap, now) == Some(Duration::ZERO));
+        let is_due =
+            self.reported.as_ref().is_none_or(|reported| report_due(reported, &flap, now) == Some(Duration::ZERO));
         if is_due {
             let seen = self.ready.map_or((TriState::Unknown, None), |(_, seen)| seen);
-            self.told = Some((flap.record(now, wall, seen), now));
+            self.reported = Some((flap.record(now, wall, seen), now));
         }
-        let (record, _) = self.told.as_ref()?;
+        let (record, _) = self.reported.as_ref()?;
         let flapping = flap.is_flapping().then(|| flap.lasted(now));
         let stayed = if flapping.is_some() { self.stayed(node, now) } else { Vec::new() };
         let unchanged = Duration::from_secs(u64::try_from(flap.unchanged_for(now)).unwrap_or(0));
@@ -160,12 +161,12 @@ impl OfNode {
 }
 
 /// Time until a history must be reported again. `None`: the reported one is current.
-fn retell((record, at): &(FlapRecord, Moment), flap: &Flap, now: Moment) -> Option<Duration> {
+fn report_due((record, at): &(FlapRecord, Moment), flap: &Flap, now: Moment) -> Option<Duration> {
     if record.flapping_since.is_some() != flap.is_flapping() {
         return Some(Duration::ZERO);
     }
     let age = Duration::from_secs(u64::try_from(now.saturating_sub(*at)).unwrap_or(0));
-    (record.changes() != flap.changes()).then(|| TOLD_EVERY.saturating_sub(age))
+    (record.changes() != flap.changes()).then(|| REPORTED_EVERY.saturating_sub(age))
 }
 
 impl Flaps {
@@ -245,7 +246,7 @@ impl Flaps {
     /// What is reported about each node that has a history. `wall` is the wall clock at `now`.
     pub fn views(&mut self, now: Duration, wall: Timestamp) -> BTreeMap<String, FlapView> {
         let now = moment(now);
-        let with_history = self.0.iter_mut().filter(|(_, of)| of.flap.is_some() || of.told.is_some());
+        let with_history = self.0.iter_mut().filter(|(_, of)| of.flap.is_some() || of.reported.is_some());
         with_history.filter_map(|(node, of)| Some((node.clone(), of.tell(node, now, wall)?))).collect()
     }
 
@@ -253,8 +254,8 @@ impl Flaps {
     pub fn next_change(&self, now: Duration) -> Option<Duration> {
         let now = moment(now);
         let of_node = |of: &OfNode| {
-            let flap = of.flap.filter(|flap| flap.changes() >= TOLD_FROM)?;
-            let anew = of.told.as_ref().and_then(|told| retell(told, &flap, now));
+            let flap = of.flap.filter(|flap| flap.changes() >= REPORTED_FROM)?;
+            let anew = of.reported.as_ref().and_then(|reported| report_due(reported, &flap, now));
             Some(flap.settles_in(now).min(anew.unwrap_or(Duration::MAX)).max(Duration::from_secs(1)))
         };
         self.0.values().filter_map(of_node).min()

@@ -23,11 +23,11 @@ pub fn parse(text: &str) -> Option<Duration> {
         total = total.checked_add(amount(number, nanoseconds(unit)?)?)?;
         rest = Some(next).filter(|next| !next.is_empty());
     }
-    Some(total).filter(|total| *total <= LONGEST)
+    Some(total).filter(|total| *total <= MAX)
 }
 
 /// The longest duration that Go can represent.
-const LONGEST: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
+const MAX: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
 /// Nanoseconds of one unit.
 fn nanoseconds(unit: &str) -> Option<u64> {

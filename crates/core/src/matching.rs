@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::fault::{Fault, FaultType, PodRef};
 use super::text::{self, bounded};
-use super::version::{LONGEST, Range, Version};
+use super::version::{MAX_LENGTH, Range, Version};
 
 /// The word for no owner among the kinds of owners.
 pub const NO_OWNER: &str = "None";
@@ -262,12 +262,12 @@ impl Matching {
         }
     }
 
-    pub(crate) fn of_runtime(&self, told: Option<&str>) -> Match {
+    pub(crate) fn of_runtime(&self, known: Option<&str>) -> Match {
         if self.runtimes.is_empty() {
             return Match::Yes;
         }
-        let Some((name, text)) = told.and_then(|told| told.split_once("://")) else {
-            return unreadable_version("runtimes", "container runtime", told);
+        let Some((name, text)) = known.and_then(|known| known.split_once("://")) else {
+            return unreadable_version("runtimes", "container runtime", known);
         };
         let mut of_name = self.runtimes.iter().filter(|asked| asked.name == name).peekable();
         if of_name.peek().is_none() {
@@ -278,24 +278,24 @@ impl Matching {
         }
         match Version::parse(text) {
             Some(version) => of_name.any(|asked| asked.versions.as_ref().is_some_and(|all| all.holds(version))).into(),
-            None => unreadable_version("runtimes", "container runtime", told),
+            None => unreadable_version("runtimes", "container runtime", known),
         }
     }
 
-    pub(crate) fn of_kubelet(&self, told: Option<&str>) -> Match {
+    pub(crate) fn of_kubelet(&self, known: Option<&str>) -> Match {
         if self.kubelets.is_empty() {
             return Match::Yes;
         }
-        match told.and_then(Version::parse) {
+        match known.and_then(Version::parse) {
             Some(version) => self.kubelets.iter().any(|range| range.holds(version)).into(),
-            None => unreadable_version("kubeletVersions", "kubelet", told),
+            None => unreadable_version("kubeletVersions", "kubelet", known),
         }
     }
 }
 
 /// The answer for a version that cannot be compared.
-fn unreadable_version(field: &'static str, of: &str, told: Option<&str>) -> Match {
-    let found = told.map_or_else(|| "none".to_owned(), |told| format!("{:?}", bounded(told, LONGEST)));
+fn unreadable_version(field: &'static str, of: &str, known: Option<&str>) -> Match {
+    let found = known.map_or_else(|| "none".to_owned(), |known| format!("{:?}", bounded(known, MAX_LENGTH)));
     let what = format!(
         "the version of the node's {of} cannot be read (status.nodeInfo of the Node: expected one, found {found})"
     );

@@ -237,18 +237,18 @@ pub(crate) trait Procedure {
 /// How this action proceeds.
 pub(crate) fn of(action: &Action) -> &dyn Procedure {
     match action {
-        Action::Cordon(with) => with,
-        Action::Taint(with) => with,
-        Action::Drain(with) => with,
-        Action::DeletePod(with) => with,
-        Action::CleanupOrphans(with) => with,
-        Action::ThawCgroup(with) => with,
-        Action::ReleaseHungProcess(with) => with,
-        Action::RestartKubelet(with) => with,
-        Action::RestartRuntime(with) => with,
-        Action::Reboot(with) => with,
-        Action::MarkForReboot(with) => with,
-        Action::HandOff(with) => with,
-        Action::Notify(with) => with,
+        Action::Cordon(params) => params,
+        Action::Taint(params) => params,
+        Action::Drain(params) => params,
+        Action::DeletePod(params) => params,
+        Action::CleanupOrphans(params) => params,
+        Action::ThawCgroup(params) => params,
+        Action::ReleaseHungProcess(params) => params,
+        Action::RestartKubelet(params) => params,
+        Action::RestartRuntime(params) => params,
+        Action::Reboot(params) => params,
+        Action::MarkForReboot(params) => params,
+        Action::HandOff(params) => params,
+        Action::Notify(params) => params,
     }
 }

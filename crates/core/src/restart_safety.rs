@@ -182,7 +182,7 @@ mod tests {
     use crate::fault::{Severity, SubjectKind};
 
     fn judge(node: &Node) -> RestartSafety {
-        let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+        let findings = diagnose(node, Known::default(), &Thresholds::default());
         let seen = Tracker::default().step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
         restart_safety(&seen.faults, seen.left_out, &findings)
     }
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::Unknown, TriState::Unknown));
         assert!(safety.message().contains("the node is short of CPU"), "{}", safety.message());
         let down = Fault { state: FaultState::Confirmed, ..crate::examples::fault(FaultType::KubeletDown) };
-        let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+        let findings = diagnose(&node, Known::default(), &Thresholds::default());
         let safety = restart_safety(&[down], 0, &findings);
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::Unknown));
     }
@@ -226,7 +226,7 @@ mod tests {
         let (thresholds, mut tracker) = (Thresholds::default(), Tracker::default());
         for (at, expected) in [(1000, TriState::Unknown), (1020, TriState::Unknown), (1040, TriState::False)] {
             node.now = Duration::from_secs(at);
-            let findings = diagnose(&node.seen(), Known::default(), &thresholds);
+            let findings = diagnose(&node, Known::default(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
             let safety = restart_safety(&seen.faults, 0, &findings);
             assert_eq!((safety.kubelet.safe, safety.runtime.safe), (expected, expected), "at {at}: {seen:?}");
@@ -237,7 +237,7 @@ mod tests {
     fn a_leaked_shim_forbids_only_the_runtime() {
         let mut fault = crate::examples::fault(FaultType::LeakedShim);
         fault.state = FaultState::Confirmed;
-        let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+        let findings = diagnose(&Node::healthy(), Known::default(), &Thresholds::default());
         let safety = restart_safety(&[fault], 0, &findings);
         assert_eq!((safety.kubelet.safe, safety.runtime.safe), (TriState::True, TriState::False));
     }
@@ -264,7 +264,7 @@ mod tests {
             let mut fault = crate::examples::fault(kind);
             (fault.state, fault.severity) = (FaultState::Confirmed, severity);
             fault.subject.kind = subject.unwrap_or(SubjectKind::Runtime);
-            let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+            let findings = diagnose(&Node::healthy(), Known::default(), &Thresholds::default());
             let safety = restart_safety(&[fault], 0, &findings);
             let safe = |is| if is { TriState::True } else { TriState::False };
             assert_eq!(
@@ -281,7 +281,7 @@ mod tests {
         let mut safety = RestartSafety::default();
         for at in (1000..=1120).step_by(10) {
             node.now = Duration::from_secs(at);
-            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let findings = diagnose(node, tracker.known(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
             safety = restart_safety(&seen.faults, 0, &findings);
         }
@@ -313,7 +313,7 @@ mod tests {
     fn an_orphan_beside_a_kubelet_that_works_forbids_nothing() {
         let mut fault = crate::examples::fault(FaultType::OrphanContainer);
         (fault.state, fault.severity) = (FaultState::Confirmed, Severity::Medium);
-        let findings = diagnose(&Node::healthy().seen(), Known::default(), &Thresholds::default());
+        let findings = diagnose(&Node::healthy(), Known::default(), &Thresholds::default());
         assert_eq!(restart_safety(&[fault], 0, &findings).both(), TriState::True);
     }
 

@@ -22,7 +22,7 @@ use super::taint::{KeyedTaint, TaintEffect, TaintMark};
 
 pub use super::tri_state::TriState;
 
-/// Exclusions (`NodeView::vetoes`) which say that the node is drained or shuts down: the conditions of KEP-5683.
+/// Exclusions (`NodeView::exclusions`) which say that the node is drained or shuts down: the conditions of KEP-5683.
 pub const SHUTTING_DOWN: [&str; 2] = ["condition DrainInProgress", "condition GracefulNodeShutdownInProgress"];
 
 /// A Node, as far as a decision needs it.
@@ -60,7 +60,7 @@ pub struct NodeView {
     pub deleting: bool,
     /// Exclusions: other tools ask that the node be left alone (autoscalers, lifecycle conditions, medik8s exclusion). Each is a
     /// short text.
-    pub vetoes: Vec<String>,
+    pub exclusions: Vec<String>,
     /// Why the Node cannot be read now, if so. All other fields are what was known before, perhaps nothing. The controller does
     /// nothing on such a node.
     pub unreadable: Option<String>,
@@ -367,7 +367,7 @@ pub struct Snapshot {
     /// only where a policy drains nodes.
     pub may_evict: TriState,
     /// Why the admission policies are not known to be in force. Then nothing starts. `None`: they were in force recently.
-    pub admission_doubt: Option<String>,
+    pub admission_not_enforced: Option<String>,
     /// The leader's term.
     pub epoch: u64,
     /// Limit of slots in the whole cluster.

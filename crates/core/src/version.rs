@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::fmt;
 
 /// Longest version or range that is parsed, in bytes.
-pub const LONGEST: usize = 64;
+pub const MAX_LENGTH: usize = 64;
 /// Maximum number of digits of one number in a range.
 const DIGITS: usize = 6;
 
@@ -28,7 +28,7 @@ impl Version {
     /// Parses a version, such as `v1.36.1`, `1.7.24~ds1` or `v1.29.3-eks-ae9a62a`. `None`: it has no three numbers, or is
     /// `0.0.0`, as in builds that do not know their own version.
     pub fn parse(text: &str) -> Option<Self> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_LENGTH {
             return None;
         }
         let mut rest = text.strip_prefix('v').unwrap_or(text);
@@ -133,7 +133,7 @@ const EXPECTED: &str = "a range such as `>=1.7.0 <1.7.24`";
 
 /// What to write instead of a comparison that cannot be parsed.
 fn hint(part: &str) -> String {
-    let part = super::text::bounded(part, LONGEST);
+    let part = super::text::bounded(part, MAX_LENGTH);
     let is_sign = |text: &str| OPERATORS.iter().any(|(sign, _)| *sign == text);
     let rest = part.trim_start_matches(['>', '<', '=', '~', '^', '!']);
     if is_sign(&part) {
@@ -178,10 +178,10 @@ impl Range {
     /// # Errors
     /// The text is no range, or no version is in it. The sentence says what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let shown = super::text::bounded(text, LONGEST);
-        if text.len() > LONGEST {
+        let shown = super::text::bounded(text, MAX_LENGTH);
+        if text.len() > MAX_LENGTH {
             return Err(format!(
-                "expected at most {LONGEST} characters, found {} that begin with {shown:?}",
+                "expected at most {MAX_LENGTH} characters, found {} that begin with {shown:?}",
                 text.len()
             ));
         }

@@ -141,7 +141,7 @@ impl Window {
     /// The state of the window, and when that changes. A window that opens again before or as it ends does not end there. So the
     /// view is the same from one change to the next.
     pub fn status_view(&self, now: Timestamp) -> WindowView {
-        let WindowState { is_open, till } = self.standing(now);
+        let WindowState { is_open, till } = self.state(now);
         let until = if is_open { till.and_then(|till| self.joined(till)) } else { till };
         WindowView { window: self.to_string(), is_open, until }
     }
@@ -157,7 +157,7 @@ impl Window {
         None
     }
 
-    fn standing(&self, now: Timestamp) -> WindowState {
+    fn state(&self, now: Timestamp) -> WindowState {
         let Some(began) = self.last(now) else {
             // This moment cannot be computed. Where the state is unknown, nothing starts.
             return WindowState { is_open: self.kind == WindowType::Deny, till: None };
@@ -181,23 +181,22 @@ impl fmt::Display for Window {
 pub fn shut(windows: &[Window], action: ActionType, now: Timestamp) -> Option<Shut> {
     let mine = || windows.iter().filter(|window| window.is_for(action));
     let wait = |till: Option<Timestamp>| till.map(|till| since(till, now));
-    let of = |kind: WindowType| {
-        mine().filter(move |window| window.kind == kind).map(|window| (window, window.standing(now)))
-    };
+    let of =
+        |kind: WindowType| mine().filter(move |window| window.kind == kind).map(|window| (window, window.state(now)));
     let name = action.as_str();
-    if let Some((window, standing)) = of(WindowType::Deny).find(|(_, standing)| standing.is_open) {
-        let till = standing.till.map_or_else(String::new, |till| format!(" until {}", clock(till)));
+    if let Some((window, state)) = of(WindowType::Deny).find(|(_, state)| state.is_open) {
+        let till = state.till.map_or_else(String::new, |till| format!(" until {}", clock(till)));
         let message = format!("{name} is not done while the {window} is open{till}");
-        return Some(Shut { message, until: wait(standing.till) });
+        return Some(Shut { message, until: wait(state.till) });
     }
     let mut allows = of(WindowType::Allow).peekable();
     allows.peek()?;
     let mut next: Option<(Timestamp, &Window)> = None;
-    for (window, standing) in allows {
-        if standing.is_open {
+    for (window, state) in allows {
+        if state.is_open {
             return None;
         }
-        let sooner = standing.till.filter(|till| next.is_none_or(|(known, _)| *till < known));
+        let sooner = state.till.filter(|till| next.is_none_or(|(known, _)| *till < known));
         next = sooner.map(|till| (till, window)).or(next);
     }
     let when = next.map_or_else(String::new, |(at, window)| format!(": the next one, {window}, opens {}", clock(at)));

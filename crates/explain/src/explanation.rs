@@ -187,7 +187,7 @@ impl<'a> Explanation<'a> {
                 .collect(),
             invalid: invalid.iter().take(MOST_INVALID).map(String::as_str).collect(),
             invalid_omitted: invalid.len().saturating_sub(MOST_INVALID),
-            flapping: snapshot.flaps.get(node).filter(|flap| flap.flapping.is_some()).map(FlapView::told),
+            flapping: snapshot.flaps.get(node).filter(|flap| flap.flapping.is_some()).map(FlapView::describe),
             faults: reported.chain(own).map(|fault| explained(node, fault, snapshot, decided)).collect(),
             controller_messages: activity.into_iter().chain(messages.map(String::as_str)).collect(),
             controller_faults: beyond,

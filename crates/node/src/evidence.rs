@@ -142,8 +142,8 @@ impl Evidence {
     /// Queues a bundle for each confirmed fault that has none, and writes the names of the kept bundles into the
     /// faults. Never waits.
     pub fn note(&mut self, status: &mut NodeRuntimeHealthStatus, seen: &Observations, calls: &Outstanding) {
-        let standing: BTreeSet<String> = status.faults.iter().map(name).collect();
-        self.tried.retain(|name| standing.contains(name));
+        let present: BTreeSet<String> = status.faults.iter().map(name).collect();
+        self.tried.retain(|name| present.contains(name));
         let without = |fault: &&Fault| {
             let name = name(fault);
             fault.state == FaultState::Confirmed && !self.kept.contains(&name) && !self.tried.contains(&name)

@@ -90,7 +90,7 @@ impl Mark {
 
     /// Why the marker is obsolete, if it is: by its own content or by the current command. `order` is `None` if the
     /// current command is unknown.
-    fn is_over(&self, order: Option<&Standing>, boot: &str, uptime: Duration) -> Option<&'static str> {
+    fn is_over(&self, order: Option<&CurrentCommand>, boot: &str, uptime: Duration) -> Option<&'static str> {
         if self.boot_id != boot {
             return Some("the boot that it was to end has ended");
         }
@@ -98,16 +98,16 @@ impl Mark {
             return Some("its time is over");
         }
         match order? {
-            Standing::Operation(operation) if *operation == self.operation_id => None,
-            Standing::Operation(_) => Some("another command is issued"),
-            Standing::Nothing => Some("its command was withdrawn"),
+            CurrentCommand::Operation(operation) if *operation == self.operation_id => None,
+            CurrentCommand::Operation(_) => Some("another command is issued"),
+            CurrentCommand::Nothing => Some("its command was withdrawn"),
         }
     }
 }
 
 /// The current command in the node's object, as the API server reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum CurrentCommand {
     /// There is no command.
     Nothing,
     /// The command of this operation.
@@ -296,7 +296,7 @@ impl Folder {
 pub(crate) fn tend(
     folder: &Folder,
     node: &str,
-    order: Option<&Standing>,
+    order: Option<&CurrentCommand>,
     boot: &str,
     uptime: Duration,
 ) -> Result<Vec<(String, &'static str)>, SentinelError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use nrh_core::action::Drain;
-use nrh_core::drain::{Answer, CannotEnd, NodePod, Owner, PodState, Round, cannot_end, hung};
+use nrh_core::drain::{Answer, CannotEnd, NodePod, PodState, Round, cannot_end, hung};
 use nrh_core::fault::{Fault, PodRef};
 use nrh_core::moment::since;
 use nrh_core::remediation::ActionResult;
@@ -27,16 +27,7 @@ pub struct Workload {
 impl Workload {
     /// A pod that a controller recreates elsewhere and that ends within this time.
     pub const fn new(pod: PodRef, takes: Duration) -> Self {
-        let pod = NodePod {
-            pod,
-            owner: Owner::Controller,
-            state: PodState::Live,
-            has_empty_dir: false,
-            is_ours: false,
-            has_no_grace: false,
-            is_back: false,
-        };
-        Self { pod, budget: None, takes, evicted_at: None }
+        Self { pod: NodePod::plain(pod), budget: None, takes, evicted_at: None }
     }
 
     /// Whether it has ended by now.

@@ -90,36 +90,42 @@ pub async fn guarded(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
     cases.allowed(&all.controller, "its own finalizer", merge(&path, json!({"metadata": {"finalizers": null}}))).await;
-    cases.allowed(ann, "approve what waits", merge(&path, approval(ann_name, "op-2"))).await;
+    given_and_taken_back(all, cases, &path, right).await;
+    let moved = all.admin.send(&merge(&path, json!({"spec": {"nodeName": "worker-2"}}))).await;
+    let is_refused = matches!(&moved, Err((422, message)) if message.contains("cannot be changed"));
+    cases.note("a remediation of another node", is_refused, &format!("{moved:?}"));
+    all.admin.must(&delete(path, Value::Null)).await?;
+    Ok(())
+}
+
+/// Who may approve may also take that back; nobody takes it from somebody else.
+async fn given_and_taken_back(all: &Callers, cases: &mut Cases, path: &str, right: &str) {
+    let (ann, patcher, ann_name) = (&all.approver, &all.patcher, "system:serviceaccount:default:ann");
+    cases.allowed(ann, "approve what waits", merge(path, approval(ann_name, "op-2"))).await;
     cases
         .allowed(
             patcher,
             "change something else of an approved remediation",
-            merge(&path, json!({"metadata": {"labels": {"a": "b"}}})),
+            merge(path, json!({"metadata": {"labels": {"a": "b"}}})),
         )
         .await;
     cases
         .denied(
             patcher,
             "take an approval back without the right",
-            merge(&path, json!({"spec": {"approval": null}})),
+            merge(path, json!({"spec": {"approval": null}})),
             right,
         )
         .await;
-    cases.allowed(ann, "take it back", merge(&path, json!({"spec": {"approval": null}}))).await;
-    cases.allowed(ann, "approve it again", merge(&path, approval(ann_name, "op-2"))).await;
+    cases.allowed(ann, "take it back", merge(path, json!({"spec": {"approval": null}}))).await;
+    cases.allowed(ann, "approve it again", merge(path, approval(ann_name, "op-2"))).await;
     let second = approval("admin", "op-2");
     cases
         .denied(
             &all.admin,
             "approve what somebody else has",
-            merge(&path, second),
+            merge(path, second),
             "somebody else has approved this operation already",
         )
         .await;
-    let moved = all.admin.send(&merge(&path, json!({"spec": {"nodeName": "worker-2"}}))).await;
-    let is_refused = matches!(&moved, Err((422, message)) if message.contains("cannot be changed"));
-    cases.note("a remediation of another node", is_refused, &format!("{moved:?}"));
-    all.admin.must(&delete(path, Value::Null)).await?;
-    Ok(())
 }

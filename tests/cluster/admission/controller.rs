@@ -256,7 +256,14 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
     cases.allowed(by, "cordon with its mark", merge(NODE, with(mark(json!("remediation")), true))).await;
     cases.allowed(by, "hand its cordon on to another remediation", merge(NODE, mark(json!("another")))).await;
     cases.allowed(by, "take back its own cordon", merge(NODE, with(mark(Value::Null), false))).await;
+    somebodys_cordon(all, cases, mark(json!("remediation"))).await?;
+    cases.allowed(&all.admin, "whatever an admin does", merge(NODE, json!({"metadata": {"labels": {"a": "b"}}}))).await;
+    Ok(())
+}
 
+/// The controller leaves alone what somebody else has done to the node.
+async fn somebodys_cordon(all: &Callers, cases: &mut Cases, mark: Value) -> Result<()> {
+    let by = &all.controller;
     all.admin
         .must(&merge(NODE, json!({"spec": {"unschedulable": true}, "metadata": {"annotations": {"a": "b"}}})))
         .await?;
@@ -264,7 +271,7 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
         .denied(
             by,
             "put its mark on somebody's cordon",
-            merge(NODE, mark(json!("remediation"))),
+            merge(NODE, mark),
             "only on a node that it cordons in the same write",
         )
         .await;
@@ -293,7 +300,6 @@ pub async fn node_changes(all: &Callers, cases: &mut Cases) -> Result<()> {
         )
         .await;
     all.admin.must(&merge(NODE, json!({"spec": {"unschedulable": false}}))).await?;
-    cases.allowed(&all.admin, "whatever an admin does", merge(NODE, json!({"metadata": {"labels": {"a": "b"}}}))).await;
     Ok(())
 }
 

@@ -25,6 +25,32 @@ pub fn policy(name: &str, to: &[TemplateRef]) -> Value {
         "spec": {"rules": [{"name": "r", "match": {"faults": ["DiskFull"]}, "steps": steps}]}})
 }
 
+/// The kinds of two remediators, and the right to use one of them.
+fn remediators_come(bed: &Bed) -> Result<()> {
+    bed.kubectl(&["create", "namespace", "medik8s"])?;
+    let verb = ["--verb=create", "--resource=selfnoderemediations.self-node-remediation.medik8s.io"];
+    bed.kubectl_input(
+        &["apply", "-f", "-"],
+        &definitions("self-node-remediation.medik8s.io", "v1alpha1", "SelfNodeRemediation"),
+    )?;
+    bed.kubectl_input(
+        &["apply", "-f", "-"],
+        &definitions("infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Remediation"),
+    )?;
+    bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
+    bed.kubectl(&[&["create", "role", "reboots", "-n", "medik8s"], &verb[..]].concat())?;
+    bed.kubectl(&[
+        "create",
+        "rolebinding",
+        "reboots",
+        "-n",
+        "medik8s",
+        "--role=reboots",
+        "--serviceaccount=default:olga",
+    ])?;
+    Ok(())
+}
+
 /// A policy's author needs the right himself; what stands already needs no new one.
 pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Result<()> {
     let olga = &all.operator;
@@ -55,27 +81,7 @@ pub async fn by_those_who_may(all: &Callers, bed: &Bed, cases: &mut Cases) -> Re
         )
         .await;
 
-    bed.kubectl(&["create", "namespace", "medik8s"])?;
-    let verb = ["--verb=create", "--resource=selfnoderemediations.self-node-remediation.medik8s.io"];
-    bed.kubectl_input(
-        &["apply", "-f", "-"],
-        &definitions("self-node-remediation.medik8s.io", "v1alpha1", "SelfNodeRemediation"),
-    )?;
-    bed.kubectl_input(
-        &["apply", "-f", "-"],
-        &definitions("infrastructure.cluster.x-k8s.io", "v1beta1", "Metal3Remediation"),
-    )?;
-    bed.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"])?;
-    bed.kubectl(&[&["create", "role", "reboots", "-n", "medik8s"], &verb[..]].concat())?;
-    bed.kubectl(&[
-        "create",
-        "rolebinding",
-        "reboots",
-        "-n",
-        "medik8s",
-        "--role=reboots",
-        "--serviceaccount=default:olga",
-    ])?;
+    remediators_come(bed)?;
     olga.until_allowed(&create(POLICIES, policy("reboots", &own))).await?;
     cases.note("hand off with the right", true, "");
     let mut elsewhere = own.clone();

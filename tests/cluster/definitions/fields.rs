@@ -118,7 +118,8 @@ fn all_bad(policy: &Value) -> Vec<Bad> {
     walk.bad
 }
 
-async fn answer(client: &Client, policy: &Value) -> Result<(), String> {
+/// What the API server says of this policy, in a dry run.
+pub async fn answer(client: &Client, policy: &Value) -> Result<(), String> {
     let request = Request::post(POLICIES).header("content-type", "application/json");
     let request = request.body(policy.to_string().into_bytes()).map_err(|error| error.to_string())?;
     match client.request::<Value>(request).await {

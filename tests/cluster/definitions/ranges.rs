@@ -1,13 +1,12 @@
 //! Ranges of versions on a real API server: one in which there is a version is taken, and one that holds nothing is refused where its
 //! two bounds say so. What is refused when a policy is applied must not be narrower than what the controller reads.
 
-use http::Request;
 use kube::Client;
 use nrh::core::version::Range;
 use nrh_testbed::Bed;
-use serde_json::{Value, json};
+use serde_json::json;
 
-const POLICIES: &str = "/apis/runtimehealth.io/v1alpha1/remediationpolicies?dryRun=All";
+use super::fields::answer;
 
 /// Bounds to either side, and in between.
 const LOWER: [&str; 8] = [">=1.29", ">=1", ">=v2", ">=1.7.24", ">1.29", ">1.28.999", ">1.7.24", ">=999999.1"];
@@ -25,13 +24,7 @@ async fn is_taken(client: &Client, range: &str, by_runtime: bool) -> Result<(), 
     }
     let policy = json!({"apiVersion": "runtimehealth.io/v1alpha1", "kind": "RemediationPolicy", "metadata": {"name": "range"},
         "spec": {"rules": [{"name": "r", "match": matches, "steps": [{"action": "Notify"}]}]}});
-    let request = Request::post(POLICIES).header("content-type", "application/json");
-    let request = request.body(policy.to_string().into_bytes()).map_err(|error| error.to_string())?;
-    match client.request::<Value>(request).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) => Err(status.message.clone()),
-        Err(error) => Err(error.to_string()),
-    }
+    answer(client, &policy).await
 }
 
 /// Each pair of bounds, in both orders.

@@ -36,13 +36,13 @@ pub fn view(node: &Node) -> NodeView {
     let condition = |kind: &str| conditions.iter().find(|c| c.type_ == kind);
     let ready = condition("Ready");
     let of_kubelet = KUBELET_CONDITIONS.iter().filter_map(|kind| condition(kind)?.last_heartbeat_time.as_ref());
-    let mut vetoes = Vec::new();
+    let mut exclusions = Vec::new();
     if let Some(value) = labels.get(EXCLUDE_LABEL)
         && value != "false"
     {
-        vetoes.push(format!("label {EXCLUDE_LABEL}"));
+        exclusions.push(format!("label {EXCLUDE_LABEL}"));
     }
-    vetoes.extend(maintained(node));
+    exclusions.extend(maintained(node));
     NodeView {
         uid: meta.uid.clone().unwrap_or_default(),
         ready: match ready.map(|ready| ready.status.as_str()) {
@@ -65,7 +65,7 @@ pub fn view(node: &Node) -> NodeView {
         tainted_by: tainted_by(node),
         deleting: meta.deletion_timestamp.is_some(),
         labels,
-        vetoes,
+        exclusions,
         unreadable: None,
         conditions: external_conditions(node),
     }
@@ -227,7 +227,7 @@ mod tests {
             "status": {"conditions": [{"type": "MaintenanceInProgress", "status": "True"},
                                       {"type": "DrainInProgress", "status": "False"}]}})));
         assert_eq!(
-            seen.vetoes,
+            seen.exclusions,
             [
                 "label remediation.medik8s.io/exclude-from-remediation",
                 "taint ToBeDeletedByClusterAutoscaler",
@@ -238,6 +238,6 @@ mod tests {
         assert_eq!(seen.ready, TriState::Unknown);
         let down = view(&node(json!({"metadata": {"name": "w1"}, "status": {"conditions": [
             {"type": "DrainInProgress", "status": "True"}, {"type": "GracefulNodeShutdownInProgress", "status": "True"}]}})));
-        assert_eq!(down.vetoes, SHUTTING_DOWN);
+        assert_eq!(down.exclusions, SHUTTING_DOWN);
     }
 }

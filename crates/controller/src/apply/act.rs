@@ -36,7 +36,7 @@ const CONFLICTS: u32 = 2;
 pub(super) struct Release {
     pub patch: Value,
     /// Whether an Event on the Node notifies people, and its kind.
-    pub told: Option<Kind>,
+    pub event: Option<Kind>,
     /// The effect in words.
     pub what: String,
 }
@@ -82,7 +82,7 @@ impl Applier {
         };
         let result = settle(result).inspect_err(|_| self.metrics.act(kind, "Error"))?;
         let next = remediation::executed(&live.remediation, operation_id, result.clone(), self.clock.now());
-        let result = told(&next, operation_id, result);
+        let result = settle_quiet(&next, operation_id, result);
         // For an action in rounds, people are notified of its beginning and its end.
         if !is_further_round(&live.remediation, operation_id, &result) {
             self.metrics.act(kind, result_name(&result));
@@ -111,11 +111,11 @@ impl Applier {
         match &live.operation {
             Operation::Cordon => self.cordon(name, live).await,
             Operation::Taint(effect) => self.taint(name, *effect, live).await,
-            Operation::Drain(with) => self.drain(operation_id, with, live).await,
+            Operation::Drain(params) => self.drain(operation_id, params, live).await,
             Operation::DeletePod(pod) => self.delete_pod(pod, &live.remediation.node).await,
             Operation::RunJob(order) => self.run_job(order).await,
             Operation::GiveCommand(order) => self.give_command(order, live).await,
-            Operation::HandOff(with) => Box::pin(self.hand_off(operation_id, with, live)).await,
+            Operation::HandOff(params) => Box::pin(self.hand_off(operation_id, params, live)).await,
             Operation::Notify(message) => Ok(ActionResult::Done { message: message.clone() }),
         }
     }
@@ -311,7 +311,7 @@ fn settle(result: Result<ActionResult, ApplyError>) -> Result<ActionResult, Appl
 }
 
 /// Turns a quiet round into its result: in progress, or the end.
-fn told(next: &Remediation, operation_id: &str, result: ActionResult) -> ActionResult {
+fn settle_quiet(next: &Remediation, operation_id: &str, result: ActionResult) -> ActionResult {
     let ActionResult::Quiet { message } = result else { return result };
     match next.attempt(operation_id) {
         Some(step) if step.state == StepState::Succeeded => ActionResult::Done { message: step.message.clone() },

@@ -154,8 +154,8 @@ impl Applier {
         let state = self.cache.lock();
         let remediation = state.snapshot.remediations.get(request.remediation)?;
         let pod = ended_by(order, remediation)?;
-        let standing = state.snapshot.commands.get(request.node).and_then(|command| command.order.as_ref());
-        let is_given = standing.is_some_and(|standing| standing.operation_id == order.operation_id)
+        let given = state.snapshot.commands.get(request.node).and_then(|command| command.order.as_ref());
+        let is_given = given.is_some_and(|given| given.operation_id == order.operation_id)
             || state.snapshot.jobs.contains_key(&order.operation_id);
         let step = remediation.steps.iter().find(|step| step.operation_id == order.operation_id)?;
         let age = Duration::try_from(self.clock.now().duration_since(step.scheduled_at)).unwrap_or_default();
@@ -179,7 +179,7 @@ impl Applier {
             step.operation_id != operation
                 && is_of_shim
                 && kind == Some(FaultType::HungContainer)
-                && step.action.params().release_hung_process.is_some_and(|with| with.signal == Signal::Kill)
+                && step.action.params().release_hung_process.is_some_and(|params| params.signal == Signal::Kill)
                 && pod.is_some_and(|pod| pod.namespace == namespace)
                 && (step.state == StepState::Started || step.executed_at.is_some_and(is_recent))
         })?;

@@ -43,7 +43,7 @@ const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 impl Applier {
     /// Evicts the pods that may go now, and reports what is left.
-    pub(super) async fn drain(&self, operation: &str, with: &Drain, live: &Live) -> Result<ActionResult, ApplyError> {
+    pub(super) async fn drain(&self, operation: &str, params: &Drain, live: &Live) -> Result<ActionResult, ApplyError> {
         let (view, remediation) = (nodes::view(&live.node), &live.remediation);
         if !view.unschedulable || view.cordoned_by.as_deref() != Some(remediation.name.as_str()) {
             return Err(ApplyError::NotNow(format!(
@@ -57,7 +57,7 @@ impl Applier {
         let works = heartbeat.map_or(TriState::Unknown, |heartbeat| heartbeat.kubelet_works);
         let cannot = cannot_end(view.ready, works, faults);
         if let Some(CannotEnd::Known(why) | CannotEnd::Doubtful(why)) = &cannot
-            && !with.ignore_runtime_hang
+            && !params.ignore_runtime_hang
         {
             let node = &remediation.node;
             return Err(ApplyError::NotNow(format!("evicted pods would not end on Node {node} by now: {why}")));
@@ -78,14 +78,14 @@ impl Applier {
         let age = first.map_or(Duration::ZERO, |first| since(self.clock.now(), first));
         let is_endless = matches!(cannot, Some(CannotEnd::Known(_)));
         let name = format!("{operation}/{}", age.as_secs());
-        let mut round = Round::begin(with, &pods, &hung(faults), &name).endless(is_endless);
+        let mut round = Round::begin(params, &pods, &hung(faults), &name).endless(is_endless);
         self.not_suspended()?;
         while let Some(pod) = round.take() {
             // Another leader may continue this drain by now.
             if self.leadership.term(Instant::now()).is_none() {
                 return Err(ApplyError::NotLeading);
             }
-            let answer = self.evict(&pod, with).await;
+            let answer = self.evict(&pod, params).await;
             tracing::debug!(node = remediation.node, pod = %pod.pod, answer = ?answer, "eviction");
             round.answered(pod, answer);
             if began.elapsed() >= ROUND {
@@ -123,8 +123,8 @@ impl Applier {
         Ok(None)
     }
 
-    async fn evict(&self, pod: &NodePod, with: &Drain) -> Answer {
-        let grace = with.grace_for(pod).map(i64::from);
+    async fn evict(&self, pod: &NodePod, params: &Drain) -> Answer {
+        let grace = params.grace_for(pod).map(i64::from);
         let pod = &pod.pod;
         let eviction = Eviction {
             metadata: ObjectMeta {

@@ -30,10 +30,10 @@ impl Applier {
     pub(super) async fn hand_off(
         &self,
         operation: &str,
-        with: &HandOff,
+        params: &HandOff,
         live: &Live,
     ) -> Result<ActionResult, ApplyError> {
-        let template = &with.remediation_template;
+        let template = &params.remediation_template;
         let handed = HandedOff::new(template, &live.remediation.node, operation);
         let missing = |kind: &str| {
             let message = format!(
@@ -47,8 +47,8 @@ impl Applier {
         };
         let Some(kind) = self.kind(&handed.api_version, &handed.kind).await? else { return missing(&handed.kind) };
         let api = kind.api(self.calls.raw_acts(), &handed.namespace);
-        if let Some(standing) = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await? {
-            return self.met(&api, &standing, &handed).await;
+        if let Some(existing) = bounded_opt(|| format!("reading {handed}"), api.get(&handed.name)).await? {
+            return self.met(&api, &existing, &handed).await;
         }
         let templates = of_template.api(self.calls.raw_acts(), &template.namespace);
         let read = bounded_opt(|| format!("reading {template}"), templates.get(&template.name)).await?;
@@ -83,8 +83,8 @@ impl Applier {
         match bounded(|| format!("creating {handed}"), api.create(&post_params(), &object)).await {
             Ok(_) => Ok(ActionResult::Started),
             Err(error) if error.is_conflict() => {
-                let standing = bounded(|| format!("reading {handed}"), api.get(&handed.name)).await?;
-                self.met(&api, &standing, &handed).await
+                let existing = bounded(|| format!("reading {handed}"), api.get(&handed.name)).await?;
+                self.met(&api, &existing, &handed).await
             }
             Err(error) => Err(error.into()),
         }
@@ -95,22 +95,22 @@ impl Applier {
     async fn met(
         &self,
         api: &Api<DynamicObject>,
-        standing: &DynamicObject,
+        existing: &DynamicObject,
         handed: &HandedOff,
     ) -> Result<ActionResult, ApplyError> {
-        let is_left = match stranded(standing, handed) {
+        let is_left = match stranded(existing, handed) {
             Some((remediation, operation)) => {
                 self.has_done_with(remediation, operation, handed) || self.is_gone(remediation).await
             }
             None => false,
         };
         if !is_left {
-            return not_made(standing, handed);
+            return not_made(existing, handed);
         }
         if !self.leads() {
             return Err(ApplyError::NotLeading);
         }
-        let uid = standing.metadata.uid.clone();
+        let uid = existing.metadata.uid.clone();
         let params = DeleteParams {
             preconditions: Some(Preconditions { uid, resource_version: None }),
             ..DeleteParams::background()
@@ -143,14 +143,14 @@ impl Applier {
         at: Timestamp,
         why: &str,
     ) -> Result<(), ApplyError> {
-        let untold = match self.tell(handed, at).await {
+        let not_notified = match self.tell(handed, at).await {
             Ok(true) => None,
             Ok(false) => Some(format!("{handed} is not there any more")),
             Err(error) if error.is_refusal() => Some(format!("its remediator could not be notified: {}", error.line())),
             Err(error) => return Err(error.into()),
         };
-        let message =
-            untold.map_or_else(|| format!("{why}; {handed} was notified"), |untold| format!("{why}; {untold}"));
+        let message = not_notified
+            .map_or_else(|| format!("{why}; {handed} was notified"), |not_notified| format!("{why}; {not_notified}"));
         tracing::info!(remediation = name, object = %handed, operation = handed.operation_id, message, "hand-off timed out");
         match self.known(name) {
             Some(remediation) => {
@@ -163,22 +163,22 @@ impl Applier {
 
     /// Sets the annotation that the time is over. Returns `false` if the object is gone, or not the remediation's.
     async fn tell(&self, handed: &HandedOff, at: Timestamp) -> Result<bool, CallError> {
-        let Some((api, standing)) = self.ours(handed).await? else { return Ok(false) };
+        let Some((api, existing)) = self.ours(handed).await? else { return Ok(false) };
         let at = nrh_core::moment::clock(at);
         // An earlier leader set it, and died before it could record that.
-        if standing.annotations().get(TIMED_OUT_ANNOTATION) == Some(&at) {
+        if existing.annotations().get(TIMED_OUT_ANNOTATION) == Some(&at) {
             return Ok(true);
         }
-        let patch = json!({"metadata": {"uid": standing.uid(), "annotations": {TIMED_OUT_ANNOTATION: at}}});
+        let patch = json!({"metadata": {"uid": existing.uid(), "annotations": {TIMED_OUT_ANNOTATION: at}}});
         let what = || format!("telling {handed} that its time is over");
-        let told = bounded_opt(what, api.patch(&handed.name, &patch_params(), &Patch::Merge(&patch))).await?;
-        Ok(told.is_some())
+        let notified = bounded_opt(what, api.patch(&handed.name, &patch_params(), &Patch::Merge(&patch))).await?;
+        Ok(notified.is_some())
     }
 
     /// Deletes the object, if it is still the remediation's.
     pub(super) async fn delete_hand_off(&self, name: &str, handed: &HandedOff) -> Result<(), CallError> {
-        let Some((api, standing)) = self.ours(handed).await? else { return Ok(()) };
-        let same = Preconditions { uid: standing.uid(), resource_version: None };
+        let Some((api, existing)) = self.ours(handed).await? else { return Ok(()) };
+        let same = Preconditions { uid: existing.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
         match bounded(|| format!("deleting {handed}"), api.delete(&handed.name, &params)).await {
             Ok(_) => tracing::info!(remediation = name, object = %handed, "hand-off taken back"),
@@ -222,34 +222,34 @@ fn is_another(
 }
 
 /// The remediation, and its operation, for which an object was created earlier, by the object's own annotations.
-fn stranded<'a>(standing: &'a DynamicObject, handed: &HandedOff) -> Option<(&'a str, &'a str)> {
-    let operation = operation_of(standing)?;
-    let is_left = standing.metadata.deletion_timestamp.is_none() && operation != handed.operation_id;
-    Some((standing.annotations().get(REMEDIATION_ANNOTATION)?.as_str(), operation)).filter(|_| is_left)
+fn stranded<'a>(existing: &'a DynamicObject, handed: &HandedOff) -> Option<(&'a str, &'a str)> {
+    let operation = operation_of(existing)?;
+    let is_left = existing.metadata.deletion_timestamp.is_none() && operation != handed.operation_id;
+    Some((existing.annotations().get(REMEDIATION_ANNOTATION)?.as_str(), operation)).filter(|_| is_left)
 }
 
 /// The result for a step whose object name is already taken.
-fn not_made(standing: &DynamicObject, handed: &HandedOff) -> Result<ActionResult, ApplyError> {
-    let whose = operation_of(standing);
-    if standing.metadata.deletion_timestamp.is_some() {
+fn not_made(existing: &DynamicObject, handed: &HandedOff) -> Result<ActionResult, ApplyError> {
+    let whose = operation_of(existing);
+    if existing.metadata.deletion_timestamp.is_some() {
         return Err(ApplyError::NotNow(format!("{handed} of before is still being deleted")));
     }
     if whose == Some(handed.operation_id.as_str()) {
         return Ok(ActionResult::Started);
     }
-    let message = format!("{handed} is there already, {}: somebody else is at it", owner(standing));
+    let message = format!("{handed} is there already, {}: somebody else is at it", owner(existing));
     Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message: cut(&message, MAX_LINE) })
 }
 
 /// The owner of an object, as far as the object says.
-fn owner(standing: &DynamicObject) -> String {
-    if let Some(remediation) = standing.annotations().get(REMEDIATION_ANNOTATION) {
+fn owner(existing: &DynamicObject) -> String {
+    if let Some(remediation) = existing.annotations().get(REMEDIATION_ANNOTATION) {
         return format!("of remediation {}", cut(remediation, 253));
     }
-    if let Some(owner) = standing.owner_references().first() {
+    if let Some(owner) = existing.owner_references().first() {
         return format!("of {} {}", cut(&owner.kind, 63), cut(&owner.name, 253));
     }
-    let manager = standing.managed_fields().first().and_then(|fields| fields.manager.as_deref());
+    let manager = existing.managed_fields().first().and_then(|fields| fields.manager.as_deref());
     manager.map_or_else(|| "without an owner".to_owned(), |manager| format!("made by {}", cut(manager, 128)))
 }
 
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
     use crate::hand_offs::tests::handed;
 
-    fn standing(metadata: &Value) -> DynamicObject {
+    fn existing(metadata: &Value) -> DynamicObject {
         let mut object =
             json!({"apiVersion": "r.example/v1", "kind": "Fix", "metadata": {"name": "w1", "namespace": "m"}});
         object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
@@ -304,18 +304,18 @@ mod tests {
     #[test]
     fn only_the_object_of_this_very_operation_is_taken_for_made() {
         let of = |id: &str| json!({"annotations": {OPERATION_LABEL: id, REMEDIATION_ANNOTATION: "e-1"}});
-        assert!(matches!(not_made(&standing(&of("e-1-2")), &handed()), Ok(ActionResult::Started)));
-        let told = |metadata: Value| match not_made(&standing(&metadata), &handed()) {
+        assert!(matches!(not_made(&existing(&of("e-1-2")), &handed()), Ok(ActionResult::Started)));
+        let refusal = |metadata: Value| match not_made(&existing(&metadata), &handed()) {
             Ok(ActionResult::Refused { reason: OutcomeReason::Protected, message }) => message,
             other => panic!("{other:?}"),
         };
-        assert!(told(of("e-1-1")).contains("of remediation e-1:"));
+        assert!(refusal(of("e-1-1")).contains("of remediation e-1:"));
         let owner =
             json!({"ownerReferences": [{"apiVersion": "x/v1", "kind": "NodeHealthCheck", "name": "nhc", "uid": "u"}]});
-        assert!(told(owner).contains("of NodeHealthCheck nhc:"));
-        assert!(told(json!({"managedFields": [{"manager": "kubectl"}]})).contains("made by kubectl:"));
-        assert!(told(json!({})).contains("without an owner:"));
+        assert!(refusal(owner).contains("of NodeHealthCheck nhc:"));
+        assert!(refusal(json!({"managedFields": [{"manager": "kubectl"}]})).contains("made by kubectl:"));
+        assert!(refusal(json!({})).contains("without an owner:"));
         let going = json!({"deletionTimestamp": "2025-01-01T00:00:00Z"});
-        assert!(matches!(not_made(&standing(&going), &handed()), Err(ApplyError::NotNow(_))));
+        assert!(matches!(not_made(&existing(&going), &handed()), Err(ApplyError::NotNow(_))));
     }
 }

@@ -127,8 +127,8 @@ impl Applier {
         }
         let mut state = self.cache.lock();
         let now = Instant::now();
-        if let Some(doubt) = state.admission.doubt(now) {
-            return Err(ApplyError::NotNow(doubt));
+        if let Some(not_enforced) = state.admission.not_enforced(now) {
+            return Err(ApplyError::NotNow(not_enforced));
         }
         state.refresh(now, self.clock.now());
         let pod = read.pod_seen(&state);

@@ -71,7 +71,7 @@ pub(super) fn release(node: &Node, remediation: &str) -> Option<Release> {
     let what = if is_on { "our taint is off the node" } else { "the mark of our taint is off the node" };
     Some(Release {
         patch: patch(node, &others(node, mark.effect), None),
-        told: Some(Kind::Untainted),
+        event: Some(Kind::Untainted),
         what: what.to_owned(),
     })
 }

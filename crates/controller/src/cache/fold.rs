@@ -90,8 +90,8 @@ impl Ingest for Node {
     }
 
     fn put(self, key: &str, state: &mut State, now: Instant) -> Changed {
-        match mirrored::standing(&self) {
-            Some(standing) => state.node_conditions.insert(key.to_owned(), standing),
+        match mirrored::read(&self) {
+            Some(current) => state.node_conditions.insert(key.to_owned(), current),
             None => state.node_conditions.remove(key),
         };
         let since_start = state.since_start(now);
@@ -135,24 +135,24 @@ impl Ingest for NodeRuntimeHealth {
         let probe = self.status.as_ref().and_then(|status| status.probe.as_ref());
         let beat =
             probe.is_some_and(|probe| state.arrivals.entry(key.to_owned()).or_default().note(probe, now, since_start));
-        let standing = report::standing(&self);
-        let known = state.standing.get(key).and_then(|known| known.check_requested.as_ref());
+        let current = report::controller_status(&self);
+        let known = state.controller_statuses.get(key).and_then(|known| known.check_requested.as_ref());
         // The decision does not read this. The writer that passes the request on is woken by a decision.
-        let asks = standing.check_requested.as_ref() != known;
-        stand(state, key, standing);
+        let asks = current.check_requested.as_ref() != known;
+        set_status(state, key, current);
         let was_missed = state.snapshot.reports.get(key).is_none_or(is_missed);
         let differs = self.store(key, &mut state.snapshot);
         let Some(new) = state.snapshot.reports.get(key) else { return Changed::Matters };
         state.flaps.note_report(key, new, since_start);
         // A heartbeat refreshes evidence, and ends a silence. It matters only where one of them is awaited.
-        let has_own = state.standing.get(key).is_some_and(|standing| !standing.cluster_faults.is_empty());
+        let has_own = state.controller_statuses.get(key).is_some_and(|current| !current.cluster_faults.is_empty());
         let awaited = beat && (!new.faults.is_empty() || has_own || was_missed);
         let matters = differs || asks || awaited || (beat && state.open_remediation(key).is_some());
         state.wakes.news(key, matters, now)
     }
 
     fn forget(key: &str, state: &mut State) -> Changed {
-        let old = state.standing.remove(key);
+        let old = state.controller_statuses.remove(key);
         forget_said(state, old);
         state.arrivals.remove(key);
         // The history here is from a report that arrived after its Node was deleted.
@@ -164,9 +164,9 @@ impl Ingest for NodeRuntimeHealth {
 }
 
 /// Stores the controller's part of a report.
-pub(super) fn stand(state: &mut State, node: &str, mut standing: ControllerStatus) {
-    standing.conditions.share(&mut state.said);
-    let old = state.standing.insert(node.to_owned(), standing);
+pub(super) fn set_status(state: &mut State, node: &str, mut current: ControllerStatus) {
+    current.conditions.share(&mut state.said);
+    let old = state.controller_statuses.insert(node.to_owned(), current);
     forget_said(state, old);
 }
 

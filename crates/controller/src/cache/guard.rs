@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::Instant;
 
-use super::fold::{Changed, Ingest, stand};
+use super::fold::{Changed, Ingest, set_status};
 use super::policies::PolicyRow;
 use super::versions::Versions;
 use super::{State, job, report};
@@ -142,7 +142,7 @@ impl Guardable for NodeRuntimeHealth {
 
     fn unread(bad: &Unread, key: &str, state: &mut State, now: Instant) -> Changed {
         state.arrivals.remove(key);
-        stand(state, key, report::unread(&bad.metadata));
+        set_status(state, key, report::unread(&bad.metadata));
         let matters = Self::store_unread(bad, key, &mut state.snapshot);
         state.wakes.news(key, matters, now)
     }

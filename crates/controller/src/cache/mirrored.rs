@@ -32,10 +32,10 @@ impl MirroredState {
 }
 
 /// Reads the state from a Node; `None` where there is nothing.
-pub fn standing(node: &Node) -> Option<MirroredState> {
+pub fn read(node: &Node) -> Option<MirroredState> {
     let managers = node.metadata.managed_fields.as_deref().unwrap_or_default();
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let standing = MirroredState {
+    let mirrored = MirroredState {
         conditions: conditions
             .iter()
             .filter_map(|one| {
@@ -48,7 +48,7 @@ pub fn standing(node: &Node) -> Option<MirroredState> {
             .collect(),
         ours: managers.iter().find(|entry| entry.manager.as_deref() == Some(MANAGER)).map(owned),
     };
-    (standing.ours.is_some() || !standing.conditions.is_empty()).then_some(standing)
+    (mirrored.ours.is_some() || !mirrored.conditions.is_empty()).then_some(mirrored)
 }
 
 /// The types of conditions that an entry of the managed fields owns.

@@ -21,7 +21,7 @@ pub struct Proof {
 impl Proof {
     /// Stores the outcome of a check: what is missing. Returns whether that changed.
     pub fn note(&mut self, lacks: Vec<String>, now: Instant) -> bool {
-        let is_news = self.doubt(now).is_some() == lacks.is_empty() || self.lacks != lacks;
+        let is_news = self.not_enforced(now).is_some() == lacks.is_empty() || self.lacks != lacks;
         self.proven = if lacks.is_empty() { Some(now) } else { None };
         self.lacks = lacks;
         self.failed = None;
@@ -34,7 +34,7 @@ impl Proof {
     }
 
     /// Why the policies are not known to be in force; `None` = they recently were.
-    pub fn doubt(&self, now: Instant) -> Option<String> {
+    pub fn not_enforced(&self, now: Instant) -> Option<String> {
         if !self.lacks.is_empty() {
             let lacks = self.lacks.join("; ");
             return Some(format!("admission does not bound the operator as it has to: {lacks}"));

@@ -19,7 +19,7 @@ impl State {
     /// Updates everything that depends on time to `now`.
     pub fn refresh(&mut self, now: Instant, wall: Timestamp) {
         self.snapshot.now = wall;
-        self.snapshot.admission_doubt = self.admission.doubt(now);
+        self.snapshot.admission_not_enforced = self.admission.not_enforced(now);
         let unseen = ReportArrivals::default();
         let mut arrivals = Along::new(&self.arrivals);
         for (node, view) in &mut self.snapshot.reports {
@@ -44,10 +44,10 @@ impl State {
     fn refresh_flaps(&mut self, now: Instant, wall: Timestamp) {
         let since_start = self.since_start(now);
         if self.is_synced() {
-            let standing = &self.standing;
+            let statuses = &self.controller_statuses;
             let written = |node: &str| {
-                let standing = standing.get(node)?;
-                standing.owner.as_deref().zip(standing.flap.as_ref().map(WrittenFlap::read))
+                let status = statuses.get(node)?;
+                status.owner.as_deref().zip(status.flap.as_ref().map(WrittenFlap::read))
             };
             for (node, why) in self.flaps.restore(since_start, wall, written) {
                 tracing::warn!(

@@ -44,7 +44,7 @@ pub struct ControllerStatus {
 }
 
 /// The controller's part.
-pub fn standing(object: &NodeRuntimeHealth) -> ControllerStatus {
+pub fn controller_status(object: &NodeRuntimeHealth) -> ControllerStatus {
     let status = object.status.clone().unwrap_or_default();
     ControllerStatus {
         uid: object.metadata.uid.clone().unwrap_or_default(),

@@ -42,7 +42,7 @@ const PAGE: u32 = 500;
 /// Largest number of pages of one DaemonSet. A larger one is judged only by the faults of its nodes.
 const MAX_PAGES: u32 = 20;
 /// Largest number of unreadable pods that are remembered as reported.
-const MAX_TOLD: usize = 1024;
+const MAX_REPORTED: usize = 1024;
 /// Wait after a failed read, before the next try of the same.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -65,7 +65,7 @@ impl Subject {
 
 /// Reads pods of suspects while this process leads, for as long as it runs.
 pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Leadership) {
-    let (mut tried, mut told) = (BTreeMap::new(), BTreeSet::new());
+    let (mut tried, mut reported) = (BTreeMap::new(), BTreeSet::new());
     loop {
         let now = Instant::now();
         let leads = leadership.term(now).is_some();
@@ -83,7 +83,7 @@ pub async fn run(calls: Calls, cache: Arc<Cache>, clock: Clock, leadership: Lead
         let asked = Asked { at: now, wall: clock.now() };
         match read(&calls, &subject, asked).await {
             Ok(found) => {
-                tell(&mut told, &found.lost);
+                tell(&mut reported, &found.lost);
                 if found.is_of_use(&subject) && take(&mut cache.lock(), &subject, &found, asked) {
                     cache.wake();
                 }
@@ -190,12 +190,12 @@ impl Found {
 }
 
 /// Reports pods that cannot be read, each once.
-fn tell(told: &mut BTreeSet<PodRef>, lost: &[(PodRef, String)]) {
-    if told.len() > MAX_TOLD {
-        told.clear();
+fn tell(reported: &mut BTreeSet<PodRef>, lost: &[(PodRef, String)]) {
+    if reported.len() > MAX_REPORTED {
+        reported.clear();
     }
     for (pod, why) in lost {
-        if told.insert(pod.clone()) {
+        if reported.insert(pod.clone()) {
             tracing::warn!(
                 pod = %pod,
                 error = why,

@@ -29,7 +29,7 @@ const MACHINE_API_MARK: &str = "machine.openshift.io/machine";
 /// Annotations by which people exclude a Machine of Cluster API from every remediation.
 const OPT_OUTS: [&str; 2] = ["cluster.x-k8s.io/paused", "cluster.x-k8s.io/skip-remediation"];
 /// Maximum length of a name that is repeated to people.
-const LONGEST: usize = 253;
+const MAX_NAME: usize = 253;
 
 /// A Machine that a Node names, which proves nothing yet.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ fn named(node: &Node) -> Option<Named> {
         (MACHINE_API, namespace, name)
     };
     // The name becomes part of a path.
-    is_subdomain(name).then(|| Named { versions, namespace: bounded(namespace, LONGEST), name: name.to_owned() })
+    is_subdomain(name).then(|| Named { versions, namespace: bounded(namespace, MAX_NAME), name: name.to_owned() })
 }
 
 /// The node's Machine as an owner of objects in that namespace; otherwise why there is none. Then nothing may be created.
@@ -93,11 +93,11 @@ fn believed(machine: &DynamicObject, kind: &Kind, node: &Node) -> Result<OwnerRe
     let is_this =
         uid.map_or_else(|| provider.is_some() && provider == of_node, |uid| Some(uid) == node.metadata.uid.as_deref());
     if !is_its || (uid.is_some() && !is_this) {
-        let found = bounded(says("name").unwrap_or("none"), LONGEST);
+        let found = bounded(says("name").unwrap_or("none"), MAX_NAME);
         return Err(format!("names another node in status.nodeRef: expected this one, found {found}"));
     }
     if !is_this {
-        let [found, expected] = [provider, of_node].map(|id| bounded(id.unwrap_or("none"), LONGEST));
+        let [found, expected] = [provider, of_node].map(|id| bounded(id.unwrap_or("none"), MAX_NAME));
         return Err(format!(
             "has no uid in status.nodeRef, so expected the Node's spec.providerID ({expected}), found {found}"
         ));

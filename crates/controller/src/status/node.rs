@@ -37,13 +37,13 @@ pub struct NodePart {
 pub fn node_part(
     status_view: &NodeStatusView,
     blocked: &[String],
-    standing: &ControllerStatus,
+    current: &ControllerStatus,
     now: Timestamp,
 ) -> NodePart {
     let mut cluster_faults = status_view.cluster_faults.clone();
     cluster_faults.truncate(MAX_FAULTS);
     NodePart {
-        observed_generation: standing.generation,
+        observed_generation: current.generation,
         kubelet_version: status_view.kubelet_version.clone(),
         remediation: RemediationStatus {
             policy: status_view.policy.clone(),
@@ -57,18 +57,18 @@ pub fn node_part(
             top_fault: bounded(&status_view.top_fault, 256),
             activity: bounded(&status_view.activity, 256),
         },
-        conditions: node_conditions(status_view, standing, now),
+        conditions: node_conditions(status_view, current, now),
         flap: status_view.flap.clone(),
         cluster_faults,
     }
 }
 
-fn node_conditions(status_view: &NodeStatusView, standing: &ControllerStatus, now: Timestamp) -> Vec<Condition> {
+fn node_conditions(status_view: &NodeStatusView, current: &ControllerStatus, now: Timestamp) -> Vec<Condition> {
     use ConditionReason as Why;
     let of = |kind, status, reason, message: &str| {
-        let same = standing.conditions.get(kind).filter(|before| before.said.status == status);
+        let same = current.conditions.get(kind).filter(|before| before.said.status == status);
         let since = same.map_or(now, |before| before.since);
-        let generation = Some(standing.generation);
+        let generation = Some(current.generation);
         Condition { observed_generation: generation, ..condition_since(kind, status, reason, message, since) }
     };
     let by = |status, good, bad| match status {
@@ -112,10 +112,10 @@ fn node_conditions(status_view: &NodeStatusView, standing: &ControllerStatus, no
             },
             &status_view.activity,
         ),
-        stable(status_view, standing, of),
+        stable(status_view, current, of),
     ]);
     let blocked = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::KubeletStartBlocked);
-    conditions.extend(unvouched(status_view, standing).into_iter().map(|kind| {
+    conditions.extend(unvouched(status_view, current).into_iter().map(|kind| {
         let why = if blocked {
             "the kubelet's start is blocked: what it waits for would block the next one too"
         } else {
@@ -129,15 +129,15 @@ fn node_conditions(status_view: &NodeStatusView, standing: &ControllerStatus, no
 /// The condition `NodeStable`. A controller that has just started keeps a True of its predecessor.
 fn stable(
     status_view: &NodeStatusView,
-    standing: &ControllerStatus,
+    current: &ControllerStatus,
     of: impl Fn(ConditionType, TriState, ConditionReason, &str) -> Condition,
 ) -> Condition {
     let kind = ConditionType::NodeStable;
-    let stood = standing.conditions.status(kind) == TriState::True;
+    let stood = current.conditions.status(kind) == TriState::True;
     let flapping = status_view.cluster_faults.iter().find(|fault| fault.kind == FaultType::NodeFlapping);
     match (status_view.stable, flapping) {
-        (TriState::False, told) => {
-            of(kind, TriState::False, ConditionReason::FaultConfirmed, told.map_or("", |fault| fault.message.as_str()))
+        (TriState::False, fault) => {
+            of(kind, TriState::False, ConditionReason::FaultConfirmed, fault.map_or("", |fault| fault.message.as_str()))
         }
         (TriState::Unknown, _) if !stood => {
             let why = "the node was not watched for long enough to know whether it flaps";
@@ -148,15 +148,15 @@ fn stable(
 }
 
 /// Current conditions of the probe that nothing confirms now.
-fn unvouched(status_view: &NodeStatusView, standing: &ControllerStatus) -> Vec<ConditionType> {
+fn unvouched(status_view: &NodeStatusView, current: &ControllerStatus) -> Vec<ConditionType> {
     let silent = status_view.cluster_faults.iter().any(|fault| fault.kind == FaultType::ProbeNotReporting);
     let of_probe = looked_at().chain([ConditionType::RestartSafe]);
     of_probe
-        .filter(|kind| standing.conditions.get(*kind).is_some())
+        .filter(|kind| current.conditions.get(*kind).is_some())
         .filter(|kind| {
             let safe_no_more = *kind == ConditionType::RestartSafe
                 && !status_view.restart_safe_known
-                && standing.conditions.status(*kind) != TriState::False;
+                && current.conditions.status(*kind) != TriState::False;
             silent || safe_no_more
         })
         .collect()
@@ -176,7 +176,7 @@ pub enum Difference {
 }
 
 /// Compares the current status with the wanted one.
-pub fn difference(standing: &ControllerStatus, part: &NodePart) -> Difference {
+pub fn difference(current: &ControllerStatus, part: &NodePart) -> Difference {
     let states = |faults: &[Fault]| faults.iter().map(|f| (f.id.clone(), f.state, f.severity)).collect::<Vec<_>>();
     let words = |faults: &[Fault]| faults.iter().map(|f| (f.message.clone(), f.impact.clone())).collect::<Vec<_>>();
     let key = |is: &RemediationStatus| {
@@ -186,31 +186,31 @@ pub fn difference(standing: &ControllerStatus, part: &NodePart) -> Difference {
     let is_watched = |want: &Condition| {
         want.type_ == ConditionType::NodeStable.as_str()
             && want.status != "False"
-            && standing.conditions.status(ConditionType::NodeStable) == TriState::Unknown
+            && current.conditions.status(ConditionType::NodeStable) == TriState::Unknown
     };
     let empty = (RemediationStatus::default(), Summary::default());
-    let remediation = standing.remediation.as_ref().unwrap_or(&empty.0);
-    let summary = standing.summary.as_ref().unwrap_or(&empty.1);
-    let matter = standing.remediation.is_none()
-        || standing.summary.is_none()
-        || standing.observed_generation != Some(part.observed_generation)
-        || standing.kubelet_version != part.kubelet_version
+    let remediation = current.remediation.as_ref().unwrap_or(&empty.0);
+    let summary = current.summary.as_ref().unwrap_or(&empty.1);
+    let matter = current.remediation.is_none()
+        || current.summary.is_none()
+        || current.observed_generation != Some(part.observed_generation)
+        || current.kubelet_version != part.kubelet_version
         || summary.health != part.summary.health
         || key(remediation) != key(&part.remediation)
-        || states(&standing.cluster_faults) != states(&part.cluster_faults)
+        || states(&current.cluster_faults) != states(&part.cluster_faults)
         || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
-            let stands = standing.conditions.named(&want.type_).map(|stands| &stands.said);
+            let stands = current.conditions.named(&want.type_).map(|stands| &stands.said);
             stands.is_none_or(|said| (said.status.as_str(), &said.reason) != (want.status.as_str(), &want.reason))
         });
     if matter {
         return Difference::Matter;
     }
     let differs = summary != &part.summary
-        || standing.flap.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)
+        || current.flap.as_ref().map(WrittenFlap::read) != part.flap.as_ref().map(Ok)
         || remediation.blocked != part.remediation.blocked
-        || words(&standing.cluster_faults) != words(&part.cluster_faults)
+        || words(&current.cluster_faults) != words(&part.cluster_faults)
         || part.conditions.iter().filter(|want| !is_watched(want)).any(|want| {
-            standing.conditions.named(&want.type_).is_some_and(|stands| stands.said.message != want.message)
+            current.conditions.named(&want.type_).is_some_and(|stands| stands.said.message != want.message)
         });
     if differs {
         return Difference::Words;
@@ -259,19 +259,19 @@ mod tests {
         assert_eq!(difference(&ControllerStatus::default(), &part), Difference::Matter);
         let stable = of_type(&part, "NodeStable").unwrap();
         assert!(stable.status == "Unknown" && stable.message.contains("not watched for long enough"), "{stable:?}");
-        let standing = stands(part.clone());
-        assert_eq!(difference(&standing, &part), Difference::None);
+        let current = stands(part.clone());
+        assert_eq!(difference(&current, &part), Difference::None);
         let later = "2025-01-01T01:00:00Z".parse().unwrap();
-        let again = node_part(&status_view, &["MinDurationNotReached: x".into()], &standing, later);
+        let again = node_part(&status_view, &["MinDurationNotReached: x".into()], &current, later);
         assert_eq!(again, part, "transition times are kept");
-        let words = node_part(&status_view, &["MinDurationNotReached: y".into()], &standing, later);
-        assert_eq!(difference(&standing, &words), Difference::Words);
+        let words = node_part(&status_view, &["MinDurationNotReached: y".into()], &current, later);
+        assert_eq!(difference(&current, &words), Difference::Words);
         let watched = NodeStatusView { stable: TriState::True, ..status_view.clone() };
-        let watched = node_part(&watched, &["MinDurationNotReached: x".into()], &standing, later);
-        assert_eq!(difference(&standing, &watched), Difference::Watched);
+        let watched = node_part(&watched, &["MinDurationNotReached: x".into()], &current, later);
+        assert_eq!(difference(&current, &watched), Difference::Watched);
         let begun = NodeStatusView { remediation: Some("e".into()), ..status_view.clone() };
-        let begun = node_part(&begun, &["MinDurationNotReached: x".into()], &standing, later);
-        assert_eq!(difference(&standing, &begun), Difference::Matter);
+        let begun = node_part(&begun, &["MinDurationNotReached: x".into()], &current, later);
+        assert_eq!(difference(&current, &begun), Difference::Matter);
     }
 
     #[test]
@@ -280,10 +280,10 @@ mod tests {
         let before = node_part(&status_view, &[], &ControllerStatus::default(), now());
         let mut old = before.clone();
         old.conditions.retain(|condition| condition.type_ != "NodeStable");
-        let standing = stands(old);
-        assert_eq!(difference(&standing, &node_part(&status_view, &[], &standing, now())), Difference::None);
+        let current = stands(old);
+        assert_eq!(difference(&current, &node_part(&status_view, &[], &current, now())), Difference::None);
         let of = |stable| NodeStatusView { stable, ..status_view.clone() };
-        let difference_of = |stable| difference(&standing, &node_part(&of(stable), &[], &standing, now()));
+        let difference_of = |stable| difference(&current, &node_part(&of(stable), &[], &current, now()));
         assert_eq!(
             (difference_of(TriState::True), difference_of(TriState::False)),
             (Difference::Watched, Difference::Matter)

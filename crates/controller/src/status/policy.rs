@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn what_limits_windows_and_storms_come_to_is_told_and_not_written_twice() {
         let row = PolicyRow { generation: 4, ..PolicyRow::default() };
-        let told = |limits: LimitsView, until: Timestamp| {
+        let status_of = |limits: LimitsView, until: Timestamp| {
             let window = window::WindowView { window: "Allow window".into(), is_open: true, until: Some(until) };
             let storm = StormView {
                 fault: FaultType::HungContainer,
@@ -153,11 +153,11 @@ mod tests {
             spent: vec![spent],
             spent_left_out: 0,
         };
-        let status = told(limits.clone(), now());
-        assert!(same_policy_status(&status, &told(limits.clone(), now())));
-        assert!(!same_policy_status(&status, &told(LimitsView::default(), now())));
+        let status = status_of(limits.clone(), now());
+        assert!(same_policy_status(&status, &status_of(limits.clone(), now())));
+        assert!(!same_policy_status(&status, &status_of(LimitsView::default(), now())));
         let later = "2025-01-01T06:00:00Z".parse().unwrap();
-        assert!(!same_policy_status(&status, &told(limits, later)));
+        assert!(!same_policy_status(&status, &status_of(limits, later)));
         assert_eq!((status.storms.len(), status.storms[0].message.len() <= 512), (16, true));
         assert_eq!(
             serde_json::to_value(&status.limits).unwrap(),
@@ -165,6 +165,6 @@ mod tests {
                 "perFault": [{"faults": ["DiskFull"], "inFlight": 0, "maxInFlight": 1}],
                 "perNode": [{"node": "n1", "actions": 20, "until": "2025-01-01T00:00:00Z"}]})
         );
-        assert_eq!(told(LimitsView::default(), later).limits, None);
+        assert_eq!(status_of(LimitsView::default(), later).limits, None);
     }
 }

@@ -257,31 +257,31 @@ impl StatusWriter {
 
     /// Adds the writes about nodes, as far as there is room.
     fn node_writes(&mut self, state: &mut State, status_view: &Arc<StatusViews>, round: &mut Round) {
-        let State { snapshot, standing: standings, commands, .. } = state;
-        self.check_requests.retain(|node| standings.contains_key(node));
+        let State { snapshot, controller_statuses, commands, .. } = state;
+        self.check_requests.retain(|node| controller_statuses.contains_key(node));
         let (before, last) = &mut self.compared;
         let is_all = last.is_none_or(|at| round.now.saturating_duration_since(at) >= REPAIR_ALL);
         let before = std::mem::replace(before, Arc::clone(status_view));
         if is_all {
             *last = Some(round.now);
         }
-        let (mut standings, mut commands) = (Along::new(standings), Along::new(&*commands));
+        let (mut controller_statuses, mut commands) = (Along::new(controller_statuses), Along::new(&*commands));
         let (mut said_now, mut said_before) = (Along::new(&status_view.nodes), Along::new(&before.nodes));
         for (node, view) in snapshot.nodes.iter().filter(|(_, view)| !view.deleting) {
             let is_room = round.writes.len() < ROUND;
-            match standings.at(node) {
+            match controller_statuses.at(node) {
                 None if view.labels.get(PROBE_LABEL).is_some_and(|value| value == "disabled") || !is_room => {}
                 None => round.writes.push(Write::Create { node: node.clone(), node_uid: view.uid.clone() }),
-                Some(standing) if standing.deleting => {}
-                Some(standing) if standing.owner.as_deref() != Some(view.uid.as_str()) => {
-                    let remove = || Write::Remove { node: node.clone(), uid: standing.uid.clone() };
+                Some(current) if current.deleting => {}
+                Some(current) if current.owner.as_deref() != Some(view.uid.as_str()) => {
+                    let remove = || Write::Remove { node: node.clone(), uid: current.uid.clone() };
                     round.writes.extend(is_room.then(remove));
                 }
-                Some(standing) => {
+                Some(current) => {
                     let Some(said) = said_now.at(node) else { continue };
-                    standing.is_settled &= !is_all && said_before.at(node) == Some(said);
-                    if !standing.is_settled && is_room {
-                        self.report_writes((node, &view.uid), said, standing, commands.at(node), round);
+                    current.is_settled &= !is_all && said_before.at(node) == Some(said);
+                    if !current.is_settled && is_room {
+                        self.report_writes((node, &view.uid), said, current, commands.at(node), round);
                     }
                 }
             }
@@ -293,23 +293,23 @@ impl StatusWriter {
         &mut self,
         (node, node_uid): (&str, &str),
         said: &(Arc<NodeStatusView>, Vec<String>),
-        standing: &mut ControllerStatus,
+        current: &mut ControllerStatus,
         row: Option<&CommandRow>,
         round: &mut Round,
     ) {
-        let check = self.check_requests.wanted(node, said.0.check_sequence, standing.sequence, row, round.now);
+        let check = self.check_requests.wanted(node, said.0.check_sequence, current.sequence, row, round.now);
         let passed_on = row.and_then(|row| row.check_requested.as_ref());
         let ask = Ask {
             number: if let Wanted::Now(number) = check { Some(number) } else { None },
-            check: standing.check_requested.clone().filter(|check| passed_on != Some(check)),
+            check: current.check_requested.clone().filter(|check| passed_on != Some(check)),
         };
         let is_asked = check == Wanted::Nothing && ask == Ask::default();
         if ask != Ask::default() {
             let (node, node_uid, row) = (node.to_owned(), node_uid.to_owned(), row.cloned());
             round.writes.push(Write::Look { node, node_uid, row, ask });
         }
-        match self.node_write(node, said, standing, round) {
-            Compared::Same => standing.is_settled = is_asked,
+        match self.node_write(node, said, current, round) {
+            Compared::Same => current.is_settled = is_asked,
             Compared::PutOff => {}
             Compared::Due(write) => round.writes.push(write),
         }
@@ -319,16 +319,16 @@ impl StatusWriter {
         &self,
         node: &str,
         (status_view, blocked): &(Arc<NodeStatusView>, Vec<String>),
-        standing: &ControllerStatus,
+        current: &ControllerStatus,
         round: &mut Round,
     ) -> Compared {
-        if standing.unreadable {
+        if current.unreadable {
             return Compared::Same;
         }
-        let part = node_part(status_view, blocked, standing, self.clock.now());
+        let part = node_part(status_view, blocked, current, self.clock.now());
         let is_recent = |least| !self.rested(&format!("node {node}"), round.now, least);
         let is_crowded = self.crowded_until.is_some_and(|until| until > round.now);
-        let is_put_off = match difference(standing, &part) {
+        let is_put_off = match difference(current, &part) {
             Difference::None => return Compared::Same,
             Difference::Matter => is_crowded && is_recent(CROWD_EVERY),
             Difference::Watched if round.watched == 0 => return Compared::PutOff,

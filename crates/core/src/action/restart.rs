@@ -49,34 +49,25 @@ pub struct RestartKubelet(pub Restart);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestartRuntime(pub Restart);
 
-impl Properties for RestartKubelet {
-    const TRAITS: Traits = Traits { restarts: Some(Daemon::Kubelet), ..Traits::heals(RunsOn::Probe) };
+macro_rules! restarts {
+    ($daemon:expr, by $action:ident) => {
+        impl Properties for $action {
+            const TRAITS: Traits = Traits { restarts: Some($daemon), ..Traits::heals(RunsOn::Probe) };
 
-    fn read(params: &ActionParams) -> Option<Self> {
-        Some(Self(params.restart.clone().unwrap_or_default()))
-    }
+            fn read(params: &ActionParams) -> Option<Self> {
+                Some(Self(params.restart.clone().unwrap_or_default()))
+            }
 
-    fn write(&self, params: &mut ActionParams) {
-        params.restart = Some(self.0.clone());
-    }
+            fn write(&self, params: &mut ActionParams) {
+                params.restart = Some(self.0.clone());
+            }
 
-    fn words(&self) -> Vec<String> {
-        self.0.words()
-    }
+            fn words(&self) -> Vec<String> {
+                self.0.words()
+            }
+        }
+    };
 }
 
-impl Properties for RestartRuntime {
-    const TRAITS: Traits = Traits { restarts: Some(Daemon::Runtime), ..Traits::heals(RunsOn::Probe) };
-
-    fn read(params: &ActionParams) -> Option<Self> {
-        Some(Self(params.restart.clone().unwrap_or_default()))
-    }
-
-    fn write(&self, params: &mut ActionParams) {
-        params.restart = Some(self.0.clone());
-    }
-
-    fn words(&self) -> Vec<String> {
-        self.0.words()
-    }
-}
+restarts!(Daemon::Kubelet, by RestartKubelet);
+restarts!(Daemon::Runtime, by RestartRuntime);

@@ -71,6 +71,12 @@ impl Block {
     }
 }
 
+impl From<(BlockReason, String)> for Block {
+    fn from((reason, message): (BlockReason, String)) -> Self {
+        Self::new(reason, &message)
+    }
+}
+
 /// When to decide again, if nothing happens before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Requeue(Option<Duration>);
@@ -80,6 +86,13 @@ impl Requeue {
     pub fn after(&mut self, wait: Duration) {
         let wait = wait.max(SOONEST);
         self.0 = Some(self.0.map_or(wait, |known| known.min(wait)));
+    }
+
+    /// Decides again when the other one asks for it, if that is earlier.
+    pub fn merge(&mut self, other: Self) {
+        if let Some(wait) = other.0 {
+            self.after(wait);
+        }
     }
 
     /// Decides again when something of that age passes the limit; never, if it has passed it.

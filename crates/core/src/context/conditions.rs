@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{NodeContext, ObservedFault};
 use crate::condition_history::{asked, rules};
-use crate::external_condition::{ConditionState, ObservedCondition, askings, standing};
+use crate::external_condition::{ConditionState, ObservedCondition, askings, state_of};
 use crate::faults::ShowsIn;
 use crate::policy::Rule;
 use crate::remediation::RemediationFault;
@@ -47,7 +47,7 @@ pub(crate) fn is_other(node: &NodeContext<'_>, fault: &RemediationFault) -> bool
         return false;
     };
     let policies = || node.policies.iter().copied();
-    match standing(&view.conditions, kind) {
+    match state_of(&view.conditions, kind) {
         ConditionState::Absent => true,
         ConditionState::Contradictory => false,
         ConditionState::As(now) if now.status != was.status => !askings(rules(policies()), kind).iter().any(|asking| {

@@ -34,7 +34,7 @@ pub(crate) fn leave_alone_but(node: &NodeContext<'_>, passed: &[&str]) -> Option
     if let Some(why) = suspended(node).or_else(|| unreadable::of_node(node)) {
         return Some(why);
     }
-    let first = view.vetoes.iter().filter(|veto| !passed.contains(&veto.as_str())).min()?;
+    let first = view.exclusions.iter().filter(|one| !passed.contains(&one.as_str())).min()?;
     Some(format!("node {} asks to be left alone: {first}", node.name))
 }
 

@@ -34,8 +34,8 @@ pub(crate) fn policy_stops(
     if !node.policies.iter().any(|selecting| selecting.name == policy.name) {
         return Some(format!("policy {} does not select node {} any more", policy.name, remediation.node));
     }
-    let standing = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
-    for seen in standing.filter_map(|fault| node.find(&fault.id)) {
+    let open = || remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
+    for seen in open().filter_map(|fault| node.find(&fault.id)) {
         if let Some(now) = node.other_for(&seen.fault, policy) {
             return Some(format!(
                 "policy {} has taken over {} of node {}",
@@ -44,8 +44,7 @@ pub(crate) fn policy_stops(
         }
     }
     // An unknown match ends nothing. A match that is known by now ends the remediation, so that the matching rule can apply.
-    let open = remediation.faults.iter().filter(|fault| fault.state == Resolution::Open);
-    let ruled = open.filter_map(|fault| Some((node.find(&fault.id)?.fault.as_ref(), policy.rule(&fault.rule)?)));
+    let ruled = open().filter_map(|fault| Some((node.find(&fault.id)?.fault.as_ref(), policy.rule(&fault.rule)?)));
     for (fault, rule) in ruled {
         let (what, name) = (format!("{} ({})", fault.kind, fault.subject), &policy.name);
         match policy.still_means(rule, fault, &node.around) {

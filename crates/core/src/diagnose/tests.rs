@@ -43,7 +43,7 @@ use crate::reason::ConditionReason;
 
 impl Node {
     fn findings(&self) -> Findings {
-        diagnose(&self.seen(), Known::default(), &Thresholds::default())
+        diagnose(self, Known::default(), &Thresholds::default())
     }
 
     /// Kinds that are sighted.

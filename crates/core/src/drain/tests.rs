@@ -2,15 +2,7 @@ use super::*;
 use crate::fault::FaultType as F;
 
 fn pod(name: &str) -> NodePod {
-    NodePod {
-        pod: PodRef { namespace: "shop".into(), name: name.into(), uid: format!("uid-{name}") },
-        owner: Owner::Controller,
-        state: PodState::Live,
-        has_empty_dir: false,
-        is_ours: false,
-        has_no_grace: false,
-        is_back: false,
-    }
+    NodePod::plain(PodRef { namespace: "shop".into(), name: name.into(), uid: format!("uid-{name}") })
 }
 
 fn blocked(why: &str) -> Fate {

@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use super::scope::{self, Scope};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, approval, attempt, cause, cleanup, ending, next_step, stabilization, steps};
+use super::{Ctx, PolicyContext, approval, attempt, cause, cleanup, ending, next_step, stabilization, steps};
 use crate::budget::Slots;
-use crate::context::{Block, ClearCheck, NodeContext, Requeue, evidence, of_policy};
+use crate::context::{Block, ClearCheck, NodeContext, evidence, of_policy};
 use crate::fault::{FaultState, FaultType};
 use crate::plan::BlockReason;
-use crate::policy::{Policy, Rule, RuleMatch};
+use crate::policy::{Rule, RuleMatch};
 use crate::procedure::{boot, hand_off, marker};
 use crate::remediation::{MAX_REMEDIATION_FAULTS, Marker, Remediation, Resolution, StepState};
 
@@ -20,90 +20,83 @@ pub(super) fn take(
     ctx: Ctx<'_>,
     node: &NodeContext<'_>,
     remediation: &Remediation,
-    slot: &SlotReservation,
+    slot: SlotReservation,
     slots: &mut Slots,
-    requeue: &mut Requeue,
 ) -> RemediationUpdate {
-    let mut update = RemediationUpdate::new(remediation.clone());
+    let mut update = RemediationUpdate::new(remediation.clone(), slot);
     hand_off::note_uncordon(ctx.cluster, node, &mut update.remediation);
     let is_known = marker::record_removed(ctx.cluster, node, &mut update.remediation);
     if !remediation.phase.is_final() {
-        match (ending::must_end(ctx, node, &update.remediation), slot, of_policy::policy_of(ctx.cluster, remediation)) {
+        let policy = of_policy::policy_of(ctx.cluster, remediation);
+        match (ending::must_end(ctx, node, &update.remediation), &update.slot, policy) {
             (Some(why), ..) => ending::cancel(ctx, &mut update.remediation, &why),
             (None, SlotReservation::Refused(why), _) => ending::cancel(ctx, &mut update.remediation, why),
-            (None, _, Some(policy)) if is_known => go_on(ctx, node, policy, &mut update, (slot, slots), requeue),
+            (None, _, Some(policy)) if is_known => go_on(PolicyContext { ctx, node, policy }, &mut update, slots),
             (None, _, _) => {}
         }
     }
-    if stabilization::is_awaited(ctx, node, &mut update, requeue) {
+    if stabilization::is_awaited(ctx, node, &mut update) {
         return update;
     }
     if update.remediation.is_watched() {
         // From here on the controller runs the pending cleanup. The record has to say so before the cleanup begins.
         update.remediation.set_phase();
     }
-    if let Some(cleanup) = cleanup::clean_up(ctx, node, &mut update.remediation, requeue) {
+    if let Some(cleanup) = cleanup::clean_up(ctx, node, &mut update) {
         update.effect = Some(cleanup);
-        requeue.after(ctx.settings.retry);
+        update.requeue.after(ctx.settings.retry);
     }
-    cleanup::note_pending_reboot(ctx, node, &mut update, requeue);
+    cleanup::note_pending_reboot(ctx, node, &mut update);
     update
 }
 
-fn go_on(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    (slot, slots): (&SlotReservation, &mut Slots),
-    requeue: &mut Requeue,
-) {
-    steps::move_on(ctx, node, policy, update, slot, requeue);
-    if let Some(why) = scope::broken(policy) {
-        set_aside(update, &why, ctx.snapshot.now);
+fn go_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slots) {
+    steps::move_on(cx, update);
+    if let Some(why) = scope::broken(cx.policy) {
+        set_aside(update, &why, cx.snapshot.now);
     }
-    mark_healed(ctx, node, &mut update.remediation);
+    mark_healed(cx.ctx, cx.node, &mut update.remediation);
     if update.remediation.phase.is_final() {
         return;
     }
     if update.remediation.current_step().is_none() {
-        if let Some(why) = ending::must_stop(ctx, node, &update.remediation) {
+        if let Some(why) = ending::must_stop(cx.ctx, cx.node, &update.remediation) {
             // A remediation without work comes to its own end, and takes in nothing new.
             if update.remediation.has_work() {
-                ending::cancel(ctx, &mut update.remediation, &why);
+                ending::cancel(cx.ctx, &mut update.remediation, &why);
             }
             return;
         }
-        join(ctx, node, policy, update, slots, requeue);
+        join(cx, update, slots);
         // The remediator of a finished step releases the node before the controller does anything else to it.
-        if let Some(back) = cleanup::take_back(ctx, node, &mut update.remediation, Marker::is_hand_off) {
+        if let Some(back) = cleanup::take_back(cx.ctx, cx.node, &mut update.remediation, Marker::is_hand_off) {
             update.effect = Some(back);
-            hold_back(ctx, update, requeue);
-            requeue.after(ctx.settings.retry);
+            hold_back(cx.ctx, update);
+            update.requeue.after(cx.settings.retry);
         }
         if update.effect.is_none() {
-            match scope::broken(policy) {
-                Some(why) => hold_open(update, &why, requeue),
-                None => next_step::reserve_for_most_urgent(ctx, node, policy, update, slot, requeue),
+            match scope::broken(cx.policy) {
+                Some(why) => hold_open(update, &why),
+                None => next_step::reserve_for_most_urgent(cx, update),
             }
         }
     } else {
         let blocked = update.blocked.len();
-        wait_for_step(update, requeue);
-        join(ctx, node, policy, update, slots, requeue);
-        yield_to_more_urgent(ctx, node, policy, update, blocked, slot, requeue);
+        wait_for_step(update);
+        join(cx, update, slots);
+        yield_to_more_urgent(cx, update, blocked);
     }
     update.remediation.set_phase();
 }
 
 /// Blocks all open faults while the object of a remediator is to be deleted.
-fn hold_back(ctx: Ctx<'_>, update: &mut RemediationUpdate, requeue: &mut Requeue) {
+fn hold_back(ctx: Ctx<'_>, update: &mut RemediationUpdate) {
     match hand_off::deletion_block(ctx.cluster, &update.remediation) {
-        Err(rest) => requeue.after(rest),
+        Err(rest) => update.requeue.after(rest),
         Ok(None) => {}
         Ok(Some(block)) => {
             for id in open_but(&update.remediation, None) {
-                update.block(&id, block.clone(), requeue);
+                update.block(&id, block.clone());
             }
         }
     }
@@ -132,27 +125,20 @@ fn mark_healed(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
 }
 
 /// Adds confirmed faults of the node that are not in the remediation yet, or have come back.
-fn join(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    slots: &mut Slots,
-    requeue: &mut Requeue,
-) {
-    let scope = ctx.scopes.get(policy.name.as_str());
-    let selects = node.policies.iter().any(|selecting| selecting.name == policy.name);
-    for seen in node.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
+fn join(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slots) {
+    let scope = cx.scope();
+    let selects = cx.node.policies.iter().any(|selecting| selecting.name == cx.policy.name);
+    for seen in cx.node.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = seen.fault.id.as_str();
         match update.remediation.fault(id).map(|fault| fault.state) {
             Some(Resolution::Open) => continue,
             Some(Resolution::Exhausted) => {
-                let is_fresh = evidence::require_fresh(node, seen, ctx.cluster).is_ok();
+                let is_fresh = evidence::require_fresh(cx.node, seen, cx.cluster).is_ok();
                 let how =
                     if is_fresh { "and it is still there" } else { "and nobody can check whether it is still there" };
                 let message =
                     format!("{} ({}): no step is left {how}; a person is needed", seen.fault.kind, seen.fault.subject);
-                update.block(id, Block::new(BlockReason::StepsExhausted, &message), requeue);
+                update.block(id, Block::new(BlockReason::StepsExhausted, &message));
                 continue;
             }
             Some(Resolution::Resolved) | None => {}
@@ -161,54 +147,54 @@ fn join(
             // The policy does not select the node any more. The remediation finishes what has begun, and takes in nothing new.
             let message = format!(
                 "{} ({}): policy {} does not select node {} any more; its remediation {} has the node until its end",
-                seen.fault.kind, seen.fault.subject, policy.name, node.name, update.remediation.name
+                seen.fault.kind, seen.fault.subject, cx.policy.name, cx.node.name, update.remediation.name
             );
-            update.block(id, Block::new(BlockReason::LowerUrgency, &message), requeue);
+            update.block(id, Block::new(BlockReason::LowerUrgency, &message));
             continue;
         }
-        let other = node.policy_for(&seen.fault).filter(|other| other.name != policy.name);
+        let other = cx.node.policy_for(&seen.fault).filter(|other| other.name != cx.policy.name);
         if let Some((other, RuleMatch::Perhaps(rule, lack))) =
-            other.map(|other| (other, node.rule_of(other, &seen.fault)))
+            other.map(|other| (other, cx.node.rule_of(other, &seen.fault)))
         {
-            update.block(id, of_policy::doubtful(other, rule, &seen.fault, &lack), requeue);
+            update.block(id, of_policy::doubtful(other, rule, &seen.fault, &lack));
             continue;
         }
         if let Some(other) = other {
             let message = format!(
                 "{} ({}) is for policy {}; remediation {} of policy {} has the node until its end",
-                seen.fault.kind, seen.fault.subject, other.name, update.remediation.name, policy.name
+                seen.fault.kind, seen.fault.subject, other.name, update.remediation.name, cx.policy.name
             );
-            update.block(id, Block::new(BlockReason::LowerUrgency, &message), requeue);
+            update.block(id, Block::new(BlockReason::LowerUrgency, &message));
             continue;
         }
-        match cause::judge(ctx, node, policy, seen).and_then(|rule| not_blocked(node, scope, rule)) {
-            Err(block) => update.block(id, block, requeue),
+        match cause::judge(cx, seen).and_then(|rule| not_blocked(cx.node, scope, rule)) {
+            Err(block) => update.block(id, block),
             // A booting node shows many faults that resolve by themselves.
-            Ok(_) if boot::is_under_way(&update.remediation) => under_way(update, id, requeue),
+            Ok(_) if boot::is_under_way(&update.remediation) => under_way(update, id),
             Ok(rule) => {
                 let kind = seen.fault.kind;
                 if let Some(scope) =
                     scope.filter(|scope| scope.limits(kind) && !update.remediation.kinds().contains(&kind))
-                    && let Some(block) = limited(ctx, node, scope, update, kind, slots)
+                    && let Some(block) = limited(cx.ctx, cx.node, scope, update, kind, slots)
                 {
-                    update.block(id, block, requeue);
+                    update.block(id, block);
                     continue;
                 }
                 if let Some(fault) = update.remediation.fault_mut(id) {
-                    (fault.state, fault.since) = (Resolution::Open, seen.opened(ctx.snapshot.now, rule).since);
+                    (fault.state, fault.since) = (Resolution::Open, seen.opened(cx.snapshot.now, rule).since);
                     fault.clear_since = None;
                 } else if update.remediation.faults.len() < MAX_REMEDIATION_FAULTS {
-                    update.remediation.faults.push(seen.opened(ctx.snapshot.now, rule));
+                    update.remediation.faults.push(seen.opened(cx.snapshot.now, rule));
                 } else {
                     let message = format!(
                         "remediation {} has as many faults as it may have; the next one takes it",
                         update.remediation.name
                     );
-                    update.block(id, Block::new(BlockReason::LowerUrgency, &message), requeue);
+                    update.block(id, Block::new(BlockReason::LowerUrgency, &message));
                     continue;
                 }
                 if update.remediation.current_step().is_some() {
-                    under_way(update, id, requeue);
+                    under_way(update, id);
                 }
             }
         }
@@ -218,7 +204,7 @@ fn join(
 /// Blocks a joining fault where no new remediation may begin: it is as new as one that would open a remediation.
 fn not_blocked<'p>(node: &NodeContext<'_>, scope: Option<&Scope<'_>>, rule: &'p Rule) -> Result<&'p Rule, Block> {
     let blocked = scope.and_then(|scope| scope.blocked(Some(node)));
-    blocked.map_or(Ok(rule), |(reason, message)| Err(Block::new(reason, &message)))
+    blocked.map_or(Ok(rule), |blocked| Err(blocked.into()))
 }
 
 /// Returns why a fault of a kind with its own limit does not join the remediation now. Either enough others of that kind are
@@ -231,8 +217,8 @@ fn limited(
     kind: FaultType,
     slots: &mut Slots,
 ) -> Option<Block> {
-    if let Some((reason, message)) = scope.full(kind, node.name, slots) {
-        return Some(Block::new(reason, &message));
+    if let Some(full) = scope.full(kind, node.name, slots) {
+        return Some(full.into());
     }
     if slots.is_noted(&update.remediation.name, kind) {
         return None;
@@ -261,16 +247,16 @@ fn set_aside(update: &mut RemediationUpdate, why: &str, now: Timestamp) {
 }
 
 /// Blocks all open faults with this reason.
-fn hold_open(update: &mut RemediationUpdate, why: &str, requeue: &mut Requeue) {
+fn hold_open(update: &mut RemediationUpdate, why: &str) {
     for id in open_but(&update.remediation, None) {
-        update.block(&id, Block::new(BlockReason::Paused, why), requeue);
+        update.block(&id, Block::new(BlockReason::Paused, why));
     }
 }
 
-fn wait_for_step(update: &mut RemediationUpdate, requeue: &mut Requeue) {
+fn wait_for_step(update: &mut RemediationUpdate) {
     let Some(current) = update.remediation.current_step().map(|step| step.fault_id.clone()) else { return };
     for id in open_but(&update.remediation, Some(&current)) {
-        under_way(update, &id, requeue);
+        under_way(update, &id);
     }
 }
 
@@ -280,36 +266,27 @@ fn open_but(remediation: &Remediation, but: Option<&str>) -> Vec<String> {
     open.map(|fault| fault.id.clone()).filter(|id| Some(id.as_str()) != but).collect()
 }
 
-fn under_way(update: &mut RemediationUpdate, id: &str, requeue: &mut Requeue) {
+fn under_way(update: &mut RemediationUpdate, id: &str) {
     let Some(step) = update.remediation.current_step() else { return };
     let how = if step.state == StepState::AwaitingApproval { "awaits approval" } else { "is under way" };
     let message = format!("{} {how} on node {}; one step at a time", step.phrase(), update.remediation.node);
-    update.block(id, Block::new(BlockReason::InProgress, &message), requeue);
+    update.block(id, Block::new(BlockReason::InProgress, &message));
 }
 
 /// Withdraws a step that awaits approval, where another fault of the node can be remediated without approval. The controller asks
 /// again after that. `blocked` is the number of blocks in the update before it reported what the other faults wait for.
-fn yield_to_more_urgent(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    blocked: usize,
-    slot: &SlotReservation,
-    requeue: &mut Requeue,
-) {
-    let may = update.remediation.unanswered().is_some() && !policy.is_broken;
+fn yield_to_more_urgent(cx: PolicyContext<'_>, update: &mut RemediationUpdate, blocked: usize) {
+    let may = update.remediation.unanswered().is_some() && !cx.policy.is_broken;
     let waiting = update.remediation.current_step().filter(|_| may);
     let Some(fault) = waiting.map(|step| step.fault_id.clone()) else { return };
-    let mut other = RemediationUpdate::new(update.remediation.clone());
-    attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, ctx.snapshot.now);
-    let mut later = *requeue;
-    next_step::reserve_except(ctx, node, policy, &mut other, Some(&fault), slot, &mut later);
+    let mut other = RemediationUpdate::new(update.remediation.clone(), update.slot.clone());
+    attempt::end(&mut other, StepState::Cancelled, approval::GAVE_WAY, cx.snapshot.now);
+    next_step::reserve_except(cx, &mut other, Some(&fault));
     let goes_first = other.remediation.current_step().is_some_and(|step| !step.action.notifies());
     if other.effect.is_none() || !goes_first {
         return;
     }
-    *requeue = later;
+    update.requeue.merge(other.requeue);
     update.blocked.truncate(blocked);
     update.blocked.append(&mut other.blocked);
     (update.remediation, update.effect) = (other.remediation, other.effect);

@@ -10,15 +10,14 @@
 
 use jiff::Timestamp;
 
-use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, attempt};
-use crate::context::{Block, NodeContext, ObservedFault, Requeue};
+use super::{PolicyContext, attempt};
+use crate::context::Block;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
-use crate::policy::{Policy, Step};
+use crate::policy::Step;
 use crate::procedure::{self, executors};
-use crate::remediation::{Executor, RemediationFault, StepRecord, StepState};
+use crate::remediation::{StepRecord, StepState};
 
 /// The message of an attempt that gave way to another fault. Its approval is requested again.
 pub(super) const GAVE_WAY: &str = "another fault of the node, which waits for nobody, goes first";
@@ -28,44 +27,21 @@ const IN_DOUBT: &str =
     "its time was over while nobody knew whether the rule applies to the fault; approval is requested again";
 
 /// Records the attempt, and requests its approval.
-pub(super) fn ask(
-    ctx: Ctx<'_>,
-    update: &mut RemediationUpdate,
-    seen: &ObservedFault<'_>,
-    standing: &RemediationFault,
-    step: &Step,
-    executor: Executor,
-    requeue: &mut Requeue,
-) {
-    let mut record = attempt::record(ctx, &update.remediation, standing, step, executor);
-    record.target = seen.fault.target.clone();
+pub(super) fn ask(update: &mut RemediationUpdate, mut record: StepRecord, step: &Step) {
     record.state = StepState::AwaitingApproval;
     record.scheduled_at = asked_at(update, &record);
-    update.remediation.say(&format!(
-        "{} for {} ({}) awaits approval",
-        record.phrase(),
-        standing.kind,
-        standing.subject
-    ));
-    update.block(&standing.id, awaited(update, &record, step), requeue);
-    requeue.after(step.approval_timeout);
+    attempt::announce(&mut update.remediation, &record, " awaits approval");
+    update.block(&record.fault_id, awaited(update, &record, step));
+    update.requeue.after(step.approval_timeout);
     update.remediation.steps.push(record);
 }
 
 /// Continues the attempt once it is approved, and ends it after its timeout.
-pub(super) fn wait(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    record: &StepRecord,
-    slot: &SlotReservation,
-    requeue: &mut Requeue,
-) {
-    let now = ctx.snapshot.now;
+pub(super) fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRecord) {
+    let now = cx.snapshot.now;
     let gone = "the fault was gone before the step was approved";
-    let Some((standing, step)) = attempt::purpose(ctx, node, policy, update, record, gone) else { return };
-    if node.find(&standing.id).is_some_and(|seen| !seen.fault.target.is_same(&record.target)) {
+    let Some((open_fault, step)) = attempt::purpose(cx, update, record, gone) else { return };
+    if cx.node.find(&open_fault.id).is_some_and(|seen| !seen.fault.target.is_same(&record.target)) {
         return attempt::end(
             update,
             StepState::Cancelled,
@@ -74,13 +50,13 @@ pub(super) fn wait(
         );
     }
     // While the template is not read yet, as right after a change of leaders, the step is blocked anyway.
-    let version = procedure::of(&step.action).template_version(ctx.cluster);
+    let version = procedure::of(&step.action).template_version(cx.cluster);
     if version.is_some() && version != record.template_version.as_deref() {
         let why = "the template has changed since its approval was asked for";
         return attempt::end(update, StepState::Cancelled, why, now);
     }
     let by = update.remediation.approved(&record.operation_id).map(ToOwned::to_owned);
-    let again = slot.require().and_then(|()| attempt::again(ctx, node, policy, &update.remediation, &standing, step));
+    let again = update.slot.require().and_then(|()| attempt::again(cx, &update.remediation, &open_fault, step));
     let age = since(now, record.scheduled_at);
     let is_agreed = by.is_some() || !step.needs_approval();
     if age >= step.approval_timeout && again.as_ref().is_err_and(Block::is_ambiguous) {
@@ -98,29 +74,30 @@ pub(super) fn wait(
             current.approved_by = by;
         }
         attempt::end(update, StepState::TimedOut, &why, now);
-        if let (Some(rule), Some(fault)) = (policy.rule(&standing.rule), update.remediation.fault_mut(&standing.id)) {
+        if let (Some(rule), Some(fault)) =
+            (cx.policy.rule(&open_fault.rule), update.remediation.fault_mut(&open_fault.id))
+        {
             fault.step_index = rule.next_notify_step(fault.step_index.saturating_add(1));
         }
         return;
     }
-    requeue.after(step.approval_timeout.saturating_sub(age));
+    update.requeue.after(step.approval_timeout.saturating_sub(age));
     if !is_agreed {
         let block = awaited(update, record, step);
-        return update.block(&record.fault_id, block, requeue);
+        return update.block(&record.fault_id, block);
     }
     match again {
-        Err(block) => update.block(&record.fault_id, block, requeue),
+        Err(block) => update.block(&record.fault_id, block),
         Ok((fault, executor)) => {
             let whose = by.as_deref().map_or_else(String::new, |by| format!(", approved by {by}"));
-            update.remediation.say(&format!("{} for {} ({}){whose}", record.phrase(), standing.kind, standing.subject));
+            attempt::announce(&mut update.remediation, record, &whose);
             let Some(current) = update.remediation.current_step_mut() else { return };
             (current.state, current.scheduled_at, current.approved_by) = (StepState::Scheduled, now, by);
             // The executor that could start pods at the time of the request may not be able to now.
             current.executor = executor;
-            executors::note(node, current);
+            executors::note(cx.node, current);
             let record = current.clone();
-            update.effect = attempt::act(ctx, node, policy, &mut update.remediation, &record, fault, step);
-            requeue.after(ctx.settings.retry);
+            attempt::act(cx, update, &record, fault, step);
         }
     }
 }

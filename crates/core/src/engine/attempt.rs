@@ -2,11 +2,11 @@
 
 use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
-use super::{Ctx, ending, scope, select};
-use crate::context::{Block, ClearCheck, NodeContext, ObservedFault, of_policy};
+use super::{Ctx, PolicyContext, ending, scope, select};
+use crate::context::{Block, ClearCheck, ObservedFault, of_policy};
 use crate::fault::{Fault, FaultState};
 use crate::plan::{BlockReason, Effect};
-use crate::policy::{Policy, Rule, Step};
+use crate::policy::{Rule, Step};
 use crate::procedure::{self, AttemptContext};
 use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, StepState, operation_id};
 
@@ -14,16 +14,16 @@ use crate::remediation::{Executor, Remediation, RemediationFault, StepRecord, St
 pub(super) fn record(
     ctx: Ctx<'_>,
     remediation: &Remediation,
-    standing: &RemediationFault,
+    open_fault: &RemediationFault,
     step: &Step,
     executor: Executor,
 ) -> StepRecord {
     let mut record = StepRecord {
         operation_id: operation_id(&remediation.name, remediation.started_at, remediation.steps.len() + 1),
-        fault_id: standing.id.clone(),
+        fault_id: open_fault.id.clone(),
         action: step.action.recorded(),
         boot_id: None,
-        step_index: standing.step_index,
+        step_index: open_fault.step_index,
         executor,
         executor_reason: String::new(),
         target: crate::fault::Target::default(),
@@ -44,108 +44,110 @@ pub(super) fn record(
     record
 }
 
+/// Says in the message of the remediation what the attempt is for, and how it goes on.
+pub(super) fn announce(remediation: &mut Remediation, record: &StepRecord, how: &str) {
+    if let Some(fault) = remediation.fault(&record.fault_id) {
+        let message = format!("{} for {} ({}){how}", record.phrase(), fault.kind, fault.subject);
+        remediation.say(&message);
+    }
+}
+
 /// The purpose of an attempt that is not known to have begun: its fault, and the step of the policy. `None` if the attempt ends
 /// here: the remediation stops, the fault is gone (message `gone`), the node is in another boot, or the policy has no such step
 /// any more.
 pub(super) fn purpose<'p>(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &'p Policy,
+    cx: PolicyContext<'p>,
     update: &mut RemediationUpdate,
     record: &StepRecord,
     gone: &str,
 ) -> Option<(RemediationFault, &'p Step)> {
-    let now = ctx.snapshot.now;
-    if let Some(why) = ending::must_stop(ctx, node, &update.remediation) {
-        ending::cancel(ctx, &mut update.remediation, &why);
+    let now = cx.snapshot.now;
+    if let Some(why) = ending::must_stop(cx.ctx, cx.node, &update.remediation) {
+        ending::cancel(cx.ctx, &mut update.remediation, &why);
         return None;
     }
-    let standing = update.remediation.fault(&record.fault_id).cloned();
-    let (Some(standing), Some(step)) = (standing, of_policy::step_of(policy, &update.remediation, record)) else {
+    let open_fault = update.remediation.fault(&record.fault_id).cloned();
+    let (Some(open_fault), Some(step)) = (open_fault, of_policy::step_of(cx.policy, &update.remediation, record))
+    else {
         end(update, StepState::Cancelled, "the policy does not name this step any more", now);
         return None;
     };
-    if !procedure::of(&record.action).is_due(node, record) {
+    if !procedure::of(&record.action).is_due(cx.node, record) {
         end(update, StepState::Cancelled, "the node is in another boot than the one that was to end", now);
         return None;
     }
-    if node.clear_check(&standing, Some(record.scheduled_at), now, ctx.settings.evidence_max_age) == ClearCheck::Clean {
+    if cx.node.clear_check(&open_fault, Some(record.scheduled_at), now, cx.settings.evidence_max_age)
+        == ClearCheck::Clean
+    {
         end(update, StepState::Cancelled, gone, now);
         return None;
     }
-    Some((standing, step))
+    Some((open_fault, step))
 }
 
 /// The fault of an attempt as it shows now, and its rule.
-pub(super) fn confirmed<'f, 'p>(
-    node: &'f NodeContext<'_>,
-    policy: &'p Policy,
-    standing: &RemediationFault,
-) -> Result<(&'f ObservedFault<'f>, &'p Rule), Block> {
-    let seen = node.find(&standing.id).filter(|seen| seen.fault.state == FaultState::Confirmed);
-    seen.zip(policy.rule(&standing.rule)).ok_or_else(|| {
-        let message = format!("{} ({}) is not confirmed any more", standing.kind, standing.subject);
+pub(super) fn confirmed<'f>(
+    cx: PolicyContext<'f>,
+    open_fault: &RemediationFault,
+) -> Result<(&'f ObservedFault<'f>, &'f Rule), Block> {
+    let seen = cx.node.find(&open_fault.id).filter(|seen| seen.fault.state == FaultState::Confirmed);
+    seen.zip(cx.policy.rule(&open_fault.rule)).ok_or_else(|| {
+        let message = format!("{} ({}) is not confirmed any more", open_fault.kind, open_fault.subject);
         Block::new(BlockReason::NotConfirmed, &message)
     })
 }
 
 /// Whether the reserved step may still run.
 pub(super) fn again<'f>(
-    ctx: Ctx<'_>,
-    node: &'f NodeContext<'_>,
-    policy: &Policy,
+    cx: PolicyContext<'f>,
     remediation: &Remediation,
-    standing: &RemediationFault,
+    open_fault: &RemediationFault,
     step: &Step,
 ) -> Result<(&'f Fault, Executor), Block> {
     // The other executor may be about to take over an attempt that has begun.
-    if let Some(why) = scope::broken(policy) {
+    if let Some(why) = scope::broken(cx.policy) {
         return Err(Block::new(BlockReason::Paused, &why));
     }
-    let (seen, rule) = confirmed(node, policy, standing)?;
+    let (seen, rule) = confirmed(cx, open_fault)?;
     // A decided notification is sent whether or not the probe still reports.
     let evidence = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };
-    let executor = select::may_take(ctx, node, policy, seen, rule, step, evidence)?;
-    select::require_prepared(ctx, node, policy, remediation, standing, seen, rule, step)?;
+    let executor = select::may_take(cx, seen, rule, step, evidence)?;
+    select::require_prepared(cx, remediation, open_fault, seen, rule, step)?;
     Ok((&seen.fault, executor))
 }
 
 /// The context of an attempt that has started, with its step as its action finds it in the policy.
 pub(super) fn context<'x>(
-    ctx: Ctx<'x>,
-    node: &'x NodeContext<'x>,
-    policy: &'x Policy,
+    cx: PolicyContext<'x>,
     remediation: &'x Remediation,
     record: &'x StepRecord,
 ) -> AttemptContext<'x> {
-    let step = procedure::of(&record.action).named_step(policy, remediation, record);
-    AttemptContext { cluster: ctx.cluster, node, policy, remediation, record, step }
+    let step = procedure::of(&record.action).named_step(cx.policy, remediation, record);
+    AttemptContext { cluster: cx.cluster, node: cx.node, policy: cx.policy, remediation, record, step }
 }
 
-/// What starts a reserved step. The cleanup that the action needs is recorded with it: the marker of an earlier remediation of this
+/// Starts a reserved step. The cleanup that the action needs is recorded with it: the marker of an earlier remediation of this
 /// name may have been removed meanwhile, and this record may say so.
 pub(super) fn act(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    remediation: &mut Remediation,
+    cx: PolicyContext<'_>,
+    update: &mut RemediationUpdate,
     record: &StepRecord,
     fault: &Fault,
     step: &Step,
-) -> Option<Effect> {
-    let procedure = procedure::of(&step.action);
+) {
+    let (procedure, remediation) = (procedure::of(&step.action), &mut update.remediation);
     if let Some(marker) = procedure.marker(remediation, record) {
-        remediation.cleanup.add(marker, ctx.snapshot.now);
+        remediation.cleanup.add(marker, cx.snapshot.now);
     }
-    let cx = AttemptContext { cluster: ctx.cluster, node, policy, remediation, record, step: Some(step) };
-    let operation = procedure.operation(&cx, fault)?;
-    Some(Effect::Act {
+    let attempt = AttemptContext { step: Some(step), ..context(cx, remediation, record) };
+    update.effect = procedure.operation(&attempt, fault).map(|operation| Effect::Act {
         remediation: remediation.name.clone(),
         operation_id: record.operation_id.clone(),
         node: remediation.node.clone(),
         node_uid: remediation.node_uid.clone(),
         operation,
-    })
+    });
+    update.requeue.after(cx.settings.retry);
 }
 
 /// Ends the current attempt.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Ctx, limits};
+use super::{Ctx, PolicyContext, limits};
 use crate::context::{Block, NodeContext, of_policy};
 use crate::fault::Fault;
 use crate::faults::ShowsIn;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
-use crate::policy::{Applicability, Policy, Rule, RuleMatch, Step};
+use crate::policy::{Applicability, Rule, RuleMatch, Step};
 use crate::remediation::{Remediation, RemediationFault};
 use crate::window;
 
@@ -18,13 +18,8 @@ const FREE_WAIT: Duration = Duration::from_secs(10);
 /// Checks that the rule still applies to the fault. Another tool may have changed the reason to one that only another rule names.
 /// The pod may have other labels by now, and the node another kubelet. No rule that takes precedence may turn out to apply as
 /// well. Unknown data never prevents a notification.
-pub(super) fn still_asked_for(
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    rule: &Rule,
-    fault: &Fault,
-    step: &Step,
-) -> Result<(), Block> {
+pub(super) fn still_asked_for(cx: PolicyContext<'_>, rule: &Rule, fault: &Fault, step: &Step) -> Result<(), Block> {
+    let PolicyContext { node, policy, .. } = cx;
     if fault.kind.spec().shows_in == ShowsIn::Condition && !rule.is_for(fault) {
         let message =
             format!("{} ({}): its reason now is none that rule {} names", fault.kind, fault.subject, rule.name);
@@ -56,25 +51,25 @@ pub(super) fn still_asked_for(
 }
 
 /// Checks whether the policy may act on the node once more.
-pub(super) fn of_node(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy) -> Result<(), Block> {
-    let (limit, now) = (policy.limits.per_node, ctx.snapshot.now);
-    let Some(spent) = limits::spent(node, policy, now, ctx.settings.answer_within) else { return Ok(()) };
+pub(super) fn of_node(cx: PolicyContext<'_>) -> Result<(), Block> {
+    let (limit, now) = (cx.policy.limits.per_node, cx.snapshot.now);
+    let Some(spent) = limits::spent(cx.node, cx.policy, now, cx.settings.answer_within) else { return Ok(()) };
     let message = if spent.is_slow {
         format!(
             "node {} has kept policy {} waiting for its answers for a quarter of {} min or more (limits.perNode); the turn is \
              the other nodes', not its own again before {}",
-            node.name,
-            policy.name,
+            cx.node.name,
+            cx.policy.name,
             limit.window.as_secs() / 60,
             clock(spent.until)
         )
     } else {
         format!(
             "node {} got {} actions within {} min by policy {} (limits.perNode); the next one not before {}",
-            node.name,
+            cx.node.name,
             spent.actions,
             limit.window.as_secs() / 60,
-            policy.name,
+            cx.policy.name,
             clock(spent.until)
         )
     };
@@ -82,9 +77,9 @@ pub(super) fn of_node(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy) -> 
 }
 
 /// Checks whether a window of the policy is open for such a step now.
-pub(super) fn in_window(ctx: Ctx<'_>, policy: &Policy, step: &Step) -> Result<(), Block> {
-    let Some(shut) = window::shut(&policy.windows, step.action.kind(), ctx.snapshot.now) else { return Ok(()) };
-    let block = Block::new(BlockReason::OutsideWindow, &format!("policy {}: {}", policy.name, shut.message));
+pub(super) fn in_window(cx: PolicyContext<'_>, step: &Step) -> Result<(), Block> {
+    let Some(shut) = window::shut(&cx.policy.windows, step.action.kind(), cx.snapshot.now) else { return Ok(()) };
+    let block = Block::new(BlockReason::OutsideWindow, &format!("policy {}: {}", cx.policy.name, shut.message));
     Err(match shut.until {
         Some(until) => block.until(until),
         None => block,
@@ -96,10 +91,10 @@ pub(super) fn cooled_down(
     ctx: Ctx<'_>,
     node: &NodeContext<'_>,
     remediation: &Remediation,
-    standing: &RemediationFault,
+    open_fault: &RemediationFault,
     step: &Step,
 ) -> Result<(), Block> {
-    let Some(last) = remediation.attempts_for(standing).rev().find(|record| record.state.is_final()) else {
+    let Some(last) = remediation.attempts_for(open_fault).rev().find(|record| record.state.is_final()) else {
         return Ok(());
     };
     let Some(finished) = last.finished_at else { return Ok(()) };
@@ -108,17 +103,26 @@ pub(super) fn cooled_down(
     let has_later_report = node.arrived().is_some_and(|arrived| arrived < age);
     // A probe that becomes unresponsive meanwhile must not block the step, and with it the policy's slot, for ever. After the
     // block timeout the evidence check itself blocks the step, for no longer than anything may be blocked.
-    let patience = ctx.block_timeout(step);
-    if age >= wait && (!last.is_free() || has_later_report || age >= patience) {
+    let block_timeout = ctx.block_timeout(step);
+    if age >= wait && (!last.is_free() || has_later_report || age >= block_timeout) {
         return Ok(());
     }
     if age >= wait {
-        let message =
-            format!("{} on {}: after {} a new report of the probe is awaited", standing.kind, node.name, last.phrase());
-        return Err(Block::new(BlockReason::Cooldown, &message).until(patience.saturating_sub(age)));
+        let message = format!(
+            "{} on {}: after {} a new report of the probe is awaited",
+            open_fault.kind,
+            node.name,
+            last.phrase()
+        );
+        return Err(Block::new(BlockReason::Cooldown, &message).until(block_timeout.saturating_sub(age)));
     }
     let until = finished.checked_add(wait).unwrap_or(finished);
-    let message =
-        format!("{} on {}: {} waits for its cool-down until {}", standing.kind, node.name, last.phrase(), clock(until));
+    let message = format!(
+        "{} on {}: {} waits for its cool-down until {}",
+        open_fault.kind,
+        node.name,
+        last.phrase(),
+        clock(until)
+    );
     Err(Block::new(BlockReason::Cooldown, &message).until(wait.saturating_sub(age)))
 }

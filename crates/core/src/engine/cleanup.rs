@@ -1,9 +1,10 @@
 //! What the controller removes from a node that it has put there, and when.
 
 use super::quarantine::Over;
+use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
 use super::{Ctx, quarantine};
-use crate::context::{Block, NodeContext, Requeue};
+use crate::context::{Block, NodeContext};
 use crate::moment::since;
 use crate::plan::{BlockReason, Effect};
 use crate::procedure::{hand_off, pending_reboot};
@@ -71,12 +72,8 @@ pub(super) fn stale_markers(ctx: Ctx<'_>, node: &NodeContext<'_>, is_slot: impl 
 }
 
 /// Removes what the remediation did to the node, if no other work is left in it and the policy wants no quarantine.
-pub(super) fn clean_up(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    remediation: &mut Remediation,
-    requeue: &mut Requeue,
-) -> Option<Effect> {
+pub(super) fn clean_up(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) -> Option<Effect> {
+    let remediation = &mut update.remediation;
     if !remediation.phase.is_final() && remediation.has_work() {
         return None;
     }
@@ -89,7 +86,7 @@ pub(super) fn clean_up(
     let until =
         quarantine::until(ctx, remediation).filter(|until| !remediation.phase.is_final() && *until > ctx.snapshot.now);
     if let Some(until) = until {
-        quarantine::contain(ctx, remediation, until, requeue);
+        quarantine::contain(ctx, remediation, until, &mut update.requeue);
         return None;
     }
     uncordon(ctx, node, remediation)
@@ -106,16 +103,12 @@ fn uncordon(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediation)
 }
 
 /// Checks a remediation whose node is quarantined: the quarantine continues, or it ends and the cleanup runs.
-pub(super) fn watch_quarantine(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    remediation: &Remediation,
-    requeue: &mut Requeue,
-) -> RemediationUpdate {
-    let mut update = RemediationUpdate::new(remediation.clone());
+pub(super) fn watch_quarantine(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> RemediationUpdate {
+    // It begins no step, so it needs no slot.
+    let mut update = RemediationUpdate::new(remediation.clone(), SlotReservation::Awaited);
     hand_off::note_uncordon(ctx.cluster, node, &mut update.remediation);
-    quarantine::note_clean(ctx, node, &mut update.remediation, requeue);
-    match quarantine::over(ctx, node, &update.remediation, requeue) {
+    quarantine::note_clean(ctx, node, &mut update.remediation, &mut update.requeue);
+    match quarantine::over(ctx, node, &update.remediation, &mut update.requeue) {
         None => return update,
         // Nothing is left to wait for. The remediation ends like any other resolved one, after the uncordon.
         Some(Over::Resolved) => {}
@@ -130,25 +123,20 @@ pub(super) fn watch_quarantine(
     }
     update.effect = uncordon(ctx, node, &mut update.remediation);
     if update.effect.is_some() {
-        requeue.after(ctx.settings.retry);
+        update.requeue.after(ctx.settings.retry);
     }
-    note_pending_reboot(ctx, node, &mut update, requeue);
+    note_pending_reboot(ctx, node, &mut update);
     update
 }
 
 /// Reports the pending reboot, if there is one.
-pub(super) fn note_pending_reboot(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    update: &mut RemediationUpdate,
-    requeue: &mut Requeue,
-) {
+pub(super) fn note_pending_reboot(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) {
     let Some(until) =
         pending_reboot::blocks_uncordon(ctx.cluster, node, &update.remediation).filter(|_| update.effect.is_none())
     else {
         return;
     };
-    requeue.after(since(until, ctx.snapshot.now));
+    update.requeue.after(since(until, ctx.snapshot.now));
     let message = pending_reboot::message(&update.remediation, until);
-    update.block_node(Block::new(BlockReason::InProgress, &message), requeue);
+    update.block_node(Block::new(BlockReason::InProgress, &message));
 }

@@ -17,7 +17,7 @@ use crate::remediation::Remediation;
 use crate::snapshot::Snapshot;
 
 /// See [`Ctx::judge`].
-pub(super) type Judge = fn(Ctx<'_>, &NodeContext<'_>, &Policy, &ObservedFault<'_>) -> Result<(), Block>;
+pub(super) type Judge = fn(PolicyContext<'_>, &ObservedFault<'_>) -> Result<(), Block>;
 
 /// The input of every part of a decision: the cluster, and what each policy covers of it.
 #[derive(Clone, Copy, Debug)]
@@ -39,13 +39,36 @@ impl<'a> Deref for Ctx<'a> {
 
 impl<'a> Ctx<'a> {
     pub fn new(cluster: ClusterContext<'a>, scopes: &'a BTreeMap<&'a str, Scope<'a>>) -> Self {
-        Self { cluster, judge: |ctx, node, policy, seen| cause::judge(ctx, node, policy, seen).map(drop), scopes }
+        Self { cluster, judge: |cx, seen| cause::judge(cx, seen).map(drop), scopes }
     }
 
     /// The block timeout: how long anything in an open remediation can stay blocked before the controller gives it up.
     pub fn block_timeout(self, step: &Step) -> Duration {
         let longest = step.action.traits().block_timeout.unwrap_or(Duration::MAX);
         step.timeout.min(longest).max(self.settings.answer_within)
+    }
+}
+
+/// One policy on one node, in one pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PolicyContext<'a> {
+    pub ctx: Ctx<'a>,
+    pub node: &'a NodeContext<'a>,
+    pub policy: &'a Policy,
+}
+
+impl<'a> Deref for PolicyContext<'a> {
+    type Target = Ctx<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.ctx
+    }
+}
+
+impl<'a> PolicyContext<'a> {
+    /// What the policy covers.
+    pub fn scope(self) -> Option<&'a Scope<'a>> {
+        self.ctx.scopes.get(self.policy.name.as_str())
     }
 }
 
@@ -62,12 +85,12 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
     let nodes = gather::gather(snapshot, settings, &policies, None, &mut requeue);
     let scopes = scope::scopes(&policies, &nodes, snapshot);
     let ctx = Ctx::new(ClusterContext { snapshot, settings, policies: &by_name }, &scopes);
-    let mut slots = reconciled(snapshot, settings).in_doubt(snapshot.admission_doubt.clone());
+    let mut slots = reconciled(snapshot, settings).with_admission_not_enforced(snapshot.admission_not_enforced.clone());
     if let Some(release) = slots.next_release(snapshot.now, settings.cache_lag) {
         requeue.after(release);
     }
 
-    let mut updates = of_open_remediations(ctx, &nodes, &mut slots, &mut requeue);
+    let mut updates = of_open_remediations(ctx, &nodes, &mut slots);
     // The next pass sees the result of such an update.
     let is_ending = |update: &RemediationUpdate| !update.remediation.is_quarantined() || update.effect.is_some();
     let mut busy: BTreeSet<&str> =
@@ -84,6 +107,7 @@ pub fn plan(snapshot: &Snapshot, settings: &PlanSettings) -> Plan {
             updates.entry(name).or_default().push(update);
         }
     }
+    updates.values().flatten().for_each(|update| requeue.merge(update.requeue));
     blocked.extend(updates.values().flatten().flat_map(|update| update.blocked.iter().cloned()));
     blocked.sort_by(|a, b| {
         (&a.node, &a.fault_id, a.reason, &a.message).cmp(&(&b.node, &b.fault_id, b.reason, &b.message))
@@ -122,24 +146,24 @@ fn of_open_remediations<'a>(
     ctx: Ctx<'a>,
     nodes: &Nodes<'a>,
     slots: &mut Slots,
-    requeue: &mut Requeue,
 ) -> BTreeMap<&'a str, Vec<RemediationUpdate>> {
     let reservations = slot::settle(ctx, nodes, slots);
     let mut updates: BTreeMap<&'a str, Vec<RemediationUpdate>> = BTreeMap::new();
     for node in nodes.values() {
         // A frozen node counts as not checked since: its state is unknown, and so is what an action would find.
         if unreadable::is_frozen(node) {
-            let open = node.open.iter().map(|remediation| RemediationUpdate::new(Remediation::clone(remediation)));
+            let unchanged = |open: &&Remediation| RemediationUpdate::new((*open).clone(), SlotReservation::Awaited);
+            let open = node.open.iter().map(unchanged);
             updates.entry(node.name).or_default().extend(open);
             continue;
         }
         for remediation in &node.open {
-            let slot = reservations.get(remediation.name.as_str()).unwrap_or(&SlotReservation::Awaited);
-            let update = advance::take(ctx, node, remediation, slot, slots, requeue);
+            let slot = reservations.get(remediation.name.as_str()).cloned().unwrap_or(SlotReservation::Awaited);
+            let update = advance::take(ctx, node, remediation, slot, slots);
             updates.entry(node.name).or_default().push(update);
         }
         for remediation in node.finished.iter().filter(|remediation| remediation.is_quarantined()) {
-            updates.entry(node.name).or_default().push(cleanup::watch_quarantine(ctx, node, remediation, requeue));
+            updates.entry(node.name).or_default().push(cleanup::watch_quarantine(ctx, node, remediation));
         }
     }
     updates

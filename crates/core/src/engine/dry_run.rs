@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Ctx;
 use super::update::RemediationUpdate;
+use super::{Ctx, PolicyContext};
 use crate::budget::Slots;
 use crate::context::{Block, NodeContext, ObservedFault, Requeue};
 use crate::moment::since;
@@ -44,21 +44,16 @@ pub(super) fn remember_simulated<'a>(
 }
 
 /// Returns the remediation that has simulated this occurrence of the fault.
-pub(super) fn simulated<'f>(
-    ctx: Ctx<'_>,
-    node: &'f NodeContext<'_>,
-    policy: &Policy,
-    seen: &ObservedFault<'_>,
-) -> Option<&'f Remediation> {
-    let uid = node.view.map(|view| view.uid.as_str());
-    node.finished.iter().copied().rev().find(|remediation| {
+pub(super) fn simulated<'f>(cx: PolicyContext<'f>, seen: &ObservedFault<'_>) -> Option<&'f Remediation> {
+    let uid = cx.node.view.map(|view| view.uid.as_str());
+    cx.node.finished.iter().copied().rev().find(|remediation| {
         let is_same = remediation.phase == Phase::Simulated
-            && remediation.policy == policy.name
+            && remediation.policy == cx.policy.name
             && Some(remediation.node_uid.as_str()) == uid
             && remediation.fault(&seen.fault.id).is_some();
         // The node's clock may be ahead of the controller's clock.
         let is_later = since(seen.fault.first_seen, remediation.started_at) > SIMULATED_ONCE;
-        is_same && (!is_later || since(ctx.snapshot.now, remediation.started_at) < SIMULATED_ONCE)
+        is_same && (!is_later || since(cx.snapshot.now, remediation.started_at) < SIMULATED_ONCE)
     })
 }
 
@@ -78,7 +73,6 @@ pub(super) fn simulate(
     update: &mut RemediationUpdate,
     policy: &Policy,
     ready: &[(&ObservedFault<'_>, &Rule)],
-    requeue: &mut Requeue,
 ) {
     update.effect = None;
     let now = ctx.snapshot.now;
@@ -97,7 +91,6 @@ pub(super) fn simulate(
     update.blocked.clear();
     let block = block(policy, Some(&update.remediation));
     for (seen, _) in ready {
-        let node = update.remediation.node.clone();
-        update.blocked.push(block.clone().about(node, Some(&seen.fault.id), Some(&policy.name), requeue));
+        update.block(&seen.fault.id, block.clone());
     }
 }

@@ -1,6 +1,6 @@
 //! How a remediation ends before its faults are resolved, and how the controller cleans up what it did to the node.
 
-use super::{Ctx, cause};
+use super::{Ctx, PolicyContext, cause};
 use crate::context::{NodeContext, exclusion, of_policy};
 use crate::policy::Mode;
 use crate::procedure::{hand_off, marker};
@@ -42,7 +42,7 @@ pub(super) fn must_end(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remed
 pub(super) fn must_stop(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &Remediation) -> Option<String> {
     let gives_way = || {
         let policy = of_policy::policy_of(ctx.cluster, remediation).filter(|_| remediation.manual.is_none())?;
-        cause::gives_way(ctx, node, policy, remediation)
+        cause::gives_way(PolicyContext { ctx, node, policy }, remediation)
     };
     exclusion::leave_alone(node).or_else(|| of_policy::policy_stops(ctx.cluster, node, remediation)).or_else(gives_way)
 }

@@ -9,10 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::select::{self, EvidenceRequirement, Recurrence};
+use super::select::{self, EvidenceRequirement};
 use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, next_step};
+use super::{Ctx, PolicyContext, next_step, slot};
 use crate::budget::{Bounds, Slots};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue, exclusion, of_policy};
 use crate::fault::{FaultState, FaultType, MAX_LINE};
@@ -22,8 +22,7 @@ use crate::moment::since;
 use crate::plan::{BlockReason, Blocked, Effect};
 use crate::policy::{Mode, Policy, Rule, RuleMatch};
 use crate::procedure;
-use crate::remediation::{RemediationFault, STOPPED_BY_A_PERSON};
-use crate::snapshot::Slot;
+use crate::remediation::{Remediation, RemediationFault, STOPPED_BY_A_PERSON};
 use crate::text::bounded;
 
 /// The result for all manual requests.
@@ -153,34 +152,28 @@ fn start<'a>(
     }
     exclusion::excluded(node)?;
     let seen = fault(ctx, node, manual)?;
-    let (rule, standing) = step_index(ctx, node, policy, manual, seen)?;
+    let cx = PolicyContext { ctx, node, policy };
+    let mut update = RemediationUpdate::new(manual.begun(ctx.snapshot.now), SlotReservation::of_new(slots));
+    let (rule, open_fault) = step_index(cx, &update.remediation, manual, seen)?;
     room(ctx, nodes, node, (manual, seen.fault.kind), slots)?;
 
-    let mut update = RemediationUpdate::new(manual.begun(ctx.snapshot.now));
-    update.remediation.faults.push(standing.clone());
-    let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
-    next_step::reserve_for_most_urgent(ctx, node, policy, &mut update, &slot, requeue);
+    update.remediation.faults.push(open_fault.clone());
+    next_step::reserve_for_most_urgent(cx, &mut update);
     let step = update.remediation.current_step();
-    if !step.is_some_and(|step| step.action == manual.manual.action && step.step_index == standing.step_index) {
+    if !step.is_some_and(|step| step.action == manual.manual.action && step.step_index == open_fault.step_index) {
+        requeue.merge(update.requeue);
         // Report what blocks the requested step. A different step in its place was not requested, so its block is not reported.
         let said =
             update.blocked.first().filter(|_| step.is_none()).map(|blocked| (blocked.reason, blocked.message.clone()));
         let action = manual.manual.action.as_str();
         let otherwise =
             || (BlockReason::ActionsDisabled, format!("{action} of rule {} cannot be begun now", rule.name));
-        let (reason, message) = said.unwrap_or_else(otherwise);
-        return Err(Block::new(reason, &message).into());
+        return Err(Block::from(said.unwrap_or_else(otherwise)).into());
     }
     let said = format!("started {}; {}", manual.manual.by_whom(), update.remediation.message);
     update.remediation.say(&said);
     update.remediation.set_phase();
-    let slot = Slot {
-        node: manual.node.clone(),
-        policy: policy.name.clone(),
-        taken_at: slots.held_since(&manual.name, ctx.snapshot.now, ctx.settings.cache_lag),
-        kinds: Some(update.remediation.kinds()),
-    };
-    slots.take(&manual.name, slot, Mode::Enforce);
+    slot::take(ctx, slots, &update.remediation);
     Ok(update)
 }
 
@@ -302,42 +295,41 @@ fn fault<'f, 'a>(
 /// Finds the step to begin with: the first step of the requested action, if it can do something about the fault and may be taken
 /// now.
 fn step_index<'p>(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &'p Policy,
+    cx: PolicyContext<'p>,
+    begun: &Remediation,
     manual: &OpenManualRequest,
     seen: &ObservedFault<'_>,
 ) -> Result<(&'p Rule, RemediationFault), No> {
     let (fault, action) = (seen.fault.as_ref(), manual.manual.action);
     let what = format!("{} ({})", fault.kind, fault.subject);
-    let rule = match node.rule_of(policy, fault) {
+    let rule = match cx.node.rule_of(cx.policy, fault) {
         RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(policy, rule, fault, &lack).into()),
+        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(cx.policy, rule, fault, &lack).into()),
         RuleMatch::Nothing => {
             let severity = fault.severity.as_str();
-            return never(format!("policy {} has no rule for {what} of severity {severity}", policy.name));
+            return never(format!("policy {} has no rule for {what} of severity {severity}", cx.policy.name));
         }
     };
     // Another policy would take over the fault during the remediation.
-    if let Some(other) = node.policy_for(fault).filter(|other| other.name != policy.name) {
-        let (name, other) = (&policy.name, &other.name);
+    if let Some(other) = cx.node.policy_for(fault).filter(|other| other.name != cx.policy.name) {
+        let (name, other) = (&cx.policy.name, &other.name);
         return never(format!("{what} is for policy {other}, which goes before {name}: start it by that one"));
     }
     let no_such_step =
-        || format!("rule {} of policy {} has no step {} for it", rule.name, policy.name, action.as_str());
+        || format!("rule {} of policy {} has no step {} for it", rule.name, cx.policy.name, action.as_str());
     // Only the first such step. A later one may be harsher.
     let Some((step_index, _)) = steps(rule, Some(action)).next() else { return never(no_such_step()) };
-    let mut standing = seen.opened(ctx.snapshot.now, rule);
-    standing.step_index = u32::try_from(step_index).unwrap_or(u32::MAX);
-    let (wanted, mut notes) = (standing.step_index, Vec::new());
-    let step = select::select_step(Recurrence::Ignored, &mut standing, rule, None, node, Some(fault), &mut notes);
-    let Some(step) = step.filter(|_| standing.step_index == wanted) else {
+    let mut open_fault = seen.opened(cx.snapshot.now, rule);
+    open_fault.step_index = u32::try_from(step_index).unwrap_or(u32::MAX);
+    let (wanted, mut notes) = (open_fault.step_index, Vec::new());
+    let step = select::select_step(cx, &mut open_fault, rule, Some(begun), Some(fault), &mut notes);
+    let Some(step) = step.filter(|_| open_fault.step_index == wanted) else {
         let why = notes.into_iter().next().unwrap_or_else(no_such_step);
         return Err(Block::new(BlockReason::ActionsDisabled, &why).into());
     };
-    procedure::of(&step.action).require_available(ctx.cluster, node)?;
-    select::may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
-    Ok((rule, standing))
+    procedure::of(&step.action).require_available(cx.cluster, cx.node)?;
+    select::may_take(cx, seen, rule, step, EvidenceRequirement::Fresh)?;
+    Ok((rule, open_fault))
 }
 
 /// Checks that the node has room for one more remediation. The checks are those of the engine, except for storms.
@@ -349,8 +341,8 @@ fn room<'a>(
     slots: &Slots,
 ) -> Result<(), Block> {
     let scope = ctx.scopes.get(manual.policy.as_str());
-    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(node))) {
-        return Err(Block::new(reason, &message));
+    if let Some(blocked) = scope.and_then(|scope| scope.blocked(Some(node))) {
+        return Err(blocked.into());
     }
     if let Some(unseen) = slots.unseen_remediation(node.name, &manual.name) {
         let message = format!("remediation {unseen} holds a slot for node {}, but does not show yet", node.name);
@@ -369,5 +361,5 @@ fn room<'a>(
         .refuse(&manual.policy, bounds)
         .or_else(|| scope?.crowded(node, nodes, slots))
         .or_else(|| scope?.full(kind, node.name, slots));
-    refused.map_or(Ok(()), |(reason, message)| Err(Block::new(reason, &message)))
+    refused.map_or(Ok(()), |refused| Err(refused.into()))
 }

@@ -1,47 +1,31 @@
 //! The next step of a remediation: which fault is next, and whether its step is reserved, recorded as a dry run, skipped, or blocked.
 
-use super::select::{EvidenceRequirement, Recurrence};
-use super::slot::SlotReservation;
+use super::select::EvidenceRequirement;
 use super::update::RemediationUpdate;
-use super::{Ctx, approval, attempt, cause, checks, refused, select};
-use crate::context::{Block, NodeContext, ObservedFault, Probe, Requeue};
-use crate::fault::FaultState;
+use super::{Ctx, PolicyContext, approval, attempt, cause, checks, refused, select};
+use crate::context::{Block, NodeContext, ObservedFault, Probe};
+use crate::fault::{Fault, FaultState};
 use crate::moment::since;
 use crate::plan::BlockReason;
-use crate::policy::{Mode, Policy, Rule, Step};
+use crate::policy::{Mode, Rule, Step};
 use crate::procedure::{self, executors};
-use crate::remediation::{Executor, MAX_STEPS, Remediation, RemediationFault, Resolution, StepState};
+use crate::remediation::{Executor, MAX_STEPS, Remediation, RemediationFault, Resolution, StepRecord, StepState};
 
 /// Reserves the next step: that of the most urgent fault for which a step may be taken now.
-pub(super) fn reserve_for_most_urgent(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    slot: &SlotReservation,
-    requeue: &mut Requeue,
-) {
-    reserve_except(ctx, node, policy, update, None, slot, requeue);
+pub(super) fn reserve_for_most_urgent(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
+    reserve_except(cx, update, None);
 }
 
 /// Reserves the next step of the most urgent fault except one.
-pub(super) fn reserve_except(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    except: Option<&str>,
-    slot: &SlotReservation,
-    requeue: &mut Requeue,
-) {
-    for id in by_urgency(&update.remediation, node).into_iter().filter(|id| Some(id.as_str()) != except) {
+pub(super) fn reserve_except(cx: PolicyContext<'_>, update: &mut RemediationUpdate, except: Option<&str>) {
+    for id in by_urgency(&update.remediation, cx.node).into_iter().filter(|id| Some(id.as_str()) != except) {
         if let Some(step) = update.remediation.current_step() {
-            let message = format!("{} for a more urgent fault of node {} goes first", step.phrase(), node.name);
-            update.block(&id, Block::new(BlockReason::LowerUrgency, &message), requeue);
+            let message = format!("{} for a more urgent fault of node {} goes first", step.phrase(), cx.node.name);
+            update.block(&id, Block::new(BlockReason::LowerUrgency, &message));
             continue;
         }
-        if let Err(block) = try_fault(ctx, node, policy, update, &id, slot, requeue) {
-            update.block(&id, block, requeue);
+        if let Err(block) = try_fault(cx, update, &id) {
+            update.block(&id, block);
         }
     }
 }
@@ -54,240 +38,189 @@ fn by_urgency(remediation: &Remediation, node: &NodeContext<'_>) -> Vec<String> 
     open.into_iter().map(|fault| fault.id.clone()).collect()
 }
 
-fn try_fault(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    id: &str,
-    slot: &SlotReservation,
-    requeue: &mut Requeue,
-) -> Result<(), Block> {
+fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) -> Result<(), Block> {
     loop {
-        let Some(mut standing) = update.remediation.fault(id).cloned() else { return Ok(()) };
-        let Some(rule) = policy.rule(&standing.rule) else { return Ok(()) };
-        refused::cooled_down(ctx, &update.remediation, &standing, rule)?;
-        let seen = node.find(id);
+        let Some(mut open_fault) = update.remediation.fault(id).cloned() else { return Ok(()) };
+        let Some(rule) = cx.policy.rule(&open_fault.rule) else { return Ok(()) };
+        refused::cooled_down(cx.ctx, &update.remediation, &open_fault, rule)?;
+        let seen = cx.node.find(id);
         // Every wait has an end.
-        let is_waiting = since(ctx.snapshot.now, update.remediation.last_activity()) < cause::MAX_CAUSE_WAIT;
+        let is_waiting = since(cx.snapshot.now, update.remediation.last_activity()) < cause::MAX_CAUSE_WAIT;
         if update.remediation.manual.is_none() && is_waiting {
-            cause::require_cause_checked_again(ctx, node, policy, &standing)?;
+            cause::require_cause_checked_again(cx, &open_fault)?;
         }
         let mut notes = Vec::new();
-        let step = select::select_step(
-            Recurrence::of(ctx, Some(&update.remediation)),
-            &mut standing,
-            rule,
-            Some(&update.remediation),
-            node,
-            seen.map(|seen| seen.fault.as_ref()),
-            &mut notes,
-        );
+        let fault = seen.map(|seen| seen.fault.as_ref());
+        let step = select::select_step(cx, &mut open_fault, rule, Some(&update.remediation), fault, &mut notes);
         for note in notes {
             update.remediation.say(&note);
         }
         let is_full = update.remediation.steps.len() >= MAX_STEPS;
         let Some(step) = step.filter(|_| !is_full) else {
-            standing.state = Resolution::Exhausted;
+            open_fault.state = Resolution::Exhausted;
             let why = if is_full { "the remediation has reached its limit of steps" } else { "no step is left" };
-            update.remediation.say(&format!("{} ({}): {why}; a person is needed", standing.kind, standing.subject));
-            replace(&mut update.remediation, standing);
+            update.remediation.say(&format!("{} ({}): {why}; a person is needed", open_fault.kind, open_fault.subject));
+            replace(&mut update.remediation, open_fault);
             return Ok(());
         };
-        replace(&mut update.remediation, standing.clone());
+        replace(&mut update.remediation, open_fault.clone());
         if step.mode == Mode::DryRun {
-            record_dry_run(ctx, node, policy, update, standing, seen, rule, step);
+            record_dry_run(cx, update, open_fault, rule, step);
             continue;
         }
-        if is_skipped(ctx, node, update, &standing, rule, step) {
+        if is_skipped(cx, update, &open_fault, rule, step) {
             continue;
         }
-        checks::cooled_down(ctx, node, &update.remediation, &standing, step)?;
-        slot.require()?;
-        let block = match check_step(ctx, node, policy, &update.remediation, &standing, seen, rule, step) {
-            Ok((seen, executor))
-                if step.needs_approval()
-                    && update.remediation.requested_by(&standing, step.action.kind(), policy).is_none() =>
-            {
-                approval::ask(ctx, update, seen, &standing, step, executor, requeue);
-                return Ok(());
+        checks::cooled_down(cx.ctx, cx.node, &update.remediation, &open_fault, step)?;
+        update.slot.require()?;
+        let (seen, executor) = match check_step(cx, &update.remediation, &open_fault, rule, step) {
+            Ok(found) => found,
+            Err(block) if block.reason == BlockReason::Cooldown => return Err(block),
+            Err(block) => {
+                // All faults of the node share one block timeout.
+                let known = &update.remediation;
+                let activity = if block.waits_for_window() { known.last_touched() } else { known.last_activity() };
+                let remaining = cx.block_timeout(step).saturating_sub(since(cx.snapshot.now, activity));
+                let is_late = remaining.is_zero() || cx.node.probe == Probe::Silent;
+                if let Some(seen) = seen.filter(|_| is_late && step.action.notifies() && block.awaits_look()) {
+                    // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
+                    (seen, select::may_take(cx, seen, rule, step, EvidenceRequirement::Any)?)
+                } else if !remaining.is_zero() && !block.outlasts(remaining) {
+                    update.requeue.after(remaining);
+                    return Err(block);
+                } else {
+                    skip_blocked_step(cx, update, open_fault, rule, step, &block);
+                    continue;
+                }
             }
-            Ok((seen, executor)) => {
-                reserve(ctx, node, policy, update, seen, &standing, step, executor, requeue);
-                return Ok(());
-            }
-            Err(block) => block,
         };
-        if block.reason == BlockReason::Cooldown {
-            return Err(block);
+        let mut record = attempt::record(cx.ctx, &update.remediation, &open_fault, step, executor);
+        record.target = seen.fault.target.clone();
+        let agreed = update.remediation.requested_by(&open_fault, step.action.kind(), cx.policy);
+        record.approved_by = agreed.map(ToOwned::to_owned);
+        if step.needs_approval() && agreed.is_none() {
+            approval::ask(update, record, step);
+        } else {
+            reserve(cx, update, record, &seen.fault, step);
         }
-        let waits = block.waits_for_window();
-        // All faults of the node share one block timeout.
-        let activity = if waits { update.remediation.last_touched() } else { update.remediation.last_activity() };
-        let (block_timeout, idle_time) = (ctx.block_timeout(step), since(ctx.snapshot.now, activity));
-        let notifies_without_check = step.action.notifies() && block.awaits_look();
-        if let Some(seen) =
-            seen.filter(|_| notifies_without_check && (idle_time >= block_timeout || node.probe == Probe::Silent))
-        {
-            // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
-            let executor = select::may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Any)?;
-            reserve(ctx, node, policy, update, seen, &standing, step, executor, requeue);
-            return Ok(());
-        }
-        let remaining = block_timeout.saturating_sub(idle_time);
-        if !remaining.is_zero() && !block.outlasts(remaining) {
-            requeue.after(remaining);
-            return Err(block);
-        }
-        skip_blocked_step(ctx, update, standing, rule, step, &block);
+        return Ok(());
     }
 }
 
 /// Skips a step that is impossible or has no place here. Returns whether it did.
 fn is_skipped(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
+    cx: PolicyContext<'_>,
     update: &mut RemediationUpdate,
-    standing: &RemediationFault,
+    open_fault: &RemediationFault,
     rule: &Rule,
     step: &Step,
 ) -> bool {
-    let mut standing = standing.clone();
+    let mut open_fault = open_fault.clone();
     let procedure = procedure::of(&step.action);
     // A new remediation skips such a step, unless it isolates the node. An open one waits.
     let is_new = update.remediation.identity.is_none() && !step.action.contains();
-    if let Some(block) = procedure.require_available(ctx.cluster, node).err().filter(|_| is_new) {
+    if let Some(block) = procedure.require_available(cx.cluster, cx.node).err().filter(|_| is_new) {
         update.remediation.say(block.message());
-        standing.step_index += 1;
-    } else if let Some(why) = procedure.skip_reason(ctx.cluster, node, &update.remediation) {
+        open_fault.step_index += 1;
+    } else if let Some(why) = procedure.skip_reason(cx.cluster, cx.node, &update.remediation) {
         // The record says afterwards, too, that this was not done.
-        let mut record = attempt::record(ctx, &update.remediation, &standing, step, Executor::Controller);
-        record.finish(StepState::Refused, &why, ctx.snapshot.now);
-        update.remediation.steps.push(record);
-        standing.step_index = rule.step_after_skip(step, standing.step_index);
+        record_skipped(cx.ctx, update, &open_fault, step, &why);
+        open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
     } else {
         return false;
     }
-    replace(&mut update.remediation, standing);
+    replace(&mut update.remediation, open_fault);
     true
 }
 
 /// Returns the fault as it is observed now, and the executor that may take this step on it.
-#[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
-fn check_step<'s, 'a>(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
+fn check_step<'x>(
+    cx: PolicyContext<'x>,
     remediation: &Remediation,
-    standing: &RemediationFault,
-    seen: Option<&'s ObservedFault<'a>>,
+    open_fault: &RemediationFault,
     rule: &Rule,
     step: &Step,
-) -> Result<(&'s ObservedFault<'a>, Executor), Block> {
-    let seen = require_confirmed(node, standing, seen)?;
-    let executor = select::may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
-    select::require_prepared(ctx, node, policy, remediation, standing, seen, rule, step)?;
+) -> Result<(&'x ObservedFault<'x>, Executor), Block> {
+    let seen = require_confirmed(cx.node, open_fault)?;
+    let executor = select::may_take(cx, seen, rule, step, EvidenceRequirement::Fresh)?;
+    select::require_prepared(cx, remediation, open_fault, seen, rule, step)?;
     Ok((seen, executor))
 }
 
 /// Returns the fault as it is observed now. The engine takes no step for a fault that is not confirmed.
-fn require_confirmed<'s, 'a>(
-    node: &NodeContext<'_>,
-    standing: &RemediationFault,
-    seen: Option<&'s ObservedFault<'a>>,
-) -> Result<&'s ObservedFault<'a>, Block> {
-    let what = format!("{} ({}) on {}", standing.kind, standing.subject, node.name);
-    match seen {
-        Some(seen) if seen.fault.state == FaultState::Confirmed => Ok(seen),
-        Some(_) => Err(Block::new(BlockReason::NotConfirmed, &format!("{what} is not confirmed any more"))),
-        None => Err(Block::new(
-            BlockReason::NotConfirmed,
-            &format!("{what} is not observed now, and is not confirmed to be resolved"),
-        )),
-    }
+fn require_confirmed<'x>(
+    node: &'x NodeContext<'_>,
+    open_fault: &RemediationFault,
+) -> Result<&'x ObservedFault<'x>, Block> {
+    let how = match node.find(&open_fault.id) {
+        Some(seen) if seen.fault.state == FaultState::Confirmed => return Ok(seen),
+        Some(_) => "is not confirmed any more",
+        None => "is not observed now, and is not confirmed to be resolved",
+    };
+    let message = format!("{} ({}) on {} {how}", open_fault.kind, open_fault.subject, node.name);
+    Err(Block::new(BlockReason::NotConfirmed, &message))
 }
 
-fn replace(remediation: &mut Remediation, standing: RemediationFault) {
-    if let Some(fault) = remediation.fault_mut(&standing.id)
-        && *fault != standing
+fn replace(remediation: &mut Remediation, open_fault: RemediationFault) {
+    if let Some(fault) = remediation.fault_mut(&open_fault.id)
+        && *fault != open_fault
     {
-        *fault = standing;
+        *fault = open_fault;
     }
 }
 
 /// Records a dry-run step, or that even the dry run would be blocked, and goes on to the next step.
-#[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
 fn record_dry_run(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
+    cx: PolicyContext<'_>,
     update: &mut RemediationUpdate,
-    mut standing: RemediationFault,
-    seen: Option<&ObservedFault<'_>>,
+    mut open_fault: RemediationFault,
     rule: &Rule,
     step: &Step,
 ) {
-    let check_step = check_step(ctx, node, policy, &update.remediation, &standing, seen, rule, step);
-    let executor = check_step.as_ref().map_or(Executor::Controller, |(_, executor)| *executor);
-    let mut record = attempt::record(ctx, &update.remediation, &standing, step, executor);
-    let message = match check_step {
+    let checked = check_step(cx, &update.remediation, &open_fault, rule, step);
+    let executor = checked.as_ref().map_or(Executor::Controller, |(_, executor)| *executor);
+    let mut record = attempt::record(cx.ctx, &update.remediation, &open_fault, step, executor);
+    let message = match checked {
         Ok((seen, _)) => {
             record.target = seen.fault.target.clone();
             "not executed: the step is a dry run".to_owned()
         }
         Err(block) => format!("not executed: the step is a dry run, and would be blocked: {}", block.message()),
     };
-    record.finish(StepState::Simulated, &message, ctx.snapshot.now);
+    record.finish(StepState::Simulated, &message, cx.snapshot.now);
     update.remediation.steps.push(record);
-    standing.step_index += 1;
-    replace(&mut update.remediation, standing);
+    open_fault.step_index += 1;
+    replace(&mut update.remediation, open_fault);
 }
 
-#[expect(clippy::too_many_arguments, reason = "all of them make up the reservation")]
-fn reserve(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    seen: &ObservedFault<'_>,
-    standing: &RemediationFault,
-    step: &Step,
-    executor: Executor,
-    requeue: &mut Requeue,
-) {
-    let mut record = attempt::record(ctx, &update.remediation, standing, step, executor);
-    executors::note(node, &mut record);
-    record.target = seen.fault.target.clone();
-    let agreed = update.remediation.requested_by(standing, step.action.kind(), policy);
-    record.approved_by = agreed.map(ToOwned::to_owned);
-    update.remediation.say(&format!(
-        "{} for {} ({}) by {executor:?}",
-        record.phrase(),
-        standing.kind,
-        standing.subject
-    ));
-    update.effect = attempt::act(ctx, node, policy, &mut update.remediation, &record, &seen.fault, step);
+fn reserve(cx: PolicyContext<'_>, update: &mut RemediationUpdate, mut record: StepRecord, fault: &Fault, step: &Step) {
+    executors::note(cx.node, &mut record);
+    attempt::announce(&mut update.remediation, &record, &format!(" by {:?}", record.executor));
+    attempt::act(cx, update, &record, fault, step);
     update.remediation.steps.push(record);
-    requeue.after(ctx.settings.retry);
 }
 
 /// Skips a step that is blocked for longer than the block timeout. After a step that waits for its window or for the node's action
 /// limit, or whose rule is ambiguous, only notifications follow.
 fn skip_blocked_step(
-    ctx: Ctx<'_>,
+    cx: PolicyContext<'_>,
     update: &mut RemediationUpdate,
-    mut standing: RemediationFault,
+    mut open_fault: RemediationFault,
     rule: &Rule,
     step: &Step,
     block: &Block,
 ) {
-    let mut record = attempt::record(ctx, &update.remediation, &standing, step, Executor::Controller);
     let why = if block.reason == BlockReason::NodeLimit { "not done" } else { "blocked for too long" };
-    record.finish(StepState::Refused, &format!("{why}: {}", block.message()), ctx.snapshot.now);
-    update.remediation.steps.push(record);
-    standing.step_index = rule.step_after_skip(step, standing.step_index);
+    record_skipped(cx.ctx, update, &open_fault, step, &format!("{why}: {}", block.message()));
+    open_fault.step_index = rule.step_after_skip(step, open_fault.step_index);
     if block.waits_for_window() || block.is_ambiguous() {
-        standing.step_index = rule.next_notify_step(standing.step_index);
+        open_fault.step_index = rule.next_notify_step(open_fault.step_index);
     }
-    replace(&mut update.remediation, standing);
+    replace(&mut update.remediation, open_fault);
+}
+
+fn record_skipped(ctx: Ctx<'_>, update: &mut RemediationUpdate, open_fault: &RemediationFault, step: &Step, why: &str) {
+    let mut record = attempt::record(ctx, &update.remediation, open_fault, step, Executor::Controller);
+    record.finish(StepState::Refused, why, ctx.snapshot.now);
+    update.remediation.steps.push(record);
 }

@@ -4,18 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::scope::Scope;
 use super::slot::SlotReservation;
 use super::storm::StormPhase;
 use super::update::RemediationUpdate;
-use super::{Ctx, cause, dry_run, next_step};
+use super::{Ctx, PolicyContext, cause, dry_run, next_step, slot};
 use crate::budget::{Bounds, Kinds, Slots};
 use crate::context::{Block, NodeContext, Nodes, ObservedFault, Requeue};
 use crate::fault::{FaultState, Severity};
 use crate::plan::{BlockReason, Blocked};
 use crate::policy::{Mode, Policy, Rule};
 use crate::remediation::{Cleanup, MAX_REMEDIATION_FAULTS, Phase, Remediation, remediation_name};
-use crate::snapshot::Slot;
 
 /// Most remediations that one pass opens. The next pass decides on the rest, on newer evidence, as soon as these have begun.
 /// Without this bound, the end of a pass would act on checks that were fresh only at its beginning. What the pass has begun
@@ -23,10 +21,9 @@ use crate::snapshot::Slot;
 const IN_ONE_PASS: usize = 64;
 
 /// A remediation that could begin: one node, one policy.
-struct Candidate<'c, 'a> {
-    node: &'c NodeContext<'a>,
-    policy: &'a Policy,
-    ready: Vec<(&'c ObservedFault<'a>, &'a Rule)>,
+struct Candidate<'c> {
+    cx: PolicyContext<'c>,
+    ready: Vec<ReadyFault<'c>>,
     worst: Severity,
     /// When the node was last served, if that was recently.
     served: Option<Timestamp>,
@@ -34,16 +31,13 @@ struct Candidate<'c, 'a> {
     is_trial: bool,
 }
 
-impl<'c, 'a> Candidate<'c, 'a> {
-    fn new(
-        ctx: Ctx<'_>,
-        node: &'c NodeContext<'a>,
-        policy: &'a Policy,
-        (seen, rule): (&'c ObservedFault<'a>, &'a Rule),
-        is_trial: bool,
-    ) -> Self {
-        let served = node.last_served(ctx.snapshot.now, ctx.settings.failed_memory);
-        Self { node, policy, ready: vec![(seen, rule)], worst: seen.fault.severity, served, is_trial }
+/// A fault that may be remediated, and its rule.
+type ReadyFault<'c> = (&'c ObservedFault<'c>, &'c Rule);
+
+impl<'c> Candidate<'c> {
+    fn new(cx: PolicyContext<'c>, (seen, rule): ReadyFault<'c>, is_trial: bool) -> Self {
+        let served = cx.node.last_served(cx.snapshot.now, cx.settings.failed_memory);
+        Self { cx, ready: vec![(seen, rule)], worst: seen.fault.severity, served, is_trial }
     }
 }
 
@@ -65,11 +59,11 @@ pub(super) fn open<'a>(
     requeue: &mut Requeue,
 ) -> Opened {
     let mut opened = Opened::default();
-    let mut candidates: Vec<Candidate<'_, 'a>> = Vec::new();
+    let mut candidates: Vec<Candidate<'_>> = Vec::new();
     for node in nodes.values().filter(|node| node.open.is_empty() && !ending.contains(node.name)) {
         candidates.extend(on_node(ctx, node, &mut opened.blocked, requeue));
     }
-    let (mut taken, mut tried): (BTreeMap<&str, &'a Policy>, BTreeMap<&str, &'a Policy>) = Default::default();
+    let (mut taken, mut tried): (BTreeMap<&str, &Policy>, BTreeMap<&str, &Policy>) = Default::default();
     for node in nodes.values() {
         tried.extend(dry_run::remember_simulated(ctx, node, slots, requeue).map(|policy| (node.name, policy)));
     }
@@ -77,18 +71,19 @@ pub(super) fn open<'a>(
     candidates.sort_by(|a, b| {
         // A node that is faulty again and again, or says so, does not go before a node that was not served.
         let by_turn = a.served.cmp(&b.served);
-        let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.node.name.cmp(b.node.name));
+        let by_urgency = b.worst.cmp(&a.worst).then_with(|| a.cx.node.name.cmp(b.cx.node.name));
         a.is_trial.cmp(&b.is_trial).then(by_turn).then(by_urgency)
     });
     for candidate in candidates {
-        let node_name = candidate.node.name;
+        let PolicyContext { node, policy, .. } = candidate.cx;
+        let node_name = node.name;
         // A policy that starts nothing keeps no other policy from the node. A dry run keeps only other dry runs from it, as it
         // would if all of them acted.
-        let is_dry = candidate.policy.mode == Mode::DryRun;
-        let is_other = |first: &&&Policy| is_dry && first.name != candidate.policy.name;
+        let is_dry = policy.mode == Mode::DryRun;
+        let is_other = |first: &&&Policy| is_dry && first.name != policy.name;
         let begun = match taken.get(node_name).or_else(|| tried.get(node_name).filter(is_other)) {
             Some(first) if !candidate.is_trial => Err(priority_of_other(node_name, first)),
-            _ => begin(ctx, &candidate, nodes, slots, &opened.updates, requeue),
+            _ => begin(&candidate, nodes, slots, &opened.updates, requeue),
         };
         match begun {
             Ok(mut update) if candidate.is_trial => {
@@ -99,12 +94,12 @@ pub(super) fn open<'a>(
             Err(_) if candidate.is_trial => {}
             Ok(update) => {
                 let by_node = if is_dry { &mut tried } else { &mut taken };
-                by_node.insert(node_name, candidate.policy);
+                by_node.insert(node_name, policy);
                 opened.updates.push(update);
             }
             Err(why) => {
                 for (seen, _) in &candidate.ready {
-                    let policy = Some(candidate.policy.name.as_str());
+                    let policy = Some(policy.name.as_str());
                     opened.blocked.push(why.clone().about(node_name.to_owned(), Some(&seen.fault.id), policy, requeue));
                 }
             }
@@ -122,13 +117,13 @@ fn priority_of_other(node: &str, first: &Policy) -> Block {
 }
 
 /// Returns what could begin on the node, by policy. The policy with the most urgent fault comes first.
-fn on_node<'c, 'a>(
-    ctx: Ctx<'a>,
-    node: &'c NodeContext<'a>,
+fn on_node<'c>(
+    ctx: Ctx<'c>,
+    node: &'c NodeContext<'_>,
     blocked: &mut Vec<Blocked>,
     requeue: &mut Requeue,
-) -> Vec<Candidate<'c, 'a>> {
-    let mut candidates: Vec<Candidate<'c, 'a>> = Vec::new();
+) -> Vec<Candidate<'c>> {
+    let mut candidates = Vec::new();
     for seen in node.seen.iter().filter(|seen| seen.fault.state == FaultState::Confirmed) {
         let id = Some(seen.fault.id.as_str());
         let Some(policy) = node.policy_for(&seen.fault).filter(|_| node.view.is_some()) else {
@@ -136,41 +131,34 @@ fn on_node<'c, 'a>(
             blocked.push(Block::new(BlockReason::NoPolicy, &message).about(node.name.to_owned(), id, None, requeue));
             continue;
         };
-        match cause::judge(ctx, node, policy, seen) {
+        let cx = PolicyContext { ctx, node, policy };
+        match cause::judge(cx, seen) {
             Err(why) => blocked.push(why.about(node.name.to_owned(), id, Some(&policy.name), requeue)),
-            Ok(rule) => add(&mut candidates, Candidate::new(ctx, node, policy, (seen, rule), false)),
+            Ok(rule) => add(&mut candidates, Candidate::new(cx, (seen, rule), false)),
         }
-        let trial = node.trial_for(&seen.fault, policy);
-        if let Some((policy, rule)) =
-            trial.and_then(|policy| Some((policy, cause::judge(ctx, node, policy, seen).ok()?)))
-        {
-            add(&mut candidates, Candidate::new(ctx, node, policy, (seen, rule), true));
+        let trial = node.trial_for(&seen.fault, policy).map(|policy| PolicyContext { policy, ..cx });
+        if let Some((cx, rule)) = trial.and_then(|cx| Some((cx, cause::judge(cx, seen).ok()?))) {
+            add(&mut candidates, Candidate::new(cx, (seen, rule), true));
         }
     }
     candidates
 }
 
 /// Adds a candidate to those of the same policy. A dry run that owns the fault and a trial stay separate.
-fn add<'c, 'a>(candidates: &mut Vec<Candidate<'c, 'a>>, one: Candidate<'c, 'a>) {
-    let is_same =
-        |other: &&mut Candidate<'_, '_>| (&other.policy.name, other.is_trial) == (&one.policy.name, one.is_trial);
-    match candidates.iter_mut().find(is_same) {
+fn add<'c>(candidates: &mut Vec<Candidate<'c>>, one: Candidate<'c>) {
+    let key = |one: &Candidate<'c>| (&one.cx.policy.name, one.is_trial);
+    match candidates.iter_mut().find(|other| key(other) == key(&one)) {
         Some(same) => same.ready.extend(one.ready),
         None => candidates.push(one),
     }
 }
 
 /// Limits remediations after a storm: only a few at a time, and more once they have helped. Other faults of the node go on.
-fn limit_after_storm<'a>(
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
-    scope: Option<&Scope<'_>>,
-    slots: &Slots,
-) -> Result<(), Block> {
+fn limit_after_storm(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slots: &Slots) -> Result<(), Block> {
+    let (policy, node) = (cx.policy, cx.node);
     // Remediations of other kinds prove nothing about this kind, however long they wait.
     let used = |kind| slots.in_flight_for(&policy.name, policy.mode, &Kinds::from([kind]), Some(node.name));
-    retain(ready, |seen, rule| match scope?.storms.get(&seen.fault.kind)?.on(node.view)? {
+    retain(ready, |seen, rule| match cx.scope()?.storms.get(&seen.fault.kind)?.on(node.view)? {
         StormPhase::Passing(most) if rule.acts() && used(seen.fault.kind) >= most => {
             let message = format!(
                 "many nodes of policy {} have {}: only a few are remediated at a time ({most} now), and twice as many once that has helped (limits.storm)",
@@ -183,22 +171,14 @@ fn limit_after_storm<'a>(
 }
 
 /// Keeps the faults whose kinds still have room. Returns the reason where no fault is left.
-fn within_kinds<'a>(
-    node: &NodeContext<'_>,
-    ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
-    scope: Option<&Scope<'_>>,
-    slots: &Slots,
-) -> Result<(), Block> {
-    retain(ready, |seen, _| {
-        let (reason, message) = scope?.full(seen.fault.kind, node.name, slots)?;
-        Some(Block::new(reason, &message))
-    })
+fn within_kinds(cx: PolicyContext<'_>, ready: &mut Vec<ReadyFault<'_>>, slots: &Slots) -> Result<(), Block> {
+    retain(ready, |seen, _| cx.scope()?.full(seen.fault.kind, cx.node.name, slots).map(Block::from))
 }
 
 /// Keeps the faults without a block. Returns the first block where no fault is left.
-fn retain<'a>(
-    ready: &mut Vec<(&ObservedFault<'a>, &'a Rule)>,
-    against: impl Fn(&ObservedFault<'a>, &Rule) -> Option<Block>,
+fn retain(
+    ready: &mut Vec<ReadyFault<'_>>,
+    against: impl Fn(&ObservedFault<'_>, &Rule) -> Option<Block>,
 ) -> Result<(), Block> {
     let mut first = None;
     ready.retain(|(seen, rule)| match against(seen, rule) {
@@ -211,28 +191,28 @@ fn retain<'a>(
     first.filter(|_| ready.is_empty()).map_or(Ok(()), Err)
 }
 
-fn begin<'a>(
-    ctx: Ctx<'a>,
-    candidate: &Candidate<'_, 'a>,
-    nodes: &Nodes<'a>,
+fn begin(
+    candidate: &Candidate<'_>,
+    nodes: &Nodes<'_>,
     slots: &mut Slots,
     opened: &[RemediationUpdate],
     requeue: &mut Requeue,
 ) -> Result<RemediationUpdate, Block> {
-    let (node, policy) = (candidate.node, candidate.policy);
-    let scope = ctx.scopes.get(policy.name.as_str());
+    let cx = candidate.cx;
+    let PolicyContext { ctx, node, policy } = cx;
+    let scope = cx.scope();
     let mut ready: Vec<_> = candidate.ready.clone();
-    limit_after_storm(node, policy, &mut ready, scope, slots)?;
-    within_kinds(node, &mut ready, scope, slots)?;
+    limit_after_storm(cx, &mut ready, slots)?;
+    within_kinds(cx, &mut ready, slots)?;
     if policy.mode == Mode::DryRun {
-        ready.retain(|(seen, _)| dry_run::simulated(ctx, node, policy, seen).is_none());
+        ready.retain(|(seen, _)| dry_run::simulated(cx, seen).is_none());
     }
     let Some((first, _)) = ready.first() else {
-        let known = candidate.ready.first().and_then(|(seen, _)| dry_run::simulated(ctx, node, policy, seen));
+        let known = candidate.ready.first().and_then(|(seen, _)| dry_run::simulated(cx, seen));
         return Err(dry_run::block(policy, known));
     };
-    if let Some((reason, message)) = scope.and_then(|scope| scope.blocked(Some(node))) {
-        return Err(Block::new(reason, &message));
+    if let Some(blocked) = scope.and_then(|scope| scope.blocked(Some(node))) {
+        return Err(blocked.into());
     }
     let uid = node.view.map_or_else(String::new, |view| view.uid.clone());
     let name = name(ctx, node, &uid, first, opened);
@@ -245,8 +225,8 @@ fn begin<'a>(
     let others = slots.has(&name).then(|| slots.without(&name));
     let others = others.as_ref().unwrap_or(slots);
     let refused = others.refuse(&policy.name, bounds).or_else(|| scope?.crowded(node, nodes, others));
-    if let Some((reason, message)) = refused {
-        return Err(Block::new(reason, &message));
+    if let Some(refused) = refused {
+        return Err(refused.into());
     }
     if opened.len() >= IN_ONE_PASS {
         let message =
@@ -254,52 +234,38 @@ fn begin<'a>(
         return Err(Block::new(BlockReason::Queued, &message).until(ctx.settings.retry));
     }
     ready.truncate(MAX_REMEDIATION_FAULTS);
-    let remediation = remediation(ctx, node, policy, name, uid, &ready);
-    let mut update = RemediationUpdate::new(remediation);
-    let slot = if slots.is_known() { SlotReservation::Made } else { SlotReservation::Awaited };
-    next_step::reserve_for_most_urgent(ctx, node, policy, &mut update, &slot, requeue);
+    let mut update = RemediationUpdate::new(remediation(cx, name, uid, &ready), SlotReservation::of_new(slots));
+    next_step::reserve_for_most_urgent(cx, &mut update);
     if update.remediation.current_step().is_none() {
+        requeue.merge(update.requeue);
         let message = format!("no step can be taken on node {} now", node.name);
         return Err(Block::new(BlockReason::ActionsDisabled, &message));
     }
-    let slot = Slot {
-        node: node.name.to_owned(),
-        policy: policy.name.clone(),
-        taken_at: slots.held_since(&update.remediation.name, ctx.snapshot.now, ctx.settings.cache_lag),
-        kinds: Some(update.remediation.kinds()),
-    };
-    slots.take(&update.remediation.name, slot, policy.mode);
+    slot::take(ctx, slots, &update.remediation);
     match policy.mode {
         Mode::Enforce => update.remediation.set_phase(),
-        Mode::DryRun => dry_run::simulate(ctx, &mut update, policy, &ready, requeue),
+        Mode::DryRun => dry_run::simulate(ctx, &mut update, policy, &ready),
     }
     Ok(update)
 }
 
-fn remediation(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    name: String,
-    node_uid: String,
-    ready: &[(&ObservedFault<'_>, &Rule)],
-) -> Remediation {
+fn remediation(cx: PolicyContext<'_>, name: String, node_uid: String, ready: &[ReadyFault<'_>]) -> Remediation {
     Remediation {
         name,
         identity: None,
-        node: node.name.to_owned(),
+        node: cx.node.name.to_owned(),
         node_uid,
-        policy: policy.name.clone(),
-        mode: policy.mode,
+        policy: cx.policy.name.clone(),
+        mode: cx.policy.mode,
         deleting: false,
         approval: None,
         cancel: None,
         manual: None,
         phase: Phase::Pending,
         message: String::new(),
-        started_at: ctx.snapshot.now,
+        started_at: cx.snapshot.now,
         finished_at: None,
-        faults: ready.iter().map(|(seen, rule)| seen.opened(ctx.snapshot.now, rule)).collect(),
+        faults: ready.iter().map(|(seen, rule)| seen.opened(cx.snapshot.now, rule)).collect(),
         steps: Vec::new(),
         cleanup: Cleanup::default(),
     }

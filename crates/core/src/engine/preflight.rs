@@ -42,13 +42,13 @@ pub fn preflight(
     let nodes = gather::gather(snapshot, settings, &policies, Some(node_name), &mut requeue);
     let cluster = ClusterContext { snapshot, settings, policies: &by_name };
     // Whether the remediation of another fault may begin depends on the fleet. Here none begins.
-    let ctx = Ctx { judge: |_, _, _, _| Err(Block::new(BlockReason::LowerUrgency, "")), ..Ctx::new(cluster, &scopes) };
+    let ctx = Ctx { judge: |_, _| Err(Block::new(BlockReason::LowerUrgency, "")), ..Ctx::new(cluster, &scopes) };
     let node = nodes.get(node_name).ok_or_else(|| format!("node {node_name} is gone"))?;
     if unreadable::is_frozen(node) {
         unreadable::may_begin(node).map_err(|block| block.message().to_owned())?;
     }
     let mut slots = decide::reconciled(snapshot, settings);
-    let update = advance::take(ctx, node, known, &SlotReservation::Made, &mut slots, &mut requeue);
+    let update = advance::take(ctx, node, known, SlotReservation::Made, &mut slots);
     if let Some(Effect::Act { operation_id: planned, operation, .. }) = update.effect
         && planned == operation_id
     {

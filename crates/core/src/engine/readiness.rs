@@ -1,14 +1,14 @@
 //! Whether remediation of a fault may begin: every reason against it, in the order in which a person would ask.
 
-use super::select::{EvidenceRequirement, Recurrence};
+use super::select::EvidenceRequirement;
 use super::storm::{self, StormPhase};
-use super::{Ctx, scope, select};
+use super::{Ctx, PolicyContext, scope, select};
 use crate::context::{Block, NodeContext, ObservedFault, conditions, evidence, exclusion, of_policy, unreadable};
 use crate::fault::Fault;
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::policy::why_none;
-use crate::policy::{Mode, Policy, Rule, RuleMatch};
+use crate::policy::{Mode, Rule, RuleMatch};
 use crate::procedure;
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
 
@@ -16,38 +16,33 @@ use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopp
 const MAX_RECURRENCES: usize = 3;
 
 /// The rule under which a confirmed fault may be remediated now, or why it may not, its cause and storms and budgets aside.
-pub(super) fn of_fault<'p>(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &'p Policy,
-    seen: &ObservedFault<'_>,
-) -> Result<&'p Rule, Block> {
+pub(super) fn of_fault<'p>(cx: PolicyContext<'p>, seen: &ObservedFault<'_>) -> Result<&'p Rule, Block> {
     let fault = seen.fault.as_ref();
-    unreadable::may_begin(node)?;
-    exclusion::excluded(node)?;
-    if policy.suspend {
-        return Err(Block::new(BlockReason::Suspended, &format!("policy {} is suspended", policy.name)));
+    unreadable::may_begin(cx.node)?;
+    exclusion::excluded(cx.node)?;
+    if cx.policy.suspend {
+        return Err(Block::new(BlockReason::Suspended, &format!("policy {} is suspended", cx.policy.name)));
     }
-    if let Some(why) = scope::broken(policy) {
+    if let Some(why) = scope::broken(cx.policy) {
         return Err(Block::new(BlockReason::Paused, &why));
     }
-    let rule = match node.rule_of(policy, fault) {
+    let rule = match cx.node.rule_of(cx.policy, fault) {
         RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(policy, rule, fault, &lack)),
+        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(cx.policy, rule, fault, &lack)),
         RuleMatch::Nothing => {
             let message = format!(
                 "policy {} has no rule for {} of severity {} ({}){}",
-                policy.name,
+                cx.policy.name,
                 fault.kind,
                 fault.severity.as_str(),
                 fault.subject,
-                why_none(policy, fault, &node.around).map_or_else(String::new, |why| format!("; {why}"))
+                why_none(cx.policy, fault, &cx.node.around).map_or_else(String::new, |why| format!("; {why}"))
             );
             return Err(Block::new(BlockReason::NoRule, &message));
         }
     };
-    remembered(ctx, node, fault)?;
-    let lasted = conditions::lasted(node, seen, rule);
+    remembered(cx.ctx, cx.node, fault)?;
+    let lasted = conditions::lasted(cx.node, seen, rule);
     if lasted < rule.min_duration {
         let message = format!(
             "{} ({}): rule {} waits until it has been there for {}s",
@@ -60,52 +55,33 @@ pub(super) fn of_fault<'p>(
             Block::new(BlockReason::MinDurationNotReached, &message).until(rule.min_duration.saturating_sub(lasted))
         );
     }
-    evidence::require_fresh(node, seen, ctx.cluster)?;
-    first_step(ctx, node, policy, seen, rule)?;
+    evidence::require_fresh(cx.node, seen, cx.cluster)?;
+    first_step(cx, seen, rule)?;
     Ok(rule)
 }
 
 /// Blocks a fault whose storm is rising.
-pub(super) fn no_storm(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    fault: &Fault,
-    rule: &Rule,
-) -> Result<(), Block> {
-    let storm = ctx.scopes.get(policy.name.as_str()).and_then(|scope| scope.storms.get(&fault.kind));
-    if storm.and_then(|storm| storm.on(node.view)) != Some(StormPhase::Rising) || !rule.acts() {
+pub(super) fn no_storm(cx: PolicyContext<'_>, fault: &Fault, rule: &Rule) -> Result<(), Block> {
+    let storm = cx.scope().and_then(|scope| scope.storms.get(&fault.kind));
+    if storm.and_then(|storm| storm.on(cx.node.view)) != Some(StormPhase::Rising) || !rule.acts() {
         return Ok(());
     }
     let message = format!(
         "many nodes of policy {} have the same new {}: nothing starts for it until no more come, since one cause is more likely than many faulty nodes (limits.storm; the policy's status has the number)",
-        policy.name, fault.kind
+        cx.policy.name, fault.kind
     );
     Err(Block::new(BlockReason::Storm, &message).until(storm::AGAIN))
 }
 
 /// Whether the first step that applies, and the first step that resolves the fault, may be taken. No node is cordoned or drained
 /// for a step that is blocked anyway.
-fn first_step(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    seen: &ObservedFault<'_>,
-    rule: &Rule,
-) -> Result<(), Block> {
-    let mut standing = seen.opened(ctx.snapshot.now, rule);
+fn first_step(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> Result<(), Block> {
+    let mut open_fault = seen.opened(cx.snapshot.now, rule);
     let mut notes = Vec::new();
     let mut keeps = false;
     loop {
-        let Some(step) = select::select_step(
-            Recurrence::Counts(ctx),
-            &mut standing,
-            rule,
-            None,
-            node,
-            Some(&seen.fault),
-            &mut notes,
-        ) else {
+        let step = select::select_step(cx, &mut open_fault, rule, None, Some(&seen.fault), &mut notes);
+        let Some(step) = step else {
             // No step follows the cordon, and the cordon is to stay: the policy asks for exactly that.
             if keeps {
                 return Ok(());
@@ -116,22 +92,22 @@ fn first_step(
             return Err(Block::new(BlockReason::NoRule, &format!("no step can be taken: {why}")));
         };
         // A hand-off or a drain that the controller may not execute does not block the other steps of the node.
-        let lacking = procedure::of(&step.action).require_available(ctx.cluster, node).err();
+        let lacking = procedure::of(&step.action).require_available(cx.cluster, cx.node).err();
         notes.extend(lacking.iter().map(|block| block.message().to_owned()));
         if step.mode == Mode::DryRun || lacking.is_some() {
-            standing.step_index = if step.mode == Mode::DryRun {
-                standing.step_index.saturating_add(1)
+            open_fault.step_index = if step.mode == Mode::DryRun {
+                open_fault.step_index.saturating_add(1)
             } else {
-                rule.step_after_skip(step, standing.step_index)
+                rule.step_after_skip(step, open_fault.step_index)
             };
             continue;
         }
-        select::may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Fresh)?;
+        select::may_take(cx, seen, rule, step, EvidenceRequirement::Fresh)?;
         if !step.action.contains() {
             return Ok(());
         }
         keeps |= step.action.quarantine().is_some();
-        standing.step_index += 1;
+        open_fault.step_index += 1;
     }
 }
 

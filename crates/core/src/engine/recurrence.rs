@@ -13,27 +13,28 @@ use crate::remediation::{Remediation, RemediationFault, StepRecord};
 /// The reason why a step is used up: it resolved the fault as often as it may be tried, and the fault came back. Else `None`.
 pub(super) fn spent_reason(
     node: &NodeContext<'_>,
-    standing: &RemediationFault,
+    open_fault: &RemediationFault,
     policy: &Policy,
     step: &Step,
 ) -> Option<String> {
     if !step.heals() || step.on_failure == OnFailure::Stop {
         return None;
     }
-    let times = times(node, standing, policy, step);
+    let times = times(node, open_fault, policy, step);
     (times > 0 && times >= step.max_attempts)
         .then(|| format!("it came back {times} time(s) after this step had resolved it"))
 }
 
 /// How often this very step, as the policy defines it now, resolved the fault recently before the fault came back.
-fn times(node: &NodeContext<'_>, standing: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
+fn times(node: &NodeContext<'_>, open_fault: &RemediationFault, policy: &Policy, step: &Step) -> u32 {
     let healed = |remediation: &&&Remediation| {
-        let fault = remediation.fault(&standing.id).filter(|was| was.rule == standing.rule);
+        let fault = remediation.fault(&open_fault.id).filter(|was| was.rule == open_fault.rule);
         fault.is_some_and(RemediationFault::is_cured) && remediation.policy == policy.name
     };
     let is_it = |remediation: &Remediation, record: &StepRecord| {
-        let is_here =
-            record.fault_id == standing.id && record.step_index == standing.step_index && record.executed_at.is_some();
+        let is_here = record.fault_id == open_fault.id
+            && record.step_index == open_fault.step_index
+            && record.executed_at.is_some();
         is_here && of_policy::step_of(policy, remediation, record).is_some_and(|named| named == step)
     };
     let of = |remediation: &&Remediation| remediation.steps.iter().filter(|record| is_it(remediation, record)).count();

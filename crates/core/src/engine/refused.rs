@@ -37,10 +37,11 @@ fn cool_down(step: &Step) -> Duration {
 pub(super) fn cooled_down(
     ctx: Ctx<'_>,
     remediation: &Remediation,
-    standing: &RemediationFault,
+    open_fault: &RemediationFault,
     rule: &Rule,
 ) -> Result<(), Block> {
-    let last = remediation.steps.iter().rev().find(|record| record.fault_id == standing.id && record.state.is_final());
+    let last =
+        remediation.steps.iter().rev().find(|record| record.fault_id == open_fault.id && record.state.is_final());
     let Some(record) = last.filter(|record| record.is_refused_call()) else { return Ok(()) };
     let Some(finished) = record.finished_at else { return Ok(()) };
     let (wait, age) = (wait(rule, record), since(ctx.snapshot.now, finished));
@@ -50,7 +51,7 @@ pub(super) fn cooled_down(
     let message = format!(
         "{} for {}: {}; nothing was touched, nothing further is tried for it before {}",
         record.phrase(),
-        standing.kind,
+        open_fault.kind,
         bounded(&record.message, MAX_SENTENCE),
         clock(finished.checked_add(wait).unwrap_or(finished))
     );

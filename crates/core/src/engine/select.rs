@@ -1,13 +1,13 @@
 //! The steps of a rule: which step is next for a fault, whether it may be taken now, and which executor takes it.
 
-use super::{Ctx, checks, recurrence, refused};
+use super::{Ctx, PolicyContext, checks, recurrence, refused};
 use crate::action::Action;
 use crate::context::{Block, NodeContext, ObservedFault, evidence, unreadable};
 use crate::plan::BlockReason;
 use crate::procedure::{self, StepContext};
 
 use crate::fault::{Fault, FaultState};
-use crate::policy::{Mode, OnFailure, Policy, Rule, RuleMatch, Step};
+use crate::policy::{Mode, OnFailure, Rule, RuleMatch, Step};
 use crate::remediation::{Executor, Remediation, RemediationFault, Resolution, StepState};
 
 /// How often the engine tries a step again at no cost when only its target had changed.
@@ -29,29 +29,12 @@ fn containing_helps(step: &Step, rule: &Rule, fault: &Fault, node: &NodeContext<
     Err("no step of the rule can resolve it, so the node is not cordoned, tainted or drained for it")
 }
 
-/// Whether a step counts as failed if it resolved a fault that came back.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Recurrence<'c> {
-    Counts(Ctx<'c>),
-    Ignored,
-}
-
-impl<'c> Recurrence<'c> {
-    /// Returns what applies to this remediation. A person who makes a manual request knows what has been done.
-    pub fn of(ctx: Ctx<'c>, remediation: Option<&Remediation>) -> Self {
-        if remediation.is_some_and(|remediation| remediation.manual.is_some()) {
-            Self::Ignored
-        } else {
-            Self::Counts(ctx)
-        }
-    }
-}
-
 /// Whether a later remediating step may be taken now, without approval. The engine does not give up what has helped for a while
 /// for a step that is blocked, impossible, or waiting for a person.
-fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, standing: &RemediationFault, rule: &Rule) -> bool {
+fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, open_fault: &RemediationFault, rule: &Rule) -> bool {
     let (Some(seen), Some(policy)) = (node.find(&fault.id), node.policy_for(fault)) else { return false };
-    let above = usize::try_from(standing.step_index).map_or(usize::MAX, |step_index| step_index.saturating_add(1));
+    let cx = PolicyContext { ctx, node, policy };
+    let above = usize::try_from(open_fault.step_index).map_or(usize::MAX, |step_index| step_index.saturating_add(1));
     for step in rule.steps.iter().skip(above).filter(|step| step.acts()) {
         let procedure = procedure::of(&step.action);
         let is_available = || procedure.require_available(ctx.cluster, node).is_ok();
@@ -59,7 +42,7 @@ fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, standing: &Remed
             return false;
         }
         if step.heals() && procedure.addresses(fault, node).is_ok() {
-            let may = || may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Fresh).is_ok();
+            let may = || may_take(cx, seen, rule, step, EvidenceRequirement::Fresh).is_ok();
             return !step.needs_approval() && is_available() && may();
         }
     }
@@ -68,37 +51,37 @@ fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, standing: &Remed
 
 /// Selects the next step for the fault, by what counts of its past. Returns `None` where no step of the rule is left.
 pub(super) fn select_step<'r>(
-    recurrence: Recurrence<'_>,
-    standing: &mut RemediationFault,
+    cx: PolicyContext<'_>,
+    open_fault: &mut RemediationFault,
     rule: &'r Rule,
     remediation: Option<&Remediation>,
-    node: &NodeContext<'_>,
     fault: Option<&Fault>,
     notes: &mut Vec<String>,
 ) -> Option<&'r Step> {
-    let spent = |standing: &RemediationFault, step: &Step| match recurrence {
-        Recurrence::Counts(ctx) => {
-            let fault = fault?;
-            let policy = node.policy_for(fault)?;
-            recurrence::spent_reason(node, standing, policy, step).filter(|_| is_more(ctx, node, fault, standing, rule))
-        }
-        Recurrence::Ignored => None,
+    let node = cx.node;
+    // A person who makes a manual request knows what has been done.
+    let is_manual = remediation.is_some_and(|remediation| remediation.manual.is_some());
+    let spent = |open_fault: &RemediationFault, step: &Step| {
+        let fault = fault.filter(|_| !is_manual)?;
+        let policy = node.policy_for(fault)?;
+        recurrence::spent_reason(node, open_fault, policy, step)
+            .filter(|_| is_more(cx.ctx, node, fault, open_fault, rule))
     };
     loop {
-        let step = rule.steps.get(usize::try_from(standing.step_index).ok()?)?;
-        if is_used_up(standing, step, remediation) {
-            if let Some(why) = notify_only_reason(standing, step, remediation) {
-                let (number, action) = (standing.step_index + 1, step.action.kind().as_str());
+        let step = rule.steps.get(usize::try_from(open_fault.step_index).ok()?)?;
+        if is_used_up(open_fault, step, remediation) {
+            if let Some(why) = notify_only_reason(open_fault, step, remediation) {
+                let (number, action) = (open_fault.step_index + 1, step.action.kind().as_str());
                 notes.push(format!("step {number} {action} of rule {} {why}, and nothing harsher follows", rule.name));
-                standing.step_index = rule.next_notify_step(standing.step_index + 1);
+                open_fault.step_index = rule.next_notify_step(open_fault.step_index + 1);
             } else {
-                standing.step_index += 1;
+                open_fault.step_index += 1;
             }
             continue;
         }
-        if let Some(why) = spent(standing, step) {
-            notes.push(left_out(standing, rule, step, &why));
-            standing.step_index += 1;
+        if let Some(why) = spent(open_fault, step) {
+            notes.push(left_out(open_fault, rule, step, &why));
+            open_fault.step_index += 1;
             continue;
         }
         let useful = fault.map_or(Ok(()), |fault| {
@@ -111,26 +94,26 @@ pub(super) fn select_step<'r>(
         match useful {
             Ok(()) => return Some(step),
             Err(why) => {
-                notes.push(left_out(standing, rule, step, why));
-                standing.step_index += 1;
+                notes.push(left_out(open_fault, rule, step, why));
+                open_fault.step_index += 1;
             }
         }
     }
 }
 
 /// Returns the note that the step is not for the fault.
-fn left_out(standing: &RemediationFault, rule: &Rule, step: &Step, why: &str) -> String {
-    let (number, action) = (standing.step_index + 1, step.action.kind().as_str());
-    format!("step {number} {action} of rule {} left out for {}: {why}", rule.name, standing.kind)
+fn left_out(open_fault: &RemediationFault, rule: &Rule, step: &Step, why: &str) -> String {
+    let (number, action) = (open_fault.step_index + 1, step.action.kind().as_str());
+    format!("step {number} {action} of rule {} left out for {}: {why}", rule.name, open_fault.kind)
 }
 
-fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Remediation>) -> bool {
+fn is_used_up(open_fault: &RemediationFault, step: &Step, remediation: Option<&Remediation>) -> bool {
     let Some(remediation) = remediation else { return false };
     if procedure::of(&step.action).is_done(remediation) {
         return true;
     }
     let (mut used, mut free) = (0_u32, 0_usize);
-    for record in remediation.attempts_for(standing) {
+    for record in remediation.attempts_for(open_fault) {
         match record.state {
             _ if record.is_free() => free += 1,
             _ if record.is_refused_call() => {}
@@ -141,12 +124,12 @@ fn is_used_up(standing: &RemediationFault, step: &Step, remediation: Option<&Rem
             _ => {}
         }
     }
-    used >= step.max_attempts || free >= FREE_TRIES || is_refused(standing, remediation)
+    used >= step.max_attempts || free >= FREE_TRIES || is_refused(open_fault, remediation)
 }
 
 /// Why only notifications follow a step that is used up. `None` = the next step follows, as after a cordon, a taint or a drain.
 fn notify_only_reason(
-    standing: &RemediationFault,
+    open_fault: &RemediationFault,
     step: &Step,
     remediation: Option<&Remediation>,
 ) -> Option<&'static str> {
@@ -154,15 +137,15 @@ fn notify_only_reason(
     if step.mode != Mode::Enforce || step.action.traits().marks_node || is_done() {
         return None;
     }
-    if remediation.is_some_and(|remediation| is_refused(standing, remediation)) {
+    if remediation.is_some_and(|remediation| is_refused(open_fault, remediation)) {
         return Some("is refused by the API server");
     }
     (step.on_failure == OnFailure::Stop).then_some("has failed (onFailure: Stop)")
 }
 
 /// Whether the API server has refused the step in a row as often as the engine tries it.
-fn is_refused(standing: &RemediationFault, remediation: &Remediation) -> bool {
-    remediation.attempts_for(standing).rev().take_while(|record| record.is_refused_call()).count() >= refused::TRIES
+fn is_refused(open_fault: &RemediationFault, remediation: &Remediation) -> bool {
+    remediation.attempts_for(open_fault).rev().take_while(|record| record.is_refused_call()).count() >= refused::TRIES
 }
 
 /// How good the evidence has to be.
@@ -176,139 +159,101 @@ pub(super) enum EvidenceRequirement {
 
 /// Checks whether this step may be taken on this fault now, and returns its executor.
 pub(super) fn may_take(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
+    cx: PolicyContext<'_>,
     seen: &ObservedFault<'_>,
     rule: &Rule,
     step: &Step,
     required: EvidenceRequirement,
 ) -> Result<Executor, Block> {
-    unreadable::may_begin(node)?;
+    unreadable::may_begin(cx.node)?;
     // The window comes before the evidence: no harsher step replaces one that waits for its window, or for a person.
-    checks::in_window(ctx, policy, step)?;
+    checks::in_window(cx, step)?;
     if step.disturbs() {
-        checks::of_node(ctx, node, policy)?;
+        checks::of_node(cx)?;
     }
-    checks::still_asked_for(node, policy, rule, &seen.fault, step)?;
-    match evidence::require_fresh(node, seen, ctx.cluster) {
+    checks::still_asked_for(cx, rule, &seen.fault, step)?;
+    match evidence::require_fresh(cx.node, seen, cx.cluster) {
         Err(block) if required == EvidenceRequirement::Any && block.awaits_look() => {}
         looked => looked?,
     }
     if !step.action.notifies() {
-        evidence::may_be_touched(node, &seen.fault)?;
+        evidence::may_be_touched(cx.node, &seen.fault)?;
     }
-    let cx = StepContext { cluster: ctx.cluster, node, rule, step, seen };
-    let executor = procedure::of(&step.action).admit(&cx)?;
+    let step_cx = StepContext { cluster: cx.cluster, node: cx.node, rule, step, seen };
+    let executor = procedure::of(&step.action).admit(&step_cx)?;
     if step.action.traits().evicts_pods {
-        require_no_release_first(ctx, node, policy, &seen.fault)?;
+        require_no_release_first(cx, &seen.fault)?;
     }
     Ok(executor)
 }
 
 /// Requires that no release of a hung process goes first, which does not wait until all pods are evicted.
-fn require_no_release_first(ctx: Ctx<'_>, node: &NodeContext<'_>, policy: &Policy, fault: &Fault) -> Result<(), Block> {
-    let Some(first) = release_first(ctx, node, policy, fault) else { return Ok(()) };
+fn require_no_release_first(cx: PolicyContext<'_>, fault: &Fault) -> Result<(), Block> {
+    let Some(first) = release_first(cx, fault) else { return Ok(()) };
     let message = format!(
         "node {} is drained after the release for {} ({}), which does not wait for the end of a drain",
-        node.name, first.fault.kind, first.fault.subject
+        cx.node.name, first.fault.kind, first.fault.subject
     );
     Err(Block::new(BlockReason::HungProcessFirst, &message))
 }
 
 /// Finds another fault of the node that names a hung process, and whose next step releases it and may be taken now. The pod
 /// above that process could not end, and everything that waits for the process would wait for the whole drain.
-pub(super) fn release_first<'s, 'a>(
-    ctx: Ctx<'_>,
-    node: &'s NodeContext<'a>,
-    policy: &Policy,
-    fault: &Fault,
-) -> Option<&'s ObservedFault<'a>> {
-    let is_first = |seen: &&ObservedFault<'a>| {
+pub(super) fn release_first<'x>(cx: PolicyContext<'x>, fault: &Fault) -> Option<&'x ObservedFault<'x>> {
+    let is_first = |seen: &&ObservedFault<'_>| {
         let other = seen.fault.as_ref();
-        let is_its = node.policy_for(other).is_some_and(|its| its.name == policy.name);
+        let is_its = cx.node.policy_for(other).is_some_and(|its| its.name == cx.policy.name);
         if other.id == fault.id || other.state != FaultState::Confirmed || !is_its {
             return false;
         }
-        let RuleMatch::Rule(rule) = node.rule_of(policy, other) else { return false };
-        let remediation = node.open.iter().copied().find(|remediation| remediation.policy == policy.name);
+        let RuleMatch::Rule(rule) = cx.node.rule_of(cx.policy, other) else { return false };
+        let remediation = cx.node.open.iter().copied().find(|remediation| remediation.policy == cx.policy.name);
         let known = remediation.and_then(|remediation| remediation.fault(&other.id));
-        let mut standing = match known.map(|known| known.state) {
+        let mut open_fault = match known.map(|known| known.state) {
             Some(Resolution::Exhausted) => return false,
-            Some(Resolution::Open) => known.cloned().unwrap_or_else(|| seen.opened(ctx.snapshot.now, rule)),
-            Some(Resolution::Resolved) | None => seen.opened(ctx.snapshot.now, rule),
+            Some(Resolution::Open) => known.cloned().unwrap_or_else(|| seen.opened(cx.snapshot.now, rule)),
+            Some(Resolution::Resolved) | None => seen.opened(cx.snapshot.now, rule),
         };
         // A fault that is not open yet is judged as it will be opened.
         let of = remediation.filter(|_| known.is_some_and(|known| known.state == Resolution::Open));
-        let Some(step) =
-            select_step(Recurrence::of(ctx, of), &mut standing, rule, of, node, Some(other), &mut Vec::new())
-        else {
-            return false;
-        };
+        let step = select_step(cx, &mut open_fault, rule, of, Some(other), &mut Vec::new());
+        let Some(step) = step else { return false };
         if !step.action.traits().frees_process || !step.heals() || step.needs_approval() {
             return false;
         }
         let may = || match known.filter(|known| known.state == Resolution::Open) {
-            Some(_) => may_take(ctx, node, policy, seen, rule, step, EvidenceRequirement::Fresh).map(|_| ()),
-            None => (ctx.judge)(ctx, node, policy, seen),
+            Some(_) => may_take(cx, seen, rule, step, EvidenceRequirement::Fresh).map(|_| ()),
+            None => (cx.judge)(cx, seen),
         };
         // A fault that is not open yet has to join.
         let is_new = known.is_none_or(|known| known.state != Resolution::Open);
-        let is_blocked =
-            || ctx.scopes.get(policy.name.as_str()).is_some_and(|scope| scope.blocked(Some(node)).is_some());
+        let is_blocked = || cx.scope().is_some_and(|scope| scope.blocked(Some(cx.node)).is_some());
         !(is_new && is_blocked()) && may().is_ok()
     };
-    node.seen.iter().find(is_first)
+    cx.node.seen.iter().find(is_first)
 }
 
-/// Checks that the remediation has prepared the node for this step, and that the step serves a further one, where it has to.
-#[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
+/// Checks that the remediation has prepared the node for this step, and that the remediating step after evictions may be taken.
+/// The controller does not drain a node for a step that is blocked anyway. A drain for its own sake waits for no such step.
 pub(super) fn require_prepared(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
+    cx: PolicyContext<'_>,
     remediation: &Remediation,
-    standing: &RemediationFault,
+    open_fault: &RemediationFault,
     seen: &ObservedFault<'_>,
     rule: &Rule,
     step: &Step,
 ) -> Result<(), Block> {
-    procedure::of(&step.action).require_prepared(node, remediation)?;
-    require_benefit(ctx, node, policy, remediation, standing, seen, rule, step)
-}
-
-/// Checks that the remediating step after evictions may be taken. The controller does not drain a node for a step that is blocked
-/// anyway. A drain for its own sake waits for no such step.
-#[expect(clippy::too_many_arguments, reason = "the same that a step is taken with")]
-fn require_benefit(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    remediation: &Remediation,
-    standing: &RemediationFault,
-    seen: &ObservedFault<'_>,
-    rule: &Rule,
-    step: &Step,
-) -> Result<(), Block> {
+    procedure::of(&step.action).require_prepared(cx.node, remediation)?;
     if !step.action.traits().evicts_pods || rule.keeps_cordon() {
         return Ok(());
     }
-    let mut after = standing.clone();
+    let (mut after, remediation, fault) = (open_fault.clone(), Some(remediation), Some(seen.fault.as_ref()));
     loop {
         after.step_index = after.step_index.saturating_add(1);
-        let Some(next) = select_step(
-            Recurrence::of(ctx, Some(remediation)),
-            &mut after,
-            rule,
-            Some(remediation),
-            node,
-            Some(&seen.fault),
-            &mut Vec::new(),
-        ) else {
-            return Ok(());
-        };
-        if next.heals() && procedure::of(&next.action).require_available(ctx.cluster, node).is_ok() {
-            return may_take(ctx, node, policy, seen, rule, next, EvidenceRequirement::Fresh).map(|_| ());
+        let next = select_step(cx, &mut after, rule, remediation, fault, &mut Vec::new());
+        let Some(next) = next else { return Ok(()) };
+        if next.heals() && procedure::of(&next.action).require_available(cx.cluster, cx.node).is_ok() {
+            return may_take(cx, seen, rule, next, EvidenceRequirement::Fresh).map(|_| ());
         }
     }
 }

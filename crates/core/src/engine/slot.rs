@@ -20,18 +20,23 @@ pub(super) enum SlotReservation {
     Made,
     /// Nothing starts and nothing is repeated before the slot is stored.
     Awaited,
-    /// Nothing starts and nothing is repeated while this doubt lasts.
-    InDoubt(String),
+    /// Nothing starts and nothing is repeated: this is why the admission policies are not known to be in force.
+    NotEnforced(String),
     /// The remediation has executed nothing, and there is no room for it.
     Refused(String),
 }
 
 impl SlotReservation {
+    /// That of a remediation that begins in this pass, which stores its slot first.
+    pub fn of_new(slots: &Slots) -> Self {
+        if slots.is_known() { Self::Made } else { Self::Awaited }
+    }
+
     /// Returns the block if the remediation may execute nothing.
     pub fn require(&self) -> Result<(), Block> {
         match self {
             Self::Made => return Ok(()),
-            Self::InDoubt(doubt) => return Err(Block::new(BlockReason::AdmissionNotEnforced, doubt)),
+            Self::NotEnforced(not_enforced) => return Err(Block::new(BlockReason::AdmissionNotEnforced, not_enforced)),
             Self::Awaited | Self::Refused(_) => {}
         }
         let message = "the ledger of in-flight slots is missing or unreadable, or has no slot for this remediation yet: no action is executed before its slot is stored";
@@ -39,12 +44,23 @@ impl SlotReservation {
     }
 }
 
+/// Takes the slot of a remediation that begins in this pass.
+pub(super) fn take(ctx: Ctx<'_>, slots: &mut Slots, remediation: &Remediation) {
+    let slot = Slot {
+        node: remediation.node.clone(),
+        policy: remediation.policy.clone(),
+        taken_at: slots.held_since(&remediation.name, ctx.snapshot.now, ctx.settings.cache_lag),
+        kinds: Some(remediation.kinds()),
+    };
+    slots.take(&remediation.name, slot, remediation.mode);
+}
+
 /// The slot state of each open remediation, by name. Remediations without a slot get one where there is room, the oldest first.
 pub(super) fn settle<'a>(ctx: Ctx<'a>, nodes: &Nodes<'a>, slots: &mut Slots) -> BTreeMap<&'a str, SlotReservation> {
     let open = || nodes.values().flat_map(|node| &node.open).copied();
-    if let Some(doubt) = slots.doubt() {
+    if let Some(not_enforced) = slots.not_enforced() {
         return open()
-            .map(|remediation| (remediation.name.as_str(), SlotReservation::InDoubt(doubt.to_owned())))
+            .map(|remediation| (remediation.name.as_str(), SlotReservation::NotEnforced(not_enforced.to_owned())))
             .collect();
     }
     let mut reservations = BTreeMap::new();

@@ -10,17 +10,17 @@ use jiff::Timestamp;
 use super::update::RemediationUpdate;
 use super::{Ctx, ending};
 use crate::action::Action;
-use crate::context::{Block, NodeContext, Requeue, of_policy};
+use crate::context::{Block, NodeContext, of_policy};
 use crate::flap::{FlapView, QUIET};
 use crate::moment::{clock, since};
 use crate::plan::BlockReason;
 use crate::remediation::{FLAPS_STILL, Phase, Remediation, Resolution};
 
 /// Maximum wait, as a multiple of the requested stabilization time.
-const LONGEST: u32 = 3;
+const MAX_FACTOR: u32 = 3;
 /// Upper limit of the wait, unless the stabilization time itself is longer: the remediation holds a slot, and other faults of the
 /// node wait.
-const HOUR: Duration = Duration::from_hours(1);
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
 /// The requested stabilization time. A node that flaps changes more often than that. A policy may ask for more.
 fn quiet(ctx: Ctx<'_>, remediation: &Remediation) -> Duration {
@@ -32,7 +32,7 @@ fn quiet(ctx: Ctx<'_>, remediation: &Remediation) -> Duration {
 
 /// The latest end of the wait. It counts from the last activity of the remediation, so a change of the node does not delay it.
 fn until(remediation: &Remediation, quiet: Duration) -> Option<Timestamp> {
-    remediation.last_activity().checked_add((quiet * LONGEST).min(quiet.max(HOUR))).ok()
+    remediation.last_activity().checked_add((quiet * MAX_FACTOR).min(quiet.max(MAX_WAIT))).ok()
 }
 
 /// Whether all faults of the remediation are resolved and only its cleanup is left.
@@ -48,12 +48,7 @@ fn flapping<'a>(node: &NodeContext<'a>, quiet: Duration) -> Option<&'a FlapView>
 }
 
 /// Whether the end of a resolved remediation waits because its node flaps. If so, the remediation reports it.
-pub(super) fn is_awaited(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    update: &mut RemediationUpdate,
-    requeue: &mut Requeue,
-) -> bool {
+pub(super) fn is_awaited(ctx: Ctx<'_>, node: &NodeContext<'_>, update: &mut RemediationUpdate) -> bool {
     let remediation = &update.remediation;
     let is_at_it = update.effect.is_some() || remediation.cleanup.owed_hand_off().is_some();
     if remediation.phase.is_final() || is_at_it || !is_resolved(remediation) {
@@ -71,7 +66,7 @@ pub(super) fn is_awaited(
         update.remediation.say(&format!("{gone}{FLAPS_STILL}"));
         return false;
     };
-    requeue.after(quiet.saturating_sub(flap.unchanged).min(since(until, now)));
+    update.requeue.after(quiet.saturating_sub(flap.unchanged).min(since(until, now)));
     let message = format!(
         "{gone}, but the node flaps (condition NodeStable): watched until nothing has changed for {} \
          min, until {} at the latest",
@@ -80,6 +75,6 @@ pub(super) fn is_awaited(
     );
     update.remediation.phase = Phase::Verifying;
     update.remediation.say(&message);
-    update.block_node(Block::new(BlockReason::NodeFlapping, &message), requeue);
+    update.block_node(Block::new(BlockReason::NodeFlapping, &message));
     true
 }

@@ -4,67 +4,48 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::slot::SlotReservation;
 use super::update::RemediationUpdate;
-use super::{Ctx, approval, attempt, ending, rounds};
+use super::{Ctx, PolicyContext, approval, attempt, ending, rounds};
 use crate::command::{Outcome, OutcomeReason, OutcomeState};
-use crate::context::{ClearCheck, NodeContext, Requeue, of_policy};
+use crate::context::{ClearCheck, NodeContext, of_policy};
 use crate::moment::since;
 use crate::plan::BlockReason;
-use crate::policy::Policy;
 use crate::procedure::{self, Expiry, Poll, Verification, executors};
 use crate::remediation::{Executor, Remediation, Resolution, StepRecord, StepState};
 use crate::snapshot::JobView;
 
 /// Advances the current step as far as the evidence allows.
-pub(super) fn move_on(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    slot: &SlotReservation,
-    requeue: &mut Requeue,
-) {
+pub(super) fn move_on(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
     let Some(record) = update.remediation.current_step().cloned() else { return };
     if matches!(record.state, StepState::Scheduled | StepState::Started) {
-        take_answer(ctx, node, &mut update.remediation, &record.operation_id);
+        take_answer(cx.ctx, cx.node, &mut update.remediation, &record.operation_id);
         if let Some(step) = update.remediation.current_step_mut() {
-            procedure::of(&record.action).observe(ctx.cluster, node, step);
+            procedure::of(&record.action).observe(cx.cluster, cx.node, step);
         }
     }
     let Some(record) = update.remediation.current_step().cloned() else { return };
     match record.state {
-        StepState::AwaitingApproval => approval::wait(ctx, node, policy, update, &record, slot, requeue),
-        StepState::Scheduled => repeat(ctx, node, policy, update, &record, slot, requeue),
-        StepState::Started if record.action.traits().evicts_pods => {
-            rounds::go_on(ctx, node, policy, update, &record, slot, requeue);
-        }
-        StepState::Started | StepState::Verifying => poll(ctx, node, policy, update, &record, slot, requeue),
+        StepState::AwaitingApproval => approval::wait(cx, update, &record),
+        StepState::Scheduled => repeat(cx, update, &record),
+        StepState::Started if record.action.traits().evicts_pods => rounds::go_on(cx, update, &record),
+        StepState::Started | StepState::Verifying => poll(cx, update, &record),
         _ => {}
     }
 }
 
 /// Advances a started step as its action asks for.
-fn poll(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    record: &StepRecord,
-    slot: &SlotReservation,
-    requeue: &mut Requeue,
-) {
-    let now = ctx.snapshot.now;
-    match procedure::of(&record.action).poll(&attempt::context(ctx, node, policy, &update.remediation, record), requeue)
-    {
-        Poll::ByAnswer if record.state == StepState::Started => wait(ctx, node, policy, update, record, slot, requeue),
-        Poll::ByAnswer => verify(ctx, node, policy, update, requeue),
-        Poll::Wait(rest) => requeue.after(rest),
+fn poll(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRecord) {
+    let now = cx.snapshot.now;
+    let attempt = attempt::context(cx, &update.remediation, record);
+    match procedure::of(&record.action).poll(&attempt, &mut update.requeue) {
+        Poll::ByAnswer if record.state == StepState::Started => wait(cx, update, record),
+        Poll::ByAnswer => verify(cx, update),
+        Poll::Wait(rest) => update.requeue.after(rest),
         Poll::Working(rest) => {
             if let Some(current) = update.remediation.current_step_mut() {
                 current.clear_since = None;
             }
-            requeue.after(rest);
+            update.requeue.after(rest);
         }
         Poll::Verify(executed_at, message) => {
             if let Some(current) = update.remediation.current_step_mut().filter(|step| step.state == StepState::Started)
@@ -75,11 +56,11 @@ fn poll(
                     current.say(&message);
                 }
             }
-            verify(ctx, node, policy, update, requeue);
+            verify(cx, update);
         }
         Poll::End(state, why) => attempt::end(update, state, &why, now),
-        Poll::Expire(timeout, why) => expire(ctx, node, policy, update, record, timeout, &why, requeue),
-        Poll::Stop(why) => ending::cancel(ctx, &mut update.remediation, &why),
+        Poll::Expire(timeout, why) => expire(cx, update, record, timeout, &why),
+        Poll::Stop(why) => ending::cancel(cx.ctx, &mut update.remediation, &why),
     }
 }
 
@@ -133,19 +114,11 @@ fn take_answer(ctx: Ctx<'_>, node: &NodeContext<'_>, remediation: &mut Remediati
 }
 
 /// Repeats a reserved step. The action may or may not have been executed. The controller repeats the same checks first.
-fn repeat(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    record: &StepRecord,
-    slot: &SlotReservation,
-    requeue: &mut Requeue,
-) {
-    let now = ctx.snapshot.now;
+fn repeat(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRecord) {
+    let now = cx.snapshot.now;
     let gone = "the fault was gone before the action was known to be executed";
-    let Some((standing, step)) = attempt::purpose(ctx, node, policy, update, record, gone) else { return };
-    let again = attempt::again(ctx, node, policy, &update.remediation, &standing, step);
+    let Some((open_fault, step)) = attempt::purpose(cx, update, record, gone) else { return };
+    let again = attempt::again(cx, &update.remediation, &open_fault, step);
     // A release of a hung process goes first. Nobody has tried this step, so it costs no attempt.
     if record.started_at.is_none()
         && let Err(block) = &again
@@ -153,8 +126,8 @@ fn repeat(
     {
         return attempt::end(update, StepState::Cancelled, block.message(), now);
     }
-    let (age, unpaid) = (since(now, record.scheduled_at), slot.require().err());
-    if age >= ctx.settings.answer_within {
+    let (age, unpaid) = (since(now, record.scheduled_at), update.slot.require().err());
+    if age >= cx.settings.answer_within {
         let against = again.err().filter(|_| record.started_at.is_none());
         // Nobody tries a step while its slot is not stored, while its window is closed, or while it is unknown which rule the
         // fault belongs to. Such a step costs no attempt, and no harsher step follows it.
@@ -170,63 +143,53 @@ fn repeat(
         };
         return attempt::end(update, state, why, now);
     }
-    requeue.after(ctx.settings.answer_within.saturating_sub(age));
+    update.requeue.after(cx.settings.answer_within.saturating_sub(age));
     if let Some(block) = unpaid {
-        return update.block(&record.fault_id, block, requeue);
+        return update.block(&record.fault_id, block);
     }
     if step.needs_approval() && update.remediation.approved(&record.operation_id).is_none() {
         let why = "its approval was taken back, or the policy asks for one now";
         return attempt::end(update, StepState::Cancelled, why, now);
     }
     match again {
-        Ok((fault, _)) => {
-            update.effect = attempt::act(ctx, node, policy, &mut update.remediation, record, fault, step);
-            requeue.after(ctx.settings.retry);
-        }
-        Err(block) => update.block(&record.fault_id, block, requeue),
+        Ok((fault, _)) => attempt::act(cx, update, record, fault, step),
+        Err(block) => update.block(&record.fault_id, block),
     }
 }
 
 /// Waits for the result of a started step. The other executor takes over once, where the first one has not begun in time or
 /// cannot begin.
-fn wait(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    record: &StepRecord,
-    slot: &SlotReservation,
-    requeue: &mut Requeue,
-) {
-    let (now, settings) = (ctx.snapshot.now, ctx.settings);
+fn wait(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRecord) {
+    let (now, settings) = (cx.snapshot.now, cx.settings);
     // The age counts per executor: the other executor gets time of its own.
     let age = since(now, record.started_at.unwrap_or(record.scheduled_at));
-    let is_running = answer(ctx, node, &record.operation_id).is_some();
+    let is_running = answer(cx.ctx, cx.node, &record.operation_id).is_some();
     if record.executor == Executor::Job || executors::is_of_either(&record.action) {
-        requeue
+        update
+            .requeue
             .when_past(if record.executor == Executor::Job { settings.job_start } else { settings.agent_start }, age);
     }
-    match other_executor(ctx, node, record, is_running, age) {
+    match other_executor(cx.ctx, cx.node, record, is_running, age) {
         Some((to, why)) => {
             let record = switch_executor(update, record, to, &why, now);
-            return repeat(ctx, node, policy, update, &record, slot, requeue);
+            return repeat(cx, update, &record);
         }
         None if record.executor == Executor::Job && age >= settings.job_start => {
-            if let Some(job) = ctx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
+            if let Some(job) = cx.snapshot.jobs.get(&record.operation_id).filter(|job| job.finished) {
                 let why = refused(job).unwrap_or_else(|| "the Job ended without a result".to_owned());
                 return attempt::end(update, StepState::Failed, &why, now);
             }
         }
         None => {}
     }
-    let limit = match of_policy::step_of(policy, &update.remediation, record) {
+    let limit = match of_policy::step_of(cx.policy, &update.remediation, record) {
         Some(step) if is_running => settings.answer_within.max(step.timeout),
         _ => settings.answer_within,
     };
     if age >= limit {
         return attempt::end(update, StepState::TimedOut, "no answer from the node in time", now);
     }
-    requeue.after(limit.saturating_sub(age));
+    update.requeue.after(limit.saturating_sub(age));
 }
 
 /// Returns the other executor and the reason to switch to it. Returns `None` where the first executor has begun, or where the
@@ -296,25 +259,19 @@ fn switch_executor(
 }
 
 /// Verifies an executed step. The probe's clean check decides, for as long as the step requires.
-fn verify(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    requeue: &mut Requeue,
-) {
+fn verify(cx: PolicyContext<'_>, update: &mut RemediationUpdate) {
     let Some(record) = update.remediation.current_step().cloned() else { return };
-    let now = ctx.snapshot.now;
-    let cx = attempt::context(ctx, node, policy, &update.remediation, &record);
-    let Verification { from, timeout, stable_for, is_checkable } = procedure::of(&record.action).verification(&cx);
+    let now = cx.snapshot.now;
+    let attempt = attempt::context(cx, &update.remediation, &record);
+    let Verification { from, timeout, stable_for, is_checkable } = procedure::of(&record.action).verification(&attempt);
     let executed_at = record.executed_at.unwrap_or(record.scheduled_at);
     let cure = match update.remediation.fault(&record.fault_id) {
         Some(_) if !is_checkable => ClearCheck::Unknown,
-        Some(fault) => node.clear_check(fault, Some(executed_at), now, ctx.settings.evidence_max_age),
+        Some(fault) => cx.node.clear_check(fault, Some(executed_at), now, cx.settings.evidence_max_age),
         None => ClearCheck::Clean,
     };
     update.asks_for_check |=
-        cure != ClearCheck::Clean && node.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
+        cure != ClearCheck::Clean && cx.node.arrived().is_some_and(|arrived| arrived >= since(now, executed_at));
     let clear_since = (cure == ClearCheck::Clean).then(|| record.clear_since.unwrap_or(now));
     if let Some(current) = update.remediation.current_step_mut() {
         current.clear_since = clear_since;
@@ -329,36 +286,26 @@ fn verify(
                 update.remediation.say(&message);
             }
         }
-        Some(clean) => requeue.after(stable_for.saturating_sub(clean)),
+        Some(clean) => update.requeue.after(stable_for.saturating_sub(clean)),
         None if age >= timeout => {
             let why =
                 if cure == ClearCheck::Present { "the fault is still there" } else { "nobody could check the fault" };
-            expire(ctx, node, policy, update, &record, timeout, &done_message(&record, why), requeue);
+            expire(cx, update, &record, timeout, &done_message(&record, why));
         }
-        None => requeue.after(timeout.saturating_sub(age)),
+        None => update.requeue.after(timeout.saturating_sub(age)),
     }
 }
 
 /// Ends an attempt whose time is over, or does first what its action asks for then.
-#[expect(clippy::too_many_arguments, reason = "an attempt with the time that is over")]
-fn expire(
-    ctx: Ctx<'_>,
-    node: &NodeContext<'_>,
-    policy: &Policy,
-    update: &mut RemediationUpdate,
-    record: &StepRecord,
-    timeout: Duration,
-    why: &str,
-    requeue: &mut Requeue,
-) {
-    let now = ctx.snapshot.now;
-    let cx = attempt::context(ctx, node, policy, &update.remediation, record);
-    match procedure::of(&record.action).expire(&cx, timeout, why) {
+fn expire(cx: PolicyContext<'_>, update: &mut RemediationUpdate, record: &StepRecord, timeout: Duration, why: &str) {
+    let now = cx.snapshot.now;
+    let attempt = attempt::context(cx, &update.remediation, record);
+    match procedure::of(&record.action).expire(&attempt, timeout, why) {
         Expiry::Fails => attempt::end(update, StepState::Failed, why, now),
         Expiry::TimesOut(why) => attempt::end(update, StepState::TimedOut, &why, now),
         Expiry::First(effect) => {
             update.effect = Some(effect);
-            requeue.after(ctx.settings.retry);
+            update.requeue.after(cx.settings.retry);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The result of one update of a remediation, while the engine builds it.
 
+use super::slot::SlotReservation;
 use crate::context::{Block, Requeue};
 use crate::plan::{BlockReason, Blocked, Effect};
 use crate::remediation::Remediation;
@@ -9,29 +10,43 @@ use crate::remediation::Remediation;
 pub(super) struct RemediationUpdate {
     /// The remediation after the update.
     pub remediation: Remediation,
+    /// Whether it has the slot that its actions need.
+    pub slot: SlotReservation,
     /// The action of the reserved step, or the cleanup.
     pub effect: Option<Effect>,
     /// What is blocked, and why.
     pub blocked: Vec<Blocked>,
     /// Whether the next action needs a new check by the probe.
     pub asks_for_check: bool,
+    /// When the remediation needs the next pass.
+    pub requeue: Requeue,
 }
 
 impl RemediationUpdate {
-    pub fn new(remediation: Remediation) -> Self {
-        Self { remediation, effect: None, blocked: Vec::new(), asks_for_check: false }
+    pub fn new(remediation: Remediation, slot: SlotReservation) -> Self {
+        Self {
+            remediation,
+            slot,
+            effect: None,
+            blocked: Vec::new(),
+            asks_for_check: false,
+            requeue: Requeue::default(),
+        }
     }
 
     /// Adds a block that concerns the node as a whole.
-    pub fn block_node(&mut self, block: Block, requeue: &mut Requeue) {
-        let (node, policy) = (self.remediation.node.clone(), self.remediation.policy.clone());
-        self.blocked.push(block.about(node, None, Some(&policy), requeue));
+    pub fn block_node(&mut self, block: Block) {
+        self.add(None, block);
     }
 
     /// Adds a block that concerns one of the faults.
-    pub fn block(&mut self, fault_id: &str, block: Block, requeue: &mut Requeue) {
+    pub fn block(&mut self, fault_id: &str, block: Block) {
         self.asks_for_check |= block.reason == BlockReason::StaleEvidence;
-        let (node, policy) = (self.remediation.node.clone(), self.remediation.policy.clone());
-        self.blocked.push(block.about(node, Some(fault_id), Some(&policy), requeue));
+        self.add(Some(fault_id), block);
+    }
+
+    fn add(&mut self, fault_id: Option<&str>, block: Block) {
+        let (node, policy) = (self.remediation.node.clone(), Some(self.remediation.policy.as_str()));
+        self.blocked.push(block.about(node, fault_id, policy, &mut self.requeue));
     }
 }

@@ -58,12 +58,12 @@ fn two_of_one_type_say_nothing() {
         condition("A", TriState::False, "r"),
         condition("B", TriState::True, "r"),
     ]);
-    assert_eq!(standing(&both, "A"), ConditionState::Contradictory);
+    assert_eq!(state_of(&both, "A"), ConditionState::Contradictory);
     assert!(
         !asking("A", TriState::True, &[]).is_met_among(&both) && !asking("A", TriState::False, &[]).is_met_among(&both)
     );
     assert!(asking("B", TriState::True, &[]).is_met_among(&both));
-    assert_eq!(standing(&both, "C"), ConditionState::Absent);
+    assert_eq!(state_of(&both, "C"), ConditionState::Absent);
     let twice = sorted([condition("A", TriState::True, "r"), condition("A", TriState::True, "r")]);
     assert!(asking("A", TriState::True, &[]).is_met_among(&twice), "the same twice is no contradiction");
 }

@@ -29,7 +29,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 const OVERDUE: u32 = 5;
 /// Longest remaining time that counts as overdue. A certificate that nobody renews automatically is valid for years, and a person
 /// renews it some day.
-const LONGEST: Duration = Duration::from_hours(14 * 24);
+const MAX_LEFT: Duration = Duration::from_hours(14 * 24);
 /// A node has one kubelet.
 const KEY: &str = "kubelet";
 
@@ -47,7 +47,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, why));
         }
     };
-    if left > (lifetime.saturating_mul(OVERDUE) / 100).min(LONGEST) {
+    if left > (lifetime.saturating_mul(OVERDUE) / 100).min(MAX_LEFT) {
         return findings.blind(kind, Verdict::Clean { looked });
     }
     let is_over = left.is_zero();

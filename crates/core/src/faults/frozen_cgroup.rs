@@ -47,10 +47,10 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     };
     let left_out = seen.processes.value().and_then(|table| table.left_out.inits.as_deref());
     let mut coverage = Coverage::new(Verdict::clean_unless(host.unseen.as_deref().or(left_out), looked));
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for one in frozen {
         coverage.named.insert(one.sandbox_id.clone(), Verdict::undecided("a container in it is frozen"));
-        if one.age < thresholds.bound(&AGE) || !told.insert(one.sandbox_id.as_str()) {
+        if one.age < thresholds.bound(&AGE) || !reported.insert(one.sandbox_id.as_str()) {
             continue;
         }
         let pod = pod_of(&one.sandbox_id, seen);

@@ -97,12 +97,12 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
             coverage.named.insert(name, Verdict::unknown(ConditionReason::FaultSuspected, &detail));
         }
     }
-    let mut told: Vec<String> = Vec::new();
+    let mut reported: Vec<String> = Vec::new();
     for client in &old {
         // The probe reports the oldest client of a pod: the others wait for it. A wrapper waits for the client that it has
         // called.
-        if !told.contains(&client.key()) && !client.waits_for_another(table) {
-            told.push(client.key());
+        if !reported.contains(&client.key()) && !client.waits_for_another(table) {
+            reported.push(client.key());
             findings.sightings.push(tell(client, looked, thresholds, confirm));
         }
     }

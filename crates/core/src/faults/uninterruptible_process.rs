@@ -33,7 +33,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 };
 
 /// Most of these faults in one report. Behind one dead disk there may be hundreds, and all say the same.
-const MAX_TOLD: usize = 16;
+const MAX_REPORTED: usize = 16;
 
 /// A process, or a thread of a daemon, that waits.
 struct Waiting {
@@ -104,14 +104,14 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     }
     // The process that has waited for the longest is nearest to the cause.
     found.sort_by(|a, b| b.waited.cmp(&a.waited).then_with(|| a.key.cmp(&b.key)));
-    let mut told = 0_usize;
+    let mut reported = 0_usize;
     for one in &found {
         let verdict = Verdict::undecided("it waits, or another one is reported instead");
         coverage.named.insert(one.key.clone(), verdict);
-        if one.waited < thresholds.bound(&AGE) || told >= MAX_TOLD {
+        if one.waited < thresholds.bound(&AGE) || reported >= MAX_REPORTED {
             continue;
         }
-        told += 1;
+        reported += 1;
         findings.sightings.push(tell(one, seen, thresholds).into());
     }
     findings.cover(kind, coverage);

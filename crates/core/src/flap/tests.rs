@@ -45,7 +45,7 @@ fn a_node_that_changed_thousands_of_times_is_one_history_with_its_count_and_rhyt
     let record = flap.record(now, wall(), SEEN);
     assert_eq!(record.rhythm(), Duration::from_secs(271));
     let told = FlapView { record, flapping: Some(flap.lasted(now)), unchanged: Duration::ZERO, stayed: Vec::new() };
-    assert_eq!(told.told(), "Ready changed 8929 times in 672h 4m 48s, about every 4m 31s, by 2026-01-05T12:00:00Z");
+    assert_eq!(told.describe(), "Ready changed 8929 times in 672h 4m 48s, about every 4m 31s, by 2026-01-05T12:00:00Z");
     let settles = flap.settles_in(now);
     assert!(settles >= QUIET && settles <= 3 * HALF_LIFE + Duration::from_secs(1), "{settles:?}");
     let then = now + i64::try_from(settles.as_secs()).unwrap();
@@ -110,7 +110,7 @@ fn a_record_that_no_controller_wrote_is_refused_with_what_is_wrong() {
             unchanged: Duration::ZERO,
             stayed: Vec::new(),
         };
-        assert!(told.fault("n").is_some() && told.told().contains("Ready changed 4294967295 times"));
+        assert!(told.fault("n").is_some() && told.describe().contains("Ready changed 4294967295 times"));
     }
     let outside = FlapRecord { flapping_since: Some(later(1)), ..good };
     assert!(outside.check(wall()).unwrap_err().contains("between since and last"));

@@ -25,7 +25,7 @@ pub struct FlapView {
 
 impl FlapView {
     /// What has happened, in one clause.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let record = &self.record;
         let what = match (record.ready_transitions, record.recurrences) {
             (ready, 0) => format!("Ready changed {ready} times"),
@@ -58,7 +58,7 @@ impl FlapView {
             state: FaultState::Confirmed,
             subject: Subject::of(SubjectKind::Host),
             target: Target::default(),
-            message: bounded(&self.told(), MAX_LINE),
+            message: bounded(&self.describe(), MAX_LINE),
             impact:
                 "pods are evicted and placed again with each change, and no time for which something lasts is reached"
                     .to_owned(),

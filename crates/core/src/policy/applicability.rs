@@ -37,20 +37,20 @@ impl Policy {
             return Applicability::No(why_not(rule, fault, around));
         }
         let before = self.rules.iter().take_while(|other| other.name != rule.name);
-        let mut doubt = None;
+        let mut ambiguous = None;
         // A rule that asks for nothing would have applied already when this rule was chosen.
         for other in before.filter(|other| other.is_restricted()) {
             match other.matches(fault, around) {
-                Match::Yes => return doubt.unwrap_or(Applicability::Other(other)),
+                Match::Yes => return ambiguous.unwrap_or(Applicability::Other(other)),
                 Match::Unknown(lack) => {
-                    doubt.get_or_insert(Applicability::Perhaps(other, lack));
+                    ambiguous.get_or_insert(Applicability::Perhaps(other, lack));
                 }
                 Match::No => {}
             }
         }
         match own {
-            Match::Unknown(lack) => doubt.unwrap_or(Applicability::Perhaps(rule, lack)),
-            Match::Yes | Match::No => doubt.unwrap_or(Applicability::Yes),
+            Match::Unknown(lack) => ambiguous.unwrap_or(Applicability::Perhaps(rule, lack)),
+            Match::Yes | Match::No => ambiguous.unwrap_or(Applicability::Yes),
         }
     }
 }
@@ -96,18 +96,18 @@ fn why_not(rule: &Rule, fault: &Fault, around: &MatchContext<'_>) -> String {
 }
 
 fn of_matching(matching: &Matching, about: PodOfFault<'_>, around: &MatchContext<'_>) -> String {
-    let told = |told: Option<&str>| bounded(told.unwrap_or("not known"), crate::version::LONGEST);
+    let known = |known: Option<&str>| bounded(known.unwrap_or("not known"), crate::version::MAX_LENGTH);
     if matching.of_runtime(around.runtime) == Match::No {
         let asked = matching.runtimes.iter().map(|one| match &one.versions {
             Some(versions) => format!("{} {versions}", one.name),
             None => one.name.clone(),
         });
-        let found = told(around.runtime);
+        let found = known(around.runtime);
         return format!("match.runtimes asks for {}, and the node's is {found}", list(asked));
     }
     if matching.of_kubelet(around.kubelet) == Match::No {
         let asked = list(matching.kubelets.iter().map(ToString::to_string));
-        return format!("match.kubeletVersions asks for {asked}, and the node's is {}", told(around.kubelet));
+        return format!("match.kubeletVersions asks for {asked}, and the node's is {}", known(around.kubelet));
     }
     let field = matching.field_of_pod();
     let PodOfFault::Pod(pod) = about else { return format!("match.{field} asks for a pod, and it is about none") };

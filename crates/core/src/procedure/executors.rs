@@ -11,7 +11,7 @@ use crate::snapshot::TriState;
 use crate::text::bounded;
 
 /// Maximum length of a reason, in bytes.
-const LONGEST: usize = 256;
+const MAX_REASON: usize = 256;
 
 /// The executor of an action that a Job could run, and the reason. A kubelet whose start is blocked starts no Job, although the
 /// node may be Ready. So no Job is used when the kubelet has written nothing since its start began, however short that time is.
@@ -51,6 +51,6 @@ pub(crate) fn note(node: &NodeContext<'_>, record: &mut StepRecord) {
 /// Records that the attempt continues with the other executor, and why.
 pub(crate) fn note_switch(record: &mut StepRecord, to: Executor, why: &str, now: Timestamp) {
     record.executor = to;
-    record.executor_reason = bounded(&format!("{}; then {to:?}: {why}", record.executor_reason), LONGEST);
+    record.executor_reason = bounded(&format!("{}; then {to:?}: {why}", record.executor_reason), MAX_REASON);
     record.executor_changed_at = Some(now);
 }

@@ -21,7 +21,7 @@ use crate::snapshot::TriState;
 const TAKE_BACK_WITHIN: Duration = Duration::from_mins(10);
 
 /// How long the controller retries to notify a remediator that its time is over.
-const TELL_WITHIN: Duration = Duration::from_hours(1);
+const NOTIFY_WITHIN: Duration = Duration::from_hours(1);
 
 /// How long after the end of a hand-off the remediator may still change the node.
 const TIDY_UP: Duration = Duration::from_mins(15);
@@ -127,7 +127,7 @@ impl Procedure for HandOff {
         let (now, began) = (cx.cluster.snapshot.now, cx.began());
         let late = since(now, began).saturating_sub(timeout);
         let handed = cx.remediation.cleanup.hand_off_of(&cx.record.operation_id).cloned();
-        let Some(handed) = handed.filter(|_| late < TELL_WITHIN) else {
+        let Some(handed) = handed.filter(|_| late < NOTIFY_WITHIN) else {
             return Expiry::TimesOut(format!("{why}; its remediator could not be notified that its time is over"));
         };
         Expiry::First(Effect::TimeOutHandOff {
@@ -142,8 +142,8 @@ impl Procedure for HandOff {
 }
 
 /// Whether the controller may use the kinds of the remediator. Nothing is handed to it while this is unknown.
-fn require_proof(ctx: ClusterContext<'_>, with: &HandOff) -> Result<(), Block> {
-    let template = &with.remediation_template;
+fn require_proof(ctx: ClusterContext<'_>, params: &HandOff) -> Result<(), Block> {
+    let template = &params.remediation_template;
     if !ctx.snapshot.unproven.contains(template) {
         return Ok(());
     }
@@ -157,18 +157,19 @@ fn require_proof(ctx: ClusterContext<'_>, with: &HandOff) -> Result<(), Block> {
 }
 
 /// The steps of a remediation that handed, or may have handed, its node to this remediator.
-fn begun<'e>(remediation: &'e Remediation, with: &HandOff) -> impl Iterator<Item = &'e StepRecord> {
-    let object = |with: &HandOff| HandedOff::new(&with.remediation_template, &remediation.node, "");
-    let planned = object(with);
+fn begun<'e>(remediation: &'e Remediation, params: &HandOff) -> impl Iterator<Item = &'e StepRecord> {
+    let object = |params: &HandOff| HandedOff::new(&params.remediation_template, &remediation.node, "");
+    let planned = object(params);
     let is_its =
-        move |step: &&StepRecord| step.action.hand_off().is_some_and(|with| object(with).is_same_object(&planned));
+        move |step: &&StepRecord| step.action.hand_off().is_some_and(|params| object(params).is_same_object(&planned));
     remediation.steps.iter().filter(|step| step.started_at.is_some()).filter(is_its)
 }
 
 /// Whether this Node may be handed to the remediator, given earlier Nodes of the same name. A machine that was deleted and
 /// recreated in vain is not deleted again at once, and then again.
-fn require_apart(ctx: ClusterContext<'_>, node: &NodeContext<'_>, with: &HandOff) -> Result<(), Block> {
-    let was_handed = |remediation: &Remediation| begun(remediation, with).any(|step| step.state != StepState::Refused);
+fn require_apart(ctx: ClusterContext<'_>, node: &NodeContext<'_>, params: &HandOff) -> Result<(), Block> {
+    let was_handed =
+        |remediation: &Remediation| begun(remediation, params).any(|step| step.state != StepState::Refused);
     let handed = node.on_others_of_its_name().filter(|(remediation, _)| was_handed(remediation));
     let Some((remediation, at)) = handed.max_by_key(|(_, at)| *at) else { return Ok(()) };
     let (memory, passed) = (ctx.settings.failed_memory, since(ctx.snapshot.now, at));
@@ -179,7 +180,7 @@ fn require_apart(ctx: ClusterContext<'_>, node: &NodeContext<'_>, with: &HandOff
     let message = format!(
         "node {} was handed to {} as another Node object of that name (remediation {}), and is unhealthy again: not handed to it before {until}",
         node.name,
-        with.remediation_template.object_kind(),
+        params.remediation_template.object_kind(),
         remediation.name
     );
     Err(Block::new(BlockReason::NodeLimit, &message).until(memory.saturating_sub(passed)))

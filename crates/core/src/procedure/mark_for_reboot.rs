@@ -179,7 +179,7 @@ fn cannot_be(node: &NodeContext<'_>, record: &StepRecord, now: jiff::Timestamp) 
 
 /// Why no reboot may start now. A reboot that has started, or a node that is already down, is not interrupted.
 fn closed_reason(node: &NodeContext<'_>, policy: &Policy, record: &StepRecord, now: jiff::Timestamp) -> Option<String> {
-    let is_begun = node.view?.vetoes.iter().any(|veto| SHUTTING_DOWN.contains(&veto.as_str()));
+    let is_begun = node.view?.exclusions.iter().any(|one| SHUTTING_DOWN.contains(&one.as_str()));
     if node.probe != Probe::Reporting || is_begun {
         return None;
     }

@@ -17,7 +17,7 @@ use crate::snapshot::TriState;
 
 /// How long after the command a machine may still go down: systemd's `reboot.target` has its job ended by force after 30 min
 /// (systemd.special(7)), and the command may start some minutes later.
-const LONGEST: Duration = Duration::from_mins(40);
+const MAX_SHUTDOWN: Duration = Duration::from_mins(40);
 
 /// The reboot attempt of a remediation whose result is unknown. An expired marker counts too: a tool that has already reacted to
 /// it may be draining the node.
@@ -54,22 +54,23 @@ pub(crate) fn until(ctx: ClusterContext<'_>, node: &NodeContext<'_>, remediation
     // The answer of the node executor stays valid, even when its probe has ended with the machine that goes down.
     let said = node.own_report().and_then(|report| report.agent.as_ref());
     let agent = said.filter(|agent| agent.operation_id == step.operation_id);
-    let is_told = step.reason.is_some_and(OutcomeReason::is_told) || agent.is_some_and(|agent| agent.reason.is_told());
+    let is_delivered =
+        step.reason.is_some_and(OutcomeReason::is_delivered) || agent.is_some_and(|agent| agent.reason.is_delivered());
     // The node is in the same boot, by a check that is later than any possible start of the command.
     let is_same = heartbeat.is_some_and(|heartbeat| {
         let is_later = now.checked_sub(heartbeat.arrived).is_ok_and(|arrived| arrived > unheard);
         is_later && Some(&heartbeat.boot_id) == step.boot_id.as_ref()
     });
-    if is_same && view.boot_id == step.boot_id && view.ready == TriState::True && !is_told {
+    if is_same && view.boot_id == step.boot_id && view.ready == TriState::True && !is_delivered {
         return None;
     }
     // Nothing shows that the reboot was commanded at all.
-    if step.started_at.is_none() && !is_told {
+    if step.started_at.is_none() && !is_delivered {
         return still(unheard);
     }
     // A tool may have found the marker at the very end of its time.
     let found = step.finished_at.filter(|_| step.action == ActionType::MarkForReboot).or(step.started_at);
-    still(found.unwrap_or(step.scheduled_at).checked_add(LONGEST).ok()?)
+    still(found.unwrap_or(step.scheduled_at).checked_add(MAX_SHUTDOWN).ok()?)
 }
 
 /// Until when the cordon stays for a pending reboot, if the remediation has nothing else left to do.

@@ -30,11 +30,18 @@ impl Procedure for ReleaseHungProcess {
 }
 
 /// Blocks a kill of a shim unless its pod is being deleted or the policy allows it: the kill ends every container of the pod.
-fn require_no_running_pods(cluster: ClusterContext<'_>, fault: &Fault, with: ReleaseHungProcess) -> Result<(), Block> {
-    let is_kill = with.signal == Signal::Kill && fault.kind.spec().remedy.hung_process == Ok(Role::Shim);
+fn require_no_running_pods(
+    cluster: ClusterContext<'_>,
+    fault: &Fault,
+    params: ReleaseHungProcess,
+) -> Result<(), Block> {
+    let is_kill = params.signal == Signal::Kill && fault.kind.spec().remedy.hung_process == Ok(Role::Shim);
     let role = fault.target.process.as_ref().map(|process| process.role);
     // No container depends on a `runc create` yet.
-    if !is_kill || role == Some(Role::RuntimeClient) || with.allow_running_pods || pods::is_terminating(cluster, fault)
+    if !is_kill
+        || role == Some(Role::RuntimeClient)
+        || params.allow_running_pods
+        || pods::is_terminating(cluster, fault)
     {
         return Ok(());
     }

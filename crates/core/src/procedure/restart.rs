@@ -15,38 +15,31 @@ use crate::snapshot::TriState;
 /// How long an unsafe restart waits, from the time at which its rule is to act, until the next step is selected.
 const WAITS: Duration = Duration::from_mins(10);
 
-impl Procedure for RestartKubelet {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        (fault.kind.spec().remedy.restart)(&fault.subject).of(Daemon::Kubelet)
-    }
+macro_rules! restarts {
+    ($daemon:expr, by $action:ident) => {
+        impl Procedure for $action {
+            fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
+                (fault.kind.spec().remedy.restart)(&fault.subject).of($daemon)
+            }
 
-    fn require_hope(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
-        require_hope(Daemon::Kubelet, &self.0, fault, node, rule)
-    }
+            fn require_hope(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
+                require_hope($daemon, &self.0, fault, node, rule)
+            }
 
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-        require_safe(cx.node, &cx.seen.fault, Daemon::Kubelet, &self.0).map(|()| Executor::Probe)
-    }
+            fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
+                require_safe(cx.node, &cx.seen.fault, $daemon, &self.0).map(|()| Executor::Probe)
+            }
+        }
+    };
 }
 
-impl Procedure for RestartRuntime {
-    fn addresses(&self, fault: &Fault, _: &NodeContext<'_>) -> Result<(), &'static str> {
-        (fault.kind.spec().remedy.restart)(&fault.subject).of(Daemon::Runtime)
-    }
-
-    fn require_hope(&self, fault: &Fault, node: &NodeContext<'_>, rule: &Rule) -> Result<(), &'static str> {
-        require_hope(Daemon::Runtime, &self.0, fault, node, rule)
-    }
-
-    fn admit(&self, cx: &StepContext<'_>) -> Result<Executor, Block> {
-        require_safe(cx.node, &cx.seen.fault, Daemon::Runtime, &self.0).map(|()| Executor::Probe)
-    }
-}
+restarts!(Daemon::Kubelet, by RestartKubelet);
+restarts!(Daemon::Runtime, by RestartRuntime);
 
 /// Ends the wait for a restart that stays unsafe. Without this limit no later step would notify a person.
 fn require_hope(
     daemon: Daemon,
-    with: &Restart,
+    params: &Restart,
     fault: &Fault,
     node: &NodeContext<'_>,
     rule: &Rule,
@@ -57,14 +50,14 @@ fn require_hope(
     // A kubelet waits for its runtime. The runtime has a rule with its own steps.
     let for_runtime =
         daemon == Daemon::Kubelet && node.seen.iter().any(|seen| seen.fault.kind.spec().down == Some(Daemon::Runtime));
-    if is_long && !for_runtime && require_safe(node, fault, daemon, with).is_err() {
+    if is_long && !for_runtime && require_safe(node, fault, daemon, params).is_err() {
         return Err("a restart was not safe for 10 min");
     }
     Ok(())
 }
 
 /// Whether the probe reports that a restart of the daemon is safe, or the policy skips that check.
-fn require_safe(node: &NodeContext<'_>, fault: &Fault, daemon: Daemon, with: &Restart) -> Result<(), Block> {
+fn require_safe(node: &NodeContext<'_>, fault: &Fault, daemon: Daemon, params: &Restart) -> Result<(), Block> {
     let view = node.report.map(|report| &report.restart);
     let safe = view.map_or(TriState::Unknown, |view| view.of(daemon));
     let blocked = node.seen.iter().find(|seen| seen.fault.kind.spec().shows_in == ShowsIn::KubeletStart);
@@ -75,7 +68,7 @@ fn require_safe(node: &NodeContext<'_>, fault: &Fault, daemon: Daemon, with: &Re
         );
         return Err(Block::new(BlockReason::RestartUnsafe, &message));
     }
-    if safe == TriState::True || with.skip_safety_check {
+    if safe == TriState::True || params.skip_safety_check {
         return Ok(());
     }
     let said = view.map_or("", |view| view.message.as_str());

@@ -52,6 +52,23 @@ pub enum ActionResult {
     },
 }
 
+impl ActionResult {
+    /// The sentence about it; nothing is known yet of what was only started.
+    pub fn message(&self) -> &str {
+        match self {
+            Self::Done { message }
+            | Self::InProgress { message }
+            | Self::Quiet { message }
+            | Self::Gone { message }
+            | Self::Refused { message, .. }
+            | Self::Failed { message } => message,
+            Self::AlreadyCordoned => "already unschedulable, adopted nothing",
+            Self::AlreadyTainted => "somebody else's taint is there already, adopted nothing",
+            Self::Started => "",
+        }
+    }
+}
+
 /// The remediation after its reserved step was executed, or one round of a step that takes several. An operation that is neither
 /// changes nothing.
 #[must_use]
@@ -93,12 +110,8 @@ pub fn executed(remediation: &Remediation, operation_id: &str, result: ActionRes
                 fault.state = Resolution::Exhausted;
             }
         }
-        ActionResult::AlreadyCordoned => {
-            step.finish(StepState::Succeeded, "already unschedulable, adopted nothing", now);
-            next.cleanup.forget(action, operation_id);
-        }
-        ActionResult::AlreadyTainted => {
-            step.finish(StepState::Succeeded, "somebody else's taint is there already, adopted nothing", now);
+        ActionResult::AlreadyCordoned | ActionResult::AlreadyTainted => {
+            step.finish(StepState::Succeeded, result.message(), now);
             next.cleanup.forget(action, operation_id);
         }
         ActionResult::Gone { message } => {

@@ -63,12 +63,12 @@ fn by_whom(by: &str, reason: Option<&str>) -> String {
 impl Remediation {
     /// Who has agreed to the next attempt, since it is the very first of a remediation that a person has started by hand, and the policy
     /// is still the one that the person has seen.
-    pub fn requested_by(&self, standing: &RemediationFault, action: ActionType, policy: &Policy) -> Option<&str> {
+    pub fn requested_by(&self, open_fault: &RemediationFault, action: ActionType, policy: &Policy) -> Option<&str> {
         let manual = self.manual.as_ref().filter(|manual| self.steps.is_empty() && manual.action == action)?;
         if manual.policy_generation != Some(policy.generation) {
             return None;
         }
-        (manual.fault == standing.kind).then_some(manual.requested_by.as_str())
+        (manual.fault == open_fault.kind).then_some(manual.requested_by.as_str())
     }
 
     /// Who has agreed to this operation, if somebody has: by a yes to it, or since it is the one for which he has started the

@@ -141,7 +141,7 @@ impl StepRecord {
     /// Whether an answer of the node adds to what is known. A reboot that was commanded stays commanded: a node that has lost its
     /// memory, and refuses the same command, does not revoke that.
     pub fn learns_from(&self, answer: OutcomeReason) -> bool {
-        !self.action.ends_boot() || answer.is_told() || !self.reason.is_some_and(OutcomeReason::is_told)
+        !self.action.ends_boot() || answer.is_delivered() || !self.reason.is_some_and(OutcomeReason::is_delivered)
     }
 
     /// Counts a round that was executed now.

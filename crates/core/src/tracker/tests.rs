@@ -28,7 +28,7 @@ impl Watch {
 
     fn all(&mut self, second: u64) -> Vec<Fault> {
         self.node.now = Duration::from_secs(second);
-        let findings = diagnose(&self.node.seen(), self.tracker.known(), &self.thresholds);
+        let findings = diagnose(&self.node, self.tracker.known(), &self.thresholds);
         self.tracker.step(self.node.now, Timestamp::UNIX_EPOCH, &findings, &self.thresholds).faults
     }
 }
@@ -336,7 +336,7 @@ fn a_flood_is_bounded_and_counted() {
         node.table().push(crate::observation::ProcessSeen { pid: 10_000 + pid, state: 'T', part: shim, ..one });
     }
     let mut tracker = Tracker::default();
-    let findings = diagnose(&node.seen(), Known::default(), &Thresholds::default());
+    let findings = diagnose(&node, Known::default(), &Thresholds::default());
     let now = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &Thresholds::default());
     assert_eq!(now.faults.len(), MAX_FAULTS);
     assert_eq!(now.left_out, 1000 - u32::try_from(MAX_FAULTS).unwrap());
@@ -351,7 +351,7 @@ fn nothing_is_said_of_containers_before_each_has_answered() {
     let mut watch = Watch::new(Node::healthy());
     let responsive = |watch: &mut Watch, second| {
         watch.node.now = Duration::from_secs(second);
-        let findings = diagnose(&watch.node.seen(), watch.tracker.known(), &watch.thresholds);
+        let findings = diagnose(&watch.node, watch.tracker.known(), &watch.thresholds);
         let seen = watch.tracker.step(watch.node.now, Timestamp::UNIX_EPOCH, &findings, &watch.thresholds);
         let judged = of_probe(&seen.faults, &findings, &restart_safety(&seen.faults, 0, &findings));
         judged.into_iter().find(|one| one.kind == ConditionType::ContainersResponsive).map(|one| one.status)

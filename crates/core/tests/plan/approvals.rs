@@ -68,7 +68,7 @@ fn what_goes_or_changes_meanwhile_ends_the_asking() {
             2 => world.policies[0].rules[0].steps[0] = kill(true),
             3 => world.policies[0].suspend = true,
             // As any step: approved or not, nothing is done on a node that asks to be left alone.
-            _ => world.node("n1").view.vetoes.push("drained".into()),
+            _ => world.node("n1").view.exclusions.push("drained".into()),
         }
         world.tick(secs(20));
         world.node("n1").send();

@@ -451,7 +451,7 @@ fn nothing_is_begun_in_doubt_whether_the_admission_policies_are_in_force_and_wha
     world.infect("a", hung("x"), ClearedBy::Cont);
     world.pass();
     assert_eq!(world.did(), ["cordon"]);
-    world.admission_doubt = Some("nrh-jobs is missing".to_owned());
+    world.admission_not_enforced = Some("nrh-jobs is missing".to_owned());
     world.infect("b", hung("x"), ClearedBy::Cont);
     let plan = world.pass();
     assert_eq!(acts(&plan), []);
@@ -460,14 +460,14 @@ fn nothing_is_begun_in_doubt_whether_the_admission_policies_are_in_force_and_wha
     assert_eq!((blocked.0, blocked.1.as_str()), (BlockReason::AdmissionNotEnforced, "nrh-jobs is missing"));
     world.run(secs(60));
     assert_eq!(world.did(), ["cordon"], "the open remediation waits");
-    world.admission_doubt = None;
+    world.admission_not_enforced = None;
     world.run(secs(600));
     assert!(world.nodes.values().all(|node| node.sick.is_empty()), "{:?}", world.did());
 
     let mut world = World::new(&policies, &["a"]);
     world.infect("a", hung("x"), ClearedBy::Cont);
     world.pass();
-    world.admission_doubt = Some("nrh-jobs is missing".to_owned());
+    world.admission_not_enforced = Some("nrh-jobs is missing".to_owned());
     world.node("a").sick.clear();
     world.run(secs(300));
     assert_eq!(world.did(), ["cordon", "uncordon"]);

@@ -149,16 +149,17 @@ fn what_failed_and_what_a_person_stopped_a_person_may_start_again() {
     assert_eq!(acts(&world.pass()).len(), 1);
 }
 
-/// What holds a start by hand, and what it begins after.
-#[test]
-fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
-    type Block = (BlockReason, fn(&mut World), fn(&mut World));
-    let holds: [Block; 12] = [
+/// A block, what causes it, and what lifts it.
+type Hold = (BlockReason, fn(&mut World), fn(&mut World));
+
+/// What holds a start by hand.
+fn holds() -> [Hold; 12] {
+    [
         (BlockReason::Suspended, |w| w.suspended = Some("by ann".into()), |w| w.suspended = None),
         (
             BlockReason::Excluded,
-            |w| w.node("n1").view.vetoes.push("drain".into()),
-            |w| w.node("n1").view.vetoes.clear(),
+            |w| w.node("n1").view.exclusions.push("drain".into()),
+            |w| w.node("n1").view.exclusions.clear(),
         ),
         (
             BlockReason::Suspended,
@@ -218,8 +219,13 @@ fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
             |w| w.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = false,
             |w| w.node("n1").report.heartbeat.as_mut().unwrap().actions_enabled = true,
         ),
-    ];
-    for (number, (reason, block, lift)) in holds.into_iter().enumerate() {
+    ]
+}
+
+/// A start by hand begins after what held it.
+#[test]
+fn what_protects_holds_it_and_it_begins_when_that_has_passed() {
+    for (number, (reason, block, lift)) in holds().into_iter().enumerate() {
         let mut world = left_alone(ClearedBy::Cont, &[cont()]);
         block(&mut world);
         world.ask("by-hand", "n1", "p", manual(KIND, RELEASE));

@@ -59,7 +59,7 @@ fn remediations_are_cancelled_and_put_back() {
         ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, true),
         ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), true),
         ("node suspended", |w| w.node("n1").report.suspended = Some("hands off".into()), true),
-        ("vetoed", |w| w.node("n1").view.vetoes.push("drain in progress".into()), true),
+        ("vetoed", |w| w.node("n1").view.exclusions.push("drain in progress".into()), true),
         ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false),
         (
             "taken over",
@@ -246,7 +246,7 @@ fn a_remediation_that_has_nothing_left_to_do_ends_as_what_it_is_and_takes_nothin
         (remediation.phase, remediation.finished_at) = (Phase::Running, None);
     }
     snapshot.reports = World::sick(hung("log"), ClearedBy::Cont, &[cont()]).snapshot().reports;
-    snapshot.nodes.get_mut("n1").unwrap().vetoes.push("drain in progress".into());
+    snapshot.nodes.get_mut("n1").unwrap().exclusions.push("drain in progress".into());
     let decided = plan(&snapshot, &world.settings);
     assert_eq!(acts(&decided).len(), 0, "{:?}", decided.effects);
     let written = decided.effects.iter().find_map(|e| if let Effect::WriteRemediation(e) = e { Some(e) } else { None });

@@ -7,7 +7,7 @@ use nrh_core::external_condition::ExternalCondition;
 use nrh_core::fault::{FaultState, FaultType, Severity};
 use nrh_core::policy::{ActionType, Mode, Policy};
 use nrh_core::remediation::{Approval, Cancel, ManualRequest, remediation_of};
-use nrh_core::snapshot::TriState;
+use nrh_core::snapshot::{SuspectPod, TriState};
 use nrh_core::taint::KeyedTaint;
 use nrh_core::window::WindowType;
 use nrh_simulate::remediator::Remediator;
@@ -267,6 +267,26 @@ pub fn come(world: &mut World, place: usize, uid: String) {
     world.nodes.insert(NODES[place].into(), node);
 }
 
+fn stuck(node: &str, key: &str, pattern: u8) -> SuspectPod {
+    match pattern {
+        0 => backing_off(node, key),
+        1 => creating(node, key),
+        2 => failed(node, key),
+        _ => overdue(node, key),
+    }
+}
+
+fn replace(node: &mut WorldNode, uid: String, is_schedulable: bool) {
+    // Its annotations may come back with it, and somebody may cordon it as the one before was.
+    if is_schedulable {
+        (node.view.unschedulable, node.view.cordoned_by) = (false, None);
+    }
+    node.view.taints.clear();
+    node.report.node_uid = Some(uid.clone());
+    node.view.uid = uid;
+    node.claimed.clear();
+}
+
 pub fn happen(world: &mut World, event: &Event, turn: usize) {
     let name = |index: &usize| NODES[*index];
     let now = world.now;
@@ -286,14 +306,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::Recover(n) => drop(world.node(name(n)).sick.pop()),
         Event::Fade(n, state) => world.node(name(n)).sick.iter_mut().for_each(|sick| sick.fault.state = *state),
         Event::StickPod(n, pattern) => {
-            let key = format!("agent-{turn}");
-            let stuck = match pattern {
-                0 => backing_off(name(n), &key),
-                1 => creating(name(n), &key),
-                2 => failed(name(n), &key),
-                _ => overdue(name(n), &key),
-            };
-            world.node(name(n)).pods = vec![stuck];
+            world.node(name(n)).pods = vec![stuck(name(n), &format!("agent-{turn}"), *pattern)];
         }
         Event::HealPods(n) => world.node(name(n)).pods.clear(),
         Event::EndPod(n, ends) => {
@@ -310,24 +323,14 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
         Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().actions_enabled = *may,
         Event::Veto(n, on) => {
-            world.node(name(n)).view.vetoes = on.then(|| "maintenance".to_owned()).into_iter().collect();
+            world.node(name(n)).view.exclusions = on.then(|| "maintenance".to_owned()).into_iter().collect();
         }
         Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),
         Event::Approve(n, now) => approve(world, name(n), *now),
         Event::Cordon(n) => world.node(name(n)).view.unschedulable = true,
         Event::Uncordon(n) => world.node(name(n)).view.unschedulable = false,
         Event::Taint(n, how) => taint_by_others(&mut world.node(name(n)).view.taints, *how),
-        Event::Replace(n) => {
-            let node = world.node(name(n));
-            node.view.uid = format!("uid-{}-{turn}", name(n));
-            // Its annotations may come back with it, and somebody may cordon it as the one before was.
-            if turn.is_multiple_of(2) {
-                (node.view.unschedulable, node.view.cordoned_by) = (false, None);
-            }
-            node.view.taints.clear();
-            node.report.node_uid = Some(node.view.uid.clone());
-            node.claimed.clear();
-        }
+        Event::Replace(n) => replace(world.node(name(n)), format!("uid-{}-{turn}", name(n)), turn.is_multiple_of(2)),
         Event::Leave(n) => drop(world.nodes.remove(name(n))),
         Event::Come(n) => {
             if !world.nodes.contains_key(name(n)) {

@@ -231,7 +231,7 @@ fn a_veto_lets_the_step_under_way_finish_but_starts_no_other() {
     world.tick(secs(5));
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::Verifying);
-    world.node("n1").view.vetoes.push("maintenance".into());
+    world.node("n1").view.exclusions.push("maintenance".into());
     world.pass();
     assert_eq!(world.only_remediation().phase, Phase::Verifying);
     world.run(secs(600));

@@ -94,39 +94,9 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
                 assert!(since(snapshot.now, manual.asked_at) < manual.manual.timeout, "it waits for ever");
                 assert!(*message != manual.message && message.len() <= 512, "{message}");
             }
-            Effect::Act { remediation, operation_id, node, node_uid, operation } => {
+            Effect::Act { node, .. } => {
                 *acts.entry(node).or_default() += 1;
-                let written = plan.effects[..place].iter().find_map(|effect| match effect {
-                    Effect::WriteRemediation(written) | Effect::BeginManualRequest(written)
-                        if written.name == *remediation =>
-                    {
-                        Some(written.as_ref())
-                    }
-                    _ => None,
-                });
-                let record = written.or_else(|| snapshot.remediations.get(remediation)).unwrap();
-                let step = record.current_step().unwrap();
-                assert_eq!(step.operation_id, *operation_id, "reserved before the act");
-                assert!(record.cancel.is_none(), "an act after a person's no was seen");
-                check_act(snapshot, record, node, node_uid, operation);
-                check_approved(snapshot, record, step);
-                assert_eq!(step_index_of(snapshot, record, step).1.mode, Mode::Enforce, "a step that is a dry run");
-                let is_new = |known: &Remediation| known.steps.iter().all(|had| had.operation_id != *operation_id);
-                if snapshot.remediations.get(remediation).is_none_or(is_new) {
-                    let owner = owner(snapshot, node, record.fault(&step.fault_id).unwrap().kind);
-                    assert_eq!(owner, Some(record.policy.as_str()), "begun by another policy: {step:?}");
-                }
-                check_pod(snapshot, record, step, operation);
-                if matches!(operation, Operation::HandOff(_)) {
-                    let owed = record.cleanup.hand_off_of(operation_id).unwrap();
-                    assert_eq!(&owed.name, node, "what is to be deleted is remembered before it is made");
-                }
-                if matches!(operation, Operation::Cordon) {
-                    assert!(record.cleanup.owes_cordon(), "the cleanup is remembered before the act");
-                }
-                if matches!(operation, Operation::Taint(_)) {
-                    assert!(record.cleanup.owes(&Marker::Taint), "the cleanup is remembered before the act");
-                }
+                check_start(snapshot, plan, place);
             }
             Effect::Remove { remediation, node, marker: Marker::Cordon, .. } => {
                 let mark = snapshot.nodes[node].cordoned_by.as_ref();
@@ -166,6 +136,40 @@ pub fn check_plan(snapshot: &Snapshot, plan: &Plan) {
     }
     assert!(acts.values().all(|count| *count == 1), "one step a node: {acts:?}");
     check_room(snapshot, plan);
+}
+
+/// What holds for the action at this place of the plan.
+fn check_start(snapshot: &Snapshot, plan: &Plan, place: usize) {
+    let Effect::Act { remediation, operation_id, node, node_uid, operation } = &plan.effects[place] else { return };
+    let written = plan.effects[..place].iter().find_map(|effect| match effect {
+        Effect::WriteRemediation(written) | Effect::BeginManualRequest(written) if written.name == *remediation => {
+            Some(written.as_ref())
+        }
+        _ => None,
+    });
+    let record = written.or_else(|| snapshot.remediations.get(remediation)).unwrap();
+    let step = record.current_step().unwrap();
+    assert_eq!(step.operation_id, *operation_id, "reserved before the act");
+    assert!(record.cancel.is_none(), "an act after a person's no was seen");
+    check_act(snapshot, record, node, node_uid, operation);
+    check_approved(snapshot, record, step);
+    assert_eq!(step_index_of(snapshot, record, step).1.mode, Mode::Enforce, "a step that is a dry run");
+    let is_new = |known: &Remediation| known.steps.iter().all(|had| had.operation_id != *operation_id);
+    if snapshot.remediations.get(remediation).is_none_or(is_new) {
+        let owner = owner(snapshot, node, record.fault(&step.fault_id).unwrap().kind);
+        assert_eq!(owner, Some(record.policy.as_str()), "begun by another policy: {step:?}");
+    }
+    check_pod(snapshot, record, step, operation);
+    if matches!(operation, Operation::HandOff(_)) {
+        let owed = record.cleanup.hand_off_of(operation_id).unwrap();
+        assert_eq!(&owed.name, node, "what is to be deleted is remembered before it is made");
+    }
+    if matches!(operation, Operation::Cordon) {
+        assert!(record.cleanup.owes_cordon(), "the cleanup is remembered before the act");
+    }
+    if matches!(operation, Operation::Taint(_)) {
+        assert!(record.cleanup.owes(&Marker::Taint), "the cleanup is remembered before the act");
+    }
 }
 
 /// What stands on a machine that carries the mark of a remediation of another one is nobody's here: it is never opened for the sake of
@@ -319,7 +323,7 @@ fn executed(snapshot: &Snapshot, policy: &Policy, node: &str) -> usize {
 fn check_act(snapshot: &Snapshot, record: &Remediation, node: &str, uid: &str, operation: &Operation) {
     let (view, report) = (&snapshot.nodes[node], &snapshot.reports[node]);
     assert_eq!(view.uid, uid);
-    assert!(view.vetoes.is_empty() && !view.deleting && report.suspended.is_none() && snapshot.suspended.is_none());
+    assert!(view.exclusions.is_empty() && !view.deleting && report.suspended.is_none() && snapshot.suspended.is_none());
     assert_eq!(report.node_uid.as_ref(), Some(&view.uid));
     let policy = policy_of(snapshot, record);
     assert!(!policy.suspend && policy.mode == Mode::Enforce);
@@ -589,7 +593,7 @@ fn calm_down(world: &mut World) {
         (node.probe_runs, node.job_starts, node.looked) = (true, true, secs(1));
         // Whoever wants a node left alone keeps it cordoned, too, for as long as he wants.
         node.report.suspended = None;
-        node.view.vetoes.clear();
+        node.view.exclusions.clear();
     }
     for _ in 0..2_000 {
         let plan = world.pass();

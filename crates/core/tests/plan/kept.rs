@@ -181,7 +181,7 @@ fn what_ends_first_takes_no_cordon_from_what_still_wants_it() {
 fn a_node_that_is_to_be_left_alone_is_not_opened_to_pods() {
     let leave: [fn(&mut World); 2] = [
         |world| world.node("n1").report.suspended = Some("under my hands".into()),
-        |world| world.node("n1").view.vetoes.push("drain in progress".into()),
+        |world| world.node("n1").view.exclusions.push("drain in progress".into()),
     ];
     for leave in leave {
         let mut world = contained(&[keep(Duration::from_mins(30)), notify()]);
@@ -190,7 +190,7 @@ fn a_node_that_is_to_be_left_alone_is_not_opened_to_pods() {
         assert!(is_cordoned(&world), "{:?}", world.log);
         let node = world.node("n1");
         node.report.suspended = None;
-        node.view.vetoes.clear();
+        node.view.exclusions.clear();
         pass_time(&mut world, secs(60));
         assert!(!is_cordoned(&world), "its time is over: {:?}", world.log);
     }

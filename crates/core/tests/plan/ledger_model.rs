@@ -409,6 +409,20 @@ impl Node {
         self.late.sort_unstable();
     }
 
+    /// The call that this leader has sent arrives.
+    fn sent_by(&mut self, who: usize) -> Option<()> {
+        let call = self.minds[who].sent.take()?;
+        let is_done = self.arrives(call);
+        let (remediation, mind) = (self.remediation, &mut self.minds[who]);
+        if is_done {
+            // What it has written itself it knows.
+            mind.seen = mind.seen.map(|it| if call == Call::Act { it } else { Seen { remediation, ..it } });
+        } else {
+            mind.chain.clear();
+        }
+        Some(())
+    }
+
     /// The call arrives. False when it is refused.
     fn arrives(&mut self, call: Call) -> bool {
         match (call, self.remediation) {
@@ -439,6 +453,30 @@ impl Node {
 }
 
 impl State {
+    /// The ledger of that leader is stored.
+    fn stored_by(&mut self, who: usize) -> Option<()> {
+        self.stored();
+        for node in &mut self.nodes {
+            let mind = &mut node.minds[who];
+            node.place = std::mem::replace(&mut mind.next, Place::Free);
+            mind.seen = mind.seen.map(|seen| Seen { place: node.place, ..seen });
+        }
+        let leader = self.leaders[who].as_mut()?;
+        (leader.store, leader.is_current, leader.is_ours) = (Store::Nothing, true, true);
+        Some(())
+    }
+
+    /// That leader reads all. Its own ledger it knows from its own writes; it is read once in a term, and after a doubt.
+    fn read_by(&mut self, who: usize) -> Option<()> {
+        let has_ledger = self.nodes.iter().all(|node| node.minds[who].seen.is_some());
+        for node in &mut self.nodes {
+            let place = node.minds[who].seen.filter(|_| has_ledger).map_or(node.place, |seen| seen.place);
+            node.minds[who].seen = Some(Seen { place, ..node.read() });
+        }
+        self.leaders[who].as_mut()?.is_current |= !has_ledger;
+        Some(())
+    }
+
     fn is_idle(&self, who: usize) -> bool {
         let is_done = |node: &Node| node.minds[who].chain.is_empty() && node.minds[who].sent.is_none();
         self.leaders[who].is_some_and(|leader| leader.store == Store::Nothing) && self.nodes.iter().all(is_done)
@@ -588,15 +626,7 @@ impl Model for Bed {
                 state.leaders[FIRST] = Some(NEW);
                 state.nodes.iter_mut().for_each(|node| node.minds.rotate_right(1));
             }
-            Action::Read(who) => {
-                // Its own ledger it knows from its own writes; it is read once in a term, and after a doubt.
-                let has_ledger = state.nodes.iter().all(|node| node.minds[who].seen.is_some());
-                for node in &mut state.nodes {
-                    let place = node.minds[who].seen.filter(|_| has_ledger).map_or(node.place, |seen| seen.place);
-                    node.minds[who].seen = Some(Seen { place, ..node.read() });
-                }
-                state.leaders[who].as_mut()?.is_current |= !has_ledger;
-            }
+            Action::Read(who) => state.read_by(who)?,
             Action::Decide(who, first) => {
                 let seen = state.nodes.iter().map(|node| node.minds[who].seen).collect::<Option<Vec<Seen>>>()?;
                 let leader = state.leaders[who].as_mut()?;
@@ -612,14 +642,7 @@ impl Model for Bed {
             }
             Action::SendStore(who) => state.leaders[who].as_mut()?.store = Store::Sent,
             Action::StoreArrives(who) if state.leaders[who]?.is_current || !self.rules.swap => {
-                state.stored();
-                for node in &mut state.nodes {
-                    let mind = &mut node.minds[who];
-                    node.place = std::mem::replace(&mut mind.next, Place::Free);
-                    mind.seen = mind.seen.map(|seen| Seen { place: node.place, ..seen });
-                }
-                let leader = state.leaders[who].as_mut()?;
-                (leader.store, leader.is_current, leader.is_ours) = (Store::Nothing, true, true);
+                state.stored_by(who)?;
             }
             Action::StoreArrives(who) => {
                 state.leaders[who].as_mut()?.store = Store::Nothing;
@@ -652,18 +675,7 @@ impl Model for Bed {
                     mind.sent = Some(call);
                 }
             }
-            Action::Arrives(who, at) => {
-                let node = state.nodes.get_mut(at)?;
-                let call = node.minds[who].sent.take()?;
-                let is_done = node.arrives(call);
-                let (remediation, mind) = (node.remediation, &mut node.minds[who]);
-                if is_done {
-                    // What it has written itself it knows.
-                    mind.seen = mind.seen.map(|it| if call == Call::Act { it } else { Seen { remediation, ..it } });
-                } else {
-                    mind.chain.clear();
-                }
-            }
+            Action::Arrives(who, at) => state.nodes.get_mut(at)?.sent_by(who)?,
             Action::TimesOut(who, at) => {
                 state.timeouts -= 1;
                 state.nodes.get_mut(at)?.give_up(who);

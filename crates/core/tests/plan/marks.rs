@@ -93,7 +93,7 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
     let cases: [No; 8] = [
         ("policy suspended", |w| w.policies[0].suspend = true, "policy p is suspended"),
         ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into()), "is suspended"),
-        ("veto", |w| w.node("n1").view.vetoes = vec!["label".into()], "asks to be left alone"),
+        ("veto", |w| w.node("n1").view.exclusions = vec!["label".into()], "asks to be left alone"),
         (
             "approval withdrawn",
             |w| w.remediations.values_mut().for_each(|e| e.approval = None),
@@ -317,7 +317,7 @@ fn a_mark_does_not_outlast_the_window_in_which_it_was_made() {
     pass_for(&mut world, 3000);
     assert!(is_marked(&world) && record(&world).state == StepState::Started);
     let mut begun = world.clone();
-    begun.node("n1").view.vetoes = vec![SHUTTING_DOWN[0].to_owned()];
+    begun.node("n1").view.exclusions = vec![SHUTTING_DOWN[0].to_owned()];
     pass_for(&mut world, 700);
     let ended = record(&world);
     assert_eq!((ended.state, is_marked(&world)), (StepState::Cancelled, false), "{ended:?}");
@@ -435,17 +435,17 @@ fn a_boot_that_comes_after_the_mark_was_taken_back_is_remembered_for_a_day() {
 
 #[test]
 fn the_drain_and_the_shutdown_that_a_mark_asks_for_do_not_take_it_back() {
-    let vetoes: Vec<String> = SHUTTING_DOWN.iter().map(|&veto| veto.to_owned()).collect();
+    let exclusions: Vec<String> = SHUTTING_DOWN.iter().map(|&one| one.to_owned()).collect();
     let mut world = marked(&[mark_for_reboot(), notify()]);
-    world.node("n1").view.vetoes.clone_from(&vetoes);
+    world.node("n1").view.exclusions.clone_from(&exclusions);
     pass_for(&mut world, 300);
     assert!(is_marked(&world) && record(&world).state == StepState::Started, "{:?}", record(&world));
     let mut other = world.clone();
-    other.node("n1").view.vetoes.push("label".into());
+    other.node("n1").view.exclusions.push("label".into());
     pass_for(&mut other, 20);
     assert_eq!((record(&other).state, is_marked(&other)), (StepState::Cancelled, false));
     boot(&mut world);
-    world.node("n1").view.vetoes.clear();
+    world.node("n1").view.exclusions.clear();
     world.run(secs(120));
     assert_eq!(record(&world).state, StepState::Succeeded);
 }

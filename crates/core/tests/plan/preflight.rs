@@ -93,7 +93,7 @@ fn of_the_fleet(snapshot: &Snapshot, effects: &[Effect], remediation: &str, id: 
         })
     };
     !is_paid
-        || snapshot.admission_doubt.is_some()
+        || snapshot.admission_not_enforced.is_some()
         || says("goes first")
         || says("gives way")
         || says("after the release")
@@ -118,7 +118,7 @@ fn each_single_change_stops_the_action_and_says_which() {
         ("the node is deleted", |w| w.node("n1").view.deleting = true, "being deleted"),
         (
             "the node is excluded",
-            |w| w.node("n1").view.vetoes = vec!["label x".into()],
+            |w| w.node("n1").view.exclusions = vec!["label x".into()],
             "asks to be left alone: label x",
         ),
         ("the node cannot be read", |w| w.node("n1").view.unreadable = Some("odd".into()), "cannot be read (odd)"),

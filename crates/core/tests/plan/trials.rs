@@ -54,8 +54,8 @@ fn the_column_remediation_says_what_stands_in_the_way() {
         (SelfHealing::Allowed, false, |world| world.policies[0].mode = Mode::DryRun),
         (SelfHealing::Suspended, true, |world| world.policies[0].suspend = true),
         (SelfHealing::Suspended, true, |world| world.suspended = Some("by ann".into())),
-        (SelfHealing::Excluded, false, |world| world.node("n1").view.vetoes.push("maintenance".into())),
-        (SelfHealing::Excluded, true, |world| world.node("n1").view.vetoes.push("maintenance".into())),
+        (SelfHealing::Excluded, false, |world| world.node("n1").view.exclusions.push("maintenance".into())),
+        (SelfHealing::Excluded, true, |world| world.node("n1").view.exclusions.push("maintenance".into())),
         (SelfHealing::ManualActionRequired, true, |world| world.policies.clear()),
     ];
     for (number, (expected, is_sick, change)) in cases.into_iter().enumerate() {

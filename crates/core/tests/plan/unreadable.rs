@@ -134,7 +134,7 @@ fn on_a_node_that_cannot_be_read_what_is_open_waits_whatever_its_last_view_says(
     let mut snapshot = world.snapshot();
     let node = snapshot.nodes.get_mut("n1").unwrap();
     // A view of before the cordon would be taken for a person's uncordon, and other marks end the remediation.
-    (node.unschedulable, node.vetoes) = (false, vec!["drain in progress".to_owned()]);
+    (node.unschedulable, node.exclusions) = (false, vec!["drain in progress".to_owned()]);
     unread(&mut snapshot, "n1");
     let waits = plan(&snapshot, &world.settings);
     assert_eq!(waits.effects, []);

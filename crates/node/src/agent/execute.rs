@@ -42,7 +42,7 @@ macro_rules! executors {
         /// Checks that the command is well formed for its action, and that this version can check its fault again.
         pub(super) fn admit(command: &ActionCommand) -> Result<Task, Refusal> {
             match &command.action {
-                $(Action::$action(with) => $module::admit(with, command).map(Task::$action),)+
+                $(Action::$action(params) => $module::admit(params, command).map(Task::$action),)+
                 other => Err(Refusal::malformed(&format!("no node carries out {}", other.phrase()))),
             }
         }

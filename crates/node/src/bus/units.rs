@@ -113,7 +113,7 @@ pub(crate) enum UnitError {
 /// # Errors
 /// Any reason why systemd cannot be asked, or does not answer in time.
 pub(crate) async fn look(socket: &Path, unit: &str, limit: Duration) -> Result<UnitSeen, UnitError> {
-    let ask = async { standing(&mut open(socket).await?, unit).await };
+    let ask = async { state_of(&mut open(socket).await?, unit).await };
     within(limit, ask).await.unwrap_or(Err(UnitError::Silent(limit)))
 }
 
@@ -149,7 +149,7 @@ async fn open(socket: &Path) -> Result<Conversation, UnitError> {
     bus.map_err(|said| UnitError::Refused { what: "the bus greets nobody", said })
 }
 
-async fn standing(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, UnitError> {
+async fn state_of(bus: &mut Conversation, unit: &str) -> Result<UnitSeen, UnitError> {
     let loaded = bus.ask(MANAGER, MANAGER_INTERFACE, "LoadUnit", &[unit]).await?;
     let path = text(loaded, "asked for the unit")?;
     let mut values = Vec::new();
@@ -184,7 +184,7 @@ async fn restart_of(socket: &Path, unit: &str, seen: &UnitSeen, asked: &mut bool
     good(heard, "asked for the ends of jobs")?;
     let subscribed = bus.ask(MANAGER, MANAGER_INTERFACE, "Subscribe", &[]).await?;
     good(subscribed, "asked for the ends of jobs")?;
-    let now = standing(&mut bus, unit).await?;
+    let now = state_of(&mut bus, unit).await?;
     if now != *seen {
         return Err(UnitError::Changed { unit: unit.to_owned(), before: seen.phrase(), now: now.phrase() });
     }

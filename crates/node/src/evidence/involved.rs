@@ -60,10 +60,9 @@ mod tests {
     fn the_target_comes_first_and_nobody_twice() {
         let mut node = Node::healthy();
         node.freeze(SANDBOX);
-        let seen = node.seen();
         let mut fault = fault(FaultType::HungContainer);
         fault.subject.sandbox_id = Some(SANDBOX.into());
-        let found = involved(&fault, &seen);
+        let found = involved(&fault, &node);
         let parts: Vec<&str> = found.iter().map(|one| one.part).collect();
         assert!(parts.contains(&"shim") && parts.contains(&"runtime") && !parts.contains(&"target"), "{parts:?}");
         let shim = found.iter().find(|one| one.part == "shim").unwrap().clone();
@@ -75,7 +74,7 @@ mod tests {
             wchan: None,
             command: shim.command.clone(),
         });
-        let again = involved(&fault, &seen);
+        let again = involved(&fault, &node);
         assert_eq!((again.len(), again[0].part, again[0].pid), (found.len(), "target", shim.pid));
     }
 
@@ -83,9 +82,9 @@ mod tests {
     fn a_stopped_shim_is_told_also_where_the_fault_names_none() {
         let mut node = Node::healthy();
         node.freeze(SANDBOX);
-        let found = involved(&fault(FaultType::RuntimeUpdateBlocked), &node.seen());
+        let found = involved(&fault(FaultType::RuntimeUpdateBlocked), &node);
         assert!(found.iter().any(|one| one.part == "stuck"), "{found:?}");
         assert!(found.len() <= MAX_INVOLVED);
-        assert!(involved(&fault(FaultType::RuntimeUpdateBlocked), &Node::blind().seen()).is_empty());
+        assert!(involved(&fault(FaultType::RuntimeUpdateBlocked), &Node::blind()).is_empty());
     }
 }

@@ -111,7 +111,7 @@ fn calls() -> Outstanding {
 
 /// Offers it, waits for its end, and tells the name that is reported then.
 async fn noted(evidence: &mut Evidence, fault: &Fault) -> Option<String> {
-    let seen = Node::blind().seen();
+    let seen = Node::blind();
     let mut now = status(vec![fault.clone()]);
     evidence.note(&mut now, &seen, &calls());
     assert_eq!(now.faults[0].evidence_bundle, None, "nothing is kept yet");
@@ -152,14 +152,14 @@ async fn a_suspicion_has_none_and_a_restart_repeats_none() {
     host.process(4000, 'T', 1);
     let mut evidence = Evidence::start(host.settings());
     let mut suspected = status(vec![fault(FaultType::HungContainer)]);
-    evidence.note(&mut suspected, &Node::blind().seen(), &calls());
+    evidence.note(&mut suspected, &Node::blind(), &calls());
     assert!(timeout(Duration::from_millis(200), evidence.ended()).await.is_err());
     let one = confirmed(FaultType::HungContainer, 4000);
     let name = noted(&mut evidence, &one).await.unwrap();
     let written = host.settings().folder.read(&name).unwrap();
     for mut evidence in [evidence, Evidence::start(host.settings())] {
         let mut again = status(vec![one.clone()]);
-        evidence.note(&mut again, &Node::blind().seen(), &calls());
+        evidence.note(&mut again, &Node::blind(), &calls());
         assert_eq!(again.faults[0].evidence_bundle.as_deref(), Some(&*name));
         assert!(timeout(Duration::from_millis(200), evidence.ended()).await.is_err());
     }
@@ -233,7 +233,7 @@ async fn the_largest_bundle_stays_within_its_bound_and_says_what_it_lacks() {
     let mut now = status(vec![large]);
     now.probe.as_mut().unwrap().collectors =
         vec![CollectorStatus { message: "\"".repeat(256), ..now.probe.as_ref().unwrap().collectors[0].clone() }; 8];
-    evidence.note(&mut now, &node.seen(), &calls());
+    evidence.note(&mut now, &node, &calls());
     timeout(Duration::from_secs(30), evidence.ended()).await.unwrap();
     let name = name(&now.faults[0]);
     let text = host.settings().folder.read(&name).unwrap();
@@ -256,7 +256,7 @@ async fn a_folder_that_takes_nothing_costs_the_bundle_and_nothing_else() {
     assert_eq!(evidence.counts(), Counts { kept: 0, lost: 1 });
     timeout(Duration::from_secs(5), gate.pass(&one.id)).await.unwrap();
     // It is not tried at every judgement.
-    evidence.note(&mut status(vec![one]), &Node::blind().seen(), &calls());
+    evidence.note(&mut status(vec![one]), &Node::blind(), &calls());
     assert!(timeout(Duration::from_millis(200), evidence.ended()).await.is_err());
 }
 
@@ -289,10 +289,10 @@ async fn more_faults_than_the_queue_holds_all_get_theirs() {
     });
     let mut now = status(faults.collect());
     for _ in 0..40 {
-        evidence.note(&mut now, &Node::blind().seen(), &calls());
+        evidence.note(&mut now, &Node::blind(), &calls());
         timeout(Duration::from_secs(30), evidence.ended()).await.unwrap();
     }
-    evidence.note(&mut now, &Node::blind().seen(), &calls());
+    evidence.note(&mut now, &Node::blind(), &calls());
     let named = now.faults.iter().filter(|fault| fault.evidence_bundle.is_some()).count();
     assert_eq!((evidence.counts().kept, named), (40, MAX_BUNDLES), "the oldest have made room, and are not made anew");
     assert!(timeout(Duration::from_millis(200), evidence.ended()).await.is_err());

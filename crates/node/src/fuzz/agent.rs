@@ -55,12 +55,12 @@ pub fn order(data: &[u8]) -> bool {
             assert!(names_process());
             assert!(order.fault_type != fault::FaultType::RuntimeClientHung || has_container());
         }
-        Action::RestartKubelet(RestartKubelet(with)) | Action::RestartRuntime(RestartRuntime(with)) => {
-            assert!(with.unit.as_deref().is_none_or(is_service));
+        Action::RestartKubelet(RestartKubelet(params)) | Action::RestartRuntime(RestartRuntime(params)) => {
+            assert!(params.unit.as_deref().is_none_or(is_service));
         }
         Action::Reboot(_) => {}
-        Action::MarkForReboot(with) => {
-            assert!(sentinel_name(&with.path).is_some_and(|name| !name.contains('/')), "{:?}", with.path);
+        Action::MarkForReboot(params) => {
+            assert!(sentinel_name(&params.path).is_some_and(|name| !name.contains('/')), "{:?}", params.path);
             assert!(order.marker_expires_after_seconds.is_some_and(|seconds| (1..=MARK_STANDS).contains(&seconds)));
         }
         other => panic!("no node carries out {other:?}"),

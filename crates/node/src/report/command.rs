@@ -78,14 +78,14 @@ impl From<OwnCommand> for Command {
 
 /// The content of the object, and the version from which a watch continues.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct VersionedCommand {
     /// The content.
     pub command: Command,
     /// The version. `None` = there is no object: a watch without a version starts with the state at that time.
     pub version: Option<String>,
 }
 
-impl From<OwnCommand> for Standing {
+impl From<OwnCommand> for VersionedCommand {
     fn from(object: OwnCommand) -> Self {
         let version = object.metadata.resource_version.clone();
         Self { command: object.into(), version: version.filter(|text| text.bytes().all(|b| b.is_ascii_alphanumeric())) }
@@ -93,9 +93,9 @@ impl From<OwnCommand> for Standing {
 }
 
 /// Reads the node's command from the API server's store, not from a cache. If there is no object, there is no command.
-pub async fn read(client: &Client, name: &str) -> Result<Standing, CallError> {
+pub async fn read(client: &Client, name: &str) -> Result<VersionedCommand, CallError> {
     match call::<OwnCommand, _>(client, request::<NodeCommand>().get(name, &GetParams::default())).await {
-        Err(CallError::Missing) => Ok(Standing { command: Command::NONE, version: None }),
+        Err(CallError::Missing) => Ok(VersionedCommand { command: Command::NONE, version: None }),
         answer => answer,
     }
 }

@@ -71,10 +71,10 @@ impl Listener {
     /// Reads the current command, and receives its changes until the watch ends.
     async fn round(&self, line: &mut Line) -> Result<(), CallError> {
         let client = line.client(&self.connect).await?;
-        let standing = command::read(&client, &self.name).await?;
-        replace(&self.command, standing.command);
+        let read = command::read(&client, &self.name).await?;
+        replace(&self.command, read.command);
         let length = pace::watch(pace::chance());
-        let mut events = pin!(command::watch(&client, &self.name, standing.version.as_deref(), length).await?);
+        let mut events = pin!(command::watch(&client, &self.name, read.version.as_deref(), length).await?);
         let (opened, mut heard) = (Instant::now(), Instant::now());
         let (mut settles, mut marked) = (Some(opened + SETTLED), false);
         loop {

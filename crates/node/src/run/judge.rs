@@ -211,7 +211,7 @@ mod tests {
 
     fn at(node: &mut Node, second: u64) -> Observations {
         node.now = Duration::from_secs(second);
-        node.seen()
+        node.clone()
     }
 
     #[tokio::test(start_paused = true)]
@@ -339,7 +339,7 @@ mod tests {
         use nrh_core::faults::leaked_shim;
         use nrh_core::observation::{KubeletSettings, SettingsSource};
         let (mut judge, mut node) = (Judge::new(Thresholds::default(), Saved::default()), Node::healthy());
-        assert_eq!(judge.beside_the_kubelet(&node.seen()), Thresholds::default());
+        assert_eq!(judge.beside_the_kubelet(&node), Thresholds::default());
         let request_timeout = Duration::from_mins(15);
         let settings = KubeletSettings { request_timeout, evented_pleg: false, source: SettingsSource::Flags };
         node.kubelet().settings = Some(settings);
@@ -348,6 +348,6 @@ mod tests {
         assert_eq!((told.source, told.request_timeout_seconds), (SettingsSource::Flags, 900));
         node.kubelet_gone();
         node.kubelet().settings = None;
-        assert_eq!(judge.beside_the_kubelet(&node.seen()).bound(&leaked_shim::AGE), Duration::from_mins(31));
+        assert_eq!(judge.beside_the_kubelet(&node).bound(&leaked_shim::AGE), Duration::from_mins(31));
     }
 }

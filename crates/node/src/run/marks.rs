@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::agent::{AgentSettings, Reader};
 use crate::proc;
 use crate::report::command::Command;
-use crate::sentinel::{self, Folder, SentinelError, Standing};
+use crate::sentinel::{self, CurrentCommand, Folder, SentinelError};
 
 /// Minimum and maximum interval between two checks of the folder.
 const LEAST: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ pub(super) async fn tend(settings: AgentSettings, mut command: watch::Receiver<C
     // A separate reader: checks of the executor that the kernel blocks must not prevent the removal of a marker.
     let reader = Reader::default();
     loop {
-        let order = standing(&command.borrow_and_update());
+        let order = current(&command.borrow_and_update());
         let (root, host, node) = (settings.proc.clone(), settings.host.clone(), settings.node.clone());
         let work = move || {
             let moment = || Ok((proc::boot_id(&root)?, proc::uptime(&root)?));
@@ -49,10 +49,10 @@ pub(super) async fn tend(settings: AgentSettings, mut command: watch::Receiver<C
 }
 
 /// Returns the current command; `None` before the object was first read.
-fn standing(command: &Command) -> Option<Standing> {
+fn current(command: &Command) -> Option<CurrentCommand> {
     command.is_known.then(|| {
         let order = command.order.as_ref();
-        order.map_or(Standing::Nothing, |order| Standing::Operation(order.operation_id.clone()))
+        order.map_or(CurrentCommand::Nothing, |order| CurrentCommand::Operation(order.operation_id.clone()))
     })
 }
 

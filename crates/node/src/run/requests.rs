@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn each_request_is_answered_once_and_the_newest_of_those_that_came_meanwhile_after_it() {
-        let (mut requests, began, seen) = (Requests::default(), Instant::now(), Node::healthy().seen());
+        let (mut requests, began, seen) = (Requests::default(), Instant::now(), Node::healthy());
         assert!(!requests.hear(&Command::default(), began) && !requests.hear(&Command::NONE, began));
         assert!(requests.hear(&told(3, None), began) && requests.is_open());
         assert!(!requests.hear(&told(4, None), began) && !requests.hear(&told(5, None), began), "one is under way");
@@ -168,27 +168,27 @@ mod tests {
         };
         node.tasks.insert("slow".into(), aged(60));
         assert!(requests.hear(&told(1, Some("a")), began));
-        requests.settle(&node.seen(), began + secs(11), TriState::True);
+        requests.settle(&node, began + secs(11), TriState::True);
         assert_eq!((requests.answers, requests.check_answered()), (1, None), "the controller's is answered");
         node.tasks.insert("slow".into(), aged(2));
-        requests.settle(&node.seen(), began + secs(11), TriState::True);
+        requests.settle(&node, began + secs(11), TriState::True);
         assert_eq!((requests.answers, requests.check_answered().map(String::as_str)), (2, Some("a")));
         assert!(!requests.is_open());
         // A hanging task has given all it can give; an unavailable one is not waited for.
         node.tasks.insert("slow".into(), Reading::Hung { out: secs(9) });
         assert!(requests.hear(&told(1, Some("b")), began + secs(20)));
-        requests.settle(&node.seen(), began + secs(22), TriState::True);
+        requests.settle(&node, began + secs(22), TriState::True);
         assert_eq!(requests.check_answered().map(String::as_str), Some("b"));
         node.tasks.insert("slow".into(), aged(600));
         assert!(requests.hear(&told(1, Some("a")), began + secs(30)), "the same name as once before");
-        requests.settle(&node.seen(), began + secs(100), TriState::True);
-        requests.settle(&node.seen(), began + secs(41), TriState::Unknown);
+        requests.settle(&node, began + secs(100), TriState::True);
+        requests.settle(&node, began + secs(41), TriState::Unknown);
         assert_eq!(
             requests.check_answered().map(String::as_str),
             Some("b"),
             "a yes waits, and so does a no for a while"
         );
-        requests.settle(&node.seen(), began + secs(30) + CHECK_WITHIN, TriState::False);
+        requests.settle(&node, began + secs(30) + CHECK_WITHIN, TriState::False);
         assert_eq!(requests.check_answered().map(String::as_str), Some("a"));
     }
 }

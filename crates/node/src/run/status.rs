@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_by_collector_and_bounded() {
         let about = About { missing: vec!["x".repeat(10_000); 100], ..About::default() };
-        let probe = probe(&Node::blind().seen(), &about);
+        let probe = probe(&Node::blind(), &about);
         assert_eq!(probe.missing_capabilities.len(), MAX_MISSING);
         assert!(probe.missing_capabilities[0].starts_with("collector runtime: "));
         assert!(probe.missing_capabilities.iter().all(|line| line.len() <= LINE));
@@ -145,10 +145,10 @@ mod tests {
     #[test]
     fn a_look_that_has_left_something_out_says_so_and_is_no_failure() {
         let mut node = Node::healthy();
-        assert_eq!(processes(&node.seen().processes).message, "");
+        assert_eq!(processes(&node.processes).message, "");
         let Reading::Done { value, .. } = &mut node.processes else { panic!("no table") };
         value.left_out.locks = Some("more file locks than are read".to_owned());
-        let collector = processes(&node.seen().processes);
+        let collector = processes(&node.processes);
         assert_eq!(
             (collector.state, collector.message.as_str()),
             (CollectorState::Ok, "more file locks than are read")
@@ -159,12 +159,12 @@ mod tests {
     fn one_hung_task_does_not_make_the_collector_hung() {
         let mut node = Node::healthy();
         node.tasks.insert("x".into(), Reading::Hung { out: Duration::from_secs(9) });
-        assert_eq!(tasks(&node.seen()).state, CollectorState::Ok);
+        assert_eq!(tasks(&node).state, CollectorState::Ok);
         node.tasks.retain(|id, _| id == "x");
-        assert_eq!(tasks(&node.seen()).state, CollectorState::Hung);
+        assert_eq!(tasks(&node).state, CollectorState::Hung);
         node.tasks.clear();
-        assert_eq!(tasks(&node.seen()).state, CollectorState::Starting);
+        assert_eq!(tasks(&node).state, CollectorState::Starting);
         node.tasks.insert("y".into(), done(TaskAnswer::NoAnswer));
-        assert_eq!(tasks(&node.seen()).state, CollectorState::Ok);
+        assert_eq!(tasks(&node).state, CollectorState::Ok);
     }
 }

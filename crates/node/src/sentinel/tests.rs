@@ -50,11 +50,11 @@ fn mark() -> Mark {
     }
 }
 
-fn standing(operation: &str) -> Standing {
-    Standing::Operation(operation.to_owned())
+fn issued(operation: &str) -> CurrentCommand {
+    CurrentCommand::Operation(operation.to_owned())
 }
 
-fn tended(host: &Host, order: Option<&Standing>) -> Vec<(String, &'static str)> {
+fn tended(host: &Host, order: Option<&CurrentCommand>) -> Vec<(String, &'static str)> {
     tend(&host.folder(), "n1", order, "boot", Duration::from_secs(1000)).unwrap()
 }
 
@@ -102,7 +102,7 @@ fn what_somebody_else_has_put_there_is_never_touched() {
         let Found::Others(whose) = host.folder().look(NAME).unwrap() else { panic!("ours: {text}") };
         assert!(whose.contains("user ") && whose.contains("last changed 20"), "{whose}");
         assert_eq!(host.folder().place(NAME, &mark()).unwrap(), Placed::Others(whose));
-        assert_eq!(tended(&host, Some(&Standing::Nothing)), []);
+        assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)), []);
         assert_eq!(fs::read_to_string(host.path(NAME)).unwrap(), text);
     }
 }
@@ -127,7 +127,7 @@ fn who_asks_for_a_reboot_by_our_file_makes_it_his() {
         host.folder().place(NAME, &mark()).unwrap();
         ask(&host);
         assert!(matches!(host.folder().look(NAME).unwrap(), Found::Others(_)), "{how}");
-        assert_eq!(tended(&host, Some(&Standing::Nothing)), [], "{how}");
+        assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)), [], "{how}");
         assert!(host.path(NAME).exists(), "{how}");
     }
 }
@@ -157,7 +157,7 @@ fn what_is_no_plain_file_is_neither_followed_nor_opened_nor_touched() {
         let said = folder.look(NAME).unwrap_err().to_string();
         assert!(said.contains(&format!("expected a plain file or nothing, found {kind}")), "{said}");
         assert!(matches!(folder.place(NAME, &mark()).unwrap_err(), SentinelError::Unfit(_)), "{kind}");
-        assert_eq!(tended(&host, Some(&Standing::Nothing)), [], "{kind}");
+        assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)), [], "{kind}");
         assert_eq!(fs::symlink_metadata(host.path(NAME)).unwrap().file_type(), before, "{kind}");
         if before.is_dir() { fs::remove_dir(host.path(NAME)) } else { fs::remove_file(host.path(NAME)) }.unwrap();
     }
@@ -226,21 +226,21 @@ fn a_file_system_that_takes_no_writes_is_told_as_such() {
 
 #[test]
 fn a_mark_stands_as_long_as_its_order_and_no_longer() {
-    let cases: [(Mark, Option<Standing>, Option<&str>); 10] = [
-        (mark(), Some(standing("op-1")), None),
+    let cases: [(Mark, Option<CurrentCommand>, Option<&str>); 10] = [
+        (mark(), Some(issued("op-1")), None),
         // The API server was not heard yet.
         (mark(), None, None),
-        (mark(), Some(Standing::Nothing), Some("its command was withdrawn")),
-        (mark(), Some(standing("op-2")), Some("another command is issued")),
-        (Mark { until: 999, ..mark() }, Some(standing("op-1")), Some("its time is over")),
+        (mark(), Some(CurrentCommand::Nothing), Some("its command was withdrawn")),
+        (mark(), Some(issued("op-2")), Some("another command is issued")),
+        (Mark { until: 999, ..mark() }, Some(issued("op-1")), Some("its time is over")),
         (Mark { until: 999, ..mark() }, None, Some("its time is over")),
         (Mark { boot_id: "before".into(), ..mark() }, None, Some("the boot that it was to end has ended")),
         // Nodes that share a machine do not take each other's away.
-        (Mark { node: "n2".into(), ..mark() }, Some(Standing::Nothing), None),
-        (Mark { node: "n2".into(), until: 999, ..mark() }, Some(Standing::Nothing), Some("its time is over")),
+        (Mark { node: "n2".into(), ..mark() }, Some(CurrentCommand::Nothing), None),
+        (Mark { node: "n2".into(), until: 999, ..mark() }, Some(CurrentCommand::Nothing), Some("its time is over")),
         (
             Mark { node: "n2".into(), boot_id: "before".into(), ..mark() },
-            Some(Standing::Nothing),
+            Some(CurrentCommand::Nothing),
             Some("the boot that it was to end has ended"),
         ),
     ];
@@ -263,7 +263,7 @@ fn what_is_ours_goes_also_from_a_folder_in_which_none_may_be_put_any_more() {
     fs::set_permissions(host.path(""), fs::Permissions::from_mode(0o775)).unwrap();
     assert!(host.refused().contains("only its owner"));
     let folder = Folder::open_to_remove(host.0.path()).unwrap();
-    let removed = tend(&folder, "n1", Some(&Standing::Nothing), "boot", Duration::from_secs(1000)).unwrap();
+    let removed = tend(&folder, "n1", Some(&CurrentCommand::Nothing), "boot", Duration::from_secs(1000)).unwrap();
     assert_eq!(removed, [("op-1".to_owned(), "its command was withdrawn")]);
     assert_eq!(host.names(), [] as [String; 0]);
 }
@@ -275,5 +275,5 @@ fn names_of_others_hide_none_of_ours() {
         fs::write(host.path(&format!("other-{number}")), "").unwrap();
     }
     host.folder().place(NAME, &mark()).unwrap();
-    assert_eq!(tended(&host, Some(&Standing::Nothing)).len(), 1);
+    assert_eq!(tended(&host, Some(&CurrentCommand::Nothing)).len(), 1);
 }

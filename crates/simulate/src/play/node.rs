@@ -87,10 +87,10 @@ fn kubelet(node: &mut WorldNode, state: KubeletState) -> &'static str {
 
 fn excluded(node: &mut WorldNode, reason: &str) -> String {
     if reason.is_empty() {
-        node.view.vetoes.clear();
+        node.view.exclusions.clear();
         return "nobody excludes the node any more".to_owned();
     }
-    node.view.vetoes = vec![reason.to_owned()];
+    node.view.exclusions = vec![reason.to_owned()];
     format!("another tool excludes the node: {reason}")
 }
 

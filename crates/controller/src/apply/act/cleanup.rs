@@ -86,11 +86,11 @@ impl Applier {
             Marker::Taint => taint::release(&found, name),
             Marker::HandOff(_) => None,
         };
-        if let Some(Release { patch, told, what }) = release {
+        if let Some(Release { patch, event, what }) = release {
             if let Err(error) = self.patch_node(node, &patch).await {
                 return Err(Box::pin(self.not_put_back(&found, name, owing.as_ref(), marker, error)).await);
             }
-            if let Some(kind) = told {
+            if let Some(kind) = event {
                 self.events.tell(&found, kind, format!("remediation {name}: {what}"));
             }
             tracing::info!(remediation = name, node, "{what}");
@@ -166,12 +166,12 @@ fn release(node: &Node, known: Option<&Remediation>, successor: Option<&str>) ->
     if let Some(successor) = successor.filter(|_| is_closed) {
         return Release {
             patch: marked(node, successor),
-            told: None,
+            event: None,
             what: format!("remediation {successor} takes over the cordon"),
         };
     }
     let (patch, what) = put_back(node);
-    Release { patch, told: Some(Kind::Uncordoned), what }
+    Release { patch, event: Some(Kind::Uncordoned), what }
 }
 
 /// Removes the owner annotation only, because it does not prove who cordoned the node. A tool may have saved the annotation and
@@ -181,11 +181,11 @@ fn mark_alone(node: &Node, is_closed: bool, why: &str, by: &str) -> Release {
     let patch = json!({"metadata": without_mark(node)});
     let what = format!("the mark of our cordon is off the node, {why}");
     if !is_closed {
-        return Release { patch, told: Some(Kind::Uncordoned), what };
+        return Release { patch, event: Some(Kind::Uncordoned), what };
     }
     let name = node.name_any();
     let what = format!("{what}; it stays unschedulable, {by}: kubectl uncordon {name} opens it");
-    Release { patch, told: Some(Kind::ActionNotExecuted), what }
+    Release { patch, event: Some(Kind::ActionNotExecuted), what }
 }
 
 /// Who other than this controller has made the node unschedulable, by its managed fields: the last client that changes a field
@@ -279,16 +279,16 @@ mod tests {
         let mark_off = json!({"metadata": {"resourceVersion": "7", "annotations": {CORDON_ANNOTATION: null}}});
         let (open, closed) = (node(&json!({"spec": {}})), node(&json!({})));
         let of_closed = release(&closed, Some(&of("n0")), Some("successor"));
-        assert_eq!((of_closed.patch, of_closed.told), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
+        assert_eq!((of_closed.patch, of_closed.event), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
         assert!(of_closed.what.ends_with("kubectl uncordon w1 opens it"), "{}", of_closed.what);
         let of_open = release(&open, Some(&of("n0")), None);
-        assert_eq!((of_open.patch, of_open.told), (mark_off, Some(Kind::Uncordoned)));
+        assert_eq!((of_open.patch, of_open.event), (mark_off, Some(Kind::Uncordoned)));
         // On its own machine, and if nobody knows which machine that was, the cordon is removed together with the annotation.
         for blocked in [Some(of("n1")), None] {
             assert_eq!(release(&closed, blocked.as_ref(), None).patch["spec"], json!({"unschedulable": null}));
             let left = release(&closed, blocked.as_ref(), Some("successor"));
             assert_eq!(left.patch["metadata"]["annotations"][CORDON_ANNOTATION], "successor");
-            assert_eq!((left.patch.get("spec"), left.told), (None, None));
+            assert_eq!((left.patch.get("spec"), left.event), (None, None));
         }
     }
 
@@ -307,7 +307,7 @@ mod tests {
         let mark_off = json!({"metadata": {"resourceVersion": "7", "annotations": {CORDON_ANNOTATION: null}}});
         for successor in [None, Some("successor")] {
             let theirs = release(&owned(&["kubectl"]), Some(&of("n1")), successor);
-            assert_eq!((theirs.patch, theirs.told), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
+            assert_eq!((theirs.patch, theirs.event), (mark_off.clone(), Some(Kind::ActionNotExecuted)));
             let said = "it stays unschedulable, since kubectl has cordoned it: kubectl uncordon w1 opens it";
             assert!(theirs.what.ends_with(said), "{}", theirs.what);
         }

@@ -169,8 +169,9 @@ fn what_reports_say_is_kept_once_and_goes_with_the_last_that_says_it() {
         report(name, version, message).fold(&mut state, now);
     }
     assert_eq!(state.said.len(), 2);
-    let said =
-        |state: &State, node: &str| state.standing[node].conditions.named("RuntimeReady").unwrap().said.message.clone();
+    let said = |state: &State, node: &str| {
+        state.controller_statuses[node].conditions.named("RuntimeReady").unwrap().said.message.clone()
+    };
     assert_eq!((said(&state, "w1"), said(&state, "w3")), ("well".to_owned(), "ill".to_owned()));
     NodeRuntimeHealth::forget("w3", &mut state);
     assert_eq!(state.said.len(), 1);

@@ -70,10 +70,10 @@ fn a_pod_that_cannot_be_read_is_not_taken_for_one_that_is_gone_and_hides_no_othe
     let (lost, why) = &found.lost[0];
     assert_eq!((lost.name.as_str(), lost.uid.as_str()), ("ds-2", "ds-2"));
     assert!(why.starts_with("status.startTime: "), "{why}");
-    let mut told = BTreeSet::new();
-    tell(&mut told, &found.lost);
-    tell(&mut told, &found.lost);
-    assert_eq!(told.len(), 1);
+    let mut reported = BTreeSet::new();
+    tell(&mut reported, &found.lost);
+    tell(&mut reported, &found.lost);
+    assert_eq!(reported.len(), 1);
 }
 
 #[test]
@@ -210,23 +210,24 @@ fn a_pod_is_of_a_daemon_set_only_by_the_uid_of_one_that_is_listed() {
     assert_eq!(state.pod_reads.unwell().count(), 0);
 }
 
+fn about_pod(name: &str, uid: &str) -> nrh_core::snapshot::ReportedFault {
+    let fault: nrh_core::fault::Fault = serde_json::from_value(json!({
+        "id": uid, "type": "HungContainer", "severity": "High", "state": "Confirmed", "message": "m",
+        "firstSeen": "2025-01-01T00:00:00Z",
+        "subject": {"kind": "Container", "pod": {"namespace": "d", "name": name, "uid": uid}}}))
+    .unwrap();
+    nrh_core::snapshot::ReportedFault { fault, looked: Duration::ZERO }
+}
+
 #[test]
 fn pods_that_a_fault_names_and_the_api_has_no_more_are_being_deleted_but_static_ones_are_not() {
     let mut state = state();
-    let fault = |name: &str, uid: &str| {
-        let fault: nrh_core::fault::Fault = serde_json::from_value(json!({
-            "id": uid, "type": "HungContainer", "severity": "High", "state": "Confirmed", "message": "m",
-            "firstSeen": "2025-01-01T00:00:00Z",
-            "subject": {"kind": "Container", "pod": {"namespace": "d", "name": name, "uid": uid}}}))
-        .unwrap();
-        nrh_core::snapshot::ReportedFault { fault, looked: Duration::ZERO }
-    };
     let faults = vec![
-        fault("gone", "g"),
-        fault("etcd-w1", "e"),
-        fault("mirror", "hash"),
-        fault("deleted", "d"),
-        fault("runs", "r"),
+        about_pod("gone", "g"),
+        about_pod("etcd-w1", "e"),
+        about_pod("mirror", "hash"),
+        about_pod("deleted", "d"),
+        about_pod("runs", "r"),
     ];
     state.snapshot.reports.insert("w1".into(), nrh_core::snapshot::ReportView { faults, ..Default::default() });
     let mut mirror = pod("mirror", "m", false, "True");
@@ -238,14 +239,7 @@ fn pods_that_a_fault_names_and_the_api_has_no_more_are_being_deleted_but_static_
 
 /// A report on w1 with a fault about each of these pods.
 fn named_pods(state: &mut State, pods: &[(&str, &str)]) {
-    let faults = pods.iter().map(|(name, uid)| {
-        let fault: nrh_core::fault::Fault = serde_json::from_value(json!({
-            "id": uid, "type": "HungContainer", "severity": "High", "state": "Confirmed", "message": "m",
-            "firstSeen": "2025-01-01T00:00:00Z",
-            "subject": {"kind": "Container", "pod": {"namespace": "d", "name": name, "uid": uid}}}))
-        .unwrap();
-        nrh_core::snapshot::ReportedFault { fault, looked: Duration::ZERO }
-    });
+    let faults = pods.iter().map(|(name, uid)| about_pod(name, uid));
     let report = nrh_core::snapshot::ReportView { faults: faults.collect(), ..Default::default() };
     state.snapshot.reports.insert("w1".into(), report);
     state.snapshot.nodes.insert("w1".into(), nrh_core::snapshot::NodeView::default());

@@ -78,7 +78,7 @@ fn a_process_table_that_is_not_the_nodes_says_nothing_of_the_kubelet_and_of_shim
     node.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
     assert_eq!(node.kinds(), [FaultType::RuntimeUnreachable]);
     let known = Known { host_processes: true, ..Known::default() };
-    let findings = diagnose(&node.seen(), known, &Thresholds::default());
+    let findings = diagnose(&node, known, &Thresholds::default());
     assert!(findings.sightings.iter().any(|sighting| sighting.kind == FaultType::KubeletDown));
 }
 

@@ -85,7 +85,7 @@ fn a_stopped_shim_for_which_nobody_waits_stays_a_suspicion() {
     let (thresholds, mut tracker) = (Thresholds::default(), crate::tracker::Tracker::default());
     for t in (1000..2000).step_by(5) {
         node.now = Duration::from_secs(t);
-        let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+        let findings = diagnose(&node, tracker.known(), &thresholds);
         let faults = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
         assert_eq!(faults.len(), 1, "at {t}: it comes and goes");
         assert_eq!(faults[0].state, crate::fault::FaultState::Suspected, "at {t}");

@@ -264,7 +264,7 @@ fn host_faults_are_confirmed_and_cleared_by_looks_only() {
             if blind {
                 (node.host, node.disks) = (Reading::Never, hung());
             }
-            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let findings = diagnose(&node, tracker.known(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
             seen.faults.first().map(|fault| fault.state)
         };

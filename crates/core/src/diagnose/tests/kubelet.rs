@@ -19,7 +19,7 @@ fn tracked(seconds: u64, age: impl Fn(u64) -> Option<u64>) -> Vec<(FaultType, cr
         if age.is_none() {
             node.table().retain(|process| process.part != Part::Kubelet);
         }
-        let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+        let findings = diagnose(&node, tracker.known(), &thresholds);
         let faults = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
         last = faults.iter().map(|fault| (fault.kind, fault.state)).collect();
         let saved = serde_json::to_string(&tracker).unwrap();
@@ -52,7 +52,7 @@ fn one_that_never_comes_up_is_down_and_the_evidence_tells_how_often_it_tried() {
     node.kubelet_gone();
     let kubelets = Kubelets { begun: 12, completed: 0, longest: Duration::from_secs(5) };
     let known = Known { host_processes: true, kubelets, ..Known::default() };
-    let findings = diagnose(&node.seen(), known, &Thresholds::default());
+    let findings = diagnose(&node, known, &Thresholds::default());
     let evidence = &only(&findings).evidence;
     assert!(
         evidence.iter().any(|line| line.starts_with("12 kubelet processes were seen within 30 min")),
@@ -64,12 +64,12 @@ fn one_that_never_comes_up_is_down_and_the_evidence_tells_how_often_it_tried() {
 fn a_loop_is_neither_seen_nor_excluded_where_nobody_can_look() {
     let kubelets = Kubelets { begun: 9, completed: 9, longest: Duration::from_secs(50) };
     let known = Known { host_processes: true, kubelets, ..Known::default() };
-    let findings = diagnose(&Node::blind().seen(), known, &Thresholds::default());
+    let findings = diagnose(&Node::blind(), known, &Thresholds::default());
     assert!(of_node(&findings).is_empty());
     assert_eq!(clean_at(&findings, FaultType::KubeletCrashLoop, "kubelet"), None);
     let mut node = Node::healthy();
     node.kubelet().process = Some((60, 6000, Duration::from_secs(30)));
-    let findings = diagnose(&node.seen(), known, &Thresholds::default());
+    let findings = diagnose(&node, known, &Thresholds::default());
     let sighting = only(&findings);
     assert_eq!(sighting.kind, FaultType::KubeletCrashLoop);
     assert!(!sighting.message.contains('9'), "the count is evidence: it changes by itself: {}", sighting.message);

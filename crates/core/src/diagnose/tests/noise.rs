@@ -108,6 +108,7 @@ fn timelines() -> Vec<Timeline> {
         of_docker(),
         of_others(),
         of_the_host::timelines(),
+        of_the_host::of_disks(),
         of_the_port::timelines(),
         of_the_host::of_bus_and_clock(),
     ];
@@ -511,7 +512,7 @@ fn play(timeline: &Timeline, restarts: bool, jumps: bool) -> Vec<FaultType> {
         node.now = Duration::from_secs(START + t);
         (timeline.change)(&mut node, t);
         answer_before_the_list(&mut node);
-        let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+        let findings = diagnose(&node, tracker.known(), &thresholds);
         let day = SignedDuration::from_hours(if step % 2 == 0 { 24 } else { -24 });
         let wall = Timestamp::from_second(1_700_000_000).unwrap() + if jumps { day } else { SignedDuration::ZERO };
         for fault in tracker.step(node.now, wall, &findings, &thresholds).faults {
@@ -546,11 +547,10 @@ fn over_healthy_noise_nothing_is_ever_confirmed() {
     }
 }
 
-/// The same signs, had they stayed, are confirmed: the noise is not too short to prove anything, nor are the eyes shut.
-#[test]
-fn what_stays_is_confirmed() {
+/// Signs that stay for so many seconds.
+fn staying() -> Vec<(FaultType, u64, Change)> {
     use FaultType as F;
-    let mut staying: Vec<(F, u64, Change)> = vec![
+    vec![
         (F::RuntimeUpdateBlocked, 90, |node, t| node.lists = hung(t)),
         (F::RuntimeListHung, 90, |node, t| (node.lists, node.sandbox_list_hung) = (hung(t), true)),
         (F::RuntimeUnreachable, 40, |node, _| node.runtime = failed("connection refused")),
@@ -609,7 +609,13 @@ fn what_stays_is_confirmed() {
             node.list().sandboxes.push(SandboxSeen { attempt: 1, ..sandbox(NEW, "one") });
             node.list().sandboxes_again.push(NEW.into());
         }),
-    ];
+    ]
+}
+
+/// The same signs, had they stayed, are confirmed: the noise is not too short to prove anything, nor are the eyes shut.
+#[test]
+fn what_stays_is_confirmed() {
+    let mut staying = staying();
     staying.extend(of_the_host::staying());
     staying.extend(of_the_port::staying());
     for (kind, seconds, change) in staying {
@@ -621,7 +627,7 @@ fn what_stays_is_confirmed() {
             change(&mut node, t);
             runtime = node.kind;
             answer_before_the_list(&mut node);
-            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let findings = diagnose(&node, tracker.known(), &thresholds);
             let faults = tracker.step(node.now, Timestamp::UNIX_EPOCH, &findings, &thresholds).faults;
             let is = faults.iter().any(|fault| fault.kind == kind && fault.state == FaultState::Confirmed);
             confirmed = confirmed.or_else(|| is.then_some(t));

@@ -71,7 +71,7 @@ fn a_runtime_that_is_not_in_a_part_may_run() {
     node.runtime = Reading::Failed { error: "refused".into(), age: Duration::ZERO };
     node.table().retain(|process| process.part != Part::Runtime);
     let known = Known { host_processes: true, ..Known::default() };
-    let gone = |node: &Node| diagnose(&node.seen(), known, &Thresholds::default()).runtime_gone;
+    let gone = |node: &Node| diagnose(node, known, &Thresholds::default()).runtime_gone;
     assert!(gone(&node));
     cut(&mut node);
     assert!(!gone(&node));

@@ -300,7 +300,7 @@ fn known() -> impl Strategy<Value = Known> {
 }
 
 fn judged(node: &Node, known: Known) -> Findings {
-    diagnose(&node.seen(), known, &Thresholds::default())
+    diagnose(node, known, &Thresholds::default())
 }
 
 /// What is held against what.

@@ -36,18 +36,18 @@ impl Checker {
         &self,
         kind: FaultType,
         daemon: Daemon,
-        with: &Restart,
+        params: &Restart,
     ) -> Result<Unit, Refusal> {
-        let name = expected(daemon, with, &self.endpoint)?;
+        let name = expected(daemon, params, &self.endpoint)?;
         let table = self.daemons().await?;
-        if !with.skip_safety_check {
+        if !params.skip_safety_check {
             self.harmless(daemon, &table).await?;
         }
         match daemon {
-            Daemon::Kubelet => self.kubelet_to_restart(name, kind, with).await,
+            Daemon::Kubelet => self.kubelet_to_restart(name, kind, params).await,
             Daemon::Runtime => {
-                let process = of_the_runtime(&table.runtimes, &name, with)?;
-                let unit = self.unit_in_service(name, daemon, process, with).await?;
+                let process = of_the_runtime(&table.runtimes, &name, params)?;
+                let unit = self.unit_in_service(name, daemon, process, params).await?;
                 match (kind, process) {
                     (FaultType::FdExhaustion, Some(process)) => self.files_still_scarce(process.pid).await?,
                     (FaultType::FdExhaustion, None) => {
@@ -60,7 +60,7 @@ impl Checker {
         }
     }
 
-    async fn kubelet_to_restart(&self, name: String, kind: FaultType, with: &Restart) -> Result<Unit, Refusal> {
+    async fn kubelet_to_restart(&self, name: String, kind: FaultType, params: &Restart) -> Result<Unit, Refusal> {
         let (mut finder, root) = (Finder::new(self.prover.root()), self.prover.root().to_owned());
         let find = move || -> std::io::Result<Option<(Found, Process)>> {
             let Some(found) = finder.find()? else { return Ok(None) };
@@ -73,7 +73,7 @@ impl Checker {
         if let Some(process) = process {
             process.is_of(&name, "kubelet")?;
         }
-        let unit = self.unit_in_service(name, Daemon::Kubelet, process, with).await?;
+        let unit = self.unit_in_service(name, Daemon::Kubelet, process, params).await?;
         match (kind, &found) {
             (FaultType::FdExhaustion, Some((found, _))) => self.files_still_scarce(found.pid).await?,
             (FaultType::FdExhaustion, None) => {
@@ -198,12 +198,12 @@ impl Checker {
 
 /// Returns the runtime's process in this unit. If no unit was named, no other process may be the one that the kubelet
 /// uses.
-fn of_the_runtime<'a>(runtimes: &'a [Process], unit: &str, with: &Restart) -> Result<Option<&'a Process>, Refusal> {
+fn of_the_runtime<'a>(runtimes: &'a [Process], unit: &str, params: &Restart) -> Result<Option<&'a Process>, Refusal> {
     if let Some(process) = runtimes.iter().find(|process| process.unit.as_deref() == Some(unit)) {
         return Ok(Some(process));
     }
     let mut others = runtimes.iter().filter(|process| SPEAKERS.contains(&process.command.as_str()));
-    match others.find(|process| with.unit.is_none() || process.unit.is_none()) {
+    match others.find(|process| params.unit.is_none() || process.unit.is_none()) {
         Some(other) => other.is_of(unit, "runtime").map(|()| None),
         None => Ok(None),
     }

@@ -75,8 +75,8 @@ impl Process {
 
 /// Returns the expected unit of the daemon: the named one, else the default one if the runtime's socket is at its
 /// standard path.
-pub(super) fn expected(daemon: Daemon, with: &Restart, endpoint: &Endpoint) -> Result<String, Refusal> {
-    if let Some(named) = &with.unit {
+pub(super) fn expected(daemon: Daemon, params: &Restart, endpoint: &Endpoint) -> Result<String, Refusal> {
+    if let Some(named) = &params.unit {
         return Ok(named.clone());
     }
     let no = |why: String| {
@@ -147,11 +147,11 @@ impl Checker {
         name: String,
         daemon: Daemon,
         process: Option<&Process>,
-        with: &Restart,
+        params: &Restart,
     ) -> Result<Unit, Refusal> {
         let unit = self.unit(name).await?;
         in_service(&unit.seen)
-            .and_then(|()| stands_as_seen(&unit.seen, daemon, process, with))
+            .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))
             .map_err(|(reason, why)| Refusal::new(reason, format!("{} {why}", unit.name)))?;
         Ok(unit)
     }
@@ -189,19 +189,19 @@ fn in_service(seen: &UnitSeen) -> Result<(), No> {
 }
 
 /// Checks that systemd and the process table agree. A unit that a person has stopped stays stopped.
-fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, with: &Restart) -> Result<(), No> {
+fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, params: &Restart) -> Result<(), No> {
     use OutcomeReason as R;
     let (what, stands, runs) = (daemon.as_str(), seen.phrase(), seen.active == "active");
     let Some(Process { pid, .. }) = process else {
         if runs {
             return no(R::CheckFailed, &format!("is {stands} by systemd's word, and no process of the {what} is seen"));
         }
-        return may_be_started(seen, with);
+        return may_be_started(seen, params);
     };
     if !runs {
         return no(R::CheckFailed, &format!("is {stands} by systemd's word, and process {pid} of the {what} is there"));
     }
-    if daemon == Daemon::Runtime && seen.kill != "process" && !with.skip_safety_check {
+    if daemon == Daemon::Runtime && seen.kill != "process" && !params.skip_safety_check {
         let why = format!("ends all of its processes when it stops (KillMode={}), containers among them", seen.kill);
         return no(R::Protected, &why);
     }
@@ -210,14 +210,14 @@ fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, wi
 
 /// Checks whether a unit that does not run may be started: it must have failed, or the command allows
 /// starting a stopped unit. A named unit must also be one that is started with the node.
-fn may_be_started(seen: &UnitSeen, with: &Restart) -> Result<(), No> {
-    if seen.active == "inactive" && !with.start_if_stopped {
+fn may_be_started(seen: &UnitSeen, params: &Restart) -> Result<(), No> {
+    if seen.active == "inactive" && !params.start_if_stopped {
         return no(
             OutcomeReason::Protected,
             "was stopped by somebody; to start it all the same, set restart.startIfStopped in the step",
         );
     }
-    if with.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {
+    if params.unit.is_some() && !WANTED.contains(&seen.file.as_str()) {
         let why = format!("is no unit that is to be started with the node: its file is {:?}", seen.file);
         return no(OutcomeReason::Protected, &why);
     }

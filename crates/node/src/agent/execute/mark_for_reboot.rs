@@ -29,13 +29,13 @@ pub(in crate::agent) struct Allowed {
     path: String,
 }
 
-pub(super) fn admit(with: &MarkForReboot, command: &ActionCommand) -> Result<Task, Refusal> {
+pub(super) fn admit(params: &MarkForReboot, command: &ActionCommand) -> Result<Task, Refusal> {
     let reboot = boot(command, MarkForReboot::addresses(command.fault_type))?;
-    if sentinel_name(&with.path).is_none() {
+    if sentinel_name(&params.path).is_none() {
         return Err(Refusal::malformed("markForReboot.path is not a file directly in /run with reboot in its name"));
     }
     match command.marker_expires_after_seconds {
-        Some(expires_after @ 1..=MARK_STANDS) => Ok(Task { reboot, path: with.path.clone(), expires_after }),
+        Some(expires_after @ 1..=MARK_STANDS) => Ok(Task { reboot, path: params.path.clone(), expires_after }),
         _ => Err(Refusal::malformed("markerExpiresAfterSeconds is not within 1 to 86400")),
     }
 }

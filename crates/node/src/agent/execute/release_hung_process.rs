@@ -14,7 +14,7 @@ use nrh_core::fault::{ProcessRef, Role};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     process: ProcessRef,
-    with: ReleaseHungProcess,
+    params: ReleaseHungProcess,
 }
 
 /// The process, held, and its signal.
@@ -25,17 +25,17 @@ pub(in crate::agent) struct Allowed {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the list of actions calls it so")]
-pub(super) fn admit(with: &ReleaseHungProcess, command: &ActionCommand) -> Result<Task, Refusal> {
+pub(super) fn admit(params: &ReleaseHungProcess, command: &ActionCommand) -> Result<Task, Refusal> {
     let Ok(role) = command.fault_type.spec().remedy.hung_process else { return Err(no_second_check(command)) };
-    Ok(Task { process: process(command, role)?, with: *with })
+    Ok(Task { process: process(command, role)?, params: *params })
 }
 
 pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    let Task { process, with } = task;
-    let (target, signal) = (&command.target, with.signal);
+    let Task { process, params } = task;
+    let (target, signal) = (&command.target, params.signal);
     let held = checker.hold(process, target).await?;
     checker.process_still_hangs(process.role, target, &held, signal).await?;
-    if signal == Signal::Kill && process.role == Role::Shim && !with.allow_running_pods {
+    if signal == Signal::Kill && process.role == Role::Shim && !params.allow_running_pods {
         let message = format!(
             "killing shim {} would end every container of its pod; the command does not allow that",
             process.pid

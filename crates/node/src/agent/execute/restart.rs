@@ -12,7 +12,7 @@ use nrh_core::fault::{Daemon, FaultType};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     daemon: Daemon,
-    with: Restart,
+    params: Restart,
 }
 
 /// The unit to restart.
@@ -21,24 +21,26 @@ pub(in crate::agent) struct Allowed(Unit);
 
 pub(super) fn admit<T>(_: &T, command: &ActionCommand) -> Result<Task, Refusal> {
     use FaultType as F;
-    let (daemon, with) = command
+    let (daemon, params) = command
         .action
         .traits()
         .restarts
         .zip(command.action.params().restart)
         .ok_or_else(|| no_second_check(command))?;
-    if with.unit.as_ref().is_some_and(|unit| !is_service(unit)) {
+    if params.unit.as_ref().is_some_and(|unit| !is_service(unit)) {
         return Err(Refusal::malformed("restart.unit is not the name of a service, such as kubelet.service"));
     }
     match (daemon, command.fault_type) {
         (Daemon::Kubelet, F::KubeletDown | F::FdExhaustion)
-        | (Daemon::Runtime, F::RuntimeUnreachable | F::RuntimeListHung | F::FdExhaustion) => Ok(Task { daemon, with }),
+        | (Daemon::Runtime, F::RuntimeUnreachable | F::RuntimeListHung | F::FdExhaustion) => {
+            Ok(Task { daemon, params })
+        }
         _ => Err(no_second_check(command)),
     }
 }
 
 pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Task) -> Result<Allowed, Refusal> {
-    checker.still_to_restart(command.fault_type, task.daemon, &task.with).await.map(Allowed)
+    checker.still_to_restart(command.fault_type, task.daemon, &task.params).await.map(Allowed)
 }
 
 /// Asks systemd to restart the unit and waits for the end of the job. The probe's next checks show whether that

@@ -1,33 +1,37 @@
 //! Docker as the runtime: a shim is released on Docker's word, and nothing is removed.
 
+use std::ops::Deref;
+
 use serde_json::json;
 
+use super::release::Frozen;
 use super::*;
 use crate::docker::fake::{Fake, Say, listed};
 use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::examples::{CONT, KILL, SAFE_KILL};
 
-/// A node whose runtime is Docker, with the frozen shim of one container, and a neighbour that differs in nothing but its
-/// id.
+/// A node whose runtime is Docker, with the frozen shim of one container.
 struct Docked {
-    node: Node,
+    frozen: Frozen,
     docker: Fake,
-    sandbox: String,
     container: String,
-    shim: Running,
-    neighbour: Running,
+}
+
+impl Deref for Docked {
+    type Target = Frozen;
+
+    fn deref(&self) -> &Frozen {
+        &self.frozen
+    }
 }
 
 impl Docked {
     fn new() -> Self {
         let (node, docker, sandbox, container) = (Node::new(), Fake::start(), id(), id());
         node.runtime.set(|world| world.name = "docker".to_owned());
-        let shim = node.stage.shim_of("moby", &container);
-        let neighbour = node.stage.shim_of("moby", &id());
-        shim.stop();
-        neighbour.stop();
+        let (shim, neighbour) = (node.stage.shim_of("moby", &container), node.stage.shim_of("moby", &id()));
         docker.lists(&[&sandbox], &[(&container, &sandbox)]);
-        Self { node, docker, sandbox, container, shim, neighbour }
+        Self { frozen: Frozen::of(node, sandbox, shim, neighbour), docker, container }
     }
 
     fn hang(&self) {
@@ -47,18 +51,6 @@ impl Docked {
         let mut settings = self.node.settings();
         settings.docker_socket = self.docker.socket();
         Agent::new(settings).execute(command).await
-    }
-
-    #[track_caller]
-    fn untouched(&self) {
-        assert_eq!((self.shim.state(), self.shim.resumed()), (Some('T'), 0));
-        self.neighbour_untouched();
-    }
-
-    #[track_caller]
-    fn neighbour_untouched(&self) {
-        assert_eq!((self.neighbour.state(), self.neighbour.resumed()), (Some('T'), 0));
-        assert_eq!(self.node.runtime.writes(), [] as [String; 0]);
     }
 }
 

@@ -6,18 +6,21 @@ use nrh_core::action::{Action, CleanupOrphans};
 use nrh_core::examples::{KILL, SAFE_KILL};
 
 /// A node with a frozen shim, and a neighbour that differs in nothing but its id.
-struct Frozen {
-    node: Node,
-    sandbox: String,
-    shim: Running,
-    neighbour: Running,
+pub(super) struct Frozen {
+    pub node: Node,
+    pub sandbox: String,
+    pub shim: Running,
+    pub neighbour: Running,
 }
 
 impl Frozen {
     fn new() -> Self {
         let (node, sandbox) = (Node::new(), id());
-        let shim = node.stage.shim(&sandbox);
-        let neighbour = node.stage.shim(&id());
+        let (shim, neighbour) = (node.stage.shim(&sandbox), node.stage.shim(&id()));
+        Self::of(node, sandbox, shim, neighbour)
+    }
+
+    pub fn of(node: Node, sandbox: String, shim: Running, neighbour: Running) -> Self {
         shim.stop();
         neighbour.stop();
         Self { node, sandbox, shim, neighbour }
@@ -29,13 +32,13 @@ impl Frozen {
     }
 
     #[track_caller]
-    fn untouched(&self) {
+    pub fn untouched(&self) {
         assert_eq!((self.shim.state(), self.shim.resumed()), (Some('T'), 0));
         self.neighbour_untouched();
     }
 
     #[track_caller]
-    fn neighbour_untouched(&self) {
+    pub fn neighbour_untouched(&self) {
         assert_eq!((self.neighbour.state(), self.neighbour.resumed()), (Some('T'), 0));
         assert_eq!(self.node.runtime.writes(), [] as [String; 0]);
     }

@@ -42,22 +42,6 @@ fn many_ended(node: &mut Node) {
 /// Over these nothing is confirmed.
 pub(super) fn timelines() -> Vec<Timeline> {
     vec![
-        timeline("shims and daemons wait for a slow disk, and run in between", 1200, &[], |node, t| {
-            waits(node, t % 60);
-            thread_waits(node, (t + 30) % 60);
-        }),
-        timeline("a disk is frozen for a snapshot of two minutes", 400, &[F::UninterruptibleProcess], |node, t| {
-            if t < 120 {
-                waits(node, t);
-                thread_waits(node, t);
-            }
-        }),
-        timeline("a slow disk flushes what a large pull has left", 700, &[F::UninterruptibleProcess], |node, t| {
-            if t < 400 {
-                waits(node, t);
-                thread_waits(node, t);
-            }
-        }),
         timeline("a storm of forks", 300, &[F::PidExhaustion], |node, t| {
             if t < 100 {
                 node.host().pids[KEY] = limit(Owner::Node, 31_000, 32_768);
@@ -67,23 +51,6 @@ pub(super) fn timelines() -> Vec<Timeline> {
             let used = if t % 10 < 5 { 89 } else { 79 };
             node.host().pids[KEY] = limit(Owner::Node, used, 100);
             node.host().files[KEY] = limit(Owner::Node, used, 100);
-        }),
-        timeline("images fill the disk, and the kubelet frees it", 900, &[F::DiskFull], |node, t| {
-            node.disks().filesystems[0].bytes.left = if t < 540 { 100 << 20 } else { 20 << 30 };
-        }),
-        timeline("a node at the kubelet's own threshold", 3600, &[], |node, _| {
-            node.disks().filesystems[0].bytes.left = 10 << 30;
-            node.disks().filesystems[0].inodes.left = 50_000;
-        }),
-        timeline("a person remounts a disk", 300, &[F::ReadOnlyFilesystem], |node, t| {
-            if t < 100 {
-                node.disks().filesystems[0].read_only = Some("it is mounted read-only".into());
-            }
-        }),
-        timeline("a disk does not answer for ten minutes", 900, &[F::ProbeDegraded], |node, t| {
-            if t < 600 {
-                node.disks = hung(t);
-            }
         }),
         timeline(
             "a kubelet starts late and renews its certificate",
@@ -123,6 +90,45 @@ pub(super) fn timelines() -> Vec<Timeline> {
                 node.disks().unseen = Some("no kubelet runs".into());
                 node.disks().credential = Credential::Unknown("no kubelet runs".into());
                 node.host().unseen = Some("no kubelet runs".into());
+            }
+        }),
+    ]
+}
+
+/// The same, of disks.
+pub(super) fn of_disks() -> Vec<Timeline> {
+    vec![
+        timeline("shims and daemons wait for a slow disk, and run in between", 1200, &[], |node, t| {
+            waits(node, t % 60);
+            thread_waits(node, (t + 30) % 60);
+        }),
+        timeline("a disk is frozen for a snapshot of two minutes", 400, &[F::UninterruptibleProcess], |node, t| {
+            if t < 120 {
+                waits(node, t);
+                thread_waits(node, t);
+            }
+        }),
+        timeline("a slow disk flushes what a large pull has left", 700, &[F::UninterruptibleProcess], |node, t| {
+            if t < 400 {
+                waits(node, t);
+                thread_waits(node, t);
+            }
+        }),
+        timeline("images fill the disk, and the kubelet frees it", 900, &[F::DiskFull], |node, t| {
+            node.disks().filesystems[0].bytes.left = if t < 540 { 100 << 20 } else { 20 << 30 };
+        }),
+        timeline("a node at the kubelet's own threshold", 3600, &[], |node, _| {
+            node.disks().filesystems[0].bytes.left = 10 << 30;
+            node.disks().filesystems[0].inodes.left = 50_000;
+        }),
+        timeline("a person remounts a disk", 300, &[F::ReadOnlyFilesystem], |node, t| {
+            if t < 100 {
+                node.disks().filesystems[0].read_only = Some("it is mounted read-only".into());
+            }
+        }),
+        timeline("a disk does not answer for ten minutes", 900, &[F::ProbeDegraded], |node, t| {
+            if t < 600 {
+                node.disks = hung(t);
             }
         }),
     ]
