@@ -7,7 +7,7 @@ use crate::finding::{
     Check, Coverage, Findings, Harm, Sighting, Verdict, answer, asks_single, container_of, evidence, lists, of_pod,
     processes, short,
 };
-use crate::observation::{ContainerState, RuntimeKind, TaskAnswer};
+use crate::observation::{ContainerState, ProcessTable, RuntimeKind, TaskAnswer};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
@@ -36,13 +36,13 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     if let Err(verdict) = asks_single(seen.kind) {
         return findings.blind(kind, verdict);
     }
-    if seen.kind == RuntimeKind::CriO {
-        let detail = "CRI-O answers with the state that it lists: it does not report that nothing runs";
-        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
-    }
-    let who = if seen.kind == RuntimeKind::Docker { "Docker, asked by id" } else { "containerd" };
+    let who = match seen.kind {
+        RuntimeKind::Docker => "Docker, asked by id",
+        RuntimeKind::CriO => "its conmon",
+        _ => "containerd",
+    };
     // A missing process proves something only in the node's own process table.
-    let table = processes(seen).map(|_| ());
+    let table = processes(seen);
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
     let max_age = findings.task_max_age;
     for container in &lists.containers {
@@ -51,12 +51,17 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             let detail = format!("task {}: {detail}", short(&container.id));
             Verdict::unknown(ConditionReason::NotYetChecked, &detail)
         };
-        let look = seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", max_age));
+        let look = match (seen.kind, &table) {
+            // CRI-O answers with the state that it lists. The container's first process is the child of its conmon.
+            (RuntimeKind::CriO, Ok((table, looked))) => of_conmon(&container.id, table).map(|said| Ok((said, *looked))),
+            (RuntimeKind::CriO, Err(verdict)) => Some(Err(verdict.clone())),
+            _ => seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", max_age)),
+        };
         let (what, asked) = match look {
             Some(Ok((TaskAnswer::Ended, asked))) => ("has ended", asked),
             Some(Ok((TaskAnswer::NotFound, asked))) => ("is not there", asked),
             Some(Ok((TaskAnswer::ProcessGone, asked))) => match &table {
-                Ok(()) => ("has lost its process", asked),
+                Ok(_) => ("has lost its process", asked),
                 Err(verdict) => {
                     coverage.named.insert(container.id.clone(), verdict.clone());
                     continue;
@@ -64,6 +69,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             },
             other => {
                 let verdict = match other {
+                    Some(Err(verdict)) if seen.kind == RuntimeKind::CriO => verdict,
                     Some(Ok((TaskAnswer::Answered | TaskAnswer::DaemonAnswered, asked))) => {
                         Verdict::Clean { looked: asked }
                     }
@@ -104,4 +110,15 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         });
     }
     findings.cover(kind, coverage);
+}
+
+/// What the conmon of a container of CRI-O shows: whether it has a living child. `None` without a complete look at one.
+fn of_conmon<'a>(id: &str, table: &ProcessTable) -> Option<&'a TaskAnswer> {
+    let mut serving = table.processes.iter().filter_map(|process| process.part.serves());
+    let (_, living_children) = serving.find(|(served, _)| *served == id)?;
+    match living_children {
+        0 if table.left_out.processes.is_some() => None,
+        0 => Some(&TaskAnswer::ProcessGone),
+        _ => Some(&TaskAnswer::Answered),
+    }
 }
