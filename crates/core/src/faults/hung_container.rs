@@ -28,10 +28,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // At its start the kubelet asks every container and waits for each that does not answer. The runtime leaves the shim behind.
     // CRI-O answers for a container whose conmon is stopped, and asks no conmon at its start.
-    restart_harms: |fault| {
-        let harms = !fault.target.is_conmon();
-        ByDaemon { kubelet: harms, runtime: harms }
-    },
+    restart_harms: |fault| ByDaemon { kubelet: !fault.target.is_conmon(), runtime: !fault.target.is_conmon() },
     holds: Holds::OwnPod,
     remedy: Remedy { hung_process: Ok(Role::Shim), new_boot: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)

@@ -51,11 +51,17 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             let detail = format!("task {}: {detail}", short(&container.id));
             Verdict::unknown(ConditionReason::NotYetChecked, &detail)
         };
-        let look = match (seen.kind, &table) {
-            // CRI-O answers with the state that it lists. The container's first process is the child of its conmon.
-            (RuntimeKind::CriO, Ok((table, looked))) => of_conmon(&container.id, table).map(|said| Ok((said, *looked))),
-            (RuntimeKind::CriO, Err(verdict)) => Some(Err(verdict.clone())),
-            _ => seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", max_age)),
+        let look = seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", max_age));
+        // CRI-O answers with the state that it lists. The container's first process is the child of its conmon.
+        let look = match (look, &table) {
+            (Some(Ok((TaskAnswer::DaemonAnswered, _))), Ok((table, looked))) if seen.kind == RuntimeKind::CriO => {
+                of_conmon(&container.id, table).map(|said| Ok((said, *looked)))
+            }
+            // Whether its process is gone is not known, see below.
+            (Some(Ok((TaskAnswer::DaemonAnswered, asked))), Err(_)) if seen.kind == RuntimeKind::CriO => {
+                Some(Ok((&TaskAnswer::ProcessGone, asked)))
+            }
+            (look, _) => look,
         };
         let (what, asked) = match look {
             Some(Ok((TaskAnswer::Ended, asked))) => ("has ended", asked),
@@ -69,7 +75,6 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             },
             other => {
                 let verdict = match other {
-                    Some(Err(verdict)) if seen.kind == RuntimeKind::CriO => verdict,
                     Some(Ok((TaskAnswer::Answered | TaskAnswer::DaemonAnswered, asked))) => {
                         Verdict::Clean { looked: asked }
                     }
@@ -114,8 +119,8 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
 
 /// What the conmon of a container of CRI-O shows: whether it has a living child. `None` without a complete look at one.
 fn of_conmon<'a>(id: &str, table: &ProcessTable) -> Option<&'a TaskAnswer> {
-    let mut serving = table.processes.iter().filter_map(|process| process.part.serves());
-    let (_, living_children) = serving.find(|(served, _)| *served == id)?;
+    let serving = table.processes.iter().filter_map(|process| process.part.serves());
+    let living_children = serving.filter(|(served, _)| *served == id).map(|(_, alive)| alive).max()?;
     match living_children {
         0 if table.left_out.processes.is_some() => None,
         0 => Some(&TaskAnswer::ProcessGone),
