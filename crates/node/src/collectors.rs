@@ -119,6 +119,8 @@ struct Shared {
     tempo: watch::Sender<Tempo>,
     /// Wakes the task collector when its objects or suspects have changed.
     tasks_changed: Notify,
+    /// Wakes the process collector when the runtime lists what the last table does not show.
+    processes_wanted: Notify,
     changed: Notify,
 }
 
@@ -315,6 +317,7 @@ impl Shared {
             hints: Mutex::new(Hints::default()),
             tempo: watch::Sender::new(Tempo::default()),
             tasks_changed: Notify::new(),
+            processes_wanted: Notify::new(),
             changed: Notify::new(),
         }
     }
@@ -362,7 +365,7 @@ impl Shared {
 /// tasks at once.
 fn stopped_shim(process: &nrh_core::observation::ProcessSeen) -> Option<String> {
     match &process.part {
-        Part::Shim { id, .. } | Part::Monitor { id } if answers_nobody(process.state) => Some(id.clone()),
+        Part::Shim { id, .. } | Part::Monitor { id, .. } if answers_nobody(process.state) => Some(id.clone()),
         _ => None,
     }
 }

@@ -173,7 +173,7 @@ impl fmt::Display for Subject {
 /// The part a process plays, proven from its executable, arguments and parent, never from its name alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Role {
-    /// `containerd-shim-runc-v2` or its kin.
+    /// `containerd-shim-runc-v2` or its kin; with CRI-O, `conmon`.
     Shim,
     /// `runc create` and its kin, a child of a shim or of the runtime.
     RuntimeClient,
@@ -235,6 +235,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// Whether the process is CRI-O's conmon. CRI-O asks it nothing at its start.
+    pub fn is_conmon(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.role == Role::Shim && process.command == "conmon")
+    }
+
     /// Whether it is the same object still, by what does not change of itself. What one of them does not say is no difference: a
     /// list may have failed.
     pub fn is_same(&self, other: &Self) -> bool {

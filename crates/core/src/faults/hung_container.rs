@@ -8,10 +8,10 @@ use crate::condition_type::ConditionType;
 use crate::fault::{FaultGroup, FaultType, MAX_LINE, PodRef, Role, Severity, Subject, SubjectKind, Target};
 use crate::finding::{
     Check, Coverage, Findings, HangConfirmation, Harm, STALE, Sighting, Verdict, answer, asks_single, bounded_pod,
-    describe, evidence, lists, of_pod, process_ref, short,
+    describe, evidence, lists, of_pod, process_ref, processes, short,
 };
 use crate::observation::{
-    ContainerSeen, ContainerState, ListRound, Observations, Part, ProcessSeen, Reading, RuntimeKind, TaskAnswer,
+    ContainerSeen, ContainerState, ListRound, Observations, ProcessSeen, Reading, RuntimeKind, TaskAnswer,
     answers_nobody,
 };
 use crate::reason::ConditionReason;
@@ -27,7 +27,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     condition: Some(ConditionType::ContainersResponsive),
     time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
     // At its start the kubelet asks every container and waits for each that does not answer. The runtime leaves the shim behind.
-    restart_harms: |_| ByDaemon { kubelet: true, runtime: true },
+    // CRI-O answers for a container whose conmon is stopped, and asks no conmon at its start.
+    restart_harms: |fault| ByDaemon { kubelet: !fault.target.is_conmon(), runtime: !fault.target.is_conmon() },
     holds: Holds::OwnPod,
     remedy: Remedy { hung_process: Ok(Role::Shim), new_boot: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Container)
@@ -61,12 +62,6 @@ pub(super) fn detect(check: &Check<'_>, findings: &mut Findings) {
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
     for group in groups.values() {
         judge(group, seen, confirm, findings, &mut coverage);
-    }
-    if seen.kind == RuntimeKind::CriO {
-        // Since 1.18 CRI-O answers for a running container without a check of what blocks it. A container that is in no list any
-        // more, or that answers after it has hung, is clean all the same.
-        let detail = "CRI-O answers from its memory, whatever blocks a container";
-        coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CheckFailed, detail));
     }
     if findings.unasked > 0 && (seen.tasks.is_empty() || !known.tasks) {
         let detail = "not every running container has been asked once since the probe began";
@@ -195,7 +190,15 @@ fn judge(
             Verdict::unknown(ConditionReason::Stale, &detail)
         } else {
             // Nobody waits for a task of a ready sandbox without containers.
-            answers.answered.map_or_else(|| coverage.others.clone(), |looked| Verdict::Clean { looked })
+            let clean = answers.answered.map_or_else(|| coverage.others.clone(), |looked| Verdict::Clean { looked });
+            // CRI-O answers from its memory: only the conmon shows that it would hear of the container's end.
+            match (seen.kind, shim, clean) {
+                (RuntimeKind::CriO, None, _) => without_conmon(group, seen),
+                (RuntimeKind::CriO, Some((_, at)), Verdict::Clean { looked }) => {
+                    Verdict::Clean { looked: looked.min(at) }
+                }
+                (_, _, clean) => clean,
+            }
         };
         for container in group.running.iter().filter(|container| !seen.tasks.contains_key(&container.id)) {
             findings.ask(&container.id);
@@ -214,8 +217,19 @@ fn judge(
     }
     let looked = look_time(&answers, shim.map(|(_, looked)| looked), stopped.is_some(), seen.now);
     let shim = shim.map(|(process, _)| process);
-    let sighting = tell(group, key, &answers, shim, looked, seen.kind, confirm);
-    findings.sightings.push(beside_monitor(sighting, group, seen));
+    findings.sightings.push(tell(group, key, &answers, shim, looked, seen.kind, confirm));
+}
+
+/// The verdict on a container of CRI-O without a conmon among the processes. It may be the container of a VM, which has none.
+fn without_conmon(group: &Group<'_>, seen: &Observations) -> Verdict {
+    match processes(seen) {
+        Err(verdict) => verdict,
+        Ok((table, _)) => {
+            let who = format!("{}{}", names(group, &group.running), of_pod(group.pod));
+            let why = table.left_out.processes.as_deref().unwrap_or("CRI-O does not hear of its end without one");
+            Verdict::unknown(ConditionReason::CheckFailed, &format!("no conmon of {who} was seen: {why}"))
+        }
+    }
 }
 
 /// The moment of the check behind a sighting. A stopped process cannot answer, and a call that has not returned is still
@@ -231,7 +245,8 @@ fn key(group: &Group<'_>) -> String {
     format!("{uid}/{}", group.id)
 }
 
-/// The shim behind a group. As a rule it serves the id of the sandbox with containerd, and of one container with Docker.
+/// The shim behind a group, or the conmon. As a rule it serves the id of the sandbox with containerd, and of one container with
+/// Docker and CRI-O.
 fn shim_of<'a>(
     group: &Group<'_>,
     answers: &Answers<'_>,
@@ -240,8 +255,7 @@ fn shim_of<'a>(
     let (table, looked) = answer(&seen.processes, seen.now, "processes", STALE).ok()?;
     // If two shims serve one id, the stopped one blocks it, in whatever order they were read.
     let serves = |wanted: &str| {
-        let shims =
-            table.processes.iter().filter(|process| matches!(&process.part, Part::Shim { id, .. } if id == wanted));
+        let shims = table.processes.iter().filter(|process| process.part.serves().is_some_and(|(id, _)| id == wanted));
         shims.min_by_key(|process| (process.state != 'T', process.pid, process.start_ticks))
     };
     let by_container = || {
@@ -249,20 +263,6 @@ fn shim_of<'a>(
         silent.chain(group.running.iter().map(|container| container.id.as_str())).find_map(serves)
     };
     serves(group.id).or_else(by_container).map(|process| (process, looked))
-}
-
-/// Adds the monitor process (`conmon`) of the container to the sighting, with CRI-O. The fault names the process, and no action
-/// ends it: what an action would cause is not known well enough.
-fn beside_monitor(mut sighting: Sighting, group: &Group<'_>, seen: &Observations) -> Sighting {
-    let table = answer(&seen.processes, seen.now, "processes", STALE).ok().filter(|_| seen.kind == RuntimeKind::CriO);
-    let mut processes = table.iter().flat_map(|(table, _)| &table.processes);
-    let is_its = |process: &&ProcessSeen| matches!(&process.part, Part::Monitor { id } if id == group.id);
-    let Some(monitor) = processes.find(is_its) else { return sighting };
-    if answers_nobody(monitor.state) {
-        sighting.message = bounded(&format!("{}; blocked by {}", sighting.message, describe(monitor)), MAX_LINE);
-    }
-    sighting.evidence.push(format!("monitor of container {}: {}", short(group.id), describe(monitor)));
-    Sighting { evidence: evidence(sighting.evidence), ..sighting }
 }
 
 /// Whether a debugger or a signal has stopped the process: it is not merely slow.
@@ -279,7 +279,9 @@ fn tell(
     kind: RuntimeKind,
     confirm: HangConfirmation,
 ) -> Sighting {
-    let certain = !answers.silent.is_empty();
+    let is_silent = !answers.silent.is_empty();
+    // Nobody else watches the container of a stopped conmon, whatever CRI-O answers.
+    let certain = is_silent || kind == RuntimeKind::CriO;
     let silent: Vec<&ContainerSeen> = group
         .running
         .iter()
@@ -288,14 +290,19 @@ fn tell(
         .collect();
     let shown = if silent.is_empty() { &group.running } else { &silent };
     let (who, pod, because) = (names(group, shown), of_pod(group.pod), because(shim, kind));
-    let message = if certain {
+    let message = if is_silent {
         format!("{who}{pod} does not answer while the runtime does{because}")
+    } else if kind == RuntimeKind::CriO {
+        format!("the conmon of {who}{pod} is stopped, so CRI-O does not hear of its end{because}")
     } else if answers.by_daemon {
         format!("the shim of {who}{pod} is stopped; Docker still answers for it, as nothing waits for it yet{because}")
     } else {
         format!("the shim of {who}{pod} is stopped; its task is being asked{because}")
     };
     let impact = match kind {
+        RuntimeKind::CriO if !is_silent => {
+            "the container waits once a pipe is full of its output; when it ends, it stays listed as running and is not started again"
+        }
         RuntimeKind::CriO => {
             "the container cannot be stopped or replaced, and a kubelet asks it too, at its start and after each event of its pod"
         }
@@ -311,7 +318,10 @@ fn tell(
         ..Subject::of(if shown.is_empty() { SubjectKind::Sandbox } else { SubjectKind::Container })
     };
     let target = Target {
-        process: shim.map(|process| process_ref(process, Role::Shim)),
+        // What a question to CRI-O waits for is not the conmon.
+        process: shim
+            .filter(|_| !is_silent || kind != RuntimeKind::CriO)
+            .map(|process| process_ref(process, Role::Shim)),
         container_id: subject.id.clone(),
         sandbox_id: subject.sandbox_id.clone(),
         pod: subject.pod.clone(),
@@ -352,6 +362,9 @@ fn names(group: &Group<'_>, shown: &[&ContainerSeen]) -> String {
 fn because(shim: Option<&ProcessSeen>, kind: RuntimeKind) -> String {
     match (shim, kind) {
         (None, RuntimeKind::CriO) => String::new(),
+        (Some(shim), RuntimeKind::CriO) if !answers_nobody(shim.state) => String::new(),
+        // A status of CRI-O does not wait for the conmon.
+        (Some(shim), RuntimeKind::CriO) => format!("; its conmon is {}", describe(shim)),
         (None, _) => "; its shim was not found among the processes".to_owned(),
         // The lock in Docker may be held by its shim, by a mount or by Docker itself.
         (Some(shim), RuntimeKind::Docker) if shim.state != 'T' => format!("; its shim is {}", describe(shim)),
@@ -377,7 +390,11 @@ fn calls_and_shim(
         format!("{question} of {} {how}", short(id))
     };
     let whose = if group.id == group.sandbox_id { "sandbox" } else { "container" };
-    let shim = shim.map(|process| format!("shim of {whose} {}: {}", short(group.id), describe(process)));
-    let calls = answers.silent.iter().map(call).take(4).chain(shim);
+    let what = if kind == RuntimeKind::CriO { "conmon" } else { "shim" };
+    let has_ended =
+        |process: &ProcessSeen| kind == RuntimeKind::CriO && process.part.serves().is_some_and(|(_, alive)| alive == 0);
+    let ended = shim.filter(|process| has_ended(process)).map(|_| "the container's first process has ended".to_owned());
+    let shim = shim.map(|process| format!("{what} of {whose} {}: {}", short(group.id), describe(process)));
+    let calls = answers.silent.iter().map(call).take(4).chain(shim).chain(ended);
     calls.chain(["the runtime answers its list calls".to_owned()]).collect()
 }

@@ -9,9 +9,7 @@ use crate::finding::{
     Check, Coverage, Findings, Harm, STALE, Sighting, Verdict, absent, answer, bounded_pod, describe, evidence,
     kind_not_known, lists, of_pod, process_ref, processes, short, unproven,
 };
-use crate::observation::{
-    ContainerState, ListRound, MayBe, Observations, Part, ProcessSeen, ProcessTable, RuntimeKind, TaskAnswer,
-};
+use crate::observation::{ContainerState, ListRound, MayBe, Observations, Part, ProcessSeen, RuntimeKind, TaskAnswer};
 use crate::reason::ConditionReason;
 use crate::text::{bounded, is_full_id};
 use crate::thresholds::{Bound, Confirm, Thresholds};
@@ -29,7 +27,7 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
     bounds: &[&AGE],
     condition: Some(ConditionType::SandboxesConsistent),
     time_to_confirm: |of| of.confirm(&CONFIRM).usual_time(),
-    restart_harms: |_| ByDaemon { kubelet: false, runtime: true },
+    restart_harms: |fault| ByDaemon { kubelet: false, runtime: !fault.target.is_conmon() },
     names: |target| target.process.is_some() || target.sandbox_id.is_some(),
     remedy: Remedy { leftover: Ok(()), ..Remedy::USUAL },
     ..FaultSpec::new(FaultGroup::Pods, Severity::Medium, SubjectKind::Shim)
@@ -46,9 +44,8 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         (Err(verdict), _) | (_, Err(verdict)) => return findings.blind(kind, verdict),
     };
     match seen.kind {
-        RuntimeKind::Containerd | RuntimeKind::Docker => {}
+        RuntimeKind::Containerd | RuntimeKind::Docker | RuntimeKind::CriO => {}
         RuntimeKind::Unknown => return findings.blind(kind, kind_not_known()),
-        RuntimeKind::CriO => return leaked_monitors(table, lists, listed.min(looked_at), thresholds, findings),
         RuntimeKind::Other => {
             let detail = "the processes that this runtime keeps beside its containers are not known to the probe yet";
             return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
@@ -61,64 +58,45 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         coverage.others = unproven(process);
     }
     for process in &table.processes {
-        let Part::Shim { id, living_children } = &process.part else { continue };
+        let Some((id, living_children)) = process.part.serves() else { continue };
+        let is_conmon = matches!(process.part, Part::Monitor { .. });
+        if is_conmon != (seen.kind == RuntimeKind::CriO) {
+            continue;
+        }
         match orphan_state(id, lists) {
             OrphanState::Needed => {
-                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+                coverage.named.insert(id.to_owned(), Verdict::Clean { looked: both });
             }
             OrphanState::Unclear => {
                 let detail = format!("the runtime does not know the state of what shim {} serves", short(id));
-                coverage.named.insert(id.clone(), Verdict::unknown(ConditionReason::CheckFailed, &detail));
+                coverage.named.insert(id.to_owned(), Verdict::unknown(ConditionReason::CheckFailed, &detail));
             }
             // Shims of the kubelet have full ids. A shim of `ctr run` with a name of its own is no orphan.
-            OrphanState::Left if process.parent != 1 || *living_children > 0 || !is_full_id(id) => {
-                coverage.named.insert(id.clone(), Verdict::Clean { looked: both });
+            OrphanState::Left if process.parent != 1 || living_children > 0 || !is_full_id(id) => {
+                coverage.named.insert(id.to_owned(), Verdict::Clean { looked: both });
             }
             OrphanState::Left if table.left_out.processes.is_some() => {
-                coverage.named.insert(id.clone(), absent(table, both));
+                coverage.named.insert(id.to_owned(), absent(table, both));
+            }
+            // A conmon that runs ends by itself.
+            OrphanState::Left if is_conmon && process.state != 'T' => {
+                coverage.named.insert(id.to_owned(), Verdict::undecided("its conmon may be about to end"));
             }
             OrphanState::Left if seen.kind == RuntimeKind::Docker => match docker_proof(process, id, lists, both) {
                 Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
                 Err(verdict) => {
-                    coverage.named.insert(id.clone(), verdict);
+                    coverage.named.insert(id.to_owned(), verdict);
                 }
             },
             OrphanState::Left => match proof(process, id, seen, both, thresholds, findings) {
                 Ok(proof) => findings.sightings.push(leaked(process, id, lists, &proof, thresholds)),
                 Err(verdict) => {
-                    coverage.named.insert(id.clone(), verdict);
+                    coverage.named.insert(id.to_owned(), verdict);
                 }
             },
         }
     }
     findings.cover(kind, coverage);
-}
-
-/// Detects CRI-O's monitor processes of containers that are gone. Only a stopped one is certainly an orphan: one that runs ends
-/// by itself. The fault names the process, and no action ends it.
-fn leaked_monitors(
-    table: &ProcessTable,
-    lists: &ListRound,
-    looked: Duration,
-    thresholds: &Thresholds,
-    findings: &mut Findings,
-) {
-    let mut coverage = Coverage::new(absent(table, looked));
-    let detail = "whether a conmon that runs still has something to do is not known";
-    coverage.named.insert("CRI-O".to_owned(), Verdict::unknown(ConditionReason::CheckFailed, detail));
-    for process in table.processes.iter().filter(|process| process.state == 'T') {
-        let Part::Monitor { id } = &process.part else { continue };
-        let is_left = matches!(orphan_state(id, lists), OrphanState::Left);
-        if is_left && process.parent == 1 && table.left_out.processes.is_none() {
-            let proof = Proof { line: "it is stopped, and no container with its id runs", looked };
-            let mut sighting = leaked(process, id, lists, &proof, thresholds);
-            sighting.target.process = None;
-            findings.sightings.push(sighting);
-        } else {
-            coverage.named.insert(id.clone(), Verdict::undecided("its container may be at work"));
-        }
-    }
-    findings.cover(FaultType::LeakedShim, coverage);
 }
 
 /// What the lists say about the id of a shim.
@@ -186,7 +164,7 @@ fn proof(
     findings: &mut Findings,
 ) -> Result<Proof, Verdict> {
     if process.state == 'T' {
-        return Ok(Proof { line: "it is stopped, so no start of a sandbox is under way in it", looked: both });
+        return Ok(Proof { line: "it is stopped, so no start is under way in it", looked: both });
     }
     let waits = |detail: String| Verdict::unknown(ConditionReason::NotYetChecked, &detail);
     if process.age < thresholds.bound(&AGE) {
@@ -219,7 +197,15 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
         (None, Some(container)) if container.id == id => "only a container that has ended",
         (None, _) => "no sandbox at all",
     };
-    let what = if matches!(process.part, Part::Monitor { .. }) { "conmon" } else { "shim" };
+    let (what, named, impact) = match &process.part {
+        Part::Monitor { pod, .. } => (
+            "conmon",
+            pod.as_ref(),
+            "nothing in Kubernetes shows it; it stays, with a scope of systemd, until a reboot",
+        ),
+        _ => ("shim", None, "nothing in Kubernetes shows it; it can keep the next start of the runtime from finishing"),
+    };
+    let pod = pod.or(named);
     let message =
         format!("{what} {}{} serves nothing any more and does not end: {}", short(id), of_pod(pod), describe(process));
     let subject = Subject {
@@ -244,7 +230,7 @@ fn leaked(process: &ProcessSeen, id: &str, lists: &ListRound, proof: &Proof, thr
         subject,
         target,
         message: bounded(&message, MAX_LINE),
-        impact: "nothing in Kubernetes shows it; it can keep the next start of the runtime from finishing".to_owned(),
+        impact: impact.to_owned(),
         evidence: evidence(vec![
             format!("its id is on {listed} and on no running container"),
             "it has no living child, and its parent is process 1".to_owned(),

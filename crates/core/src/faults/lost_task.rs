@@ -7,7 +7,7 @@ use crate::finding::{
     Check, Coverage, Findings, Harm, Sighting, Verdict, answer, asks_single, container_of, evidence, lists, of_pod,
     processes, short,
 };
-use crate::observation::{ContainerState, RuntimeKind, TaskAnswer};
+use crate::observation::{ContainerState, ProcessTable, RuntimeKind, TaskAnswer};
 use crate::reason::ConditionReason;
 use crate::text::bounded;
 use crate::thresholds::Confirm;
@@ -36,13 +36,13 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     if let Err(verdict) = asks_single(seen.kind) {
         return findings.blind(kind, verdict);
     }
-    if seen.kind == RuntimeKind::CriO {
-        let detail = "CRI-O answers with the state that it lists: it does not report that nothing runs";
-        return findings.blind(kind, Verdict::unknown(ConditionReason::CheckFailed, detail));
-    }
-    let who = if seen.kind == RuntimeKind::Docker { "Docker, asked by id" } else { "containerd" };
+    let who = match seen.kind {
+        RuntimeKind::Docker => "Docker, asked by id",
+        RuntimeKind::CriO => "its conmon",
+        _ => "containerd",
+    };
     // A missing process proves something only in the node's own process table.
-    let table = processes(seen).map(|_| ());
+    let table = processes(seen);
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
     let max_age = findings.task_max_age;
     for container in &lists.containers {
@@ -52,11 +52,22 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
             Verdict::unknown(ConditionReason::NotYetChecked, &detail)
         };
         let look = seen.tasks.get(&container.id).map(|look| answer(look, seen.now, "its task", max_age));
+        // CRI-O answers with the state that it lists. The container's first process is the child of its conmon.
+        let look = match (look, &table) {
+            (Some(Ok((TaskAnswer::DaemonAnswered, _))), Ok((table, looked))) if seen.kind == RuntimeKind::CriO => {
+                of_conmon(&container.id, table).map(|said| Ok((said, *looked)))
+            }
+            // Whether its process is gone is not known, see below.
+            (Some(Ok((TaskAnswer::DaemonAnswered, asked))), Err(_)) if seen.kind == RuntimeKind::CriO => {
+                Some(Ok((&TaskAnswer::ProcessGone, asked)))
+            }
+            (look, _) => look,
+        };
         let (what, asked) = match look {
             Some(Ok((TaskAnswer::Ended, asked))) => ("has ended", asked),
             Some(Ok((TaskAnswer::NotFound, asked))) => ("is not there", asked),
             Some(Ok((TaskAnswer::ProcessGone, asked))) => match &table {
-                Ok(()) => ("has lost its process", asked),
+                Ok(_) => ("has lost its process", asked),
                 Err(verdict) => {
                     coverage.named.insert(container.id.clone(), verdict.clone());
                     continue;
@@ -104,4 +115,15 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         });
     }
     findings.cover(kind, coverage);
+}
+
+/// What the conmon of a container of CRI-O shows: whether it has a living child. `None` without a complete look at one.
+fn of_conmon<'a>(id: &str, table: &ProcessTable) -> Option<&'a TaskAnswer> {
+    let serving = table.processes.iter().filter_map(|process| process.part.serves());
+    let living_children = serving.filter(|(served, _)| *served == id).map(|(_, alive)| alive).max()?;
+    match living_children {
+        0 if table.left_out.processes.is_some() => None,
+        0 => Some(&TaskAnswer::ProcessGone),
+        _ => Some(&TaskAnswer::Answered),
+    }
 }

@@ -102,7 +102,8 @@ pub(super) fn unreachable(&Check { seen, thresholds, .. }: &Check<'_>, findings:
             severity: Severity::Critical,
             message: format!("the container runtime {how} on a fresh connection{because}"),
             impact: "no container of this node can be started, stopped or asked about",
-            evidence: vec![process],
+            // CRI-O asks its client for the state of each container before it answers.
+            evidence: evidence(std::iter::once(process).chain(long_at_work(seen)).collect()),
             looked,
             confirm: thresholds.confirm(&CONFIRM_UNREACHABLE),
         }
@@ -173,8 +174,12 @@ pub(super) fn list_hung(&Check { seen, thresholds, .. }: &Check<'_>, findings: &
 
 /// Finds starts and stops that have run for so long that a restart of the runtime would interrupt them.
 pub(super) fn in_flight(&Check { seen, .. }: &Check<'_>, findings: &mut Findings) {
-    let Some(table) = seen.processes.value() else { return };
-    let long = table.processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(|process| {
+    findings.in_flight = evidence(long_at_work(seen).collect());
+}
+
+fn long_at_work(seen: &Observations) -> impl Iterator<Item = String> {
+    let processes = seen.processes.value().map_or(&[][..], |table| &table.processes);
+    processes.iter().filter(|process| process.age >= IN_FLIGHT).filter_map(|process| {
         let Part::RuntimeClient { verb, .. } = &process.part else { return None };
         Some(format!(
             "`{}` has been at work for more than {} s: {}",
@@ -182,6 +187,5 @@ pub(super) fn in_flight(&Check { seen, .. }: &Check<'_>, findings: &mut Findings
             IN_FLIGHT.as_secs(),
             describe(process)
         ))
-    });
-    findings.in_flight = evidence(long.collect());
+    })
 }

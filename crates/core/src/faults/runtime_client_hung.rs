@@ -36,7 +36,8 @@ pub(super) const SPEC: FaultSpec = FaultSpec {
 
 /// Verbs that do one thing to a container and end, and that may be interrupted. Other verbs run as long as somebody wants them to
 /// (`run`, `exec`, `events`), are the container's own first step (`init`), or may leave the container frozen when they are
-/// interrupted (`pause`, `resume`, and `update`, for which older clients freeze it).
+/// interrupted (`pause`, `resume`, and `update`, for which older clients freeze it). A CRI-O that starts takes a running container
+/// as ended if its `state` is interrupted.
 pub const ENDING: [&str; 4] = ["create", "start", "kill", "delete"];
 
 /// Largest number of wrappers around one OCI runtime.
@@ -139,7 +140,8 @@ enum Whose<'a> {
 }
 
 /// Returns the owner of a client. A client belongs to the kubelet if its container is in the kubelet's lists, or if its parent is
-/// a shim that containerd runs for the kubelet. Docker's shims, and `runc` without a shim, may belong to anybody.
+/// a shim that containerd runs for the kubelet, a conmon of CRI-O, or CRI-O. Docker's shims, and `runc` without a shim, may belong
+/// to anybody.
 fn whose<'a>(
     process: &'a ProcessSeen,
     verb: &'a str,
@@ -147,12 +149,18 @@ fn whose<'a>(
     table: &'a ProcessTable,
     seen: &'a Observations,
 ) -> Whose<'a> {
-    let shim = shim_above(process, table);
+    let caller = caller(process, table);
     let listed = lists(seen).ok().map(|(lists, _)| lists);
     let container = listed.and_then(|lists| lists.containers.iter().find(|one| one.id == id && one.pod.is_some()));
     let sandbox = listed.and_then(|lists| lists.sandboxes.iter().find(|one| one.id == id));
-    let of_shim = shim.filter(|_| seen.kind == RuntimeKind::Containerd);
-    if container.is_none() && sandbox.is_none() && of_shim.is_none() {
+    let (of_shim, of_conmon) = match caller.map(|caller| &caller.part) {
+        Some(Part::Shim { id, .. }) if seen.kind == RuntimeKind::Containerd => (Some(id.as_str()), None),
+        Some(Part::Monitor { id: served, pod, .. }) if served == id => (None, pod.as_ref()),
+        _ => (None, None),
+    };
+    // Nobody else uses CRI-O, and it does not list a container in creation.
+    let of_crio = caller.is_some_and(|caller| caller.part == Part::Runtime && caller.command == "crio");
+    if container.is_none() && sandbox.is_none() && of_shim.is_none() && of_conmon.is_none() && !of_crio {
         return match (listed, seen.kind) {
             (None, _) | (_, RuntimeKind::Unknown) => Whose::NotKnown,
             _ => Whose::Others,
@@ -160,14 +168,14 @@ fn whose<'a>(
     }
     let sandbox_id = container.map(|one| one.sandbox_id.as_str()).or(sandbox.map(|one| one.id.as_str())).or(of_shim);
     let pod = sandbox_id.and_then(|id| pod_of(id, seen));
-    let pod = pod.or_else(|| container.and_then(|one| one.pod.as_ref()).map(crate::finding::bounded_pod));
+    let pod = pod.or_else(|| container.and_then(|one| one.pod.as_ref()).or(of_conmon).map(crate::finding::bounded_pod));
     let frozen = seen.host.value().and_then(|host| host.frozen.as_ref().ok());
     let frozen = frozen.is_some_and(|all| all.iter().any(|one| sandbox_id == Some(one.sandbox_id.as_str())));
     Whose::Ours(Old { process, verb, id, sandbox_id, container, pod, frozen })
 }
 
-/// The id of the shim that has called a client, directly or through wrappers.
-fn shim_above<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a str> {
+/// The process that has called a client, directly or through wrappers.
+fn caller<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a ProcessSeen> {
     let parent_of = |child: &ProcessSeen| table.processes.iter().find(|parent| parent.pid == child.parent);
     let mut parent = parent_of(process)?;
     for _ in 0..MAX_WRAPPERS {
@@ -176,10 +184,7 @@ fn shim_above<'a>(process: &ProcessSeen, table: &'a ProcessTable) -> Option<&'a 
             _ => break,
         }
     }
-    match &parent.part {
-        Part::Shim { id, .. } => Some(id),
-        _ => None,
-    }
+    Some(parent)
 }
 
 fn tell(client: &Old<'_>, looked: Duration, thresholds: &Thresholds, confirm: HangConfirmation) -> Sighting {

@@ -129,7 +129,7 @@ fn of_table(table: &ProcessTable, looked: Duration) -> Vec<Waiting> {
             Part::Shim { id, .. } => ("shim".to_owned(), Some(id.clone())),
             Part::NetworkPlugin { sandbox_id, .. } => ("network plugin".to_owned(), sandbox_id.clone()),
             Part::RuntimeClient { verb, .. } => (format!("runtime client at `{}`", bounded(verb, 16)), None),
-            Part::Monitor { .. } => ("monitor of a container".to_owned(), None),
+            Part::Monitor { .. } => ("conmon".to_owned(), None),
             Part::Runtime | Part::Kubelet => return None,
         };
         let key = key_of(*pid, *start_ticks);

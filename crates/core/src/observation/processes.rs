@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::fault::PodRef;
+
 /// Whether a process in this state answers nothing: it is stopped, or waits uninterruptibly.
 pub const fn answers_nobody(state: char) -> bool {
     matches!(state, 'T' | 't' | 'D')
@@ -66,15 +68,32 @@ pub enum Part {
         /// The container (or sandbox) that it works on, from its arguments.
         container_id: Option<String>,
     },
-    /// CRI-O's monitor process of one container (`conmon`).
+    /// `conmon`, the process that CRI-O runs beside each container, as containerd runs a shim. The container's first process is
+    /// its child.
     Monitor {
         /// The container's id.
         id: String,
+        /// The container's pod, from the name that CRI-O gives to a container. `None`: it is not CRI-O's (podman has one too).
+        pod: Option<PodRef>,
+        /// Number of its children that are not zombies.
+        living_children: u32,
     },
     /// The runtime daemon.
     Runtime,
     /// The kubelet.
     Kubelet,
+}
+
+impl Part {
+    /// The id that a shim serves, or a conmon of CRI-O, with the number of its living children.
+    pub fn serves(&self) -> Option<(&str, u32)> {
+        match self {
+            Self::Shim { id, living_children } | Self::Monitor { id, pod: Some(_), living_children } => {
+                Some((id, *living_children))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A process whose role could not be proven, for example because it waits uninterruptibly and its arguments cannot be read. It

@@ -107,6 +107,7 @@ impl Checker {
             Role::NetworkPlugin => self.plugin_still_hung(target, held).await,
             Role::RuntimeClient => self.client_still_hung(target, held).await,
             Role::Shim if held.is_of_docker() => self.docker_container_still_hung(target, held, signal).await,
+            Role::Shim if held.is_conmon() => self.conmon_still_stopped(held, signal).await,
             Role::Shim => self.container_still_hung(target, held, signal).await,
             Role::ContainerInit => Err(Refusal::cannot_look("a frozen process takes no signal")),
         }

@@ -91,6 +91,11 @@ impl Held {
         matches!(&self.proof, Proof::Shim { namespace, .. } if namespace == DOCKER_NAMESPACE)
     }
 
+    /// Whether the process is CRI-O's conmon.
+    pub(super) fn is_conmon(&self) -> bool {
+        matches!(&self.proof, Proof::Monitor { .. })
+    }
+
     /// Returns the current scheduler state letter; `None` once the process has ended.
     pub(super) fn state(&self) -> io::Result<Option<char>> {
         if self.has_ended() {
@@ -183,7 +188,9 @@ fn expect(wanted: &ProcessRef, target: &Target, proof: &Proof) -> Result<(), Ref
         Proof::Shim { namespace, .. } if namespace != KUBELET_NAMESPACE => {
             Err(changed(wanted, &format!("it serves namespace {namespace:?}, ours is {KUBELET_NAMESPACE:?}")))
         }
-        Proof::Shim { id, .. } if ![&target.sandbox_id, &target.container_id].contains(&&Some(id.clone())) => {
+        Proof::Shim { id, .. } | Proof::Monitor { id, .. }
+            if ![&target.sandbox_id, &target.container_id].contains(&&Some(id.clone())) =>
+        {
             Err(changed(wanted, &format!("it serves {id}, the command names {}", ordered_id(target))))
         }
         Proof::RuntimeClient { verb, .. } if !ENDING.contains(&verb.as_str()) => {
@@ -226,9 +233,9 @@ fn gone(prover: &Prover, wanted: &ProcessRef, target: &Target) -> Refusal {
 /// Whether the proof and the command name the same object. Plugins without a name are never the same.
 fn names_object(proof: &Proof, target: &Target) -> bool {
     match proof {
-        Proof::Shim { .. } | Proof::RuntimeClient { .. } => true,
+        Proof::Shim { .. } | Proof::Monitor { .. } | Proof::RuntimeClient { .. } => true,
         Proof::NetworkPlugin { sandbox_id, .. } => sandbox_id.is_some() && *sandbox_id == target.sandbox_id,
-        Proof::Init { .. } | Proof::Monitor { .. } | Proof::Runtime { .. } | Proof::Kubelet => false,
+        Proof::Init { .. } | Proof::Runtime { .. } | Proof::Kubelet => false,
     }
 }
 

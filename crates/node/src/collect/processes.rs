@@ -362,7 +362,9 @@ fn part(process: &RawProcess, proof: &Proof, ours: &str) -> Option<Part> {
             verb: bounded(verb, 16),
             container_id: container_id.as_deref().map(|id| bounded(id, 128)),
         },
-        Proof::Monitor { id } => Part::Monitor { id: id.clone() },
+        Proof::Monitor { id, pod } => {
+            Part::Monitor { id: id.clone(), pod: pod.clone(), living_children: process.living_children }
+        }
         Proof::Runtime { .. } => Part::Runtime,
         Proof::Kubelet => Part::Kubelet,
     })

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::pace::{Checker, Pace, drive};
@@ -104,6 +105,10 @@ impl Checker for ProcessChecker {
 
     fn stored(shared: &Shared) {
         shared.aim_tasks();
+    }
+
+    fn wanted(shared: &Shared) -> Option<&Notify> {
+        Some(&shared.processes_wanted)
     }
 
     fn cost(&self) -> Duration {

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::slot::{Failure, Slot};
@@ -152,6 +153,10 @@ pub(super) trait Checker {
     fn stands_out(_seen: &Self::Value) -> bool {
         false
     }
+    /// What asks for the next check before its time.
+    fn wanted(_shared: &Shared) -> Option<&Notify> {
+        None
+    }
     /// Called after the outcome is stored.
     fn stored(_shared: &Shared) {}
 }
@@ -184,7 +189,17 @@ pub(super) async fn drive<L: Checker>(shared: &Shared, mut checker: L, pace: Pac
         }
         let settled = Pace { rest: affordable(pace.rest, checker.cost()), ..pace };
         let pace = if checker.settled() { settled } else { Pace { rest: pace.urgent, ..pace } };
-        rest(&mut tempo, asked, ended, pace, given_up).await;
+        let wanted = async {
+            match L::wanted(shared).filter(|_| given_up == 0) {
+                Some(notify) => notify.notified().await,
+                None => std::future::pending().await,
+            }
+            sleep_until(ended + LEAST.min(pace.urgent)).await;
+        };
+        tokio::select! {
+            () = rest(&mut tempo, asked, ended, pace, given_up) => {}
+            () = wanted => {}
+        }
     }
 }
 

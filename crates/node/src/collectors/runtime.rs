@@ -1,6 +1,7 @@
 //! The collectors that ask the runtime as a whole: its version on a fresh connection, the round of lists, and its own report on
 //! its readiness.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::cri::CriError;
 use crate::cri::endpoint::{Api, Endpoint, NamedBy};
 use crate::docker::Docker;
 use crate::runtime::{Client, Place};
-use nrh_core::observation::{ListRound, RuntimeKind, RuntimeSeen, StatusSeen};
+use nrh_core::observation::{ContainerState, ListRound, RuntimeKind, RuntimeSeen, StatusSeen};
 
 pub(super) async fn version(shared: Arc<Shared>, pace: Pace) {
     let checker = Version { shared: Arc::clone(&shared), bound: pace.bound, answered: None };
@@ -152,6 +153,7 @@ impl Checker for ListChecker {
 
     fn stored(shared: &Shared) {
         shared.aim_tasks();
+        look_for_conmons(shared);
     }
 
     async fn look(&mut self) -> Result<ListRound, Failure> {
@@ -210,6 +212,27 @@ impl Checker for StatusChecker {
     }
 }
 
+/// With CRI-O, asks for the process table if a listed container has no conmon in it: the container may be younger than the table.
+fn look_for_conmons(shared: &Shared) {
+    if *lock(&shared.kind) != RuntimeKind::CriO {
+        return;
+    }
+    let mut running: BTreeSet<String> = match lock(&shared.lists).value() {
+        Some(round) => {
+            let running = round.containers.iter().filter(|seen| seen.state == ContainerState::Running);
+            running.map(|seen| seen.id.clone()).collect()
+        }
+        None => return,
+    };
+    if let Some(table) = lock(&shared.processes).value() {
+        for (id, _) in table.processes.iter().filter_map(|process| process.part.serves()) {
+            running.remove(id);
+        }
+    }
+    if !running.is_empty() {
+        shared.processes_wanted.notify_one();
+    }
+}
 #[cfg(test)]
 mod tests {
     use std::path::Path;

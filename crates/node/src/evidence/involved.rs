@@ -29,8 +29,7 @@ pub(super) fn involved(fault: &Fault, seen: &Observations) -> Vec<Involved> {
     };
     add_all("runtime", &|process| process.part == Part::Runtime);
     add_all("kubelet", &|process| process.part == Part::Kubelet);
-    add_all("shim", &|process| matches!(&process.part, Part::Shim { id, .. } if is_of(fault, id)));
-    add_all("monitor", &|process| matches!(&process.part, Part::Monitor { id } if is_of(fault, id)));
+    add_all("shim", &|process| process.part.serves().is_some_and(|(id, _)| is_of(fault, id)));
     add_all("stuck", &|process| is_stuck(process.state));
     for process in table.iter().flat_map(|table| &table.unproven).filter(|process| is_stuck(process.state)) {
         add("stuck", process.pid, process.start_ticks, &process.command);

@@ -85,7 +85,7 @@ pub fn cmdline(data: &[u8]) -> bool {
         assert!(container_id.as_ref().is_none_or(|id| args.contains(id) && !id.starts_with('-')));
     }
     let monitor = role::monitor(&args);
-    if let Some(Proof::Monitor { id }) = &monitor {
+    if let Some(Proof::Monitor { id, .. }) = &monitor {
         assert!(is_full_id(id) && args.iter().skip(1).any(|arg| arg.ends_with(id.as_str())));
     }
     shim.is_some() || client.is_some() || monitor.is_some()

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{Handle, RawProcess, ancestors};
-use nrh_core::fault::Role;
+use nrh_core::fault::{PodRef, Role};
 
 mod args;
 pub(crate) mod init;
@@ -77,11 +77,13 @@ pub enum Proof {
         /// The container it works on, from its arguments.
         container_id: Option<String>,
     },
-    /// CRI-O's process beside one container. Those of podman look the same, and the kubelet's lists do not contain their
-    /// containers.
+    /// CRI-O's process beside one container, as the shim is containerd's.
     Monitor {
         /// The container's id.
         id: String,
+        /// The container's pod, from the name that CRI-O gives to a container. Those of podman look the same and have no such
+        /// name.
+        pod: Option<PodRef>,
     },
     /// The first process of a container in creation (`runc init`). Only [`Prover::prove_init`] proves it.
     Init {
@@ -101,11 +103,11 @@ impl Proof {
     /// The role, if a command can name it.
     pub const fn role(&self) -> Option<Role> {
         match self {
-            Self::Shim { .. } => Some(Role::Shim),
+            Self::Shim { .. } | Self::Monitor { pod: Some(_), .. } => Some(Role::Shim),
             Self::NetworkPlugin { .. } => Some(Role::NetworkPlugin),
             Self::RuntimeClient { .. } => Some(Role::RuntimeClient),
             Self::Init { .. } => Some(Role::ContainerInit),
-            Self::Monitor { .. } | Self::Runtime { .. } | Self::Kubelet => None,
+            Self::Monitor { pod: None, .. } | Self::Runtime { .. } | Self::Kubelet => None,
         }
     }
 }
@@ -144,8 +146,9 @@ impl Prover {
             return Ok(None);
         }
         if process.command == MONITOR {
-            // A monitor is evidence at most. If one cannot be examined, for example a person's own one, nothing is missing.
-            return Ok(self.monitor(process).ok().flatten());
+            // If one cannot be examined, for example a person's own one, its container has no monitor that was seen.
+            let handle = Handle::open(&self.root, process.pid);
+            return Ok(handle.and_then(|handle| self.prove_handle(table, process, &handle)).ok().flatten());
         }
         let named = is_candidate(&process.command);
         let called = is_below_plugin_caller(table, process);
@@ -154,15 +157,6 @@ impl Prover {
         }
         let handle = Handle::open(&self.root, process.pid)?;
         self.prove_handle(table, process, &handle)
-    }
-
-    fn monitor(&self, process: &RawProcess) -> io::Result<Option<Proof>> {
-        let handle = Handle::open(&self.root, process.pid)?;
-        let is_same = handle.stat()?.start_ticks == process.start_ticks && handle.is_of_node(&self.root)?;
-        if !is_same || handle.exe()?.file_name().is_none_or(|name| name != MONITOR) {
-            return Ok(None);
-        }
-        Ok(monitor(&handle.args()?))
     }
 
     /// As [`Prover::left_plugin`], for any child of process 1. Most of these are daemons, which their executable shows.
@@ -210,6 +204,9 @@ impl Prover {
         let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.starts_with(SHIM) {
             return Ok(shim(&handle.args()?));
+        }
+        if name == MONITOR {
+            return Ok(monitor(&handle.args()?));
         }
         if RUNTIMES.contains(&name) {
             return Ok(Some(Proof::Runtime { name: name.to_owned() }));

@@ -100,7 +100,8 @@ fn part() -> impl Strategy<Value = Part> {
             waits,
             waiters,
         }),
-        2 => id().prop_map(|id| Part::Monitor { id }),
+        2 => (id(), prop::option::of(Just(pod("one"))), 0_u32..2)
+            .prop_map(|(id, pod, living_children)| Part::Monitor { id, pod, living_children }),
         2 => (select(vec!["create", "delete", "exec"]), prop::option::of(id()))
             .prop_map(|(verb, container_id)| Part::RuntimeClient { verb: verb.to_owned(), container_id }),
     ]

@@ -9,6 +9,7 @@ use crate::collect;
 use crate::proc;
 use crate::proc::role::Proof;
 use crate::runtime::Client;
+use nrh_core::action::Signal;
 use nrh_core::command::OutcomeReason;
 use nrh_core::observation::{ContainerSeen, ContainerState, SandboxSeen, TaskAnswer};
 use nrh_core::text::is_full_id;
@@ -34,11 +35,27 @@ impl Checker {
         self.shim_is_useless(held, id).await
     }
 
+    /// Checks that the conmon is stopped, and that it is to be resumed. Nothing would watch its container after its end.
+    pub(in crate::agent) async fn conmon_still_stopped(&self, held: &Arc<Held>, signal: Signal) -> Result<(), Refusal> {
+        let pid = held.process.pid;
+        match (self.state(held).await?, signal) {
+            (Some('T'), Signal::Cont) => Ok(()),
+            (Some('T'), Signal::Kill) => {
+                let message = format!("without conmon {pid} CRI-O would not hear of the end of its container");
+                Err(Refusal::new(OutcomeReason::Protected, message))
+            }
+            _ => Err(recovered(format!("conmon {pid} is not stopped"))),
+        }
+    }
+
     /// Checks that the shim is stopped, or that it is older than any start of a sandbox and containerd knows no task of
     /// it.
     async fn shim_is_useless(&self, held: &Arc<Held>, id: &str) -> Result<(), Refusal> {
         if self.state(held).await? == Some('T') {
             return Ok(());
+        }
+        if held.is_conmon() {
+            return Err(recovered(format!("conmon {} runs: it ends by itself", held.process.pid)));
         }
         let (age, pid) = (self.age(held).await?, held.process.pid);
         let bound = self.thresholds.bound(&nrh_core::faults::leaked_shim::AGE);
@@ -81,7 +98,7 @@ impl Checker {
 /// Returns the id that a shim serves, if the shim is one of the kubelet's. Nothing of Docker's is removed, whatever
 /// name the queried runtime reports.
 pub(super) fn of_the_kubelets(held: &Held) -> Result<&str, Refusal> {
-    let Proof::Shim { id, .. } = &held.proof else {
+    let (Proof::Shim { id, .. } | Proof::Monitor { id, .. }) = &held.proof else {
         return Err(Refusal::cannot_look("the process is no shim"));
     };
     if held.is_of_docker() {

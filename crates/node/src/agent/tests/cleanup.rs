@@ -296,3 +296,24 @@ async fn a_container_that_cannot_be_stopped_is_not_removed() {
     }
     assert!(!node.runtime.writes().iter().any(|call| call.starts_with("Remove")));
 }
+
+#[tokio::test]
+async fn a_stopped_conmon_whose_container_has_ended_is_ended_and_no_other() {
+    let (node, ended, lives) = (Node::new(), id(), id());
+    let conmon = |id: &str| node.stage.conmon(id, "k8s_main_web-0_default_uid-web_0");
+    let at_end = id();
+    let (left, needed, running) = (conmon(&ended), conmon(&lives), conmon(&at_end));
+    let podman = node.stage.conmon(&ended, "agitated_bell");
+    [&left, &needed, &podman].into_iter().for_each(Running::stop);
+    let sandbox_id = id();
+    node.runtime.set(|world| {
+        world.sandboxes = vec![sandbox(&sandbox_id, true)];
+        world.containers = vec![container(&ended, &sandbox_id, 2), container(&lives, &sandbox_id, 1)];
+    });
+    refused(&node.execute(&remove_shim(&needed, &lives)).await, OutcomeReason::Recovered);
+    refused(&node.execute(&remove_shim(&running, &at_end)).await, OutcomeReason::Recovered);
+    refused(&node.execute(&remove_shim(&podman, &ended)).await, OutcomeReason::TargetChanged);
+    done(&node.execute(&remove_shim(&left, &ended)).await);
+    assert_eq!((left.state(), needed.state(), podman.state()), (None, Some('T'), Some('T')));
+    assert_eq!(node.runtime.writes(), [] as [String; 0]);
+}

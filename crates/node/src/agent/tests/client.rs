@@ -120,3 +120,26 @@ async fn with_docker_it_is_ended_on_dockers_word_that_the_container_is_of_that_p
     assert_eq!(hung.client.state(), None);
     hung.others_untouched();
 }
+
+#[tokio::test]
+async fn with_crio_it_is_ended_below_the_conmon_of_its_container_and_below_crio() {
+    const NAME: &str = "k8s_main_web-0_default_uid-web_0";
+    let (node, container, other) = (Node::new(), id(), id());
+    for (parent, flags, ends) in [
+        ("conmon", ["--cid", &container, "-n", NAME], true),
+        ("crio", ["--log-level", "info", "--config", "/etc/crio/crio.conf"], true),
+        ("conmon", ["--cid", &container, "-n", "agitated_bell"], false),
+        ("conmon", ["--cid", &other, "-n", NAME], false),
+    ] {
+        let (client, parent) = node.stage.below(parent, flags, "runc", &["create", "--bundle", "/b", &container]);
+        let process = Some(client.as_target(Role::RuntimeClient));
+        let target = Target { process, container_id: Some(container.clone()), ..Target::default() };
+        let outcome = node.execute(&command(SAFE_KILL, FaultType::RuntimeClientHung, target)).await;
+        if ends {
+            done(&outcome);
+        } else {
+            refused(&outcome, OutcomeReason::TargetChanged);
+        }
+        assert_eq!((client.state().is_none(), parent.state().is_some()), (ends, true), "{flags:?}");
+    }
+}

@@ -80,6 +80,11 @@ impl Stage {
         self.orphan(&name, &["-namespace", namespace, "-id", id, "-address", "/run/containerd/containerd.sock"])
     }
 
+    /// The conmon of a container of CRI-O, as a child of init. `name` is the container's.
+    pub(super) fn conmon(&self, id: &str, name: &str) -> Running {
+        self.orphan(&format!("{}/conmon", self::id()), &["--cid", id, "--exit-dir", "/run/crio/exits", "-n", name])
+    }
+
     /// A process whose parent has ended.
     pub(super) fn orphan(&self, name: &str, args: &[&str]) -> Running {
         let (program, log) = (self.program(name), self.path(&format!("{name}.log")));
@@ -127,8 +132,14 @@ impl Stage {
         program: &str,
         args: &[&str],
     ) -> (Running, Running) {
+        let flags = ["-namespace", namespace, "-id", sandbox_id];
+        self.below("containerd-shim-runc-v2", flags, program, args)
+    }
+
+    /// A process of this name and with these arguments, called by one with these flags; and that one.
+    pub(super) fn below(&self, parent: &str, flags: [&str; 4], program: &str, args: &[&str]) -> (Running, Running) {
         let name = self::id();
-        let (called, shim) = (format!("{name}/{program}"), self.program(&format!("{name}/containerd-shim-runc-v2")));
+        let (called, shim) = (format!("{name}/{program}"), self.program(&format!("{name}/{parent}")));
         let (log, out) = (self.path(&format!("{called}.log")), self.path(&format!("{called}.pid")));
         let called = self.program(&called);
         let mut command = Command::new(shim);
@@ -138,7 +149,7 @@ impl Stage {
             .arg("shim")
             .arg(&out);
         command.env("gate", self.path("gate"));
-        command.args(["-namespace", namespace, "-id", sandbox_id]).arg(called);
+        command.args(flags).arg(called);
         command.args(self.waiting(&log, args)).stdin(Stdio::null());
         let child = command.spawn().unwrap();
         let shim = Running::new(i32::try_from(child.id()).unwrap(), log.clone(), Some(child));

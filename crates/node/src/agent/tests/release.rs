@@ -241,3 +241,23 @@ async fn a_shim_inside_a_container_is_left_alone() {
     refused(&node.execute(&command).await, OutcomeReason::TargetChanged);
     assert!(outer.state().is_some() && outer.resumed() == 0);
 }
+
+#[tokio::test]
+async fn a_stopped_conmon_is_resumed_and_never_killed() {
+    let (node, container) = (Node::new(), id());
+    let conmon = node.stage.conmon(&container, "k8s_main_web-0_default_uid-web_0");
+    let resume = resume(&conmon, &container);
+    refused(&node.execute(&resume).await, OutcomeReason::Recovered);
+    conmon.stop();
+    let kill = ActionCommand { action: KILL, operation_id: "kill".to_owned(), ..resume.clone() };
+    refused(&node.execute(&kill).await, OutcomeReason::Protected);
+    assert_eq!((conmon.state(), conmon.resumed()), (Some('T'), 0));
+    done(&node.execute(&ActionCommand { operation_id: "again".to_owned(), ..resume }).await);
+    process::wait_until("the trap", || conmon.resumed() == 1);
+    // Another container's, and one that is not CRI-O's.
+    refused(&node.execute(&super::resume(&conmon, &id())).await, OutcomeReason::TargetChanged);
+    let podman = node.stage.conmon(&container, "agitated_bell");
+    podman.stop();
+    refused(&node.execute(&super::resume(&podman, &container)).await, OutcomeReason::TargetChanged);
+    assert_eq!(node.runtime.writes(), [] as [String; 0]);
+}

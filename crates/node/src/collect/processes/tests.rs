@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::*;
 
+mod crio;
 mod flood;
 mod wrapper;
 

@@ -71,3 +71,18 @@ async fn errors_say_nothing_of_a_container() {
     let failed = |seen: &Observations| matches!(seen.tasks.get("locked"), Some(Reading::Failed { .. }));
     until(&collectors, "the error", |seen| failed(seen) && answered(seen) == 1).await;
 }
+
+#[tokio::test]
+async fn a_listed_container_without_a_conmon_has_the_processes_read_again_at_once() {
+    let seldom = Pace { rest: Duration::from_mins(10), ..quick().processes };
+    let paces = Paces { processes: seldom, ..quick() };
+    let fake = Fake::start();
+    fake.name("cri-o");
+    fake.say("ContainerStatus", container_status());
+    let collectors = start(&fake, &paces);
+    let read = |seen: &Observations| seen.processes.value().map_or(0, |table| table.round);
+    let first = until(&collectors, "the first table", |seen| read(seen) > 0 && round(seen) > Some(2)).await;
+    assert_eq!(read(&first), 1);
+    fake.lists(&["s1"], &[("new", "s1")]);
+    until(&collectors, "the second table", |seen| read(seen) > 1).await;
+}

@@ -1,6 +1,7 @@
 //! What the arguments of a process, and the environment of a plugin, show about its role.
 
 use super::Proof;
+use nrh_core::fault::PodRef;
 use nrh_core::text::is_full_id;
 
 /// Verbs of OCI runtimes.
@@ -28,8 +29,18 @@ pub(crate) fn monitor(args: &[String]) -> Option<Proof> {
     if args.iter().skip(1).any(|arg| matches!(arg.as_str(), "-e" | "--exec" | "--exec-attach")) {
         return None;
     }
-    let id = flag(args, "c").or_else(|| flag(args, "cid"))?;
-    is_full_id(&id).then_some(Proof::Monitor { id })
+    let id = flag(args, "cid").or_else(|| flag(args, "c"))?;
+    let pod = flag(args, "n").or_else(|| flag(args, "name")).and_then(|name| named_pod(&name));
+    is_full_id(&id).then_some(Proof::Monitor { id, pod })
+}
+
+/// The pod in the name of a container of CRI-O: `k8s_<container>_<pod>_<namespace>_<uid>_<attempt>`. None of these has a `_`.
+fn named_pod(name: &str) -> Option<PodRef> {
+    let [_, name, namespace, uid, _] = name.strip_prefix("k8s_")?.split('_').collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    let is_full = [name, namespace, uid].iter().all(|text| !text.is_empty());
+    is_full.then(|| PodRef { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() })
 }
 
 pub(crate) fn client(args: &[String]) -> Option<Proof> {

@@ -6,15 +6,26 @@ fn args(line: &str) -> Vec<String> {
     line.split(' ').map(ToOwned::to_owned).collect()
 }
 
+/// As CRI-O 1.37 calls conmon 2.1.12 on a real machine.
+const CONMON: &str = "/usr/bin/conmon -b /run/containers/storage/overlay-containers/ID/userdata -c ID --exit-dir /var/run/crio/exits -l /var/log/pods/default_b-vm_e6e39357f7c8d7f35a29d6c15880926e/main/0.log --log-level info -n k8s_main_b-vm_default_e6e39357f7c8d7f35a29d6c15880926e_0 -P /run/containers/storage/overlay-containers/ID/userdata/conmon-pidfile -p /run/containers/storage/overlay-containers/ID/userdata/pidfile --persist-dir /var/lib/containers/storage/overlay-containers/ID/userdata -r /usr/sbin/runc --runtime-arg --root=/run/runc --socket-dir-path /var/run/crio --syslog -u ID -s";
+
 #[test]
-fn a_monitor_names_its_container() {
+fn a_monitor_names_its_container_and_that_of_crio_its_pod() {
     let id = "c".repeat(64);
-    let crio = format!(
-        "/usr/bin/conmon -b /run/containers/storage/x/userdata -c {id} --exit-dir /run/crio/exits -l /l -n k8s"
-    );
-    assert_eq!(monitor(&args(&crio)), Some(Proof::Monitor { id: id.clone() }));
-    assert_eq!(monitor(&args(&format!("conmon --cid={id} -u x"))), Some(Proof::Monitor { id }));
-    for none in ["conmon --version", "conmon -c", "conmon -c short -u x"] {
+    let pod = PodRef {
+        namespace: "default".to_owned(),
+        name: "b-vm".to_owned(),
+        uid: "e6e39357f7c8d7f35a29d6c15880926e".to_owned(),
+    };
+    let crio = Proof::Monitor { id: id.clone(), pod: Some(pod) };
+    assert_eq!(monitor(&args(&CONMON.replace("ID", &id))), Some(crio.clone()));
+    assert_eq!(crio.role(), Some(Role::Shim));
+    for name in ["agitated_bell", "k8s_main_b-vm_default_0", "k8s_main___uid_0", "main_b-vm_default_uid_0"] {
+        let podman = monitor(&args(&format!("conmon --cid={id} -u x -n {name}")));
+        assert_eq!(podman, Some(Proof::Monitor { id: id.clone(), pod: None }), "{name}");
+        assert_eq!(podman.unwrap().role(), None, "{name}");
+    }
+    for none in ["conmon --version", "conmon -c", "conmon -c short -u x", &format!("{CONMON} -e")] {
         assert_eq!(monitor(&args(none)), None, "{none}");
     }
 }

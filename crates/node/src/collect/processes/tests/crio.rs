@@ -1,0 +1,53 @@
+//! The conmons of CRI-O, as a real machine shows them.
+
+use super::*;
+use nrh_core::fault::PodRef;
+
+const ID: &str = "2deb87b7c00de9c623d0939829c8b32f15c1cd6ed13aaf8586b542af526cf8af";
+
+/// The conmon of a container that has run, in this state.
+fn conmon(state: char, name: &str) -> Proc {
+    let args = format!(
+        "/usr/bin/conmon -b /run/containers/storage/overlay-containers/{ID}/userdata -c {ID} --exit-dir \
+         /var/run/crio/exits -n {name} -r /usr/sbin/runc --runtime-arg --root=/run/runc --syslog -u {ID} -s"
+    );
+    Proc::new().with(&Entry {
+        pid: 732,
+        state,
+        command: b"conmon",
+        exe: "/usr/bin/conmon",
+        args: &args,
+        pids: "732",
+        ..SHIM
+    })
+}
+
+#[test]
+fn a_stopped_conmon_is_seen_with_its_pod_and_whether_its_container_lives() {
+    let name = "k8s_main_a-vm_default_2a0f32c21d00d0b6e2f638383dde7ea0_0";
+    let uid = "2a0f32c21d00d0b6e2f638383dde7ea0".to_owned();
+    let pod = PodRef { namespace: "default".to_owned(), name: "a-vm".to_owned(), uid };
+    for (child, living_children) in [('S', 1), ('Z', 0)] {
+        let container = Entry {
+            pid: 774,
+            parent: 732,
+            state: child,
+            command: b"busybox",
+            exe: "/bin/busybox",
+            args: "sh",
+            pids: "774 1",
+        };
+        let table = conmon('T', name).with(&container).eye().look(false).unwrap();
+        let [seen] = table.processes.as_slice() else { panic!("{table:?}") };
+        assert_eq!((seen.pid, seen.state, seen.wchan.as_deref()), (732, 'T', Some("do_signal_stop")));
+        assert_eq!(seen.part, Part::Monitor { id: ID.to_owned(), pod: Some(pod.clone()), living_children });
+        assert_eq!(seen.part.serves(), Some((ID, living_children)));
+    }
+}
+
+#[test]
+fn a_conmon_of_podman_serves_nothing_of_the_kubelets() {
+    let table = conmon('T', "agitated_bell").eye().look(false).unwrap();
+    assert_eq!(table.processes[0].part, Part::Monitor { id: ID.to_owned(), pod: None, living_children: 0 });
+    assert_eq!(table.processes[0].part.serves(), None);
+}
