@@ -93,7 +93,7 @@ fn a_restart_is_safe_beside_a_stopped_conmon_and_not_while_a_status_hangs() {
         let mut safety = None;
         for at in [1000, 1020, 1040, 1060] {
             node.now = Duration::from_secs(at);
-            let findings = diagnose(&node.seen(), tracker.known(), &thresholds);
+            let findings = diagnose(&node, tracker.known(), &thresholds);
             let seen = tracker.step(node.now, jiff::Timestamp::UNIX_EPOCH, &findings, &thresholds);
             assert_eq!(seen.faults.len(), 1);
             safety = Some(restart_safety(&seen.faults, 0, &findings));
