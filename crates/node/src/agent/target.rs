@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::verdict::Refusal;
+use crate::proc::groups::CONMON_GROUP;
 use crate::proc::role::{DOCKER_NAMESPACE, KUBELET_NAMESPACE, Proof, Prover};
 use crate::proc::{self, Groups, Handle, RawProcess};
 use nrh_core::action::Signal;
@@ -121,7 +122,9 @@ impl Held {
 
     /// Whether the process is in the cgroup of the container with this id.
     pub(super) fn is_inside(&self, container_id: &str) -> io::Result<bool> {
-        let is_of = |folder: std::path::PathBuf| folder.to_string_lossy().contains(container_id);
+        // A conmon's own group has the id of its container too, and the client that it calls is in it.
+        let is_group = |name: &str| name.contains(container_id) && !name.contains(CONMON_GROUP);
+        let is_of = |folder: std::path::PathBuf| folder.iter().any(|name| is_group(&name.to_string_lossy()));
         Ok(self.groups()?.folders("pids").any(is_of))
     }
 

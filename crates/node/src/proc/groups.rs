@@ -133,8 +133,11 @@ pub(crate) fn pod_uid(name: &str) -> Option<String> {
 pub(crate) fn container_id(name: &str) -> Option<&str> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
     let id = name.rsplit_once('-').map_or(name, |(_, id)| id);
-    is_full_id(id).then_some(id)
+    (is_full_id(id) && !name.contains(CONMON_GROUP)).then_some(id)
 }
+
+/// Part of the name of the group in which CRI-O runs a conmon: `crio-conmon-ID.scope`.
+pub(crate) const CONMON_GROUP: &str = "-conmon-";
 
 /// Whether a process is in a group.
 pub(crate) fn has(group: impl AsFd, pid: i32) -> io::Result<bool> {

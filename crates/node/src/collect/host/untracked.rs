@@ -179,7 +179,7 @@ mod tests {
         for name in ["pod", "podx/y", "burstable", "kubepods-burstable.slice", "system.slice", "pod../x"] {
             assert_eq!(pod_uid(name), None, "{name}");
         }
-        for name in ["init.scope", "abc", "cri-containerd-abc.scope", ""] {
+        for name in ["init.scope", "abc", "cri-containerd-abc.scope", "", &format!("crio-conmon-{}.scope", id('a'))] {
             assert_eq!(container_id(name), None, "{name}");
         }
     }
