@@ -111,7 +111,7 @@ pub(super) fn again<'f>(
     let (seen, rule) = confirmed(cx, open_fault)?;
     // A decided notification is sent whether or not the probe still reports.
     let evidence = if step.action.notifies() { EvidenceRequirement::Any } else { EvidenceRequirement::Fresh };
-    let executor = select::may_take(cx, seen, rule, step, evidence)?;
+    let executor = select::may_take(cx, Some(remediation), seen, rule, step, evidence)?;
     select::require_prepared(cx, remediation, open_fault, seen, rule, step)?;
     Ok((&seen.fault, executor))
 }

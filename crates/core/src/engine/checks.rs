@@ -51,9 +51,14 @@ pub(super) fn still_asked_for(cx: PolicyContext<'_>, rule: &Rule, fault: &Fault,
 }
 
 /// Checks whether the policy may act on the node once more.
-pub(super) fn of_node(cx: PolicyContext<'_>) -> Result<(), Block> {
+pub(super) fn of_node(cx: PolicyContext<'_>, remediation: Option<&Remediation>) -> Result<(), Block> {
     let (limit, now) = (cx.policy.limits.per_node, cx.snapshot.now);
-    let Some(spent) = limits::spent(cx.node, cx.policy, now, cx.settings.answer_within) else { return Ok(()) };
+    // An attempt that ends in this pass counts for the next one, as it does once it is written.
+    let all = cx.node.remediations_by(cx.policy);
+    let all = all.map(|one| remediation.filter(|own| own.name == one.name).unwrap_or(one));
+    let Some(spent) = limits::spent(cx.node.name, all, cx.policy, now, cx.settings.answer_within) else {
+        return Ok(());
+    };
     let message = if spent.is_slow {
         format!(
             "node {} has kept policy {} waiting for its answers for a quarter of {} min or more (limits.perNode); the turn is \

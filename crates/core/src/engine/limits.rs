@@ -7,11 +7,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::budget::Slots;
-use crate::context::{NodeContext, Nodes};
+use crate::context::Nodes;
 use crate::moment::since;
 use crate::plan::{FaultRoom, LimitsView, MAX_SHOWN, SpentNode, TopologyRoom};
 use crate::policy::{Policy, Rule, Step, TopologyLimit};
-use crate::remediation::{Executor, StepRecord, StepState};
+use crate::remediation::{Executor, Remediation, StepRecord, StepState};
 
 /// Selected nodes by the value of the label of one limit. None = nodes without the label.
 pub(super) type Group<'a> = BTreeMap<Option<&'a str>, u32>;
@@ -29,7 +29,8 @@ pub(super) fn status_view(
     let each = limits.per_topology.iter().zip(groups);
     let rooms: Vec<_> = each.flat_map(|(limit, group)| rooms(policy, limit, group, nodes, slots)).collect();
     let (rooms, topologies_left_out) = least(rooms);
-    let spent = nodes.values().filter_map(|node| spent(node, policy, now, answer_within));
+    let spent =
+        nodes.values().filter_map(|node| spent(node.name, node.remediations_by(policy), policy, now, answer_within));
     let spent = spent.map(|one| (std::cmp::Reverse(one.until), one.node, one.actions, one.is_slow));
     let (spent, spent_left_out) = least(spent.collect());
     LimitsView {
@@ -119,14 +120,15 @@ const BUSY: u32 = 4;
 ///
 /// A successful attempt counts like any other: the node itself shows whether it is resolved. An attempt that the node refused
 /// counts as well, because it occupied the slot.
-pub(super) fn spent(
-    node: &NodeContext<'_>,
+pub(super) fn spent<'r>(
+    node_name: &str,
+    remediations: impl Iterator<Item = &'r Remediation>,
     policy: &Policy,
     now: Timestamp,
     answer_within: Duration,
 ) -> Option<SpentNode> {
     let limit = policy.limits.per_node;
-    let steps = node.remediations_by(policy).flat_map(|remediation| &remediation.steps);
+    let steps = remediations.flat_map(|remediation| &remediation.steps);
     // An action that failed or gave no answer may have changed the node too.
     let asked = steps.filter(|step| step.action.disturbs() && !step.is_refused_call());
     let asked = asked.filter(|step| step.state != StepState::Refused || step.executor != Executor::Controller);
@@ -148,7 +150,7 @@ pub(super) fn spent(
     let at = often.max(slow)?;
     let until = at.checked_add(limit.window).unwrap_or(at);
     let acts = u32::try_from(executed.len()).unwrap_or(u32::MAX);
-    Some(SpentNode { node: node.name.to_owned(), actions: acts, is_slow: slow > often, until })
+    Some(SpentNode { node: node_name.to_owned(), actions: acts, is_slow: slow > often, until })
 }
 
 /// For how long an attempt kept the slot busy with waiting for the node. Time that the controller needs itself, or that a person

@@ -328,7 +328,7 @@ fn step_index<'p>(
         return Err(Block::new(BlockReason::ActionsDisabled, &why).into());
     };
     procedure::of(&step.action).require_available(cx.cluster, cx.node)?;
-    select::may_take(cx, seen, rule, step, EvidenceRequirement::Fresh)?;
+    select::may_take(cx, Some(begun), seen, rule, step, EvidenceRequirement::Fresh)?;
     Ok((rule, open_fault))
 }
 

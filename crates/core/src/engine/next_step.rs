@@ -84,7 +84,7 @@ fn try_fault(cx: PolicyContext<'_>, update: &mut RemediationUpdate, id: &str) ->
                 let is_late = remaining.is_zero() || cx.node.probe == Probe::Silent;
                 if let Some(seen) = seen.filter(|_| is_late && step.action.notifies() && block.awaits_look()) {
                     // The last observation was bad, and nobody can check any more. The controller notifies people anyway.
-                    (seen, select::may_take(cx, seen, rule, step, EvidenceRequirement::Any)?)
+                    (seen, select::may_take(cx, Some(known), seen, rule, step, EvidenceRequirement::Any)?)
                 } else if !remaining.is_zero() && !block.outlasts(remaining) {
                     update.requeue.after(remaining);
                     return Err(block);
@@ -142,7 +142,7 @@ fn check_step<'x>(
     step: &Step,
 ) -> Result<(&'x ObservedFault<'x>, Executor), Block> {
     let seen = require_confirmed(cx.node, open_fault)?;
-    let executor = select::may_take(cx, seen, rule, step, EvidenceRequirement::Fresh)?;
+    let executor = select::may_take(cx, Some(remediation), seen, rule, step, EvidenceRequirement::Fresh)?;
     select::require_prepared(cx, remediation, open_fault, seen, rule, step)?;
     Ok((seen, executor))
 }

@@ -102,7 +102,7 @@ fn first_step(cx: PolicyContext<'_>, seen: &ObservedFault<'_>, rule: &Rule) -> R
             };
             continue;
         }
-        select::may_take(cx, seen, rule, step, EvidenceRequirement::Fresh)?;
+        select::may_take(cx, None, seen, rule, step, EvidenceRequirement::Fresh)?;
         if !step.action.contains() {
             return Ok(());
         }

@@ -42,7 +42,7 @@ fn is_more(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault, open_fault: &Rem
             return false;
         }
         if step.heals() && procedure.addresses(fault, node).is_ok() {
-            let may = || may_take(cx, seen, rule, step, EvidenceRequirement::Fresh).is_ok();
+            let may = || may_take(cx, None, seen, rule, step, EvidenceRequirement::Fresh).is_ok();
             return !step.needs_approval() && is_available() && may();
         }
     }
@@ -157,9 +157,11 @@ pub(super) enum EvidenceRequirement {
     Any,
 }
 
-/// Checks whether this step may be taken on this fault now, and returns its executor.
+/// Checks whether this step may be taken on this fault now, and returns its executor. `remediation` is the one that takes it, as this
+/// pass has left it so far.
 pub(super) fn may_take(
     cx: PolicyContext<'_>,
+    remediation: Option<&Remediation>,
     seen: &ObservedFault<'_>,
     rule: &Rule,
     step: &Step,
@@ -169,7 +171,7 @@ pub(super) fn may_take(
     // The window comes before the evidence: no harsher step replaces one that waits for its window, or for a person.
     checks::in_window(cx, step)?;
     if step.disturbs() {
-        checks::of_node(cx)?;
+        checks::of_node(cx, remediation)?;
     }
     checks::still_asked_for(cx, rule, &seen.fault, step)?;
     match evidence::require_fresh(cx.node, seen, cx.cluster) {
@@ -222,7 +224,7 @@ pub(super) fn release_first<'x>(cx: PolicyContext<'x>, fault: &Fault) -> Option<
             return false;
         }
         let may = || match known.filter(|known| known.state == Resolution::Open) {
-            Some(_) => may_take(cx, seen, rule, step, EvidenceRequirement::Fresh).map(|_| ()),
+            Some(_) => may_take(cx, None, seen, rule, step, EvidenceRequirement::Fresh).map(|_| ()),
             None => (cx.judge)(cx, seen),
         };
         // A fault that is not open yet has to join.
@@ -253,7 +255,7 @@ pub(super) fn require_prepared(
         let next = select_step(cx, &mut after, rule, remediation, fault, &mut Vec::new());
         let Some(next) = next else { return Ok(()) };
         if next.heals() && procedure::of(&next.action).require_available(cx.cluster, cx.node).is_ok() {
-            return may_take(cx, seen, rule, next, EvidenceRequirement::Fresh).map(|_| ());
+            return may_take(cx, None, seen, rule, next, EvidenceRequirement::Fresh).map(|_| ());
         }
     }
 }
