@@ -14,6 +14,8 @@ use crate::process::{self, Identity};
 use crate::realm::{Realm, output, output_of};
 use crate::view::{self, Process, bounded};
 
+/// For how long a machine that does not answer is asked again.
+const AGAIN: Duration = Duration::from_secs(20);
 /// How long a machine has for its logs.
 const LOGS: Duration = Duration::from_secs(20);
 
@@ -137,8 +139,16 @@ impl Node {
         match &self.place {
             Place::Realm(realm) => view::processes(realm.init.pid),
             Place::Machine(machine) => {
-                let text = output(machine.command(machine::TESTBED).args(["on-node", "processes"]))?;
-                serde_json::from_str(&text).with_context(|| format!("processes of {}", self.name))
+                let ask = || output(machine.command(machine::TESTBED).args(["on-node", "processes"]));
+                let mut text = ask();
+                // The connection may just be made anew.
+                process::wait_until(AGAIN, || {
+                    if text.is_err() {
+                        text = ask();
+                    }
+                    text.is_ok()
+                });
+                serde_json::from_str(&text?).with_context(|| format!("processes of {}", self.name))
             }
         }
     }

@@ -53,6 +53,8 @@ pub struct RawProcess {
     pub start_ticks: u64,
     /// Processor time in clock ticks, of all its threads.
     pub cpu_ticks: u64,
+    /// How many threads it has; 1 when only its entry is left.
+    pub threads: u32,
     /// Scheduler state letter.
     pub state: char,
     /// Command name, at most 15 bytes for a user process. The process itself chooses it, so it is a hint only.
@@ -109,8 +111,8 @@ pub fn is_gone(error: &io::Error) -> bool {
 
 impl RawProcess {
     fn from_stat(pid: i32, stat: Stat) -> Self {
-        let Stat { parent, start_ticks, cpu_ticks, state, command } = stat;
-        Self { pid, parent, start_ticks, cpu_ticks, state, command, zombie_children: 0, living_children: 0 }
+        let Stat { parent, start_ticks, cpu_ticks, threads, state, command } = stat;
+        Self { pid, parent, start_ticks, cpu_ticks, threads, state, command, zombie_children: 0, living_children: 0 }
     }
 
     /// Whether it has ended and only its entry is left.

@@ -39,12 +39,23 @@ impl Proof {
         }
     }
 
+    /// Forgets what earlier runs have seen on a platform.
+    pub fn forget(platform: &str) {
+        let names = |proof: &Self| (proof.platform == platform).then(|| proof.file_name());
+        let folder = folder().join("platforms");
+        let known = read_records(&folder).unwrap_or_default();
+        known.iter().filter_map(names).for_each(|name| drop(fs::remove_file(folder.join(name))));
+    }
+
+    fn file_name(&self) -> String {
+        format!("{}-{:03}.json", self.platform, self.order)
+    }
+
     fn write(&self, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder)?;
         let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
         ensure!(plain(&self.platform), "{self:?} is no name of a file");
-        let name = format!("{}-{:03}.json", self.platform, self.order);
-        fs::write(folder.join(name), serde_json::to_vec(self)?).context("write it")
+        fs::write(folder.join(self.file_name()), serde_json::to_vec(self)?).context("write it")
     }
 }
 

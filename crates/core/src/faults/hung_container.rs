@@ -194,6 +194,9 @@ fn judge(
             // CRI-O answers from its memory: only the conmon shows that it would hear of the container's end.
             match (seen.kind, shim, clean) {
                 (RuntimeKind::CriO, None, _) => without_conmon(group, seen),
+                (RuntimeKind::CriO, Some((conmon, _)), _) if answers_nobody(conmon.state) => {
+                    Verdict::undecided("its conmon may be waiting only for a moment")
+                }
                 (RuntimeKind::CriO, Some((_, at)), Verdict::Clean { looked }) => {
                     Verdict::Clean { looked: looked.min(at) }
                 }

@@ -291,9 +291,10 @@ fn frozen_group(root: &OwnedFd, groups: &Groups, pid: i32) -> io::Result<Option<
         if !groups::has(&group, pid)? {
             continue;
         }
-        is_found = true;
-        if is_group_frozen(&group)? {
-            return Ok(Some(folder));
+        match freezer(&group)? {
+            Some(true) => return Ok(Some(folder)),
+            // Not every group has a freezer: those of another controller, or of an old kernel, say nothing.
+            found => is_found |= found.is_some(),
         }
     }
     let shown = || bounded(groups.0.lines().last().unwrap_or_default(), 120);
@@ -314,9 +315,16 @@ pub(crate) fn group_of_pods(root: impl AsFd) -> io::Result<Option<OwnedFd>> {
 
 /// Whether a group is frozen, by itself or by one above it.
 pub(crate) fn is_group_frozen(group: impl AsFd) -> io::Result<bool> {
+    Ok(freezer(group)?.unwrap_or_default())
+}
+
+/// Whether a group is frozen; `None` where it has no freezer.
+fn freezer(group: impl AsFd) -> io::Result<Option<bool>> {
     let old = groups::file(&group, "freezer.state")?;
-    let new = groups::file(&group, "cgroup.events")?;
-    Ok(is_frozen(old.as_deref(), new.as_deref()))
+    let new =
+        groups::file(&group, "cgroup.events")?.filter(|events| events.lines().any(|line| line.starts_with("frozen ")));
+    let is_told = old.is_some() || new.is_some();
+    Ok(is_told.then(|| is_frozen(old.as_deref(), new.as_deref())))
 }
 
 /// Whether `freezer.state` of version 1, or `cgroup.events` of version 2, says frozen.

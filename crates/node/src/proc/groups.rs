@@ -14,7 +14,7 @@ const MAX_GROUPS: usize = 16 << 10;
 /// Longest file of a group that is read. All are one line, except the list of its processes.
 const MAX_FILE: usize = 256 << 10;
 /// The mount point of control groups on every distribution.
-const MOUNT: &str = "sys/fs/cgroup";
+pub(crate) const MOUNT: &str = "sys/fs/cgroup";
 
 /// The groups of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -18,6 +18,8 @@ pub struct Stat {
     pub start_ticks: u64,
     /// Processor time in clock ticks, of all its threads.
     pub cpu_ticks: u64,
+    /// How many threads it has; 1 when only its entry is left.
+    pub threads: u32,
     /// Scheduler state letter.
     pub state: char,
     /// Command name, control characters replaced.
@@ -70,13 +72,15 @@ pub(crate) fn parse(line: &[u8]) -> Option<Stat> {
         return None;
     }
     let parent = fields.next()?.parse().ok()?;
-    // `state` is field 3 and `parent` field 4; times in user and kernel mode are fields 14 and 15, the start time is field 22.
+    // `state` is field 3 and `parent` field 4; times in user and kernel mode are fields 14 and 15, the number of threads
+    // is field 20, the start time is field 22.
     let (user, system): (u64, u64) = (fields.nth(9)?.parse().ok()?, fields.next()?.parse().ok()?);
-    let start_ticks = fields.nth(6)?.parse().ok()?;
+    let (threads, start_ticks) = (fields.nth(4)?.parse().ok()?, fields.nth(1)?.parse().ok()?);
     // Every kernel writes more fields. If none follows, the line was cut, and perhaps the number too.
     fields.next()?;
     let cpu_ticks = user.saturating_add(system);
-    Some(Stat { parent, start_ticks, cpu_ticks, state: letter, command: bounded(&String::from_utf8_lossy(name), 64) })
+    let command = bounded(&String::from_utf8_lossy(name), 64);
+    Some(Stat { parent, start_ticks, cpu_ticks, threads, state: letter, command })
 }
 
 #[cfg(test)]
@@ -92,7 +96,7 @@ mod tests {
     fn names_cannot_forge_fields() {
         for name in ["sleep", "a b", "x) S 1 (y", "a\nb", ")", "(", "", "((()))"] {
             let stat = parse(&line(name)).unwrap();
-            assert_eq!((stat.parent, stat.start_ticks, stat.state), (3, 98765, 'T'), "name {name:?}");
+            assert_eq!((stat.parent, stat.threads, stat.start_ticks, stat.state), (3, 1, 98765, 'T'), "name {name:?}");
         }
         assert_eq!(parse(&line("a\nb")).unwrap().command, "a b");
     }

@@ -190,7 +190,9 @@ impl Reader<'_> {
 
 impl Children {
     const fn add(&mut self, child: &RawProcess) {
-        let count = if is_dead(child.state) { &mut self.zombie } else { &mut self.living };
+        // A process whose first thread has ended (Z) may work on in its other ones.
+        let is_over = is_dead(child.state) && child.threads <= 1;
+        let count = if is_over { &mut self.zombie } else { &mut self.living };
         *count = count.saturating_add(1);
     }
 }

@@ -116,6 +116,9 @@ fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Ref
     let Some(group) = groups::open(&root, folder).map_err(unread)? else {
         return refuse(OutcomeReason::TargetGone, format!("control group /{} is gone", folder.display()));
     };
+    if !folder.starts_with(groups::MOUNT) {
+        return refuse(OutcomeReason::Protected, format!("/{} is no control group", folder.display()));
+    }
     // Other people's containers are there, too.
     if folder.parent().is_some_and(|parent| parent.ends_with(KUBELET_NAMESPACE))
         && group_of_pods(&root).map_err(unread)?.is_some()
