@@ -90,7 +90,7 @@ CHURN ?= 60
 
 .PHONY: platform
 platform: setup ## All that is promised, on two machines with PLATFORM=containerd-2.4, an hour (CHURN=60 minutes) of pods that come and go
-	@NRH_PLATFORM=$(PLATFORM) NRH_CHURN_MINUTES=$(CHURN) $(CARGO) test --workspace --test platform -- --nocapture
+	@NRH_PLATFORM=$(PLATFORM) NRH_CHURN_MINUTES=$(CHURN) $(CARGO) test --workspace --test platform -- --ignored --nocapture
 
 .PHONY: support
 support: testbed ## Writes what was seen to hold on each platform into docs/reference/support.md

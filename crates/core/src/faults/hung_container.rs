@@ -192,14 +192,12 @@ fn judge(
             // Nobody waits for a task of a ready sandbox without containers.
             let clean = answers.answered.map_or_else(|| coverage.others.clone(), |looked| Verdict::Clean { looked });
             // CRI-O answers from its memory: only the conmon shows that it would hear of the container's end.
-            match (seen.kind, shim, clean) {
-                (RuntimeKind::CriO, None, _) => without_conmon(group, seen),
-                (RuntimeKind::CriO, Some((conmon, _)), _) if answers_nobody(conmon.state) => {
+            match (seen.kind == RuntimeKind::CriO, shim, clean) {
+                (true, None, _) => without_conmon(group, seen),
+                (true, Some((conmon, _)), _) if answers_nobody(conmon.state) => {
                     Verdict::undecided("its conmon may be waiting only for a moment")
                 }
-                (RuntimeKind::CriO, Some((_, at)), Verdict::Clean { looked }) => {
-                    Verdict::Clean { looked: looked.min(at) }
-                }
+                (true, Some((_, at)), Verdict::Clean { looked }) => Verdict::Clean { looked: looked.min(at) },
                 (_, _, clean) => clean,
             }
         };
@@ -225,14 +223,13 @@ fn judge(
 
 /// The verdict on a container of CRI-O without a conmon among the processes. It may be the container of a VM, which has none.
 fn without_conmon(group: &Group<'_>, seen: &Observations) -> Verdict {
-    match processes(seen) {
-        Err(verdict) => verdict,
-        Ok((table, _)) => {
-            let who = format!("{}{}", names(group, &group.running), of_pod(group.pod));
-            let why = table.left_out.processes.as_deref().unwrap_or("CRI-O does not hear of its end without one");
-            Verdict::unknown(ConditionReason::CheckFailed, &format!("no conmon of {who} was seen: {why}"))
-        }
-    }
+    let table = match processes(seen) {
+        Err(verdict) => return verdict,
+        Ok((table, _)) => table,
+    };
+    let who = format!("{}{}", names(group, &group.running), of_pod(group.pod));
+    let why = table.left_out.processes.as_deref().unwrap_or("CRI-O does not hear of its end without one");
+    Verdict::unknown(ConditionReason::CheckFailed, &format!("no conmon of {who} was seen: {why}"))
 }
 
 /// The moment of the check behind a sighting. A stopped process cannot answer, and a call that has not returned is still
