@@ -58,6 +58,11 @@ impl Node {
         self.systemctl(&["start", unit]).map(drop)
     }
 
+    /// Has a unit started, and does not wait.
+    pub(crate) fn unit_queue(&self, unit: &str) -> Result<()> {
+        self.systemctl(&["start", "--no-block", unit]).map(drop)
+    }
+
     /// Stops a unit and waits until it is stopped.
     pub fn unit_stop(&self, unit: &str) -> Result<()> {
         self.systemctl(&["stop", unit]).map(drop)
