@@ -135,44 +135,57 @@ const CONTAINERD_PROGRAMS: [&str; 3] = ["containerd", "containerd-shim-runc-v2",
 
 /// The programs of a version of containerd, built from its Go module; the checksum database vouches for what is fetched.
 pub fn containerd(wanted: &str, progress: bool) -> Result<Vec<PathBuf>> {
+    let folder = cached(&format!("containerd-{wanted}"), "about three minutes", progress, |scratch, made| {
+        let go = |arguments: &[&str]| {
+            let mut go = Command::new("go");
+            go.args(arguments).current_dir(scratch);
+            go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOWORK", "off");
+            output(&mut go).with_context(|| format!("build containerd {wanted}"))
+        };
+        let packages = CONTAINERD_PROGRAMS.map(|name| format!("{CONTAINERD}/cmd/{name}"));
+        let flags = format!("-s -w -X {CONTAINERD}/version.Version={wanted}");
+        let out = made.display().to_string();
+        let build = ["build", "-trimpath", "-ldflags", &flags, "-o", &out];
+        go(&["mod", "init", "nrh-testbed"])?;
+        go(&["get", &format!("{CONTAINERD}@v{wanted}")])?;
+        go(&[&build[..], &packages.each_ref().map(String::as_str)].concat()).map(drop)
+    })?;
+    Ok(CONTAINERD_PROGRAMS.map(|name| folder.join(name)).to_vec())
+}
+
+/// A folder of the cache. Where it is not there, it is filled, with a scratch folder beside it.
+pub(crate) fn cached(
+    name: &str,
+    takes: &str,
+    progress: bool,
+    fill: impl FnOnce(&Path, &Path) -> Result<()>,
+) -> Result<PathBuf> {
     let root = cache_root()?;
-    let folder = root.join(format!("containerd-{wanted}"));
-    let programs = || CONTAINERD_PROGRAMS.map(|name| folder.join(name)).to_vec();
+    let folder = root.join(name);
     if folder.is_dir() {
-        return Ok(programs());
+        return Ok(folder);
     }
     fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
-    let lock = File::create(root.join("containerd.lock"))?;
-    // Another run may be building the same.
-    lock.lock().context("lock the cache of containerd")?;
+    let lock = File::create(root.join(format!("{name}.lock")))?;
+    // Another run may be making the same: wait for it, then look again.
+    lock.lock().with_context(|| format!("lock {name} of the cache"))?;
     if folder.is_dir() {
-        return Ok(programs());
+        return Ok(folder);
     }
     let started = Instant::now();
     if progress {
-        eprintln!("testbed: building containerd {wanted} (once; about three minutes)");
+        eprintln!("testbed: making {name} (once; {takes})");
     }
     let scratch = tempfile::tempdir_in(&root)?;
-    let go = |arguments: &[&str]| {
-        let mut go = Command::new("go");
-        go.args(arguments).current_dir(scratch.path());
-        go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOWORK", "off");
-        output(&mut go).with_context(|| format!("build containerd {wanted}"))
-    };
-    let packages = CONTAINERD_PROGRAMS.map(|name| format!("{CONTAINERD}/cmd/{name}"));
-    go(&["mod", "init", "nrh-testbed"])?;
-    go(&["get", &format!("{CONTAINERD}@v{wanted}")])?;
     let made = scratch.path().join("made");
     fs::create_dir(&made)?;
-    let flags = format!("-s -w -X {CONTAINERD}/version.Version={wanted}");
-    let out = made.display().to_string();
-    go(&[&["build", "-trimpath", "-ldflags", &flags, "-o", &out][..], &packages.each_ref().map(String::as_str)]
-        .concat())?;
+    fill(scratch.path(), &made)?;
+    // By rename: who finds the folder finds all of it.
     fs::rename(&made, &folder).with_context(|| folder.display().to_string())?;
     if progress {
-        eprintln!("testbed: built containerd {wanted} in {:.0?}", started.elapsed());
+        eprintln!("testbed: made {name} in {:.0?}", started.elapsed());
     }
-    Ok(programs())
+    Ok(folder)
 }
 
 fn module_version(tool: Tool) -> &'static str {

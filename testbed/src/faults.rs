@@ -162,13 +162,13 @@ impl Injection {
             }
             Fault::MissingNetwork => runtime::bring_network(node),
             Fault::LostSandbox => {
-                let socket = view::socket(node);
+                let socket = node.socket();
                 let orphans = orphans_of(&view::lists(&socket, view::LIMIT)?, self.victim.pod_uid.as_deref());
                 orphans.iter().try_for_each(|id| view::remove_container(&socket, id, SETTLE))
             }
             Fault::StoppedContainers => Ok(()),
             Fault::DuplicateSandbox => {
-                let socket = view::socket(node);
+                let socket = node.socket();
                 self.victim.sandbox.iter().try_for_each(|id| view::remove_sandbox(&socket, id, SETTLE))?;
                 if node.daemon("kubelet").is_none() { node.start_kubelet(KubeletStart::default()) } else { Ok(()) }
             }
@@ -193,7 +193,7 @@ impl Injection {
 
 /// Stops (SIGSTOP) the shim of a pod's sandbox: everything that asks this shim hangs, lists go on answering.
 pub fn freeze_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
-    let lists = view::lists(&view::socket(node), view::LIMIT)?;
+    let lists = view::lists(&node.socket(), view::LIMIT)?;
     let sandbox = lists.sandbox_of(pod_uid).with_context(|| format!("pod {pod_uid} has no sandbox"))?;
     let shim = view::shim(node.processes()?, &sandbox.id);
     let shim = shim.with_context(|| format!("sandbox {} has no shim", sandbox.id))?;
@@ -217,14 +217,13 @@ pub fn leaked_shim(node: &Node, pod_uid: &str) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let injection = Injection::now(Fault::LeakedShim, node, frozen.victim);
     restart_containerd(node)?;
-    let left = injection.victim.process.is_some_and(|process| node.is_alive(process));
-    ensure!(left, "containerd ended the frozen shim of pod {pod_uid} itself: nothing leaked");
+    ensure!(injection.is_there(node), "containerd ended the frozen shim of pod {pod_uid} itself: nothing leaked");
     Ok(injection)
 }
 
 /// Takes the sandbox from under a pod's running containers: stops the kubelet, removes the sandbox alone, restarts containerd.
 pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
-    let socket = view::socket(node);
+    let socket = node.socket();
     // A running kubelet would build a new sandbox within seconds.
     node.stop_kubelet()?;
     let lists = view::lists(&socket, view::LIMIT)?;
@@ -257,7 +256,7 @@ pub fn lose_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
 /// Kills every container and every sandbox of a node. The kubelet has to be stopped, or it starts them again.
 pub fn stop_all_containers(node: &Node) -> Result<Injection> {
     ensure!(node.daemon("kubelet").is_none(), "the kubelet of {} runs and would start the containers again", node.name);
-    let socket = view::socket(node);
+    let socket = node.socket();
     let lists = view::lists(&socket, view::LIMIT)?;
     let victim = Victim { containers: running(&lists, |_| true), ..Victim::default() };
     let injection = Injection::now(Fault::StoppedContainers, node, victim);
@@ -293,10 +292,10 @@ fn orphans_of(lists: &Lists, pod_uid: Option<&str>) -> Vec<String> {
 /// Restarts containerd and waits until it has loaded what was there: before that its lists are errors.
 fn restart_containerd(node: &Node) -> Result<Lists> {
     node.restart_containerd()?;
-    let mut lists = view::lists(&view::socket(node), view::LIMIT);
+    let mut lists = view::lists(&node.socket(), view::LIMIT);
     wait_until(RELOAD, || {
         if lists.is_err() {
-            lists = view::lists(&view::socket(node), view::LIMIT);
+            lists = view::lists(&node.socket(), view::LIMIT);
         }
         lists.is_ok()
     });

@@ -25,6 +25,7 @@ mod files;
 mod image;
 mod node;
 
+use accelerator::Accelerator;
 use files::Files;
 pub use image::Debian;
 use image::Image;
@@ -58,6 +59,7 @@ pub(crate) struct Machine {
 struct Hardware<'a> {
     outer: &'a Realm,
     image: &'a Image,
+    accelerator: Accelerator,
     number: u8,
     ip: Ipv4Addr,
     /// Folder of the node, in the bed's.
@@ -81,7 +83,7 @@ impl Machine {
         output(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).arg(image.disk()).arg(&disk))?;
         hardware.files.finish(&disk)?;
         let logs = dir.join("var-log");
-        let process = outer.daemon(&logs.join("qemu.log"), &qemu(hardware, &tap, &disk, &logs)?)?;
+        let process = outer.daemon(&logs.join("qemu.log"), &qemu(hardware, &tap, &disk, &logs))?;
         // Beside the folders of nodes: paths of sockets have to be short.
         let beside = |kind: &str| dir.with_file_name(format!("{number}.{kind}"));
         let machine = Self { outer: outer.clone(), process, ssh: dir.join("ssh"), runtime: beside("cri") };
@@ -135,9 +137,8 @@ ip link set "$1" up
 ip route add "$2/32" dev "$1" src "$4"
 ip route add "$3" via "$2" dev "$1" src "$4" onlink"#;
 
-fn qemu(hardware: &Hardware<'_>, tap: &str, disk: &Path, logs: &Path) -> Result<Vec<String>> {
-    let image = hardware.image;
-    let accelerator = accelerator::best(image)?;
+fn qemu(hardware: &Hardware<'_>, tap: &str, disk: &Path, logs: &Path) -> Vec<String> {
+    let Hardware { image, accelerator, .. } = *hardware;
     let drive = format!("file={},format=raw,if=virtio,cache=unsafe", disk.display());
     let kernel = format!(
         "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet edd=off mitigations=off panic=10 {}",
@@ -177,5 +178,5 @@ fn qemu(hardware: &Hardware<'_>, tap: &str, disk: &Path, logs: &Path) -> Result<
         "-serial",
         &format!("file:{}", logs.join("console.log").display()),
     ];
-    Ok(words.map(str::to_owned).to_vec())
+    words.map(str::to_owned).to_vec()
 }

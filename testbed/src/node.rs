@@ -23,7 +23,7 @@ use crate::{
 pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// The kubelet's credentials, at kubeadm's place.
 pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
-pub(crate) const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
+const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 /// How containerd is called, whoever starts it.
 pub(crate) const CONTAINERD_COMMAND: [&str; 1] = ["containerd"];
 /// How long containerd may take to answer; 10 s and more are normal with a deaf shim.
@@ -83,6 +83,18 @@ pub(crate) struct Parts<'a> {
     pub(crate) units: bool,
 }
 
+impl Parts<'_> {
+    /// The kubelet's files, with this configuration.
+    pub(crate) fn kubelet_files(&self, config: String) -> Result<[(&'static str, String); 3]> {
+        let kubeconfig = fs::read_to_string(self.kubeconfig)?;
+        Ok([
+            (KUBELET_CONFIG, config),
+            ("/etc/kubernetes/pki/ca.crt", self.ca.to_owned()),
+            (KUBELET_KUBECONFIG, kubeconfig),
+        ])
+    }
+}
+
 impl Node {
     /// Imports a docker-archive into the node's containerd.
     pub fn import(&self, archive: &Path) -> Result<()> {
@@ -140,9 +152,8 @@ impl Node {
     }
 
     pub(crate) fn write_kubelet_files(&self, parts: &Parts<'_>) -> Result<()> {
-        self.write(KUBELET_CONFIG, &node_config::kubelet(self.ip, self.healthz_port()))?;
-        self.write("/etc/kubernetes/pki/ca.crt", parts.ca)?;
-        self.write(KUBELET_KUBECONFIG, &fs::read_to_string(parts.kubeconfig)?)
+        let config = node_config::kubelet(self.ip, self.healthz_port());
+        parts.kubelet_files(config)?.iter().try_for_each(|(path, text)| self.write(path, text))
     }
 
     /// Whether stand-ins play the runtime and the kubelet: processes are real here too, isolation and images are not.

@@ -11,7 +11,6 @@ mod processes;
 mod runtime;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -77,15 +76,10 @@ impl Snapshot {
     }
 }
 
-/// The socket of a node's containerd as the bed's owner reaches it.
-pub fn socket(node: &Node) -> PathBuf {
-    node.socket()
-}
-
 /// Looks at one node.
 pub fn node_view(node: &Node) -> Result<NodeView> {
     let what = || format!("look at node {}", node.name);
-    let lists = lists(&socket(node), LIMIT).with_context(what)?;
+    let lists = lists(&node.socket(), LIMIT).with_context(what)?;
     let processes = standing(|| node.processes()).with_context(what)?;
     Ok(NodeView { processes, lists })
 }
@@ -118,7 +112,7 @@ pub fn pod_runs(kubectl: Kubectl, node: &Node, uid: &str) -> Result<Runs> {
     if pod.phase != "Running" || !pod.ready {
         return no(format!("{} is {}, ready: {}", pod.name, pod.phase, pod.ready));
     }
-    let socket = socket(node);
+    let socket = node.socket();
     let lists = lists(&socket, LIMIT)?;
     let Some(sandbox) = lists.sandbox_of(uid).filter(|sandbox| sandbox.ready) else {
         return no(format!("{} has no ready sandbox", pod.name));

@@ -42,18 +42,6 @@ spec:
   limits: {maxInFlight: 1, maxUnhealthy: 100%}
 ";
 
-/// The rows of the matrix, in order.
-#[derive(Clone, Copy)]
-#[repr(u8)]
-enum Row {
-    Parts = 1,
-    Installed = 2,
-    Churn = 3,
-    Healed = 10,
-    Rebooted = 30,
-    Footprint = 31,
-}
-
 #[test]
 #[ignore = "slow: make platform"]
 fn what_is_promised_holds_on_the_platform() {
@@ -64,14 +52,16 @@ fn what_is_promised_holds_on_the_platform() {
     let platform =
         std::env::var("NRH_PLATFORM").map_or_else(|_| Platform::default(), |name| Platform::named(&name).unwrap());
     Proof::forget(platform.name);
-    let record = |order: u8, promise: &str, seen: String| {
+    let mut order = 0;
+    let mut record = |promise: &str, seen: String| {
         println!("{}: {promise}: {seen}", platform.name);
+        order += 1;
         Proof { platform: platform.name.into(), order, promise: promise.into(), seen }.record();
     };
     let programs = operator::shipped().unwrap();
     let options = BedOptions { name: "platform".into(), nodes: 0, machines: 2, platform, ..BedOptions::default() };
     let bed = Bed::up(options).unwrap();
-    record(Row::Parts as u8, "parts", parts(&bed));
+    record("parts", parts(&bed));
 
     let folder = tempfile::tempdir().unwrap();
     let only = ACTS.map(str::to_owned).into();
@@ -81,17 +71,17 @@ fn what_is_promised_holds_on_the_platform() {
     let (bed, ok) = demo::play(bed, programs, &options).unwrap();
     let text = std::fs::read_to_string(&options.report).unwrap();
     assert!(ok, "{text}");
-    record(Row::Installed as u8, "`config/default` installs unchanged", "yes".into());
+    record("`config/default` installs unchanged", "yes".into());
     let report: Report = serde_json::from_str(&text).unwrap();
-    for (order, act) in (Row::Healed as u8..).zip(&report.acts) {
+    for act in &report.acts {
         let healed = act.seconds.healed.map_or_else(|| "?".into(), |seconds| format!("{seconds:.0} s"));
-        record(order, &format!("`{}` healed", act.act), format!("after {healed}"));
+        record(&format!("`{}` healed", act.act), format!("after {healed}"));
     }
     let (found, minutes) = churn(&bed);
     assert!(found.is_empty(), "said while pods only came and went: {found:?}");
-    record(Row::Churn as u8, "nothing false while pods come and go", format!("{minutes} min"));
-    record(Row::Rebooted as u8, "`Reboot`", reboots_once(&bed));
-    record(Row::Footprint as u8, "probe, resident", footprint(&bed));
+    record("nothing false while pods come and go", format!("{minutes} min"));
+    record("`Reboot`", reboots_once(&bed));
+    record("probe, resident", footprint(&bed));
 
     let (name, network, _held) = (bed.name().to_owned(), bed.network_id().to_owned(), bed.network().unwrap());
     bed.down().unwrap();

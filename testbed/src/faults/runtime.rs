@@ -30,7 +30,7 @@ pub fn block_update(node: &Node, pod_uid: &str) -> Result<Injection> {
     let frozen = freeze_shim(node, pod_uid)?;
     let container = frozen.victim.containers.first().cloned().context("the pod has no running container")?;
     let injection = Injection::now(Fault::BlockedUpdate, node, frozen.victim);
-    let socket = view::socket(node);
+    let socket = node.socket();
     let update = socket.clone();
     // It ends with the shim's answer or death, which is what is waited for: nobody asks how it went.
     thread::spawn(move || view::update_container(&update, &container, UPDATE));
@@ -47,7 +47,7 @@ pub fn slow_lists(node: &Node, pod_uid: &str) -> Result<Injection> {
     let container = frozen.victim.containers.first().cloned().context("the pod has no running container")?;
     let shim = frozen.victim.process.context("the pod has no shim")?;
     let injection = Injection::now(Fault::SlowLists, node, frozen.victim);
-    let socket = view::socket(node);
+    let socket = node.socket();
     let update = socket.clone();
     let node_of_shim = node.clone();
     thread::spawn(move || {
@@ -65,7 +65,7 @@ pub fn slow_lists(node: &Node, pod_uid: &str) -> Result<Injection> {
 pub fn duplicate_sandbox(node: &Node, pod_uid: &str) -> Result<Injection> {
     // A running kubelet would end one of them at its next sync. It is started again when the fault is lifted.
     node.stop_kubelet()?;
-    let socket = view::socket(node);
+    let socket = node.socket();
     let lists = view::lists(&socket, view::LIMIT)?;
     let first = lists.sandbox_of(pod_uid).with_context(|| format!("pod {pod_uid} has no sandbox"))?;
     let injection = Injection::now(Fault::DuplicateSandbox, node, Victim::default());

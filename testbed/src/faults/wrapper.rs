@@ -64,7 +64,7 @@ fn settings() -> String {
 pub fn hang_create(node: &Node) -> Result<Injection> {
     node.write(HANG, "")?;
     let injection = Injection::now(Fault::HungCreate, node, Victim::default());
-    let socket = view::socket(node);
+    let socket = node.socket();
     let pod = PodName { namespace: "default".into(), name: "hung-create".into(), uid: "hung-create".into() };
     // It ends with the hang, or with the process that injects it: nobody asks how it went.
     thread::spawn(move || view::run_sandbox(&socket, &pod, 0, PATIENCE));

@@ -18,6 +18,24 @@ pub(super) enum Accelerator {
 }
 
 impl Accelerator {
+    /// KVM where it boots the kernel, tried once since this machine has booted; else emulation. Says which.
+    ///
+    /// `/dev/kvm` may be there and answer, and still boot no stock kernel, where this machine itself is a paravirtual guest.
+    pub(super) fn best(image: &Image) -> Result<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let known = assets::cache_root()?.join("accelerator");
+        if let Ok(text) = fs::read_to_string(&known)
+            && let Some(name) = text.strip_prefix(boot.trim())
+        {
+            return Ok(if name.trim() == Self::Kvm.argument() { Self::Kvm } else { Self::Tcg });
+        }
+        let found = if boots(image) { Self::Kvm } else { Self::Tcg };
+        let why = if found == Self::Tcg { " (emulated: KVM boots no kernel here)" } else { "" };
+        eprintln!("testbed: processors of machines: {}{why}", found.argument());
+        fs::write(&known, format!("{} {}\n", boot.trim(), found.argument()))?;
+        Ok(found)
+    }
+
     pub(super) const fn argument(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
@@ -37,24 +55,6 @@ impl Accelerator {
 
 /// Seconds a kernel has to say its first words.
 const LIMIT: &str = "20";
-
-/// KVM where it boots the kernel, tried once since this machine has booted; else emulation. Says which.
-///
-/// `/dev/kvm` may be there and answer, and still boot no stock kernel, where this machine itself is a paravirtual guest.
-pub(super) fn best(image: &Image) -> Result<Accelerator> {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let known = assets::cache_root()?.join("accelerator");
-    if let Ok(text) = fs::read_to_string(&known)
-        && let Some(name) = text.strip_prefix(boot.trim())
-    {
-        return Ok(if name.trim() == Accelerator::Kvm.argument() { Accelerator::Kvm } else { Accelerator::Tcg });
-    }
-    let found = if boots(image) { Accelerator::Kvm } else { Accelerator::Tcg };
-    let why = if found == Accelerator::Tcg { " (emulated: KVM boots no kernel here)" } else { "" };
-    eprintln!("testbed: processors of machines: {}{why}", found.argument());
-    fs::write(&known, format!("{} {}\n", boot.trim(), found.argument()))?;
-    Ok(found)
-}
 
 /// Whether the kernel says something under KVM. It finds no root file system and ends.
 fn boots(image: &Image) -> bool {

@@ -3,11 +3,11 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::{assets, images, packages, realm::output};
+use crate::realm::{output, output_of};
+use crate::{assets, images};
 
 /// A release of Debian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,49 +108,24 @@ impl Image {
     pub(crate) fn ensure(debian: Debian, progress: bool) -> Result<Self> {
         let inputs = [debian.suite(), &PACKAGES.join(" "), SIZE, UNIT, SET_UP].join("\n");
         let hash = images::sha256(inputs.as_bytes());
-        let cache = assets::cache_root()?;
-        let folder = cache.join(format!("machine-{}-{}", debian.suite(), hash.get(..12).unwrap_or(&hash)));
-        let ready = || folder.join("root.img").is_file();
-        if ready() {
-            return Ok(Self(folder));
-        }
-        packages::ensure(packages::MACHINE_IMAGE, progress)?;
-        fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
-        let lock = File::create(cache.join("machine.lock"))?;
-        // Another run may be making the same.
-        lock.lock().context("lock the cache of machines")?;
-        if !ready() {
-            make(debian, &cache, &folder, progress)?;
-        }
-        Ok(Self(folder))
+        let name = format!("machine-{}-{}", debian.suite(), hash.get(..12).unwrap_or(&hash));
+        assets::cached(&name, "about two minutes", progress, |scratch, made| make(debian, scratch, made)).map(Self)
     }
 }
 
-fn make(debian: Debian, cache: &Path, folder: &Path, progress: bool) -> Result<()> {
-    let started = Instant::now();
-    if progress {
-        eprintln!("testbed: making a machine of Debian {} (once; about two minutes)", debian.suite());
-    }
-    let scratch = tempfile::tempdir_in(cache)?;
-    let (root, made) = (scratch.path().join("root"), scratch.path().join("made"));
-    fs::create_dir(&made)?;
+fn make(debian: Debian, scratch: &Path, made: &Path) -> Result<()> {
+    let root = scratch.join("root");
     let include = format!("--include={}", PACKAGES.join(","));
     let mut bootstrap = Command::new("debootstrap");
     bootstrap.args(["--variant=minbase", &include, debian.suite()]).arg(&root);
     output(&mut bootstrap).with_context(|| format!("debootstrap {}", debian.suite()))?;
     output(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(made.join("key")))?;
-    let unit = scratch.path().join("bed.service");
+    let unit = scratch.join("bed.service");
     fs::write(&unit, UNIT)?;
     let mut set_up = Command::new("sh");
-    set_up.args(["-ec", SET_UP, "sh"]).args([&root, &made.join("key.pub"), &made]);
-    crate::realm::output_of(&mut set_up, File::open(&unit)?).context("set up the machine")?;
+    set_up.args(["-ec", SET_UP, "sh"]).args([&root, &made.join("key.pub"), made]);
+    output_of(&mut set_up, File::open(&unit)?).context("set up the machine")?;
     let mut disk = Command::new("mke2fs");
     disk.args(["-q", "-t", "ext4", "-d"]).arg(&root).arg(made.join("root.img")).arg(SIZE);
-    output(&mut disk).context("write the files into a disk")?;
-    // By rename: whoever finds the folder finds all of it.
-    fs::rename(&made, folder).with_context(|| folder.display().to_string())?;
-    if progress {
-        eprintln!("testbed: made it in {:.0?}", started.elapsed());
-    }
-    Ok(())
+    output(&mut disk).map(drop).context("write the files into a disk")
 }

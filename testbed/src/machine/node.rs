@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{Files, Hardware, Image, Machine, TESTBED};
-use crate::node::{KUBELET_CONFIG, KUBELET_KUBECONFIG, Node, Parts, Place};
+use super::{Accelerator, Files, Hardware, Image, Machine, TESTBED};
+use crate::node::{Node, Parts, Place, kubelet_command};
 use crate::systemd;
 use crate::view::SOCKET;
 use crate::{Platform, assets, network, node_config, packages};
@@ -19,6 +19,7 @@ const PLUGINS: &str = "/usr/lib/cni";
 pub(crate) struct Model {
     platform: Platform,
     image: Image,
+    accelerator: Accelerator,
     /// containerd's programs, where they are not the distribution's.
     containerd: Vec<PathBuf>,
     kubelet: PathBuf,
@@ -30,9 +31,11 @@ impl Model {
         packages::ensure(packages::MACHINE, progress)?;
         packages::ensure(packages::MACHINE_IMAGE, progress)?;
         let kubelet = programs.iter().map(|folder| folder.join("kubelet")).find(|path| path.is_file());
+        let image = Image::ensure(platform.debian, progress)?;
         Ok(Self {
             platform,
-            image: Image::ensure(platform.debian, progress)?,
+            accelerator: Accelerator::best(&image)?,
+            image,
             containerd: platform.containerd.map_or(Ok(Vec::new()), |version| assets::containerd(version, progress))?,
             kubelet: kubelet.context("no kubelet")?,
         })
@@ -54,6 +57,7 @@ impl Node {
         let machine = Machine::boot(&Hardware {
             outer: parts.outer,
             image: &model.image,
+            accelerator: model.accelerator,
             number: parts.number,
             ip,
             dir: &dir,
@@ -82,10 +86,10 @@ fn files(parts: &Parts<'_>, model: &Model, name: &str) -> Result<Files> {
         &node_config::containerd_of_machine(ip, &model.platform, Path::new(PLUGINS)),
     )?;
     files.write("/etc/cni/net.d/10-nrh.conflist", &node_config::cni(&network::pod_subnet(parts.number)))?;
-    files.write(KUBELET_CONFIG, &node_config::kubelet_of_machine(&model.platform))?;
-    files.write("/etc/kubernetes/pki/ca.crt", parts.ca)?;
-    files.write(KUBELET_KUBECONFIG, &fs::read_to_string(parts.kubeconfig)?)?;
-    let command = crate::node::kubelet_command(name, ip).join(" ");
+    for (path, text) in parts.kubelet_files(node_config::kubelet_of_machine(&model.platform))? {
+        files.write(path, &text)?;
+    }
+    let command = kubelet_command(name, ip).join(" ");
     let unit = format!(
         "{}[Service]\nExecStart=/usr/bin/{command}\nStandardOutput=append:/var/log/kubelet.log\n",
         systemd::KUBELET

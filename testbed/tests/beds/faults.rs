@@ -113,7 +113,7 @@ impl Stage {
     }
 
     fn lists(&self) -> view::Lists {
-        view::lists(&view::socket(&self.node), view::LIMIT).unwrap()
+        view::lists(&self.node.socket(), view::LIMIT).unwrap()
     }
 
     /// Whether a kubelet, not only its supervisor, runs.

@@ -137,7 +137,7 @@ fn daemons(node: &Node) -> [Option<Identity>; 2] {
 
 /// Ids of the containers that run on a node.
 fn running(node: &Node) -> BTreeSet<String> {
-    let Ok(lists) = view::lists(&view::socket(node), view::LIMIT) else { return BTreeSet::new() };
+    let Ok(lists) = view::lists(&node.socket(), view::LIMIT) else { return BTreeSet::new() };
     lists.containers.into_iter().filter(Container::running).map(|container| container.id).collect()
 }
 

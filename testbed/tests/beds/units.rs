@@ -57,7 +57,7 @@ fn renewed(bed: &Bed, node: &Node) -> String {
 
 /// The containers that run on a node.
 fn running(node: &Node) -> Vec<String> {
-    let Ok(lists) = view::lists(&view::socket(node), view::LIMIT) else { return Vec::new() };
+    let Ok(lists) = view::lists(&node.socket(), view::LIMIT) else { return Vec::new() };
     lists.containers.into_iter().filter(Container::running).map(|container| container.id).collect()
 }
 

@@ -59,7 +59,7 @@ fn remediations_are_cancelled_and_put_back() {
         ("policy a dry run now", |w| w.policies[0].mode = Mode::DryRun, true),
         ("rule gone", |w| w.policies[0].rules[0].name = "other".into(), true),
         ("node suspended", |w| w.node("n1").report.suspended = Some("hands off".into()), true),
-        ("vetoed", |w| w.node("n1").view.exclusions.push("drain in progress".into()), true),
+        ("excluded", |w| w.node("n1").view.exclusions.push("drain in progress".into()), true),
         ("node replaced", |w| w.node("n1").view.uid = "uid-new".into(), false),
         (
             "taken over",

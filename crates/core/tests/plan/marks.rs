@@ -93,7 +93,7 @@ fn a_mark_that_is_not_wanted_any_more_is_taken_back() {
     let cases: [No; 8] = [
         ("policy suspended", |w| w.policies[0].suspend = true, "policy p is suspended"),
         ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into()), "is suspended"),
-        ("veto", |w| w.node("n1").view.exclusions = vec!["label".into()], "asks to be left alone"),
+        ("exclusion", |w| w.node("n1").view.exclusions = vec!["label".into()], "asks to be left alone"),
         (
             "approval withdrawn",
             |w| w.remediations.values_mut().for_each(|e| e.approval = None),

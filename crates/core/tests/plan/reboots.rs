@@ -423,7 +423,7 @@ fn an_order_that_nobody_has_heard_is_taken_back_when_somebody_says_no_or_its_tim
     let cases: [No; 6] = [
         ("policy suspended", |w| w.policies[0].suspend = true),
         ("node suspended", |w| w.node("n1").report.suspended = Some("looked at".into())),
-        ("veto", |w| w.node("n1").view.exclusions = vec!["label".into()]),
+        ("exclusion", |w| w.node("n1").view.exclusions = vec!["label".into()]),
         ("approval withdrawn", |w| w.remediations.values_mut().for_each(|remediation| remediation.approval = None)),
         ("another step in its place", |w| w.policies[0].rules[0].steps[1] = notify()),
         ("its time is over", |w| {

@@ -29,7 +29,7 @@ fn every_doubt_holds() {
         ("no rule for the severity", BlockReason::NoRule, |s| s.policies[0].rules[0].min_severity = Severity::Critical),
         ("a rule that waits", BlockReason::MinDurationNotReached, |s| s.policies[0].rules[0].min_duration = secs(600)),
         ("a node deleted", BlockReason::Excluded, |s| s.nodes.get_mut("n1").unwrap().deleting = true),
-        ("a veto", BlockReason::Excluded, |s| s.nodes.get_mut("n1").unwrap().exclusions.push("excluded".into())),
+        ("an exclusion", BlockReason::Excluded, |s| s.nodes.get_mut("n1").unwrap().exclusions.push("excluded".into())),
         ("a suspended node", BlockReason::Suspended, |s| {
             s.reports.get_mut("n1").unwrap().suspended = Some("me".into());
         }),

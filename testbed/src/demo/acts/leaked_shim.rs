@@ -62,7 +62,7 @@ impl Act for LeakedShim {
         }
         // The kubelet keeps a dead instance for `logs --previous`, or removes it itself and logs that; taking it would be one act
         // too many.
-        let lists = view::lists(&view::socket(&stage.sick), view::LIMIT)?;
+        let lists = view::lists(&stage.sick.socket(), view::LIMIT)?;
         let pod = injection.victim.pod_uid.as_deref();
         let is_kept = lists.containers.iter().any(|container| pod == Some(&container.pod.uid) && !container.running());
         if !is_kept && !injection.victim.containers.iter().all(|id| removed_by_kubelet(stage, id)) {

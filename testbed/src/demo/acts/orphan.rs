@@ -34,7 +34,7 @@ impl Orphan {
 
 impl Orphan {
     fn orphan_there(stage: &Stage, injection: &Injection) -> Result<bool> {
-        let lists = view::lists(&view::socket(&stage.sick), view::LIMIT)?;
+        let lists = view::lists(&stage.sick.socket(), view::LIMIT)?;
         Ok(lists.orphans().any(|container| injection.victim.containers.contains(&container.id)))
     }
 
