@@ -2,7 +2,6 @@
 //! once.
 
 use nrh_core::snapshot::Snapshot;
-use serde::de::DeserializeOwned;
 
 use guard::{BoundedStatus, Unread};
 
@@ -16,7 +15,7 @@ pub mod report;
 
 /// A kind that a snapshot is made from. What depends on time is not stored here. Each function returns whether anything has
 /// changed that a decision reads, apart from that.
-pub trait View: BoundedStatus + DeserializeOwned {
+pub trait View: BoundedStatus {
     /// Stores an object.
     fn store(&self, name: &str, snapshot: &mut Snapshot) -> bool;
     /// Stores that an object exists and cannot be read. It does not count as gone: it blocks its node, or starts nothing.

@@ -34,49 +34,64 @@ pub struct Unread {
 }
 
 /// A kind whose objects are read one by one.
-pub trait BoundedStatus {
+pub trait BoundedStatus: Sized {
     /// Largest status of one that is read, in bytes.
     const MAX_STATUS: usize = usize::MAX;
+
+    /// Reads a whole object; the error names the field that is not readable.
+    ///
+    /// Each kind implements it by itself: a generic function would be compiled into each crate that reads the kind, and the
+    /// code that reads a pod has 200 KiB.
+    fn whole(object: &Value) -> Result<Self, String>;
 }
 
-impl BoundedStatus for Node {}
-impl BoundedStatus for Pod {}
-impl BoundedStatus for DaemonSet {}
-impl BoundedStatus for Job {}
-impl BoundedStatus for NodeCommand {}
-impl BoundedStatus for RemediationPolicy {}
-impl BoundedStatus for RemediationConfig {}
-impl BoundedStatus for NodeRemediation {}
+fn whole<K: DeserializeOwned>(object: &Value) -> Result<K, String> {
+    // The second read finds out which field it is.
+    K::deserialize(object).or_else(|_| serde_path_to_error::deserialize(object).map_err(|error| error.to_string()))
+}
 
-impl BoundedStatus for NodeRuntimeHealth {
-    const MAX_STATUS: usize = MAX_REPORT;
+macro_rules! read_one_by_one {
+    ($($kind:ty $(, $largest:expr)?;)*) => {$(
+        impl BoundedStatus for $kind {
+            $(const MAX_STATUS: usize = $largest;)?
+
+            fn whole(object: &Value) -> Result<Self, String> {
+                whole(object)
+            }
+        }
+    )*};
+}
+
+read_one_by_one! {
+    Node;
+    Pod;
+    DaemonSet;
+    Job;
+    NodeCommand;
+    NodeRuntimeHealth, MAX_REPORT;
+    NodeRemediation;
+    RemediationPolicy;
+    RemediationConfig;
 }
 
 /// An object, or its readable part.
 #[derive(Clone, Debug)]
 pub struct Guarded<K>(pub Result<K, Box<Unread>>);
 
-impl<K: BoundedStatus + DeserializeOwned> Guarded<K> {
+impl<K: BoundedStatus> Guarded<K> {
     /// Reads one object.
-    pub fn read(whole: &Value) -> Self {
-        let size = if K::MAX_STATUS == usize::MAX { 0 } else { whole.get("status").map_or(0, size) };
-        if size > K::MAX_STATUS {
-            let why = format!("its status has {size} bytes, expected at most {}", K::MAX_STATUS);
-            return Self(Err(Box::new(Unread { metadata: metadata(whole), why })));
-        }
-        if let Ok(object) = K::deserialize(whole) {
-            return Self(Ok(object));
-        }
-        // The second read finds out which field it is.
-        Self(
-            serde_path_to_error::deserialize::<_, K>(whole).map_err(|error| {
-                Box::new(Unread { metadata: metadata(whole), why: bounded(&error.to_string(), MAX_WHY) })
-            }),
-        )
+    pub fn read(object: &Value) -> Self {
+        let size = if K::MAX_STATUS == usize::MAX { 0 } else { object.get("status").map_or(0, size) };
+        let read = if size > K::MAX_STATUS {
+            Err(format!("its status has {size} bytes, expected at most {}", K::MAX_STATUS))
+        } else {
+            K::whole(object)
+        };
+        Self(read.map_err(|why| Box::new(Unread { metadata: metadata(object), why: bounded(&why, MAX_WHY) })))
     }
 }
 
-impl<'de, K: BoundedStatus + DeserializeOwned> Deserialize<'de> for Guarded<K> {
+impl<'de, K: BoundedStatus> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Self::read(&Value::deserialize(deserializer)?))
     }

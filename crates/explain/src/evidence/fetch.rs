@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
 use nrh_api::NODE_NAMESPACE as NAMESPACE;
+use nrh_api::view::guard::Guarded;
 use nrh_core::text::bounded;
 use nrh_terminal::complain;
 
@@ -31,8 +32,8 @@ const MAX_SAID: usize = 400;
 
 /// The bundles of a node, or of one fault where it is named.
 pub(super) async fn fetch(client: Client, node: &str, fault: Option<&str>) -> anyhow::Result<Vec<Value>> {
+    let pod = probe_of(Api::namespaced(client.clone(), NAMESPACE), node).await?;
     let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
-    let pod = probe_of(&pods, node).await?;
     let mut command = vec!["/nrh", "evidence", "--local", "--output", "json"];
     command.extend(fault.into_iter().flat_map(|fault| ["--fault", fault]));
     let said = timeout(WHOLE, said(&pods, &pod, node, command)).await;
@@ -55,7 +56,7 @@ fn instead(node: &str) -> String {
 }
 
 /// The pod of the probe on this node.
-async fn probe_of(pods: &Api<Pod>, node: &str) -> anyhow::Result<String> {
+async fn probe_of(pods: Api<Guarded<Pod>>, node: &str) -> anyhow::Result<String> {
     let wanted = ListParams::default().labels(PROBES).fields(&format!("spec.nodeName={node}"));
     let found = timeout(ANSWER, pods.list(&wanted)).await.context("the API server gave no answer in time")?;
     let found = found.map_err(|error| match error {
@@ -64,7 +65,8 @@ async fn probe_of(pods: &Api<Pod>, node: &str) -> anyhow::Result<String> {
         }
         error => anyhow::Error::new(error).context(format!("cannot list the pods of {NAMESPACE}")),
     })?;
-    let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
+    let phase =
+        |pod: &Guarded<Pod>| pod.0.as_ref().ok().and_then(|pod| pod.status.as_ref()?.phase.clone()).unwrap_or_default();
     match found.items.iter().find(|pod| phase(pod) == "Running").or(found.items.first()) {
         None => {
             bail!("no probe's pod is on node {node} (is it a unit there, or is there no such node?); {}", instead(node))

@@ -181,9 +181,12 @@ impl Objects {
             self.unusable.push(format!("of {count} pods that faults name only {MAX_PODS} are read"));
         }
         for named in named.into_iter().take(MAX_PODS) {
-            let api: Api<Pod> = Api::namespaced(client.clone(), &named.namespace);
+            let api: Api<Guarded<Pod>> = Api::namespaced(client.clone(), &named.namespace);
             match tokio::time::timeout(DEADLINE, api.get_opt(&named.name)).await {
-                Ok(Ok(Some(pod))) if pods::names(&pod).any(|name| name == named) => self.pods.push(pod),
+                Ok(Ok(Some(Guarded(Ok(pod))))) if pods::names(&pod).any(|name| name == named) => self.pods.push(pod),
+                Ok(Ok(Some(Guarded(Err(bad))))) => {
+                    self.unusable.push(format!("the labels of pod {named} are not known: {}", bad.why));
+                }
                 Ok(Ok(_)) => drop(self.gone.insert(named)),
                 // The other pods are most likely unreadable, too.
                 Ok(Err(error)) => {
