@@ -15,6 +15,7 @@ pub mod docker;
 pub mod faults;
 pub mod images;
 pub mod kwok;
+mod layout;
 pub mod machine;
 pub mod network;
 pub mod node;

@@ -38,6 +38,8 @@ pub(crate) const TESTBED: &str = "/usr/local/bin/testbed";
 pub const BOOTS: &str = "/var/log/boots";
 /// How long a machine may take to boot; it needs half a minute when emulated.
 const BOOT: Duration = Duration::from_mins(5);
+/// The longest that a command on a machine takes; an image takes half a minute.
+const COMMAND: Duration = Duration::from_mins(5);
 /// The longest path of a socket is 107 bytes; ssh adds 17 while it makes one.
 const LONGEST_PATH: usize = 90;
 
@@ -118,11 +120,13 @@ impl Machine {
         self.outer.daemon(&logs.join("ssh.log"), &argv.map(str::to_owned)).map(drop)
     }
 
-    /// A command on the machine, with a clean environment. Its end here is not its end there.
+    /// A command on the machine, with a clean environment. Its end here, after [`COMMAND`] at most, is not its end there.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = self.outer.network_command("bash");
         // The machine's shell takes the words apart again.
-        command.args(["-c", r#"printf -v line '%q ' "${@:2}"; exec ssh -F "$1" machine "exec $line""#, "bash"]);
+        let script =
+            r#"printf -v line '%q ' "${@:3}"; exec timeout --foreground "$1" ssh -F "$2" machine "exec $line""#;
+        command.args(["-c", script, "bash", &COMMAND.as_secs().to_string()]);
         command.arg(&self.ssh).args(["env", "-i", PATH, "HOME=/root", "LANG=C.UTF-8"]).arg(program);
         command
     }

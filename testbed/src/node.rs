@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cgroup, images,
+    layout::Layout,
     machine::Machine,
     network, node_config, packages,
     process::{self, Identity, wait_until},
@@ -48,6 +49,9 @@ pub struct Node {
     /// Whether systemd runs it.
     #[serde(default)]
     pub(crate) units: bool,
+    /// Where its programs are.
+    #[serde(default)]
+    pub(crate) layout: Layout,
 }
 
 /// Where the processes of a node are.
@@ -133,6 +137,7 @@ impl Node {
             name,
             stand_in: false,
             units: false,
+            layout: Layout::Usual,
         };
         node.script(cgroup::REMOUNT, &[]).context("control groups of a node")?;
         let folder = node.dir.display().to_string();

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::Platform;
 use crate::images::PAUSE_IMAGE;
+use crate::layout::Places;
 
 /// Port of containerd's own metrics, on the node's address.
 pub const CONTAINERD_METRICS: u16 = 1338;
@@ -40,9 +41,15 @@ state = "/run/containerd"
 /// containerd's configuration on a machine, with the runtime's defaults but for what each node has to set.
 pub(crate) fn containerd_of_machine(ip: Ipv4Addr, platform: &Platform, cni_bin: &Path) -> String {
     let (cni_bin, oci, systemd) = (cni_bin.display(), platform.oci, !platform.legacy_groups);
+    let Places { root, state, socket, .. } = platform.layout.places();
     let cri = r#"plugins."io.containerd.grpc.v1.cri""#;
     format!(
         r#"version = 2
+root = "{root}"
+state = "{state}"
+
+[grpc]
+  address = "{socket}"
 
 [metrics]
   address = "{ip}:{CONTAINERD_METRICS}"
@@ -105,11 +112,11 @@ pub(crate) fn kubelet(ip: Ipv4Addr, healthz_port: u16) -> String {
 
 /// The kubelet's configuration on a machine: what users have.
 pub(crate) fn kubelet_of_machine(platform: &Platform) -> String {
-    if !platform.legacy_groups {
-        return format!("{:#}\n", kubelet_with("systemd"));
+    let mut config = kubelet_with(if platform.legacy_groups { "cgroupfs" } else { "systemd" });
+    if platform.legacy_groups {
+        config["failCgroupV1"] = false.into();
     }
-    let mut config = kubelet_with("cgroupfs");
-    config["failCgroupV1"] = false.into();
+    config["containerRuntimeEndpoint"] = format!("unix://{}", platform.layout.places().socket).into();
     format!("{config:#}\n")
 }
 

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 
+use crate::layout::Layout;
 use crate::machine::Debian;
 
 /// Distribution, runtime and settings of a machine.
@@ -16,14 +17,20 @@ pub struct Platform {
     pub(crate) oci: &'static str,
     /// Control groups of version 1, as before systemd 256.
     pub(crate) legacy_groups: bool,
+    /// Where its programs are.
+    pub(crate) layout: Layout,
+}
+
+const fn layout(name: &'static str, layout: Layout) -> Platform {
+    Platform { layout, ..platform(name, Debian::Trixie, Some("2.4.2")) }
 }
 
 const fn platform(name: &'static str, debian: Debian, containerd: Option<&'static str>) -> Platform {
-    Platform { name, debian, containerd, oci: "runc", legacy_groups: false }
+    Platform { name, debian, containerd, oci: "runc", legacy_groups: false, layout: Layout::Usual }
 }
 
 /// All that can be asked for. The first is what machines run unless one is named.
-pub const PLATFORMS: [Platform; 8] = [
+pub const PLATFORMS: [Platform; 12] = [
     platform("containerd-2.4", Debian::Trixie, Some("2.4.2")),
     Platform { oci: "crun", ..platform("containerd-2.4-crun", Debian::Trixie, Some("2.4.2")) },
     platform("containerd-2.3", Debian::Trixie, Some("2.3.7")),
@@ -32,6 +39,10 @@ pub const PLATFORMS: [Platform; 8] = [
     Platform { oci: "crun", ..platform("containerd-1.7-crun", Debian::Trixie, None) },
     platform("containerd-1.6", Debian::Bookworm, None),
     Platform { legacy_groups: true, ..platform("containerd-1.6-groups-v1", Debian::Bookworm, None) },
+    layout("layout-k3s", Layout::K3s),
+    layout("layout-rke2", Layout::Rke2),
+    layout("layout-k0s", Layout::K0s),
+    layout("layout-microk8s", Layout::MicroK8s),
 ];
 
 impl Platform {
@@ -43,6 +54,11 @@ impl Platform {
         let names = || PLATFORMS.map(|platform| platform.name).join(", ");
         let found = PLATFORMS.into_iter().find(|platform| platform.name == name);
         found.with_context(|| format!("no platform {name:?}; there are {}", names()))
+    }
+
+    /// Whether the runtime and the kubelet are at the places, and units by the names, that Linux distributions give them.
+    pub fn has_usual_places(&self) -> bool {
+        self.layout == Layout::Usual
     }
 }
 

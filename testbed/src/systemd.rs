@@ -133,7 +133,7 @@ impl Node {
     /// The unit of a program that the bed starts, on a node that has units.
     pub(crate) fn unit_of(&self, program: &str) -> Option<String> {
         let is_unit = self.is_machine() || self.units && PROGRAMS.contains(&program);
-        is_unit.then(|| format!("{program}.service"))
+        is_unit.then(|| format!("{}.service", self.layout.unit(program)))
     }
 
     fn systemctl(&self, args: &[&str]) -> Result<String> {
@@ -217,7 +217,7 @@ Type=notify
 NotifyAccess=main
 ";
 /// As Debian and containerd's own packages ship it: shims survive its end.
-const CONTAINERD: &str = "\
+pub(crate) const CONTAINERD: &str = "\
 [Unit]
 Description=containerd container runtime
 After=dbus.socket

@@ -236,19 +236,7 @@ fn nothing_of_the_probe_piles_up() {
             }
             samples
         });
-        scope.spawn(|| {
-            for replicas in ["12", "0"].into_iter().cycle() {
-                while still.load(Ordering::Relaxed) && !stop.load(Ordering::Relaxed) {
-                    sleep(Duration::from_secs(1));
-                }
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                // It fails while the API server is busy: the next one comes.
-                let _ = bed.kubectl(&["scale", "deployment/churn", "--replicas", replicas]);
-                sleep(CHURN);
-            }
-        });
+        scope.spawn(|| churn(&bed, &stop, &still));
         // However it ends, the others end too.
         let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for one in TROUBLES.iter().cycle() {
@@ -290,21 +278,41 @@ fn nothing_of_the_probe_piles_up() {
     write(minutes, &made, &samples);
 
     assert_eq!(probe(), first, "the probe was restarted");
+    assert_flat(&samples, &quiet);
+    bed.down().unwrap();
+}
+
+/// Pods come and go until `stop`, but not while `still`.
+fn churn(bed: &Bed, stop: &AtomicBool, still: &AtomicBool) {
+    for replicas in ["12", "0"].into_iter().cycle() {
+        while still.load(Ordering::Relaxed) && !stop.load(Ordering::Relaxed) {
+            sleep(Duration::from_secs(1));
+        }
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        // It fails while the API server is busy: the next one comes.
+        let _ = bed.kubectl(&["scale", "deployment/churn", "--replicas", replicas]);
+        sleep(CHURN);
+    }
+}
+
+/// Nothing that is counted has grown from the first samples to the quiet ones at the end.
+fn assert_flat(samples: &[Sample], quiet: &[Sample]) {
     let least = |of: &[Sample], value: fn(&Sample) -> u64| of.iter().map(value).min().unwrap();
     for (what, value) in [
         ("threads", (|one: &Sample| one.threads) as fn(&Sample) -> u64),
         ("file descriptors", |one| one.descriptors),
         ("tasks", |one| one.tasks),
     ] {
-        let (before, after) = (least(&samples[..12], value), least(&quiet, value));
+        let (before, after) = (least(&samples[..12], value), least(quiet, value));
         assert!(after <= before + SLACK, "{before} {what} at the beginning, {after} at the end");
     }
-    let (before, after) = quarters(&samples, |one| one.anonymous_mib);
+    let (before, after) = quarters(samples, |one| one.anonymous_mib);
     assert!(
         after <= before * 1.25 + SLACK_MIB,
         "{before:.1} MiB anonymous in the first quarter, {after:.1} in the last"
     );
-    bed.down().unwrap();
 }
 
 fn write(minutes: u64, made: &BTreeMap<&str, u64>, samples: &[Sample]) {

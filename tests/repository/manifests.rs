@@ -337,17 +337,21 @@ fn conditions_of_nodes_and_the_service_of_the_metrics_are_on() {
     assert_eq!(port(&service["ports"][0]["targetPort"]).unwrap()["containerPort"], service["ports"][0]["port"]);
 }
 
-#[test]
-fn the_component_for_production_wants_digests_and_adds_nothing_else() {
+/// What an overlay with one component renders, and the names of what the component adds.
+fn with_component(component: &str, more: &str) -> (Vec<Value>, Vec<String>) {
     let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("target")).unwrap();
-    let digest = format!("sha256:{}", "0a".repeat(32));
-    let overlay = format!(
-        "resources: [../../config/default]\ncomponents: [../../config/digests]\n\
-         images: [{{name: runtimehealth.io/nrh, newName: registry.example/nrh, digest: '{digest}'}}]\n"
-    );
+    let overlay = format!("resources: [../../config/default]\ncomponents: [../../config/{component}]\n{more}\n");
     std::fs::write(folder.path().join("kustomization.yaml"), overlay).unwrap();
     let (plain, with) = (render("default"), render(folder.path().to_str().unwrap()));
-    let added: Vec<String> = with.iter().map(name).filter(|new| plain.iter().all(|old| name(old) != *new)).collect();
+    let added = with.iter().map(name).filter(|new| plain.iter().all(|old| name(old) != *new)).collect();
+    (with, added)
+}
+
+#[test]
+fn the_component_for_production_wants_digests_and_adds_nothing_else() {
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    let images = format!("images: [{{name: runtimehealth.io/nrh, newName: registry.example/nrh, digest: '{digest}'}}]");
+    let (with, added) = with_component("digests", &images);
     assert_eq!(added, ["ValidatingAdmissionPolicy/nrh-digests", "ValidatingAdmissionPolicyBinding/nrh-digests"]);
     let policy = one(&with, "ValidatingAdmissionPolicy/nrh-digests");
     assert_eq!(policy["spec"]["failurePolicy"], "Fail");
@@ -359,6 +363,46 @@ fn the_component_for_production_wants_digests_and_adds_nothing_else() {
         let image = &one(&with, workload)["spec"]["template"]["spec"]["containers"][0]["image"];
         assert_eq!(*image, format!("registry.example/nrh@{digest}"), "{workload}");
     }
+}
+
+#[test]
+fn the_component_for_openshift_allows_what_the_pods_ask_for_and_nothing_else() {
+    let (with, added) = with_component("openshift", "");
+    assert_eq!(added, ["RoleBinding/nrh-controller-user", "SecurityContextConstraints/nrh-node"]);
+    let allowed = one(&with, "SecurityContextConstraints/nrh-node");
+    let pod = &one(&with, "DaemonSet/nrh-probe")["spec"]["template"]["spec"];
+    let security = &pod["containers"][0]["securityContext"];
+    for (host, asked) in [("allowHostPID", "hostPID"), ("allowHostNetwork", "hostNetwork"), ("allowHostIPC", "hostIPC")]
+    {
+        assert_eq!(allowed[host], pod[asked] == true, "{host}");
+    }
+    let same = [
+        ("allowPrivilegedContainer", "privileged"),
+        ("allowPrivilegeEscalation", "allowPrivilegeEscalation"),
+        ("readOnlyRootFilesystem", "readOnlyRootFilesystem"),
+    ];
+    for (key, asked) in same {
+        assert_eq!(allowed[key], security[asked], "{key}");
+    }
+    let sorted = |list: &Value| {
+        let mut list: Vec<String> = texts(list).into_iter().map(ToOwned::to_owned).collect();
+        list.sort_unstable();
+        list
+    };
+    assert_eq!(sorted(&allowed["allowedCapabilities"]), sorted(&security["capabilities"]["add"]));
+    assert_eq!(allowed["requiredDropCapabilities"], security["capabilities"]["drop"]);
+    assert_eq!(allowed["seLinuxContext"]["seLinuxOptions"], security["seLinuxOptions"]);
+    let accounts = ["nrh-probe", "nrh-act"].map(|name| format!("system:serviceaccount:nrh-node:{name}"));
+    assert_eq!(texts(&allowed["users"]), accounts);
+    for account in ["nrh-probe", "nrh-act", "nrh-controller"] {
+        one(&with, &format!("ServiceAccount/{account}"));
+    }
+    // The token of the account is a projected volume, which the API server adds.
+    let kinds = pod["volumes"].as_array().unwrap().iter().flat_map(|volume| volume.as_object().unwrap().keys());
+    let mut kinds: Vec<&str> = kinds.map(String::as_str).filter(|kind| *kind != "name").chain(["projected"]).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    assert_eq!(texts(&allowed["volumes"]), kinds);
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Plot<'_> {
             self.enforced(&mut Orphan::probe_runs())?;
         }
         if self.wanted("back-off-pod") {
-            BackOff::begin(stage)?;
+            BackOff::begin(stage, !self.options.no_controls)?;
         }
         self.enforced(&mut HungContainer)?;
         self.enforced(&mut LeakedShim)?;

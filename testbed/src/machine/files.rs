@@ -19,15 +19,17 @@ pub(crate) struct Files {
     folder: tempfile::TempDir,
     /// Their paths on the machine, with their mode.
     paths: Vec<(PathBuf, &'static str)>,
+    /// Links, each with its target.
+    links: Vec<(PathBuf, String)>,
 }
 
 impl Files {
     /// Those that give the machine name and address at each boot.
     pub(crate) fn new(bed: &Path, name: &str, ip: &str) -> Result<Self> {
-        let mut files = Self { folder: tempfile::tempdir_in(bed)?, paths: Vec::new() };
+        let mut files = Self { folder: tempfile::tempdir_in(bed)?, paths: Vec::new(), links: Vec::new() };
         let words = [("BOOTS", BOOTS), ("NAME", name), ("IP", ip), ("GATEWAY", &CONTROL_PLANE_IP.to_string())];
         let fill = |text: String, (word, value): &(&str, &str)| text.replace(&format!("{{{word}}}"), value);
-        files.add("/etc/bed/set-up", &words.iter().fold(SET_UP.to_owned(), fill), "0100755")?;
+        files.script("/etc/bed/set-up", &words.iter().fold(SET_UP.to_owned(), fill))?;
         files.write("/etc/hostname", &format!("{name}\n"))?;
         Ok(files)
     }
@@ -43,6 +45,16 @@ impl Files {
         images::run(Command::new("strip").arg("-o").arg(self.last()?).arg(program))
     }
 
+    /// A program that is a script.
+    pub(crate) fn script(&mut self, path: &str, text: &str) -> Result<()> {
+        self.add(path, text, "0100755")
+    }
+
+    /// A link to another path.
+    pub(crate) fn link(&mut self, path: &str, target: &str) {
+        self.links.push((path.into(), target.to_owned()));
+    }
+
     fn add(&mut self, path: &str, text: &str, mode: &'static str) -> Result<()> {
         self.paths.push((path.into(), mode));
         fs::write(self.last()?, text).with_context(|| path.to_owned())
@@ -55,7 +67,9 @@ impl Files {
 
     /// Writes them into the file system of a disk, in place of those that are there.
     pub(crate) fn finish(&self, disk: &Path) -> Result<()> {
-        let folders: BTreeSet<&Path> = self.paths.iter().flat_map(|(path, _)| path.ancestors().skip(1)).collect();
+        let links = self.links.iter().map(|(path, target)| format!("rm {0}\nsymlink {0} {target}\n", path.display()));
+        let all = self.paths.iter().map(|(path, _)| path).chain(self.links.iter().map(|(path, _)| path));
+        let folders: BTreeSet<&Path> = all.flat_map(|path| path.ancestors().skip(1)).collect();
         // What is there already it only says.
         let folders = folders.iter().map(|folder| format!("mkdir {}\n", folder.display()));
         let files = self.paths.iter().enumerate().map(|(number, (path, mode))| {
@@ -63,7 +77,7 @@ impl Files {
             format!("rm {path}\nwrite {} {path}\nset_inode_field {path} mode {mode}\n", file.display())
         });
         let script = self.folder.path().join("script");
-        fs::write(&script, folders.chain(files).collect::<String>())?;
+        fs::write(&script, folders.chain(files).chain(links).collect::<String>())?;
         output(Command::new("debugfs").arg("-w").arg("-f").arg(&script).arg(disk))?;
         for (path, _) in &self.paths {
             let found = output(Command::new("debugfs").args(["-R", &format!("stat {}", path.display())]).arg(disk))?;

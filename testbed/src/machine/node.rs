@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::{Accelerator, Files, Hardware, Image, Machine, TESTBED};
+use crate::layout::{Layout, called};
 use crate::node::{Node, Parts, Place, kubelet_command};
 use crate::systemd;
-use crate::view::SOCKET;
 use crate::{Platform, assets, network, node_config, packages};
 
 /// Where Debian has network plugins.
@@ -63,10 +63,20 @@ impl Node {
             dir: &dir,
             files: &files,
             kernel: if model.platform.legacy_groups { "systemd.unified_cgroup_hierarchy=0" } else { "" },
-            runtime: SOCKET,
+            runtime: model.platform.layout.places().socket,
         })?;
         let place = Place::Machine(machine);
-        Ok(Self { name, ip, number: parts.number, place, dir, testbed: TESTBED.into(), stand_in: false, units: true })
+        Ok(Self {
+            name,
+            ip,
+            number: parts.number,
+            place,
+            dir,
+            testbed: TESTBED.into(),
+            stand_in: false,
+            units: true,
+            layout: model.platform.layout,
+        })
     }
 }
 
@@ -75,10 +85,13 @@ fn files(parts: &Parts<'_>, model: &Model, name: &str) -> Result<Files> {
     let mut files = Files::new(parts.dir, name, &ip.to_string())?;
     files.write("/etc/ssh/sshd_config.d/bed.conf", "UsePAM no\nUseDNS no\n")?;
     files.program(TESTBED, parts.testbed)?;
-    files.program("/usr/bin/kubelet", &model.kubelet)?;
+    let places = model.platform.layout.places();
+    files.program(places.kubelet.0, &model.kubelet)?;
     for program in &model.containerd {
         let name = program.file_name().and_then(|name| name.to_str()).context("a program has a name")?;
-        files.program(&format!("/usr/bin/{name}"), program)?;
+        let path =
+            if name == "containerd" { places.containerd.0.into() } else { format!("{}/{name}", places.programs()) };
+        files.program(&path, program)?;
     }
     files.program(&format!("{PLUGINS}/nrh-gate"), parts.workload)?;
     files.write(
@@ -89,11 +102,59 @@ fn files(parts: &Parts<'_>, model: &Model, name: &str) -> Result<Files> {
     for (path, text) in parts.kubelet_files(node_config::kubelet_of_machine(&model.platform))? {
         files.write(path, &text)?;
     }
-    let command = kubelet_command(name, ip).join(" ");
-    let unit = format!(
-        "{}[Service]\nExecStart=/usr/bin/{command}\nStandardOutput=append:/var/log/kubelet.log\n",
-        systemd::KUBELET
-    );
-    files.write("/etc/systemd/system/kubelet.service", &unit)?;
+    let mut command = kubelet_command(name, ip);
+    command[0] = called(places.kubelet);
+    if model.platform.layout == Layout::Usual {
+        let unit = kubelet_unit(&command.join(" "));
+        files.write("/etc/systemd/system/kubelet.service", &unit)?;
+    } else {
+        lay_out(&mut files, model.platform.layout, &command)?;
+    }
     Ok(files)
+}
+
+fn kubelet_unit(command: &str) -> String {
+    format!("{}[Service]\nExecStart={command}\nStandardOutput=append:/var/log/kubelet.log\n", systemd::KUBELET)
+}
+
+/// The units and names of a distribution, in place of Debian's.
+fn lay_out(files: &mut Files, layout: Layout, kubelet: &[String]) -> Result<()> {
+    let places = layout.places();
+    let containerd = called(places.containerd);
+    for part in [places.kubelet, places.containerd] {
+        if called(part) != part.0 {
+            files.link(&called(part), part.0);
+        }
+    }
+    let kubelet = format!("{} --root-dir={}", kubelet.join(" "), places.kubelet_root);
+    let path = format!("PATH={}:/usr/local/bin:/usr/bin:/usr/sbin", places.programs());
+    files.script(
+        "/usr/local/bin/ctr",
+        &format!("#!/bin/sh\nexec {}/ctr -a {} \"$@\"\n", places.programs(), places.socket),
+    )?;
+    files.link("/etc/systemd/system/containerd.service", "/dev/null");
+    let mut unit = |program: &str, text: &str| {
+        let name = format!("{}.service", layout.unit(program));
+        files.link(&format!("/etc/systemd/system/multi-user.target.wants/{name}"), &format!("../{name}"));
+        files.write(&format!("/etc/systemd/system/{name}"), text)
+    };
+    let Some(starter) = places.starter else {
+        let settings = systemd::CONTAINERD.replace("After=dbus.socket", "After=dbus.socket bed.service");
+        unit("containerd", &format!("{settings}[Service]\nEnvironment={path}\nExecStart={containerd}\n"))?;
+        return unit("kubelet", &kubelet_unit(&kubelet));
+    };
+    let text = format!(
+        "[Unit]\nAfter=bed.service\n[Service]\nEnvironment={path}\nExecStart={starter}\nKillMode=process\nDelegate=yes\n\
+         Restart=always\nRestartSec=5\nTasksMax=infinity\nStandardOutput=append:/var/log/kubelet.log\n\
+         StandardError=inherit\n[Install]\nWantedBy=multi-user.target\n"
+    );
+    unit("kubelet", &text)?;
+    // What is started ends with it, as with the distribution's own program.
+    let end = "setpriv --pdeathsig KILL";
+    let kubelet = if layout == Layout::K3s { format!("exec {kubelet}") } else { format!("{end} {kubelet} & wait -n") };
+    let socket = places.socket;
+    files.script(
+        starter,
+        &format!("#!/bin/bash\n{end} {containerd} &\nuntil [ -S {socket} ]; do sleep 0.2; done\n{kubelet}\n"),
+    )
 }

@@ -42,6 +42,7 @@ impl Node {
             name,
             stand_in: true,
             units: false,
+            layout: crate::layout::Layout::Usual,
         };
         let subnet = network::pod_subnet(parts.number);
         let folder = node.dir.display().to_string();

@@ -36,11 +36,6 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
     if let Err(verdict) = asks_single(seen.kind) {
         return findings.blind(kind, verdict);
     }
-    let who = match seen.kind {
-        RuntimeKind::Docker => "Docker, asked by id",
-        RuntimeKind::CriO => "its conmon",
-        _ => "containerd",
-    };
     // A missing process proves something only in the node's own process table.
     let table = processes(seen);
     let mut coverage = Coverage::new(Verdict::Clean { looked: listed });
@@ -106,7 +101,7 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
                 .to_owned(),
             evidence: evidence(vec![
                 format!("a list that was asked for after the task's answer has {} as running", short(&container.id)),
-                format!("{who}: task {} {what}", short(&container.id)),
+                format!("{}: task {} {what}", witness(seen.kind), short(&container.id)),
             ]),
             looked: asked,
             since: asked,
@@ -115,6 +110,15 @@ pub(super) fn detect(&Check { seen, thresholds, .. }: &Check<'_>, findings: &mut
         });
     }
     findings.cover(kind, coverage);
+}
+
+/// Who says what became of a task.
+const fn witness(kind: RuntimeKind) -> &'static str {
+    match kind {
+        RuntimeKind::Docker => "Docker, asked by id",
+        RuntimeKind::CriO => "its conmon",
+        _ => "containerd",
+    }
 }
 
 /// What the conmon of a container of CRI-O shows: whether it has a living child. `None` without a complete look at one.

@@ -15,9 +15,10 @@ use crate::collect::HostPaths;
 use crate::proc::rooted;
 
 /// Default sockets, the most common first.
-const KNOWN: [&str; 5] = [
+const KNOWN: [&str; 6] = [
     "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",
+    "/run/k0s/containerd.sock",
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/crio/crio.sock",
     "/run/cri-dockerd.sock",

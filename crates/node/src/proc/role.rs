@@ -45,6 +45,8 @@ const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
 const KUBELET: &str = "kubelet";
 /// The process that CRI-O runs beside each container.
 const MONITOR: &str = "conmon";
+/// The executable that contains k3s's kubelet and containerd. A link with the program's name starts each.
+const K3S: &str = "k3s";
 /// Prefix of the names of containerd's shims.
 const SHIM: &str = "containerd-shim";
 /// Low-level runtimes (OCI), which do one thing and end. One with another name is recognised by its caller.
@@ -201,7 +203,7 @@ impl Prover {
             return Ok(None);
         }
         let exe = handle.exe()?;
-        let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = program(&exe, process);
         if name.starts_with(SHIM) {
             return Ok(shim(&handle.args()?));
         }
@@ -283,8 +285,15 @@ impl Prover {
         if handle.stat()?.start_ticks != process.start_ticks || !handle.is_of_node(&self.root)? {
             return Ok(false);
         }
-        let exe = handle.exe()?;
-        Ok(exe.file_name().and_then(|name| name.to_str()).is_some_and(is_named))
+        Ok(is_named(program(&handle.exe()?, process)))
+    }
+}
+
+/// The name of a program: that of its executable, and inside k3s, whose programs are one executable, that of the process.
+fn program<'a>(exe: &'a Path, process: &'a RawProcess) -> &'a str {
+    match exe.file_name().and_then(|name| name.to_str()).unwrap_or_default() {
+        K3S => &process.command,
+        name => name,
     }
 }
 

@@ -151,7 +151,12 @@ fn runtime(folder: &std::path::Path, name: &str, line: &str) -> Running {
     let daemon = folder.join(name).join("containerd");
     std::fs::create_dir(folder.join(name)).unwrap();
     copy("/bin/sh", &daemon);
-    let mut child = Command::new(&daemon).stdin(Stdio::piped()).spawn().unwrap();
+    started(&daemon, line)
+}
+
+/// Starts a shell of any name, which starts `line` and stays.
+fn started(shell: &Path, line: &str) -> Running {
+    let mut child = Command::new(shell).stdin(Stdio::piped()).spawn().unwrap();
     writeln!(child.stdin.as_mut().unwrap(), "{line} &\nwait").unwrap();
     Running(child)
 }
@@ -200,6 +205,32 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
     });
     assert_eq!(proofs_below(pid, &prover), [], "a script without CNI_COMMAND was taken for a plugin");
     end_children(pid);
+}
+
+#[test]
+fn inside_k3s_the_name_of_the_process_counts_and_elsewhere_that_of_the_executable() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |executable: &str, link: &str| {
+        let (executable, link) = (folder.path().join(executable), folder.path().join(link));
+        if !executable.exists() {
+            copy("/bin/sh", &executable);
+        }
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&executable, &link).unwrap();
+        let child = started(&link, "sleep 60");
+        let name = link.file_name().unwrap().to_str().unwrap().to_owned();
+        wait_until("the program", || table(&root()).unwrap().iter().any(|p| p.parent == pid_of(&child.0)));
+        let table = table(&root()).unwrap();
+        let process = find(&table, pid_of(&child.0)).unwrap();
+        assert_eq!(process.command, name);
+        let handle = Handle::open(&root(), process.pid).unwrap();
+        let proof = Prover::new(&root()).prove_handle(&table, process, &handle).unwrap();
+        end_children(pid_of(&child.0));
+        proof
+    };
+    assert_eq!(of("k3s", "containerd"), Some(Proof::Runtime { name: "containerd".to_owned() }));
+    assert_eq!(of("k3s", "k3s-agent"), None);
+    assert_eq!(of("other", "containerd"), None);
 }
 
 #[test]

@@ -39,12 +39,20 @@ impl BackOff {
         Self { daemon_set: "crash-loop", policy: Some(policy) }
     }
 
-    /// Lets the crash loops begin: they need 310 s to the longest back-off.
-    pub(in super::super) fn begin(stage: &Stage) -> Result<()> {
-        for name in ["crash-control", "crash-loop"] {
+    /// Lets the crash loops begin, that of the control only where there is one: they need 310 s to the longest back-off.
+    pub(in super::super) fn begin(stage: &Stage, controls: bool) -> Result<()> {
+        let (control, loops) = ("crash-control", "crash-loop");
+        for name in [loops].into_iter().chain(controls.then_some(control)) {
             faults::set_cause(&stage.sick, &format!("{CAUSES}/{name}"))?;
         }
-        stage.bed.kubectl(&["label", "node", &stage.sick.name, "demo/crash=true", "--overwrite"]).map(drop)
+        stage.bed.kubectl(&["label", "node", &stage.sick.name, "demo/crash=true", "--overwrite"])?;
+        // Their sandboxes are none of the next act's changes.
+        wait("the pods of the crash loops are started", SUCCESSOR, || {
+            let [control, loops] = [control, loops].map(|name| stage.pod_of(name));
+            let has_crashed = |pod: &Pod| pod.containers.iter().any(|container| container.restarts > 0);
+            Ok(control?.is_some_and(|pod| pod.ready || has_crashed(&pod))
+                && loops?.is_some_and(|pod| has_crashed(&pod)))
+        })
     }
 
     /// Seconds since the container ended, if it waits at the longest back-off.

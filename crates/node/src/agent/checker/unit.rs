@@ -21,7 +21,7 @@ const RUNTIMES: [(&str, &str); 2] =
     [("run/containerd/containerd.sock", "containerd.service"), ("run/crio/crio.sock", "crio.service")];
 const KUBELET: &str = "kubelet.service";
 /// Folders of sockets whose runtime and kubelet are part of a larger program.
-const INSIDE: [&str; 2] = ["k3s", "microk8s"];
+const INSIDE: [&str; 3] = ["k3s", "k0s", "microk8s"];
 /// States of a unit file that somebody wants started. Other units that can be started (`systemd-poweroff.service` is
 /// `static`) are not a daemon of a node.
 const WANTED: [&str; 4] = ["enabled", "enabled-runtime", "linked", "linked-runtime"];

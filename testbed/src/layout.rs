@@ -1,0 +1,118 @@
+//! Where a distribution of Kubernetes has a node's programs, and which units run them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::view;
+
+/// A distribution's places.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Layout {
+    /// kubeadm's, with the packages of Linux distributions
+    #[default]
+    Usual,
+    /// k3s's: one process is the kubelet, and containerd is its child and the same executable by another name
+    K3s,
+    /// RKE2's: one process starts both, at k3s's places
+    Rke2,
+    /// k0s's: one process starts both
+    K0s,
+    /// `MicroK8s`': two units of snap
+    MicroK8s,
+}
+
+/// Places of one layout.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    /// The executable with the kubelet, and the name under which it runs.
+    pub(crate) kubelet: (&'static str, &'static str),
+    /// The executable with containerd, and the name under which it runs.
+    pub(crate) containerd: (&'static str, &'static str),
+    /// containerd's socket.
+    pub(crate) socket: &'static str,
+    /// containerd's folder for what it keeps over a boot.
+    pub(crate) root: &'static str,
+    /// containerd's folder for what it does not.
+    pub(crate) state: &'static str,
+    /// The kubelet's folder.
+    pub(crate) kubelet_root: &'static str,
+    /// Units of containerd and of the kubelet.
+    units: [&'static str; 2],
+    /// The program that starts both, where one unit runs both.
+    pub(crate) starter: Option<&'static str>,
+}
+
+impl Layout {
+    pub(crate) const fn places(self) -> Places {
+        match self {
+            Self::Usual => Places {
+                kubelet: ("/usr/bin/kubelet", "kubelet"),
+                containerd: ("/usr/bin/containerd", "containerd"),
+                socket: view::SOCKET,
+                root: "/var/lib/containerd",
+                state: "/run/containerd",
+                kubelet_root: "/var/lib/kubelet",
+                units: ["containerd", "kubelet"],
+                starter: None,
+            },
+            Self::K3s => Places {
+                kubelet: ("/var/lib/rancher/k3s/data/agent/bin/k3s", "k3s-agent"),
+                containerd: ("/var/lib/rancher/k3s/data/runtime/bin/k3s", "containerd"),
+                socket: "/run/k3s/containerd/containerd.sock",
+                root: "/var/lib/rancher/k3s/agent/containerd",
+                state: "/run/k3s/containerd",
+                units: ["k3s-agent", "k3s-agent"],
+                starter: Some("/usr/local/bin/k3s"),
+                ..Self::Usual.places()
+            },
+            Self::Rke2 => Places {
+                kubelet: ("/var/lib/rancher/rke2/data/current/bin/kubelet", "kubelet"),
+                containerd: ("/var/lib/rancher/rke2/data/current/bin/containerd", "containerd"),
+                root: "/var/lib/rancher/rke2/agent/containerd",
+                units: ["rke2-agent", "rke2-agent"],
+                starter: Some("/usr/local/bin/rke2"),
+                ..Self::K3s.places()
+            },
+            Self::K0s => Places {
+                kubelet: ("/var/lib/k0s/bin/kubelet", "kubelet"),
+                containerd: ("/var/lib/k0s/bin/containerd", "containerd"),
+                socket: "/run/k0s/containerd.sock",
+                root: "/var/lib/k0s/containerd",
+                state: "/run/k0s/containerd",
+                kubelet_root: "/var/lib/k0s/kubelet",
+                units: ["k0sworker", "k0sworker"],
+                starter: Some("/usr/local/bin/k0s"),
+            },
+            Self::MicroK8s => Places {
+                kubelet: ("/snap/microk8s/current/kubelite", "kubelite"),
+                containerd: ("/snap/microk8s/current/bin/containerd", "containerd"),
+                socket: "/var/snap/microk8s/common/run/containerd.sock",
+                root: "/var/snap/microk8s/common/var/lib/containerd",
+                state: "/var/snap/microk8s/common/run/containerd",
+                kubelet_root: "/var/snap/microk8s/common/var/lib/kubelet",
+                units: ["snap.microk8s.daemon-containerd", "snap.microk8s.daemon-kubelite"],
+                starter: None,
+            },
+        }
+    }
+
+    /// Name of the unit that runs a program.
+    pub(crate) fn unit(self, program: &str) -> &str {
+        match program {
+            "containerd" => self.places().units[0],
+            "kubelet" => self.places().units[1],
+            other => other,
+        }
+    }
+}
+
+impl Places {
+    /// Folder of containerd, its shim and `ctr`.
+    pub(crate) fn programs(&self) -> &'static str {
+        self.containerd.0.rsplit_once('/').map_or("/", |(folder, _)| folder)
+    }
+}
+
+/// How an executable is called by its name: the link beside it, where it is a part of a larger one.
+pub(crate) fn called((executable, name): (&str, &str)) -> String {
+    executable.rsplit_once('/').map_or_else(|| name.to_owned(), |(folder, _)| format!("{folder}/{name}"))
+}
