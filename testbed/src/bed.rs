@@ -57,6 +57,16 @@ impl Bed {
         &self.state.nodes
     }
 
+    /// Takes the power away from a machine and gives it back; waits until it takes commands.
+    ///
+    /// # Errors
+    /// When there is no such machine, or it does not boot.
+    pub fn cut_power(&mut self, name: &str) -> Result<()> {
+        let node = self.state.nodes.iter_mut().find(|node| node.name == name);
+        node.with_context(|| format!("no node {name:?}"))?.cut_power()?;
+        self.state.save(&self.name)
+    }
+
     /// The real node with a name.
     pub fn node(&self, name: &str) -> Result<&Node> {
         self.nodes().iter().find(|n| n.name == name).with_context(|| format!("no node {name:?}"))

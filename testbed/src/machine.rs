@@ -14,6 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::network::{self, CONTROL_PLANE_IP};
@@ -40,6 +41,8 @@ pub const BOOTS: &str = "/var/log/boots";
 const BOOT: Duration = Duration::from_mins(5);
 /// The longest that a command on a machine takes; an image takes half a minute.
 const COMMAND: Duration = Duration::from_mins(5);
+/// How long qemu may take to end.
+const POWER: Duration = Duration::from_secs(20);
 /// The longest path of a socket is 107 bytes; ssh adds 17 while it makes one.
 const LONGEST_PATH: usize = 90;
 
@@ -50,8 +53,9 @@ pub(crate) struct Machine {
     outer: Realm,
     /// qemu.
     pub(crate) process: Identity,
-    /// How ssh reaches it.
+    /// How ssh reaches it, and the socket of the one connection.
     ssh: PathBuf,
+    connection: PathBuf,
     /// Its runtime's socket, on this side.
     pub(crate) runtime: PathBuf,
 }
@@ -88,23 +92,37 @@ impl Machine {
         let process = outer.daemon(&logs.join("qemu.log"), &qemu(hardware, &tap, &disk, &logs))?;
         // Beside the folders of nodes: paths of sockets have to be short.
         let beside = |kind: &str| dir.with_file_name(format!("{number}.{kind}"));
-        let machine = Self { outer: outer.clone(), process, ssh: dir.join("ssh"), runtime: beside("cri") };
-        let connection = beside("ssh");
-        machine.connect(&connection, ip, &image.key(), hardware.runtime, &logs)?;
-        // Only by the one connection: each further attempt would make a slow machine slower.
-        let answers =
-            || connection.exists() && machine.command("true").output().is_ok_and(|result| result.status.success());
-        ensure!(
-            wait_until(BOOT, || answers() || !process.alive()) && process.alive(),
-            "machine {number} does not boot, see {}",
-            logs.join("console.log").display()
-        );
+        let (ssh, connection, runtime) = (dir.join("ssh"), beside("ssh"), beside("cri"));
+        let machine = Self { outer: outer.clone(), process, ssh, connection, runtime };
+        machine.connect(ip, &image.key(), hardware.runtime, &logs)?;
+        machine.await_boot(&logs)?;
         Ok(machine)
     }
 
+    fn await_boot(&self, logs: &Path) -> Result<()> {
+        // Only by the one connection: each further attempt would make a slow machine slower.
+        let answers =
+            || self.connection.exists() && self.command("true").output().is_ok_and(|result| result.status.success());
+        let process = self.process;
+        let console = logs.join("console.log");
+        let boots = wait_until(BOOT, || answers() || !process.alive()) && process.alive();
+        ensure!(boots, "the machine does not boot, see {}", console.display());
+        Ok(())
+    }
+
+    /// Takes its power away and gives it back: what it has not written to its disk is lost. Waits until it takes commands.
+    pub(crate) fn cut_power(&mut self, logs: &Path) -> Result<()> {
+        let words = fs::read_to_string(format!("/proc/{}/cmdline", self.process.pid))?;
+        let words: Vec<String> = words.split_terminator('\0').map(str::to_owned).collect();
+        self.process.signal(Signal::KILL)?;
+        ensure!(self.process.wait_gone(POWER), "qemu ({}) does not end", self.process.pid);
+        self.process = self.outer.daemon(&logs.join("qemu.log"), &words)?;
+        self.await_boot(logs)
+    }
+
     /// Keeps one connection for all commands and for the runtime's socket; it is made anew after each boot.
-    fn connect(&self, control: &Path, ip: Ipv4Addr, key: &Path, runtime: &str, logs: &Path) -> Result<()> {
-        let path = control.display().to_string();
+    fn connect(&self, ip: Ipv4Addr, key: &Path, runtime: &str, logs: &Path) -> Result<()> {
+        let path = self.connection.display().to_string();
         ensure!(path.len() <= LONGEST_PATH, "{path} is too long for a socket: set NRH_TESTBED_DIR to a short path");
         let config = format!(
             "Host machine\n HostName {ip}\n User root\n IdentityFile {}\n IdentitiesOnly yes\n \
@@ -179,8 +197,10 @@ fn qemu(hardware: &Hardware<'_>, tap: &str, disk: &Path, logs: &Path) -> Vec<Str
         &format!("virtio-net-pci,netdev=net,mac={mac},romfile="),
         "-device",
         "virtio-rng-pci",
+        "-chardev",
+        &format!("file,id=console,append=on,path={}", logs.join("console.log").display()),
         "-serial",
-        &format!("file:{}", logs.join("console.log").display()),
+        "chardev:console",
     ];
     words.map(str::to_owned).to_vec()
 }

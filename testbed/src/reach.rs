@@ -36,6 +36,15 @@ impl Node {
         }
     }
 
+    /// Takes the power away from a machine and gives it back.
+    pub(crate) fn cut_power(&mut self) -> Result<()> {
+        let logs = self.dir.join("var-log");
+        match &mut self.place {
+            Place::Machine(machine) => machine.cut_power(&logs).with_context(|| self.name.clone()),
+            Place::Realm(_) => bail!("{} is no machine: it has no power of its own", self.name),
+        }
+    }
+
     /// A command on the node, with a clean environment.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         match &self.place {

@@ -20,7 +20,7 @@ const RESTARTS: i32 = 6;
 const BEFORE_LONGEST: Duration = Duration::from_secs(160);
 
 /// How long the successor of a deleted pod may take to run.
-const SUCCESSOR: Duration = Duration::from_mins(1);
+const SUCCESSOR: Duration = Duration::from_mins(3);
 
 /// See the module.
 #[derive(Debug)]

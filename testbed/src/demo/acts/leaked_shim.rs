@@ -44,7 +44,7 @@ impl Act for LeakedShim {
     fn inject(&mut self, stage: &Stage) -> Result<Injection> {
         let pod = stage.running_pod(DAEMON_SET)?;
         let injection = faults::leaked_shim(&stage.sick, &pod.uid)?;
-        wait("the pod is replaced", Duration::from_mins(1), || stage.daemon_set_runs(DAEMON_SET, None))?;
+        wait("the pod is replaced", Duration::from_mins(3), || stage.daemon_set_runs(DAEMON_SET, None))?;
         Ok(injection)
     }
 

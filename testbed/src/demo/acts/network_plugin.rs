@@ -53,7 +53,7 @@ impl Act for NetworkPlugin {
         self.old = pods.iter().map(|pod| pod.uid.clone()).collect();
         let gate = faults::hang_cni_add(&stage.sick)?;
         pods.iter().try_for_each(|pod| stage.delete_pod(pod))?;
-        faults::await_gate_holder(&stage.sick, &gate, Duration::from_mins(1))
+        faults::await_gate_holder(&stage.sick, &gate, Duration::from_mins(3))
     }
 
     fn sick(&self, stage: &Stage, injection: &Injection) -> Result<bool> {
