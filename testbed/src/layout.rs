@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::view;
+/// containerd's socket, at its usual place.
+pub const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// A distribution's places.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ impl Layout {
             Self::Usual => Places {
                 kubelet: ("/usr/bin/kubelet", "kubelet"),
                 containerd: ("/usr/bin/containerd", "containerd"),
-                socket: view::SOCKET,
+                socket: SOCKET,
                 root: "/var/lib/containerd",
                 state: "/run/containerd",
                 kubelet_root: "/var/lib/kubelet",

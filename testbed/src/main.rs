@@ -124,7 +124,7 @@ enum Sub {
     /// The start check of kubelets ≤ 1.23, a stand-in
     StartCheck {
         /// CRI socket
-        #[arg(long, default_value = nrh_testbed::node::CONTAINERD_SOCKET)]
+        #[arg(long, default_value = nrh_testbed::view::SOCKET)]
         socket: std::path::PathBuf,
     },
 }

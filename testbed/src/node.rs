@@ -20,8 +20,6 @@ use crate::{
     realm::Realm,
 };
 
-/// The runtime's socket, at its default place.
-pub const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
 /// The kubelet's credentials, at kubeadm's place.
 pub const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";

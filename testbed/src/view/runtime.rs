@@ -15,8 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::bounded::block_on;
 
-/// Where containerd listens inside each node.
-pub const SOCKET: &str = "/run/containerd/containerd.sock";
+pub use crate::layout::SOCKET;
 
 /// Label the kubelet puts on each container: its pod's uid.
 const POD_UID: &str = "io.kubernetes.pod.uid";
