@@ -61,15 +61,20 @@ impl Proof {
 
 /// The table: a row per promise, and a column per platform that was tried.
 fn table(proofs: &[Proof]) -> String {
-    let mut rows: BTreeMap<(u8, &str), BTreeMap<&str, &str>> = BTreeMap::new();
+    let mut rows: BTreeMap<&str, (u8, BTreeMap<&str, &str>)> = BTreeMap::new();
     let mut platforms: Vec<&str> = proofs.iter().map(|proof| proof.platform.as_str()).collect();
     platforms.sort_unstable();
     platforms.dedup();
     for proof in proofs {
-        rows.entry((proof.order, &proof.promise)).or_default().insert(&proof.platform, &proof.seen);
+        // A run of some promises only has them at earlier places.
+        let (order, cells) = rows.entry(&proof.promise).or_default();
+        *order = proof.order.max(*order);
+        cells.insert(&proof.platform, &proof.seen);
     }
     let mut out = format!("| | {} |\n|---|{}\n", platforms.join(" | "), "---|".repeat(platforms.len()));
-    for ((_, promise), cells) in rows {
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_by_key(|(promise, (order, _))| (*order, *promise));
+    for (promise, (_, cells)) in rows {
         let cells: Vec<&str> = platforms.iter().map(|platform| cells.get(platform).copied().unwrap_or("–")).collect();
         // Writing to a string cannot fail.
         let _ = writeln!(out, "| {promise} | {} |", cells.join(" | "));
@@ -104,8 +109,9 @@ mod tests {
             proof("two", 1, "heals", "in 9 s"),
             proof("one", 2, "reboots", "once"),
             proof("one", 1, "heals", "in 8 s"),
+            proof("three", 1, "reboots", "once"),
         ];
-        let expected = "| | one | two |\n|---|---|---|\n| heals | in 8 s | in 9 s |\n| reboots | once | – |\n";
+        let expected = "| | one | three | two |\n|---|---|---|---|\n| heals | in 8 s | – | in 9 s |\n| reboots | once | once | – |\n";
         assert_eq!(table(&proofs), expected);
         let folder = tempfile::tempdir()?;
         proofs.iter().try_for_each(|proof| proof.write(folder.path()))?;
