@@ -97,18 +97,19 @@ fn what_is_promised_holds_on_the_platform() {
     assert!(process::members("net", &network).is_empty());
 }
 
-/// What the first machine consists of, by its own word.
+/// What the first machine consists of, by its own word and its kubelet's.
 fn parts(bed: &Bed) -> String {
     let script = r#"
 . /etc/os-release; echo "Debian $VERSION_ID"; echo "Linux $(uname -r | cut -d. -f1-2)"
-containerd --version | awk '{ print "containerd " $3 }' | sed 's/ v/ /'
 name=$(sed -n 's|.*BinaryName = "/usr/bin/\(.*\)"|\1|p' /etc/containerd/config.toml); "$name" --version | head -n 1 | sed 's/ version//'
 case $(stat -fc %T /sys/fs/cgroup) in cgroup2fs) echo "control groups v2";; *) echo "control groups v1";; esac
 [ ! -d /sys/kernel/security/apparmor ] || echo AppArmor"#;
-    let kubelet = bed.nodes()[0].run("kubelet", &["--version"]).unwrap();
-    let parts = bed.nodes()[0].script(script, &[]).unwrap();
-    let parts: Vec<&str> = parts.lines().chain([kubelet.trim()]).collect();
-    parts.join(", ").replace("Kubernetes v", "kubelet ")
+    let node = &bed.nodes()[0];
+    let path = "jsonpath={.status.nodeInfo.containerRuntimeVersion},kubelet {.status.nodeInfo.kubeletVersion}";
+    let versions = bed.kubectl(&["get", "node", &node.name, "-o", path]).unwrap();
+    let parts = node.script(script, &[]).unwrap();
+    let parts: Vec<&str> = parts.lines().chain(versions.trim().split(',')).collect();
+    parts.join(", ").replace("://", " ").replace("kubelet v", "kubelet ")
 }
 
 /// Rolls workloads out again and again; returns the faults that were confirmed meanwhile, and the minutes.
