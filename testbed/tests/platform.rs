@@ -146,7 +146,11 @@ fn confirmed(bed: &Bed) -> Vec<String> {
 fn loses_power(bed: &mut Bed) -> String {
     let node = bed.nodes()[0].clone();
     let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
-    let victim = pods.iter().find(|pod| pod.namespace == demo::NAMESPACE && pod.ready).unwrap();
+    // None that a roll-out may just replace.
+    let stays = |pod: &&view::Pod| {
+        pod.owner.as_deref().is_some_and(|owner| !WORKLOADS.iter().any(|name| name.ends_with(owner)))
+    };
+    let victim = pods.iter().filter(stays).find(|pod| pod.namespace == demo::NAMESPACE && pod.ready).unwrap();
     let known = remediations(bed, &node.name).len();
     let boot = |bed: &Bed| bed.nodes()[0].read(BOOT_ID).unwrap_or_default();
     let before = boot(bed);
