@@ -82,7 +82,7 @@ fn what_is_promised_holds_on_the_platform() {
     let report: Report = serde_json::from_str(&text).unwrap();
     for act in &report.acts {
         let healed = act.seconds.healed.map_or_else(|| "?".into(), |seconds| format!("{seconds:.0} s"));
-        record(&format!("`{}` healed", act.act), format!("after {healed}"));
+        record(&format!("`{}` resolved", act.act), format!("after {healed}"));
     }
     let (found, minutes) = churn(&bed);
     assert!(found.is_empty(), "said while pods only came and went: {found:?}");
