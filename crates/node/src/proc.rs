@@ -11,7 +11,7 @@
 //!
 //! A pid alone proves nothing. All details are read through a [`Handle`], which stays bound to the one process it was opened
 //! for. When that process ends, its reads fail and never show a later process with the same pid. Names (`comm`) select the
-//! processes to examine more closely; they never prove anything.
+//! processes to examine more closely. They prove nothing but which part of k3s's executable a process is.
 
 pub(crate) mod bounded;
 pub(crate) mod clock;

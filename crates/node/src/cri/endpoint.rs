@@ -168,6 +168,10 @@ mod tests {
         let found = find(&none, None, &host).unwrap();
         assert_eq!((found.socket, found.named_by), (folder.path().join("run/crio/crio.sock"), NamedBy::Nobody));
 
+        std::fs::create_dir_all(folder.path().join("run/k0s")).unwrap();
+        std::fs::write(folder.path().join("run/k0s/containerd.sock"), "").unwrap();
+        assert_eq!(find(&none, None, &host).unwrap().socket, folder.path().join("run/k0s/containerd.sock"));
+
         let named = find(&none, Some("unix:///var/run/containerd/containerd.sock"), &host).unwrap();
         assert_eq!(named.socket, folder.path().join("run/containerd/containerd.sock"));
         assert_eq!(named.named_by, NamedBy::Kubelet);

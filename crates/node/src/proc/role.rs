@@ -40,12 +40,13 @@ pub const KUBELET_NAMESPACE: &str = "k8s.io";
 /// containers on any node. Only Docker knows which of them are the kubelet's.
 pub const DOCKER_NAMESPACE: &str = "moby";
 
+const CONTAINERD: &str = "containerd";
 /// Daemons that call CNI plugins and start shims.
-const RUNTIMES: [&str; 4] = ["containerd", "dockerd", "crio", "cri-dockerd"];
+const RUNTIMES: [&str; 4] = [CONTAINERD, "dockerd", "crio", "cri-dockerd"];
 const KUBELET: &str = "kubelet";
 /// The process that CRI-O runs beside each container.
 const MONITOR: &str = "conmon";
-/// The executable that contains k3s's kubelet and containerd. A link with the program's name starts each.
+/// The executable that contains k3s's kubelet and containerd. Its shim and its OCI runtime are files of their own.
 const K3S: &str = "k3s";
 /// Prefix of the names of containerd's shims.
 const SHIM: &str = "containerd-shim";
@@ -289,10 +290,11 @@ impl Prover {
     }
 }
 
-/// The name of a program: that of its executable, and inside k3s, whose programs are one executable, that of the process.
-fn program<'a>(exe: &'a Path, process: &'a RawProcess) -> &'a str {
+/// The name of a program: that of its executable. k3s's containerd is the executable of all of k3s, and the name of the process
+/// shows that it is this part of it.
+fn program<'a>(exe: &'a Path, process: &RawProcess) -> &'a str {
     match exe.file_name().and_then(|name| name.to_str()).unwrap_or_default() {
-        K3S => &process.command,
+        K3S if process.command == CONTAINERD => CONTAINERD,
         name => name,
     }
 }

@@ -208,7 +208,7 @@ fn a_plugin_that_is_a_script_is_proven_by_arguments_environment_and_parent() {
 }
 
 #[test]
-fn inside_k3s_the_name_of_the_process_counts_and_elsewhere_that_of_the_executable() {
+fn the_containerd_inside_k3s_is_known_by_its_name_and_nothing_else_is() {
     let folder = tempfile::tempdir().unwrap();
     let of = |executable: &str, link: &str| {
         let (executable, link) = (folder.path().join(executable), folder.path().join(link));
@@ -229,7 +229,9 @@ fn inside_k3s_the_name_of_the_process_counts_and_elsewhere_that_of_the_executabl
         proof
     };
     assert_eq!(of("k3s", "containerd"), Some(Proof::Runtime { name: "containerd".to_owned() }));
-    assert_eq!(of("k3s", "k3s-agent"), None);
+    for other in ["k3s-agent", "runc", "kubelet", "containerd-shim"] {
+        assert_eq!(of("k3s", other), None, "{other}");
+    }
     assert_eq!(of("other", "containerd"), None);
 }
 

@@ -41,7 +41,7 @@ impl Checker {
         let name = expected(daemon, params, &self.endpoint)?;
         let table = self.daemons().await?;
         if !params.skip_safety_check {
-            self.harmless(daemon, &table).await?;
+            self.harmless(daemon, &name, &table).await?;
         }
         match daemon {
             Daemon::Kubelet => self.kubelet_to_restart(name, kind, params).await,
@@ -61,14 +61,7 @@ impl Checker {
     }
 
     async fn kubelet_to_restart(&self, name: String, kind: FaultType, params: &Restart) -> Result<Unit, Refusal> {
-        let (mut finder, root) = (Finder::new(self.prover.root()), self.prover.root().to_owned());
-        let find = move || -> std::io::Result<Option<(Found, Process)>> {
-            let Some(found) = finder.find()? else { return Ok(None) };
-            let process = Process::read(&root, found.pid, "kubelet")?;
-            Ok(Some((found, process)))
-        };
-        let found = self.reader.run(self.bounds.processes, find).await?;
-        let found = found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))?;
+        let found = self.kubelet().await?;
         let process = found.as_ref().map(|(_, process)| process);
         if let Some(process) = process {
             process.is_of(&name, "kubelet")?;
@@ -83,6 +76,18 @@ impl Checker {
             (_, None) => {}
         }
         Ok(unit)
+    }
+
+    /// Returns the running kubelet, if there is one.
+    async fn kubelet(&self) -> Result<Option<(Found, Process)>, Refusal> {
+        let (mut finder, root) = (Finder::new(self.prover.root()), self.prover.root().to_owned());
+        let find = move || -> std::io::Result<Option<(Found, Process)>> {
+            let Some(found) = finder.find()? else { return Ok(None) };
+            let process = Process::read(&root, found.pid, "kubelet")?;
+            Ok(Some((found, process)))
+        };
+        let found = self.reader.run(self.bounds.processes, find).await?;
+        found.map_err(|error| Refusal::cannot_look(format!("cannot find the kubelet: {error}")))
     }
 
     /// Checks that the kubelet's health check fails. A kubelet that has just started is given its time.
@@ -131,23 +136,25 @@ impl Checker {
         }
     }
 
-    /// Checks that nothing exists that the daemon would wait for at its start, or that its end would interrupt.
-    async fn harmless(&self, daemon: Daemon, table: &Table) -> Result<(), Refusal> {
+    /// Checks that nothing exists that the daemon would wait for at its start, or that its end would interrupt. Where the unit
+    /// holds the other daemon too (k3s), a restart is one of both.
+    async fn harmless(&self, daemon: Daemon, unit: &str, table: &Table) -> Result<(), Refusal> {
         if let Some(shim) = table.stopped.first() {
             let message =
                 format!("{shim} is stopped: the {} would wait for it at its start; release it first", daemon.as_str());
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
-        match daemon {
-            Daemon::Kubelet => self.kubelet_would_start().await,
-            Daemon::Runtime => match table.at_work.first() {
-                Some(call) => {
-                    let message = format!("{call} is at work: a restart of the runtime would cut it off");
-                    Err(Refusal::new(OutcomeReason::KubeletBusy, message))
-                }
-                None => Ok(()),
-            },
+        let is_in = |process: &Process| process.unit.as_deref() == Some(unit);
+        if let Some(call) = table.at_work.first()
+            && (daemon == Daemon::Runtime || table.runtimes.iter().any(is_in))
+        {
+            let message = format!("{call} is at work: a restart of the runtime would cut it off");
+            return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
         }
+        if daemon == Daemon::Kubelet || self.kubelet().await?.is_some_and(|(_, process)| is_in(&process)) {
+            self.kubelet_would_start().await?;
+        }
+        Ok(())
     }
 
     /// Checks that the runtime answers and that no container lacks its sandbox: otherwise the kubelet waits or crashes

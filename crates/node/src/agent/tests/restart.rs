@@ -253,9 +253,12 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
     // Nor is a kubelet.service taken for the kubelet of k3s while that is gone.
     let daemons = Daemons::of_kubelet(unit("failed", "failed"));
     let mut settings = daemons.settings();
+    for socket in ["/run/k3s/containerd/containerd.sock", "/run/k0s/containerd.sock"] {
+        settings.endpoint.socket = PathBuf::from(socket);
+        let outcome = Agent::new(settings.clone()).execute(&careless(kubelet())).await;
+        daemons.left_alone(&outcome, OutcomeReason::Protected, "the kubelet is inside something larger");
+    }
     settings.endpoint.socket = PathBuf::from("/run/k3s/containerd/containerd.sock");
-    let outcome = Agent::new(settings.clone()).execute(&careless(kubelet())).await;
-    daemons.left_alone(&outcome, OutcomeReason::Protected, "the kubelet is inside something larger");
     let outcome = Agent::new(settings).execute(&runtime()).await;
     daemons.left_alone(&outcome, OutcomeReason::Protected, "is at no usual place");
 
@@ -273,6 +276,34 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
 }
 
 /// Whoever can write a policy must not start whatever the node has.
+#[tokio::test]
+async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
+    let port = healthz("500 Internal Server Error").await;
+    let both = || {
+        let restarts = Restarts::End("done", unit("active", "running"));
+        let daemons = Daemons::new(&[("k3s.service", unit("active", "running"))], restarts);
+        daemons.with(30, 'S', "/usr/bin/containerd", "containerd", "k3s.service");
+        daemons.kubelet(port, "k3s.service");
+        daemons
+    };
+    let [kubelet, runtime] = [kubelet(), runtime()].map(|command| named(command, "k3s.service"));
+
+    let daemons = both();
+    daemons.silence();
+    let (container, sandbox) = (id(), id());
+    daemons.node.runtime.set(|world| world.containers.push(runtime::container(&container, &sandbox, 1)));
+    daemons.left_alone(&daemons.execute(&runtime).await, OutcomeReason::Protected, "clean it up first");
+
+    let daemons = both();
+    daemons.with(31, 'S', "/usr/bin/runc", &format!("runc create --bundle /b {}", id()), "k3s.service");
+    daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::KubeletBusy, "would cut it off");
+
+    done(&both().execute(&kubelet).await);
+    let daemons = both();
+    daemons.silence();
+    done(&daemons.execute(&runtime).await);
+}
+
 #[tokio::test]
 async fn a_named_unit_without_a_process_has_to_be_one_that_starts_with_the_node() {
     const OFF: &str = "systemd-poweroff.service";
