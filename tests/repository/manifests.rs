@@ -376,6 +376,12 @@ fn the_component_for_openshift_allows_what_the_pods_ask_for_and_nothing_else() {
     {
         assert_eq!(allowed[host], pod[asked] == true, "{host}");
     }
+    assert_eq!(allowed["allowHostPorts"], pod["containers"][0]["ports"].is_array());
+    assert_eq!(allowed["allowHostDirVolumePlugin"], true);
+    assert_eq!(allowed["runAsUser"], json!({"type": "MustRunAs", "uid": pod["securityContext"]["runAsUser"]}));
+    assert_eq!(pod["securityContext"]["seccompProfile"], json!({"type": "RuntimeDefault"}));
+    assert_eq!(texts(&allowed["seccompProfiles"]), ["runtime/default"]);
+    assert_eq!(one(&with, "Namespace/nrh-node")["metadata"]["annotations"]["openshift.io/node-selector"], "");
     let same = [
         ("allowPrivilegedContainer", "privileged"),
         ("allowPrivilegeEscalation", "allowPrivilegeEscalation"),
@@ -391,7 +397,9 @@ fn the_component_for_openshift_allows_what_the_pods_ask_for_and_nothing_else() {
     };
     assert_eq!(sorted(&allowed["allowedCapabilities"]), sorted(&security["capabilities"]["add"]));
     assert_eq!(allowed["requiredDropCapabilities"], security["capabilities"]["drop"]);
-    assert_eq!(allowed["seLinuxContext"]["seLinuxOptions"], security["seLinuxOptions"]);
+    // A type alone fits no other strategy: MustRunAs compares the level too.
+    assert_eq!(allowed["seLinuxContext"], json!({"type": "RunAsAny"}));
+    assert_eq!(security["seLinuxOptions"], json!({"type": "spc_t"}));
     let accounts = ["nrh-probe", "nrh-act"].map(|name| format!("system:serviceaccount:nrh-node:{name}"));
     assert_eq!(texts(&allowed["users"]), accounts);
     for account in ["nrh-probe", "nrh-act", "nrh-controller"] {
