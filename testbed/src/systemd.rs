@@ -127,7 +127,8 @@ impl Node {
     pub(crate) fn set_start_check(&self, wanted: bool) -> Result<()> {
         let check =
             if wanted { format!("ExecStartPre={} start-check\n", self.testbed.display()) } else { String::new() };
-        self.unit_write("kubelet.service.d/start-check.conf", &format!("[Service]\n{check}"))
+        let unit = self.unit_of("kubelet").with_context(|| format!("{} has no units", self.name))?;
+        self.unit_write(&format!("{unit}.d/start-check.conf"), &format!("[Service]\n{check}"))
     }
 
     /// The unit of a program that the bed starts, on a node that has units.

@@ -66,7 +66,7 @@ fn table(proofs: &[Proof]) -> String {
     platforms.sort_unstable();
     platforms.dedup();
     for proof in proofs {
-        // A run of some promises only has them at earlier places.
+        // A run of only some promises numbers them lower.
         let (order, cells) = rows.entry(&proof.promise).or_default();
         *order = proof.order.max(*order);
         cells.insert(&proof.platform, &proof.seen);

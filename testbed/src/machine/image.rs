@@ -57,7 +57,7 @@ const UNIT: &str = "\
 Description=Settings of the test bed
 DefaultDependencies=no
 After=local-fs.target systemd-udevd.service
-Before=ssh.service containerd.service kubelet.service
+Before=basic.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes

@@ -139,22 +139,25 @@ fn lay_out(files: &mut Files, layout: Layout, kubelet: &[String]) -> Result<()> 
         files.write(&format!("/etc/systemd/system/{name}"), text)
     };
     let Some(starter) = places.starter else {
-        let settings = systemd::CONTAINERD.replace("After=dbus.socket", "After=dbus.socket bed.service");
+        let settings = systemd::CONTAINERD;
         unit("containerd", &format!("{settings}[Service]\nEnvironment={path}\nExecStart={containerd}\n"))?;
         return unit("kubelet", &kubelet_unit(&kubelet));
     };
     let text = format!(
-        "[Unit]\nAfter=bed.service\n[Service]\nEnvironment={path}\nExecStart={starter}\nKillMode=process\nDelegate=yes\n\
+        "[Service]\nEnvironment={path}\nExecStart={starter}\nKillMode=process\nDelegate=yes\n\
          Restart=always\nRestartSec=5\nTasksMax=infinity\nStandardOutput=append:/var/log/kubelet.log\n\
          StandardError=inherit\n[Install]\nWantedBy=multi-user.target\n"
     );
     unit("kubelet", &text)?;
-    // What is started ends with it, as with the distribution's own program.
+    // What is started ends with it, as with k3s and RKE2.
     let end = "setpriv --pdeathsig KILL";
     let kubelet = if layout == Layout::K3s { format!("exec {kubelet}") } else { format!("{end} {kubelet} & wait -n") };
     let socket = places.socket;
     files.script(
         starter,
-        &format!("#!/bin/bash\n{end} {containerd} &\nuntil [ -S {socket} ]; do sleep 0.2; done\n{kubelet}\n"),
+        &format!(
+            "#!/bin/bash -e\nrm -f {socket}\n{end} {containerd} &\n\
+             until [ -S {socket} ]; do kill -0 $!; sleep 0.2; done\n{kubelet}\n"
+        ),
     )
 }

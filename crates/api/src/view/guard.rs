@@ -40,8 +40,8 @@ pub trait BoundedStatus: Sized {
 
     /// Reads a whole object; the error names the field that is not readable.
     ///
-    /// Each kind implements it by itself: a generic function would be compiled into each crate that reads the kind, and the
-    /// code that reads a pod has 200 KiB.
+    /// Each kind implements it by itself: a generic function would be compiled into each crate that reads the kind, which made
+    /// `nrh` 1.5 MB larger.
     fn whole(object: &Value) -> Result<Self, String>;
 }
 

@@ -46,7 +46,7 @@ impl BackOff {
             faults::set_cause(&stage.sick, &format!("{CAUSES}/{name}"))?;
         }
         stage.bed.kubectl(&["label", "node", &stage.sick.name, "demo/crash=true", "--overwrite"])?;
-        // Their sandboxes are none of the next act's changes.
+        // Else the next act would find their sandboxes among its own changes.
         wait("the pods of the crash loops are started", SUCCESSOR, || {
             let [control, loops] = [control, loops].map(|name| stage.pod_of(name));
             let has_crashed = |pod: &Pod| pod.containers.iter().any(|container| container.restarts > 0);
