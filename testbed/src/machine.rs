@@ -82,9 +82,9 @@ impl Machine {
     /// Boots it and waits until it takes commands.
     fn boot(hardware: &Hardware<'_>) -> Result<Self> {
         let Hardware { outer, image, number, ip, dir, .. } = *hardware;
-        let tap = format!("machine{number}");
-        let subnet = network::pod_subnet(number);
-        outer.script(TAP, &[&tap, &ip.to_string(), &subnet, &CONTROL_PLANE_IP.to_string()]).context("a tap device")?;
+        let tap = tap(number);
+        outer.script(r#"ip tuntap add dev "$1" mode tap"#, &[&tap]).context("a tap device")?;
+        plug(outer, number, ip)?;
         let disk = dir.join("root.img");
         output(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).arg(image.disk()).arg(&disk))?;
         hardware.files.finish(&disk)?;
@@ -120,6 +120,21 @@ impl Machine {
         self.await_boot(logs)
     }
 
+    /// Stops its processors and its clock, or lets them go on, as a host does that stands still.
+    pub(crate) fn set_paused(&self, paused: bool) -> Result<()> {
+        let signal = if paused { Signal::STOP } else { Signal::CONT };
+        ensure!(self.process.signal(signal)?, "qemu ({}) has ended", self.process.pid);
+        Ok(())
+    }
+
+    /// Takes it off the network, or puts it back.
+    pub(crate) fn set_plugged(&self, number: u8, ip: Ipv4Addr, plugged: bool) -> Result<()> {
+        if plugged {
+            return plug(&self.outer, number, ip);
+        }
+        self.outer.script(r#"ip link set "$1" down"#, &[&tap(number)]).map(drop)
+    }
+
     /// Keeps one connection for all commands and for the runtime's socket; it is made anew after each boot.
     fn connect(&self, ip: Ipv4Addr, key: &Path, runtime: &str, logs: &Path) -> Result<()> {
         let path = self.connection.display().to_string();
@@ -152,9 +167,19 @@ impl Machine {
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Name of a machine's network device on this side.
+fn tap(number: u8) -> String {
+    format!("machine{number}")
+}
+
+/// Sets that device up. Its routes end whenever it is down.
+fn plug(outer: &Realm, number: u8, ip: Ipv4Addr) -> Result<()> {
+    let (ip, subnet, bed) = (ip.to_string(), network::pod_subnet(number), CONTROL_PLANE_IP.to_string());
+    outer.script(PLUG, &[&tap(number), &ip, &subnet, &bed]).map(drop)
+}
+
 /// Device, address of the machine, subnet of its pods, address of the bed.
-const TAP: &str = r#"
-ip tuntap add dev "$1" mode tap
+const PLUG: &str = r#"
 ip link set "$1" up
 ip route add "$2/32" dev "$1" src "$4"
 ip route add "$3" via "$2" dev "$1" src "$4" onlink"#;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
-use crate::machine;
+use crate::machine::{self, Machine};
 use crate::node::{Node, Place};
 use crate::process::{self, Identity};
 use crate::realm::{Realm, output, output_of};
@@ -42,6 +42,29 @@ impl Node {
         match &mut self.place {
             Place::Machine(machine) => machine.cut_power(&logs).with_context(|| self.name.clone()),
             Place::Realm(_) => bail!("{} is no machine: it has no power of its own", self.name),
+        }
+    }
+
+    /// Stops the processors and the clock of a machine, or lets them go on.
+    ///
+    /// # Errors
+    /// When it is no machine, or has ended.
+    pub fn set_paused(&self, paused: bool) -> Result<()> {
+        self.machine()?.set_paused(paused)
+    }
+
+    /// Takes a machine off the network, or puts it back.
+    ///
+    /// # Errors
+    /// When it is no machine, or its device cannot be changed.
+    pub fn set_plugged(&self, plugged: bool) -> Result<()> {
+        self.machine()?.set_plugged(self.number, self.ip, plugged)
+    }
+
+    fn machine(&self) -> Result<&Machine> {
+        match &self.place {
+            Place::Machine(machine) => Ok(machine),
+            Place::Realm(_) => bail!("{} is no machine: what is wanted needs one", self.name),
         }
     }
 

@@ -23,7 +23,7 @@ const END: &str = "<!-- made by `make support`: end -->\n";
 pub struct Proof {
     /// Name of the platform: a column.
     pub platform: String,
-    /// Where the row stands among the rows.
+    /// Where the row stands among the rows: the same for each platform.
     pub order: u8,
     /// What is promised: a row.
     pub promise: String,
@@ -37,14 +37,6 @@ impl Proof {
         if let Err(error) = self.write(&folder().join("platforms")) {
             eprintln!("matrix: {self:?} is not recorded: {error:#}");
         }
-    }
-
-    /// Forgets what earlier runs have seen on a platform.
-    pub fn forget(platform: &str) {
-        let names = |proof: &Self| (proof.platform == platform).then(|| proof.file_name());
-        let folder = folder().join("platforms");
-        let known = read_records(&folder).unwrap_or_default();
-        known.iter().filter_map(names).for_each(|name| drop(fs::remove_file(folder.join(name))));
     }
 
     fn file_name(&self) -> String {
@@ -61,20 +53,15 @@ impl Proof {
 
 /// The table: a row per promise, and a column per platform that was tried.
 fn table(proofs: &[Proof]) -> String {
-    let mut rows: BTreeMap<&str, (u8, BTreeMap<&str, &str>)> = BTreeMap::new();
+    let mut rows: BTreeMap<(u8, &str), BTreeMap<&str, &str>> = BTreeMap::new();
     let mut platforms: Vec<&str> = proofs.iter().map(|proof| proof.platform.as_str()).collect();
     platforms.sort_unstable();
     platforms.dedup();
     for proof in proofs {
-        // A run of only some promises numbers them lower.
-        let (order, cells) = rows.entry(&proof.promise).or_default();
-        *order = proof.order.max(*order);
-        cells.insert(&proof.platform, &proof.seen);
+        rows.entry((proof.order, &proof.promise)).or_default().insert(&proof.platform, &proof.seen);
     }
     let mut out = format!("| | {} |\n|---|{}\n", platforms.join(" | "), "---|".repeat(platforms.len()));
-    let mut rows: Vec<_> = rows.into_iter().collect();
-    rows.sort_by_key(|(promise, (order, _))| (*order, *promise));
-    for (promise, (_, cells)) in rows {
+    for ((_, promise), cells) in rows {
         let cells: Vec<&str> = platforms.iter().map(|platform| cells.get(platform).copied().unwrap_or("–")).collect();
         // Writing to a string cannot fail.
         let _ = writeln!(out, "| {promise} | {} |", cells.join(" | "));
@@ -109,7 +96,7 @@ mod tests {
             proof("two", 1, "heals", "in 9 s"),
             proof("one", 2, "reboots", "once"),
             proof("one", 1, "heals", "in 8 s"),
-            proof("three", 1, "reboots", "once"),
+            proof("three", 2, "reboots", "once"),
         ];
         let expected = "| | one | three | two |\n|---|---|---|---|\n| heals | in 8 s | – | in 9 s |\n| reboots | once | once | – |\n";
         assert_eq!(table(&proofs), expected);

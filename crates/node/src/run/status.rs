@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use nrh_api::health::{CollectorState, CollectorStatus, ProbeMode, ProbeStatus, RuntimeStatus};
 use nrh_core::command::Outcome;
-use nrh_core::observation::{Observations, ProcessTable, Reading, TaskAnswer};
+use nrh_core::observation::{BusSeen, Observations, ProcessTable, Reading, TaskAnswer};
 use nrh_core::text::bounded;
 
 /// Limits of the object's fields.
 const MAX_MISSING: usize = 16;
 const LINE: usize = 256;
+const NO_SYSTEMD: &str = "no systemd, or no system bus: RestartKubelet, RestartRuntime and Reboot are refused";
 
 /// Data that does not come from the collectors.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +32,8 @@ pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
     let collectors = collectors(seen);
     let blind = collectors.iter().filter(|collector| collector.state == CollectorState::Unavailable);
     let blind = blind.map(|collector| format!("collector {}: {}", collector.name, collector.message));
-    let missing = blind.chain(about.missing.iter().cloned()).map(|line| bounded(&line, LINE));
+    let unitless = (seen.bus.value() == Some(&BusSeen::NoBus)).then(|| NO_SYSTEMD.to_owned());
+    let missing = blind.chain(about.missing.iter().cloned()).chain(unitless).map(|line| bounded(&line, LINE));
     ProbeStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         mode: about.mode,
@@ -140,6 +142,17 @@ mod tests {
         assert_eq!(probe.missing_capabilities.len(), MAX_MISSING);
         assert!(probe.missing_capabilities[0].starts_with("collector runtime: "));
         assert!(probe.missing_capabilities.iter().all(|line| line.len() <= LINE));
+    }
+
+    #[test]
+    fn a_node_without_systemd_says_which_actions_it_lacks() {
+        let about = About { actions_enabled: true, ..About::default() };
+        let mut node = Node::healthy();
+        assert_eq!(probe(&node, &about).missing_capabilities, Vec::<String>::new());
+        node.bus = done(BusSeen::NoBus);
+        let probe = probe(&node, &about);
+        assert_eq!(probe.missing_capabilities, [NO_SYSTEMD]);
+        assert!(probe.actions_enabled, "the others are not refused");
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! The operator as shipped on one platform of the support matrix: two whole machines on which it is installed unchanged, says nothing
-//! false while pods come and go, heals the incidents of the demo, and reboots for real.
+//! false while pods come and go, resolves the incidents of the demo, comes through interruptions, reboots for real, and names faults that
+//! only a whole machine can have.
 //!
-//! `NRH_PLATFORM` names the platform, `NRH_CHURN_MINUTES` how long pods come and go, and `NRH_PLATFORM_ACTS` some of the incidents. What
-//! holds is recorded; `make support` writes it into docs/reference/support.md.
+//! `NRH_PLATFORM` names the platform, `NRH_CHURN_MINUTES` how long pods come and go, `NRH_PLATFORM_ACTS` some of the incidents, and
+//! `NRH_PLATFORM_PARTS` some of what follows them. What holds is recorded; `make support` writes it into docs/reference/support.md.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod faults;
+mod interruptions;
+#[path = "../until/mod.rs"]
 mod until;
 
 use std::thread::sleep;
@@ -14,20 +18,31 @@ use std::time::{Duration, Instant};
 use nrh_testbed::demo::{self, Options, report::Report};
 use nrh_testbed::machine::BOOTS;
 use nrh_testbed::matrix::support::Proof;
-use nrh_testbed::{Bed, BedOptions, Platform, faults, operator, process, view};
+use nrh_testbed::{Bed, BedOptions, Node, Platform, faults as inject, operator, process, view};
 use serde_json::Value;
 use until::until;
 
-const ACTS: [&str; 5] = ["hung-container", "hung-network-plugin", "leaked-shim", "orphan-nothing-runs", "back-off-pod"];
 /// The first of these need no unit of the runtime's or the kubelet's alone.
+const ACTS: [&str; 5] = ["hung-container", "hung-network-plugin", "leaked-shim", "orphan-nothing-runs", "back-off-pod"];
 const ACTS_ANYWHERE: usize = 2;
+/// What follows the acts: its name, what it shows, and the test, which tells what it has seen.
+const PARTS: [(&str, &str, fn(&mut Bed) -> String); 8] = [
+    ("churn", "nothing false while pods come and go", churn),
+    ("power-loss", "well again after a power loss", |bed| interruptions::survives(bed, &interruptions::POWER_LOSS)),
+    ("panic", "well again after a panic of the kernel", |bed| interruptions::survives(bed, &interruptions::PANIC)),
+    ("pause", "well again after 10 min without a processor", |bed| interruptions::survives(bed, &interruptions::PAUSE)),
+    ("network-loss", "well again after 5 min without a network", |bed| {
+        interruptions::survives(bed, &interruptions::NETWORK_LOSS)
+    }),
+    ("reboot", "`Reboot`", reboots_once),
+    ("footprint", "probe, resident", footprint),
+    ("faults", "faults made on a whole machine", faults::are_named),
+];
 /// Workloads of the demo whose pods come and go.
 const WORKLOADS: [&str; 3] = ["daemonset/log-shipper", "daemonset/node-metrics", "daemonset/mesh-agent"];
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Time between two roll-outs.
 const ROLL_OUT: Duration = Duration::from_secs(30);
-/// A boot, the start of all pods, and what an emulated machine adds.
-const POWERED: Duration = Duration::from_mins(10);
 /// A threshold of a minute, a drain, a boot, and what an emulated machine adds.
 const REBOOTED: Duration = Duration::from_mins(12);
 /// Reboots the node of a hung container, as no shipped policy does.
@@ -56,17 +71,20 @@ fn what_is_promised_holds_on_the_platform() {
     }
     let platform =
         std::env::var("NRH_PLATFORM").map_or_else(|_| Platform::default(), |name| Platform::named(&name).unwrap());
-    Proof::forget(platform.name);
-    let mut order = 0;
-    let mut record = |promise: &str, seen: String| {
+    // A row has its place, whichever of them a run shows.
+    let record = |row: usize, promise: &str, seen: String| {
         println!("{}: {promise}: {seen}", platform.name);
-        order += 1;
+        let order = u8::try_from(row).unwrap();
         Proof { platform: platform.name.into(), order, promise: promise.into(), seen }.record();
     };
+    let asked = std::env::var("NRH_PLATFORM_PARTS").ok();
+    let asked: Option<Vec<&str>> = asked.as_deref().map(|text| text.split(',').collect());
+    let known = |name: &&str| PARTS.iter().any(|(part, ..)| part == name);
+    assert!(asked.iter().flatten().all(known), "a part that there is not: {asked:?}");
     let programs = operator::shipped().unwrap();
     let options = BedOptions { name: "platform".into(), nodes: 0, machines: 2, platform, ..BedOptions::default() };
     let bed = Bed::up(options).unwrap();
-    record("parts", parts(&bed));
+    record(0, "parts", parts(&bed));
 
     let folder = tempfile::tempdir().unwrap();
     let acts = if platform.has_usual_places() { ACTS.len() } else { ACTS_ANYWHERE };
@@ -78,19 +96,19 @@ fn what_is_promised_holds_on_the_platform() {
     let (mut bed, ok) = demo::play(bed, programs, &options).unwrap();
     let text = std::fs::read_to_string(&options.report).unwrap();
     assert!(ok, "{text}");
-    record("`config/default` installs unchanged", "yes".into());
+    record(1, "`config/default` installs unchanged", "yes".into());
     let report: Report = serde_json::from_str(&text).unwrap();
     assert_eq!(report.acts.len(), options.only.len(), "an act that there is not: {wanted}");
     for act in &report.acts {
-        let healed = act.seconds.healed.map_or_else(|| "?".into(), |seconds| format!("{seconds:.0} s"));
-        record(&format!("`{}` resolved", act.act), format!("after {healed}"));
+        let resolved = act.seconds.healed.map_or_else(|| "?".into(), |seconds| format!("{seconds:.0} s"));
+        let row = 2 + ACTS.iter().position(|name| *name == act.act).unwrap();
+        record(row, &format!("`{}` resolved", act.act), format!("after {resolved}"));
     }
-    let (found, minutes) = churn(&bed);
-    assert!(found.is_empty(), "said while pods only came and went: {found:?}");
-    record("nothing false while pods come and go", format!("{minutes} min"));
-    record("well again after a power loss", loses_power(&mut bed));
-    record("`Reboot`", reboots_once(&bed));
-    record("probe, resident", footprint(&bed));
+    for (at, (name, promise, part)) in PARTS.iter().enumerate() {
+        if asked.as_ref().is_none_or(|asked| asked.contains(name)) {
+            record(2 + ACTS.len() + at, promise, part(&mut bed));
+        }
+    }
 
     let (name, network, _held) = (bed.name().to_owned(), bed.network_id().to_owned(), bed.network().unwrap());
     bed.down().unwrap();
@@ -113,8 +131,8 @@ case $(stat -fc %T /sys/fs/cgroup) in cgroup2fs) echo "control groups v2";; *) e
     parts.join(", ").replace("://", " ").replace("kubelet v", "kubelet ")
 }
 
-/// Rolls workloads out again and again; returns the faults that were confirmed meanwhile, and the minutes.
-fn churn(bed: &Bed) -> (Vec<String>, u64) {
+/// Rolls workloads out again and again, while no fault may be confirmed.
+fn churn(bed: &mut Bed) -> String {
     let minutes = std::env::var("NRH_CHURN_MINUTES").map_or(2, |minutes| minutes.parse().unwrap());
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let mut found = Vec::new();
@@ -126,53 +144,14 @@ fn churn(bed: &Bed) -> (Vec<String>, u64) {
             sleep(Duration::from_secs(2));
         }
     }
-    found.dedup();
-    (found, minutes)
+    assert!(found.is_empty(), "said while pods only came and went: {found:?}");
+    format!("{minutes} min")
 }
 
-/// The faults that are confirmed now.
+/// The faults that are confirmed now, on any node.
 fn confirmed(bed: &Bed) -> Vec<String> {
-    let text = bed.kubectl(&["get", "noderuntimehealth", "-o", "json"]).unwrap();
-    let list: Value = serde_json::from_str(&text).unwrap();
-    let of = |node: &Value| {
-        let all = ["faults", "clusterFaults"].map(|name| node["status"][name].as_array().cloned().unwrap_or_default());
-        all.concat()
-    };
-    let faults = list["items"].as_array().unwrap().iter().flat_map(of);
+    let faults = bed.nodes().iter().flat_map(|node| faults_of(bed, &node.name));
     faults.filter(|fault| fault["state"] == "Confirmed").map(|fault| fault["message"].to_string()).collect()
-}
-
-/// Hangs a container and takes the power from its machine as soon as the fault is seen: what was decided about a container of before
-/// the boot is about nothing then.
-fn loses_power(bed: &mut Bed) -> String {
-    let node = bed.nodes()[0].clone();
-    let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
-    // None that a roll-out may just replace.
-    let stays = |pod: &&view::Pod| {
-        pod.owner.as_deref().is_some_and(|owner| !WORKLOADS.iter().any(|name| name.ends_with(owner)))
-    };
-    let victim = pods.iter().filter(stays).find(|pod| pod.namespace == demo::NAMESPACE && pod.ready).unwrap();
-    let known = remediations(bed, &node.name).len();
-    let boot = |bed: &Bed| bed.nodes()[0].read(BOOT_ID).unwrap_or_default();
-    let before = boot(bed);
-    faults::freeze_shim(&node, &victim.uid).unwrap();
-    until("the fault is seen", POWERED, || !faults_of(bed, &node.name).is_empty());
-    let cut = Instant::now();
-    bed.cut_power(&node.name).unwrap();
-    let after = boot(bed);
-    assert!(before.len() > 30 && after.len() > 30 && before != after, "{before} {after}");
-    let runs = || view::pod_runs(&|| bed.command("kubectl"), &bed.nodes()[0], &victim.uid).is_ok_and(|runs| runs.yes());
-    until("the node is well, by a report since its boot", POWERED, || {
-        let report = report(bed, &node.name);
-        report["probe"]["bootId"] == after.trim() && report["faults"].as_array().is_none_or(Vec::is_empty) && runs()
-    });
-    let took = cut.elapsed().as_secs();
-    until("no remediation goes on", POWERED, || remediations(bed, &node.name).iter().all(has_ended));
-    for one in remediations(bed, &node.name).iter().skip(known) {
-        let attempts = one["status"]["attempts"].as_array().map_or(0, Vec::len);
-        assert!(attempts <= 1, "a second attempt, at a container of before the boot: {one:#}");
-    }
-    format!("after {took} s")
 }
 
 /// What the probe of a node reports.
@@ -181,8 +160,18 @@ fn report(bed: &Bed, node: &str) -> Value {
     serde_json::from_str::<Value>(&text).unwrap()["status"].take()
 }
 
+/// The faults of a node, be they the probe's to find or the controller's.
 fn faults_of(bed: &Bed, node: &str) -> Vec<Value> {
-    report(bed, node)["faults"].as_array().cloned().unwrap_or_default()
+    let status = report(bed, node);
+    ["faults", "clusterFaults"].map(|name| status[name].as_array().cloned().unwrap_or_default()).concat()
+}
+
+/// A pod of the demo on a node that runs, and that no roll-out replaces.
+fn victim(bed: &Bed, node: &Node) -> view::Pod {
+    let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
+    let stays =
+        |pod: &view::Pod| pod.owner.as_deref().is_some_and(|owner| !WORKLOADS.iter().any(|name| name.ends_with(owner)));
+    pods.into_iter().find(|pod| pod.namespace == demo::NAMESPACE && pod.ready && stays(pod)).unwrap()
 }
 
 /// The remediations of a node, the oldest first.
@@ -192,6 +181,7 @@ fn remediations(bed: &Bed, node: &str) -> Vec<Value> {
     list["items"].as_array().unwrap().iter().filter(|one| one["spec"]["nodeName"] == *node).cloned().collect()
 }
 
+/// Whether nothing more is done in a remediation.
 fn has_ended(remediation: &Value) -> bool {
     ["Quarantined", "Succeeded", "Failed", "Cancelled", "Simulated"]
         .iter()
@@ -199,19 +189,19 @@ fn has_ended(remediation: &Value) -> bool {
 }
 
 /// Hangs a container for good, and has its node rebooted.
-fn reboots_once(bed: &Bed) -> String {
+fn reboots_once(bed: &mut Bed) -> String {
     // Not the one that the incidents were on: what was done there lately would speak against more.
     let node = &bed.nodes()[1];
     let kubectl = |args: &[&str]| bed.kubectl(args).unwrap();
     let boot = || node.read(BOOT_ID).unwrap_or_default();
-    let before = boot();
+    let boots = || node.read(BOOTS).unwrap().lines().count();
+    let (before, known) = (boot(), boots());
     kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]);
     kubectl(&["apply", "-f", nrh_testbed::workspace().join("config/samples/drain-rights.yaml").to_str().unwrap()]);
     bed.kubectl_input(&["apply", "-f", "-"], REBOOT).unwrap();
-    let pods = view::pods(&|| bed.command("kubectl"), Some(&node.name)).unwrap();
-    let victim = pods.iter().find(|pod| pod.namespace == demo::NAMESPACE && pod.ready).unwrap();
+    let victim = victim(bed, node);
     let started = Instant::now();
-    faults::freeze_shim(node, &victim.uid).unwrap();
+    inject::freeze_shim(node, &victim.uid).unwrap();
     let remediation = || {
         let of_policy = |one: &Value| one["spec"]["policy"] == "reboot";
         remediations(bed, &node.name).into_iter().find(of_policy).unwrap_or_default()
@@ -224,14 +214,13 @@ fn reboots_once(bed: &Bed) -> String {
     assert!(before.len() > 30 && after.len() > 30 && before != after, "{before} {after}");
     let attempts = done["status"]["attempts"].as_array().unwrap();
     let reboots = attempts.iter().filter(|attempt| attempt["action"] == "Reboot").count();
-    let boots = node.read(BOOTS).unwrap().lines().count();
-    assert_eq!((reboots, boots), (1, 2), "{done:#}");
+    assert_eq!((reboots, boots()), (1, known + 1), "{done:#}");
     assert_ne!(kubectl(&["get", "node", &node.name, "-o", "jsonpath={.spec.unschedulable}"]), "true");
     format!("once, well again after {took} s")
 }
 
 /// Resident memory of the probe of the first machine.
-fn footprint(bed: &Bed) -> String {
+fn footprint(bed: &mut Bed) -> String {
     let node = &bed.nodes()[0];
     let script = r#"grep VmRSS "/proc/$(pgrep -xo nrh-probe)/status" | tr -dc 0-9"#;
     let kib: u64 = node.script(script, &[]).unwrap().trim().parse().unwrap();

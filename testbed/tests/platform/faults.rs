@@ -1,0 +1,180 @@
+//! Faults that only a whole machine can have, made there for real: named, and taken back when they are gone.
+
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use nrh_testbed::matrix::{Seen, Way, seconds};
+use nrh_testbed::{Bed, Node};
+use serde_json::{Value, json};
+
+use crate::{faults_of, until};
+
+/// The longest threshold is ten minutes.
+const NAMED: Duration = Duration::from_mins(20);
+/// `Ready` of a node follows its kubelet's silence after 50 s.
+const NOTICED: Duration = Duration::from_mins(3);
+/// Changes of `Ready` that are flapping.
+const CHANGES: usize = 6;
+/// A condition that another tool writes, and a policy that asks for it.
+const CONDITION: &str = "KernelDeadlock";
+const POLICY: &str = r#"
+apiVersion: runtimehealth.io/v1alpha1
+kind: RemediationPolicy
+metadata: {name: kernel}
+spec:
+  mode: DryRun
+  rules:
+  - name: kernel
+    match: {nodeConditions: [{type: KernelDeadlock, status: "True"}]}
+    steps: [{action: Cordon}]
+"#;
+
+/// A fault of one machine.
+struct Fault {
+    kind: &'static str,
+    /// Scripts for the machine.
+    make: &'static str,
+    undo: &'static str,
+    /// Whether to be confirmed tells nothing more than to be named.
+    at_once: bool,
+}
+
+/// They do not disturb each other.
+const OF_THE_HOST: [Fault; 4] = [
+    Fault {
+        kind: "ClockUnsynchronised",
+        make: "date -s @$(($(date +%s) + 90))",
+        undo: "date -s @$(($(date +%s) - 90))",
+        at_once: false,
+    },
+    Fault {
+        kind: "UntrackedPodProcess",
+        // Beside a container of a pod that is there: the kubelet ends what is left of one that is not.
+        make: r#"
+scope=$(find /sys/fs/cgroup/kubepods.slice -type d -name 'cri-containerd-*.scope' | head -n 1)
+group=$(dirname "$scope")/cri-containerd-$(printf '%064d' 7).scope
+mkdir "$group"
+setsid sleep 4712 >/dev/null 2>&1 </dev/null &
+echo $! >"$group/cgroup.procs""#,
+        undo: "pkill -f 'sleep 4712'; sleep 1; rmdir $(find /sys/fs/cgroup -type d -name \"cri-containerd-$(printf '%064d' 7).scope\")",
+        at_once: false,
+    },
+    Fault {
+        kind: "PidExhaustion",
+        // What is left has to do for the commands that undo it.
+        make: "
+cat /proc/sys/kernel/threads-max >/run/threads-max
+for i in $(seq 800); do sleep 4711 >/dev/null 2>&1 </dev/null & done
+used=$(cut -d/ -f2 /proc/loadavg | cut -d' ' -f1)
+echo $((used * 100 / 92)) >/proc/sys/kernel/threads-max",
+        undo: "cat /run/threads-max >/proc/sys/kernel/threads-max; pkill -f 'sleep 4711'",
+        at_once: false,
+    },
+    Fault {
+        kind: "DbusUnresponsive",
+        make: "pkill -STOP -x dbus-daemon",
+        undo: "pkill -CONT -x dbus-daemon",
+        at_once: false,
+    },
+];
+
+/// One and the same: the kubelet has a threshold of three minutes for it.
+const OF_THE_RUNTIME: [Fault; 2] = [
+    Fault { kind: "RuntimeUnreachable", make: STOP_RUNTIME, undo: RESUME_RUNTIME, at_once: false },
+    Fault { kind: "PlegStalled", make: STOP_RUNTIME, undo: RESUME_RUNTIME, at_once: true },
+];
+const STOP_RUNTIME: &str = "pkill -STOP -x containerd";
+const RESUME_RUNTIME: &str = "pkill -CONT -x containerd";
+
+/// Makes them on both machines at once; tells how many.
+pub fn are_named(bed: &mut Bed) -> String {
+    bed.kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]).unwrap();
+    bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
+    let bed = &*bed;
+    thread::scope(|threads| {
+        threads.spawn(|| together(bed, &bed.nodes()[0], &OF_THE_HOST));
+        OF_THE_RUNTIME.iter().for_each(|fault| together(bed, &bed.nodes()[1], std::slice::from_ref(fault)));
+        condition(bed, &bed.nodes()[1]);
+        flapping(bed, &bed.nodes()[1]);
+    });
+    format!("{} named", OF_THE_HOST.len() + OF_THE_RUNTIME.len() + 2)
+}
+
+/// Makes all of them, undoes each as soon as it is confirmed, and waits until none is said to be there any more.
+fn together(bed: &Bed, node: &Node, faults: &[Fault]) {
+    struct Made<'f> {
+        fault: &'f Fault,
+        at: Instant,
+        undone: Option<Instant>,
+        seen: Seen,
+    }
+    let mut all: Vec<Made<'_>> = Vec::new();
+    for fault in faults {
+        let at = Instant::now();
+        node.script(fault.make, &[]).unwrap();
+        all.push(Made { fault, at, undone: None, seen: Seen::of(fault.kind, "containerd", Way::Real) });
+    }
+    until(&format!("the faults of {} are named and taken back", node.name), NAMED, || {
+        let told = faults_of(bed, &node.name);
+        for one in &mut all {
+            let found = told.iter().find(|fault| fault["type"] == one.fault.kind);
+            match (found, one.undone) {
+                (Some(found), None) if found["state"] == "Confirmed" => {
+                    let took = seconds(one.at.elapsed());
+                    (one.seen.named, one.seen.confirmed) = if one.fault.at_once { (took, None) } else { (None, took) };
+                    println!("{}: {}: {}", node.name, one.fault.kind, found["message"]);
+                    node.script(one.fault.undo, &[]).unwrap();
+                    one.undone = Some(Instant::now());
+                }
+                (None, Some(undone)) if one.seen.gone.is_none() => {
+                    one.seen.gone = seconds(undone.elapsed());
+                    one.seen.record();
+                }
+                _ => {}
+            }
+        }
+        all.iter().all(|one| one.seen.gone.is_some())
+    });
+}
+
+/// Waits until a fault of the controller's is named or is not any more; returns for how long.
+fn named(bed: &Bed, node: &Node, kind: &str, is_named: bool) -> Option<u64> {
+    let what = format!("{kind} is {} of {}", if is_named { "said" } else { "no longer said" }, node.name);
+    seconds(until(&what, NOTICED, || faults_of(bed, &node.name).iter().any(|fault| fault["type"] == kind) == is_named))
+}
+
+/// A condition as another tool writes it.
+fn condition(bed: &Bed, node: &Node) {
+    let kind = "NodeCondition";
+    let set = |status: &str| {
+        let now = jiff::Timestamp::now().to_string();
+        let one = json!({"type": CONDITION, "status": status, "reason": "Test", "message": "a task is blocked",
+            "lastTransitionTime": now, "lastHeartbeatTime": now});
+        let patch = json!({"status": {"conditions": [one]}}).to_string();
+        bed.kubectl(&["patch", "node", &node.name, "--subresource=status", "--type=strategic", "-p", &patch]).unwrap();
+    };
+    set("True");
+    let seen = named(bed, node, kind, true);
+    set("False");
+    Seen { named: seen, gone: named(bed, node, kind, false), ..Seen::of(kind, "containerd", Way::Real) }.record();
+}
+
+/// A kubelet that comes and goes.
+fn flapping(bed: &Bed, node: &Node) {
+    let began = Instant::now();
+    let is_flapping = || faults_of(bed, &node.name).iter().any(|fault| fault["type"] == "NodeFlapping");
+    let ready = || -> bool {
+        let text = bed.kubectl(&["get", "node", &node.name, "-o", "json"]).unwrap();
+        let object: Value = serde_json::from_str(&text).unwrap();
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
+    };
+    for change in 0..CHANGES {
+        let stops = change % 2 == 0;
+        node.script(if stops { "pkill -STOP -x kubelet" } else { "pkill -CONT -x kubelet" }, &[]).unwrap();
+        until("the node's Ready follows its kubelet", NOTICED, || ready() != stops);
+        sleep(Duration::from_secs(2));
+    }
+    until("NodeFlapping is said", NOTICED, is_flapping);
+    Seen { named: seconds(began.elapsed()), ..Seen::of("NodeFlapping", "containerd", Way::Real) }.record();
+}
