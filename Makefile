@@ -59,7 +59,7 @@ test: protoc ## All of check in full depth, a real control plane, real nodes (ha
 	@.ci/stages test
 
 .PHONY: test-slow
-test-slow: protoc ## What takes longest: a soak, mutants of the operator, a leader killed at each write (20 minutes)
+test-slow: protoc ## What takes longest: a soak, mutants of the operator, a leader killed at each write, two machines (40 minutes)
 	@.ci/stages test-slow
 
 .PHONY: demo

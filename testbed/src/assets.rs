@@ -15,6 +15,8 @@ use crate::realm::output;
 const GO_MOD: &str = include_str!("../tools/go.mod");
 const GO_SUM: &str = include_str!("../tools/go.sum");
 
+const KUBERNETES: &str = "k8s.io/kubernetes";
+
 /// A program of the bed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tool {
@@ -85,7 +87,7 @@ fn cache_dir() -> Result<PathBuf> {
 
 /// Kubernetes' version without the leading `v`.
 pub fn kubernetes_version() -> &'static str {
-    version("k8s.io/kubernetes")
+    version(KUBERNETES)
 }
 
 fn version(module: &str) -> &'static str {
@@ -116,7 +118,9 @@ fn build(cache: &Path, tools: &[Tool], progress: bool) -> Result<()> {
         }
         let target = source.path().join(tool.name);
         let mut go = Command::new("go");
-        go.args(["build", "-trimpath", "-ldflags", &link_flags(), "-o"]).arg(&target).arg(tool.package);
+        go.args(["build", "-trimpath", "-ldflags", &link_flags(kubernetes_version()), "-o"])
+            .arg(&target)
+            .arg(tool.package);
         // A static program runs in any mount namespace; flags of the surroundings must not change what is built.
         go.current_dir(source.path()).env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=readonly").env("GOWORK", "off");
         output(&mut go).with_context(|| format!("build {}", tool.name))?;
@@ -129,26 +133,48 @@ fn build(cache: &Path, tools: &[Tool], progress: bool) -> Result<()> {
     Ok(())
 }
 
+/// The folder with the programs of another version of Kubernetes, built from its Go module.
+pub fn kubernetes(wanted: &str, progress: bool) -> Result<PathBuf> {
+    let minor = wanted.split_once('.').map_or(wanted, |(_, minor)| minor);
+    cached(&format!("kubernetes-{wanted}"), "about ten minutes", progress, |scratch, made| {
+        fs::write(scratch.join("go.mod"), format!("module nrh-testbed\nrequire {KUBERNETES} v{wanted}\n"))?;
+        let known: serde_json::Value =
+            serde_json::from_str(&go(scratch, &["mod", "download", "-json", &format!("{KUBERNETES}@v{wanted}")])?)?;
+        let module = known["GoMod"].as_str().context("the module has no go.mod")?;
+        // Its own modules are folders beside it there, and are published with a version of their own.
+        let text = fs::read_to_string(module).with_context(|| module.to_owned())?;
+        let own = text.lines().filter_map(|line| line.split_once(" => ./staging/")?.0.split_whitespace().last());
+        let own: Vec<String> = own.map(|name| format!("-replace={name}={name}@v0.{minor}")).collect();
+        go(scratch, &[&["mod", "edit"], own.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat())?;
+        let ours = CONTROL_PLANE.iter().chain(NODE).filter(|tool| tool.package.starts_with(KUBERNETES));
+        let packages: Vec<&str> = ours.map(|tool| tool.package).collect();
+        let (out, flags) = (made.display().to_string(), link_flags(wanted));
+        go(scratch, &[&["build", "-trimpath", "-ldflags", &flags, "-o", &out], &packages[..]].concat()).map(drop)
+    })
+}
+
+/// Runs Go in a folder, whose module it may change; the checksum database vouches for what is fetched.
+fn go(folder: &Path, arguments: &[&str]) -> Result<String> {
+    let mut go = Command::new("go");
+    go.args(arguments).current_dir(folder);
+    go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOWORK", "off");
+    output(&mut go).with_context(|| format!("go {}", arguments.join(" ")))
+}
+
 /// containerd's module, and its programs that a node needs.
 const CONTAINERD: &str = "github.com/containerd/containerd/v2";
 const CONTAINERD_PROGRAMS: [&str; 3] = ["containerd", "containerd-shim-runc-v2", "ctr"];
 
-/// The programs of a version of containerd, built from its Go module; the checksum database vouches for what is fetched.
+/// The programs of a version of containerd, built from its Go module.
 pub fn containerd(wanted: &str, progress: bool) -> Result<Vec<PathBuf>> {
     let folder = cached(&format!("containerd-{wanted}"), "about three minutes", progress, |scratch, made| {
-        let go = |arguments: &[&str]| {
-            let mut go = Command::new("go");
-            go.args(arguments).current_dir(scratch);
-            go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOWORK", "off");
-            output(&mut go).with_context(|| format!("build containerd {wanted}"))
-        };
         let packages = CONTAINERD_PROGRAMS.map(|name| format!("{CONTAINERD}/cmd/{name}"));
         let flags = format!("-s -w -X {CONTAINERD}/version.Version={wanted}");
         let out = made.display().to_string();
         let build = ["build", "-trimpath", "-ldflags", &flags, "-o", &out];
-        go(&["mod", "init", "nrh-testbed"])?;
-        go(&["get", &format!("{CONTAINERD}@v{wanted}")])?;
-        go(&[&build[..], &packages.each_ref().map(String::as_str)].concat()).map(drop)
+        go(scratch, &["mod", "init", "nrh-testbed"])?;
+        go(scratch, &["get", &format!("{CONTAINERD}@v{wanted}")])?;
+        go(scratch, &[&build[..], &packages.each_ref().map(String::as_str)].concat()).map(drop)
     })?;
     Ok(CONTAINERD_PROGRAMS.map(|name| folder.join(name)).to_vec())
 }
@@ -189,7 +215,7 @@ pub(crate) fn cached(
 }
 
 fn module_version(tool: Tool) -> &'static str {
-    if tool.package.starts_with("k8s.io/kubernetes") {
+    if tool.package.starts_with(KUBERNETES) {
         kubernetes_version()
     } else {
         version(tool.package.split("/cmd/").next().unwrap_or(tool.package))
@@ -197,8 +223,7 @@ fn module_version(tool: Tool) -> &'static str {
 }
 
 /// Without these the server calls itself v0.0.0, and clients complain.
-fn link_flags() -> String {
-    let version = kubernetes_version();
+fn link_flags(version: &str) -> String {
     let mut parts = version.split('.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let base = "-X k8s.io/component-base/version";

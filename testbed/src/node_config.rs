@@ -116,6 +116,7 @@ pub(crate) fn kubelet_of_machine(platform: &Platform) -> String {
     if platform.legacy_groups {
         config["failCgroupV1"] = false.into();
     }
+    config["featureGates"] = platform.gates.iter().map(|gate| ((*gate).to_owned(), Value::Bool(true))).collect();
     config["containerRuntimeEndpoint"] = format!("unix://{}", platform.layout.places().socket).into();
     format!("{config:#}\n")
 }

@@ -13,8 +13,12 @@ pub struct Platform {
     pub(crate) debian: Debian,
     /// Version of containerd's Go module; none for the distribution's package.
     pub(crate) containerd: Option<&'static str>,
+    /// Version of Kubernetes, for the control plane too; none for the bed's own.
+    pub(crate) kubernetes: Option<&'static str>,
     /// The OCI runtime, from the distribution.
     pub(crate) oci: &'static str,
+    /// Feature gates that the kubelet has on.
+    pub(crate) gates: &'static [&'static str],
     /// Control groups of version 1, as before systemd 256.
     pub(crate) legacy_groups: bool,
     /// Where its programs are.
@@ -26,19 +30,31 @@ const fn layout(name: &'static str, layout: Layout) -> Platform {
 }
 
 const fn platform(name: &'static str, debian: Debian, containerd: Option<&'static str>) -> Platform {
-    Platform { name, debian, containerd, oci: "runc", legacy_groups: false, layout: Layout::Usual }
+    Platform {
+        name,
+        debian,
+        containerd,
+        kubernetes: None,
+        oci: "runc",
+        gates: &[],
+        legacy_groups: false,
+        layout: Layout::Usual,
+    }
 }
 
 /// All that can be asked for. The first is what machines run unless one is named.
-pub const PLATFORMS: [Platform; 12] = [
+pub const PLATFORMS: [Platform; 14] = [
     platform("containerd-2.4", Debian::Trixie, Some("2.4.2")),
     Platform { oci: "crun", ..platform("containerd-2.4-crun", Debian::Trixie, Some("2.4.2")) },
+    Platform { gates: &["EventedPLEG"], ..platform("containerd-2.4-evented-pleg", Debian::Trixie, Some("2.4.2")) },
     platform("containerd-2.3", Debian::Trixie, Some("2.3.7")),
     platform("containerd-2.2", Debian::Trixie, Some("2.2.9")),
     platform("containerd-1.7", Debian::Trixie, None),
     Platform { oci: "crun", ..platform("containerd-1.7-crun", Debian::Trixie, None) },
     platform("containerd-1.6", Debian::Bookworm, None),
     Platform { legacy_groups: true, ..platform("containerd-1.6-groups-v1", Debian::Bookworm, None) },
+    // The oldest that is supported.
+    Platform { kubernetes: Some("1.30.14"), ..platform("kubernetes-1.30", Debian::Trixie, None) },
     layout("layout-k3s", Layout::K3s),
     layout("layout-rke2", Layout::Rke2),
     layout("layout-k0s", Layout::K0s),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use nrh_testbed::matrix::{Seen, Way, seconds};
-use nrh_testbed::{Bed, faults as inject, view};
+use nrh_testbed::{Bed, KubeletStart, faults as inject, operator, view};
 
 use crate::{BOOT_ID, confirmed, faults_of, has_ended, remediations, report, until, victim};
 
@@ -50,6 +50,45 @@ pub const PAUSE: Interruption = Interruption {
 
 /// The machine goes on by itself.
 pub const NETWORK_LOSS: Interruption = Interruption { boots: false, machine: 0, happens: loses_network };
+
+/// Another image of the operator, while it is at work.
+pub const UPGRADE: Interruption =
+    Interruption { boots: false, machine: 1, happens: |bed, _| runs_image(bed, "runtimehealth.io/nrh:next") };
+
+/// The former image.
+pub const ROLLBACK: Interruption =
+    Interruption { boots: false, machine: 0, happens: |bed, _| runs_image(bed, operator::IMAGE) };
+
+/// containerd ends and starts, as with each of its upgrades.
+pub const RUNTIME_RESTART: Interruption = Interruption {
+    boots: false,
+    machine: 1,
+    happens: |bed, name| bed.node(name).unwrap().restart_containerd().unwrap(),
+};
+
+/// The kubelet ends and starts, as with each of its upgrades.
+pub const KUBELET_RESTART: Interruption = Interruption {
+    boots: false,
+    machine: 0,
+    happens: |bed, name| {
+        bed.node(name).unwrap().stop_kubelet().unwrap();
+        bed.node(name).unwrap().start_kubelet(KubeletStart::default()).unwrap();
+    },
+};
+
+/// Has controller and probes run by an image of this name, as a person does who applies the manifests with it.
+fn runs_image(bed: &Bed, image: &str) {
+    for node in bed.nodes() {
+        let words = ["-n", "k8s.io", "images", "tag", "--force", operator::IMAGE, image];
+        if image != operator::IMAGE {
+            node.run("ctr", &words).unwrap();
+        }
+    }
+    let folder = nrh_testbed::workspace().join("config/default");
+    let manifests = bed.kubectl(&["kustomize", folder.to_str().unwrap()]).unwrap();
+    bed.kubectl_input(&["apply", "-f", "-"], &manifests.replace(operator::IMAGE, image)).unwrap();
+    operator::wait(bed).unwrap();
+}
 
 fn panics(bed: &mut Bed, name: &str) {
     let node = bed.node(name).unwrap();

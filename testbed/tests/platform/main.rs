@@ -15,6 +15,7 @@ mod until;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use interruptions::survives;
 use nrh_testbed::demo::{self, Options, report::Report};
 use nrh_testbed::machine::BOOTS;
 use nrh_testbed::matrix::support::Proof;
@@ -26,14 +27,22 @@ use until::until;
 const ACTS: [&str; 5] = ["hung-container", "hung-network-plugin", "leaked-shim", "orphan-nothing-runs", "back-off-pod"];
 const ACTS_ANYWHERE: usize = 2;
 /// What follows the acts: its name, what it shows, and the test, which tells what it has seen.
-const PARTS: [(&str, &str, fn(&mut Bed) -> String); 8] = [
+const PARTS: [(&str, &str, fn(&mut Bed) -> String); 11] = [
     ("churn", "nothing false while pods come and go", churn),
-    ("power-loss", "well again after a power loss", |bed| interruptions::survives(bed, &interruptions::POWER_LOSS)),
-    ("panic", "well again after a panic of the kernel", |bed| interruptions::survives(bed, &interruptions::PANIC)),
-    ("pause", "well again after 10 min without a processor", |bed| interruptions::survives(bed, &interruptions::PAUSE)),
-    ("network-loss", "well again after 5 min without a network", |bed| {
-        interruptions::survives(bed, &interruptions::NETWORK_LOSS)
+    ("power-loss", "well again after a power loss", |bed| survives(bed, &interruptions::POWER_LOSS)),
+    ("panic", "well again after a panic of the kernel", |bed| survives(bed, &interruptions::PANIC)),
+    ("kubelet-restart", "well again after a restart of the kubelet", |bed| {
+        survives(bed, &interruptions::KUBELET_RESTART)
     }),
+    ("runtime-restart", "well again after a restart of containerd", |bed| {
+        survives(bed, &interruptions::RUNTIME_RESTART)
+    }),
+    ("upgrade", "well again after another image of the operator", |bed| {
+        let upgraded = survives(bed, &interruptions::UPGRADE);
+        format!("{upgraded}, and {} with the former one", survives(bed, &interruptions::ROLLBACK))
+    }),
+    ("pause", "well again after 10 min without a processor", |bed| survives(bed, &interruptions::PAUSE)),
+    ("network-loss", "well again after 5 min without a network", |bed| survives(bed, &interruptions::NETWORK_LOSS)),
     ("reboot", "`Reboot`", reboots_once),
     ("footprint", "probe, resident", footprint),
     ("faults", "faults made on a whole machine", faults::are_named),

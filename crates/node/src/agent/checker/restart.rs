@@ -29,6 +29,12 @@ struct Table {
     at_work: Vec<String>,
 }
 
+impl Table {
+    fn has_runtime_in(&self, unit: &str) -> bool {
+        self.runtimes.iter().any(|runtime| runtime.is_in(unit))
+    }
+}
+
 impl Checker {
     /// Returns the unit to restart, if all checks allow it. Slow checks come first: the daemon's own state is checked
     /// last. At the restart the unit must be in the same state as before that check.
@@ -44,10 +50,10 @@ impl Checker {
             self.harmless(daemon, &name, &table).await?;
         }
         match daemon {
-            Daemon::Kubelet => self.kubelet_to_restart(name, kind, params).await,
+            Daemon::Kubelet => self.kubelet_to_restart(name, kind, params, &table).await,
             Daemon::Runtime => {
                 let process = of_the_runtime(&table.runtimes, &name, params)?;
-                let unit = self.unit_in_service(name, daemon, process, params).await?;
+                let unit = self.unit_in_service(name, daemon, process, true, params).await?;
                 match (kind, process) {
                     (FaultType::FdExhaustion, Some(process)) => self.files_still_scarce(process.pid).await?,
                     (FaultType::FdExhaustion, None) => {
@@ -60,13 +66,20 @@ impl Checker {
         }
     }
 
-    async fn kubelet_to_restart(&self, name: String, kind: FaultType, params: &Restart) -> Result<Unit, Refusal> {
+    async fn kubelet_to_restart(
+        &self,
+        name: String,
+        kind: FaultType,
+        params: &Restart,
+        table: &Table,
+    ) -> Result<Unit, Refusal> {
         let found = self.kubelet().await?;
         let process = found.as_ref().map(|(_, process)| process);
         if let Some(process) = process {
             process.is_of(&name, "kubelet")?;
         }
-        let unit = self.unit_in_service(name, Daemon::Kubelet, process, params).await?;
+        let holds_runtime = table.has_runtime_in(&name);
+        let unit = self.unit_in_service(name, Daemon::Kubelet, process, holds_runtime, params).await?;
         match (kind, &found) {
             (FaultType::FdExhaustion, Some((found, _))) => self.files_still_scarce(found.pid).await?,
             (FaultType::FdExhaustion, None) => {
@@ -144,14 +157,13 @@ impl Checker {
                 format!("{shim} is stopped: the {} would wait for it at its start; release it first", daemon.as_str());
             return Err(Refusal::new(OutcomeReason::Protected, message));
         }
-        let is_in = |process: &Process| process.unit.as_deref() == Some(unit);
         if let Some(call) = table.at_work.first()
-            && (daemon == Daemon::Runtime || table.runtimes.iter().any(is_in))
+            && (daemon == Daemon::Runtime || table.has_runtime_in(unit))
         {
             let message = format!("{call} is at work: a restart of the runtime would cut it off");
             return Err(Refusal::new(OutcomeReason::KubeletBusy, message));
         }
-        if daemon == Daemon::Kubelet || self.kubelet().await?.is_some_and(|(_, process)| is_in(&process)) {
+        if daemon == Daemon::Kubelet || self.kubelet().await?.is_some_and(|(_, process)| process.is_in(unit)) {
             self.kubelet_would_start().await?;
         }
         Ok(())

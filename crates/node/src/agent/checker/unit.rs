@@ -53,6 +53,10 @@ impl Process {
         Ok(Self { pid, command: command.to_owned(), unit: Handle::open(root, pid)?.groups()?.service() })
     }
 
+    pub(super) fn is_in(&self, unit: &str) -> bool {
+        self.unit.as_deref() == Some(unit)
+    }
+
     /// Whether the process belongs to the unit; if not, why nothing is restarted.
     pub(super) fn is_of(&self, unit: &str, what: &str) -> Result<(), Refusal> {
         let pid = self.pid;
@@ -141,17 +145,19 @@ impl Checker {
     }
 
     /// Returns the unit in its current state, if it may be restarted. `process` is the daemon's process, which belongs
-    /// to the unit.
+    /// to the unit. `holds_runtime` tells whether the runtime belongs to it as well.
     pub(super) async fn unit_in_service(
         &self,
         name: String,
         daemon: Daemon,
         process: Option<&Process>,
+        holds_runtime: bool,
         params: &Restart,
     ) -> Result<Unit, Refusal> {
         let unit = self.unit(name).await?;
         in_service(&unit.seen)
             .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))
+            .and_then(|()| if holds_runtime { spares_containers(&unit.seen, params) } else { Ok(()) })
             .map_err(|(reason, why)| Refusal::new(reason, format!("{} {why}", unit.name)))?;
         Ok(unit)
     }
@@ -201,9 +207,14 @@ fn stands_as_seen(seen: &UnitSeen, daemon: Daemon, process: Option<&Process>, pa
     if !runs {
         return no(R::CheckFailed, &format!("is {stands} by systemd's word, and process {pid} of the {what} is there"));
     }
-    if daemon == Daemon::Runtime && seen.kill != "process" && !params.skip_safety_check {
+    Ok(())
+}
+
+/// Checks that the stop of a running unit that holds the runtime leaves its containers alone.
+fn spares_containers(seen: &UnitSeen, params: &Restart) -> Result<(), No> {
+    if seen.active == "active" && seen.kill != "process" && !params.skip_safety_check {
         let why = format!("ends all of its processes when it stops (KillMode={}), containers among them", seen.kill);
-        return no(R::Protected, &why);
+        return no(OutcomeReason::Protected, &why);
     }
     Ok(())
 }

@@ -279,13 +279,14 @@ async fn a_unit_that_is_not_plainly_the_daemons_has_to_be_named() {
 #[tokio::test]
 async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     let port = healthz("500 Internal Server Error").await;
-    let both = || {
+    let both_in = |seen: UnitSeen| {
         let restarts = Restarts::End("done", unit("active", "running"));
-        let daemons = Daemons::new(&[("k3s.service", unit("active", "running"))], restarts);
+        let daemons = Daemons::new(&[("k3s.service", seen)], restarts);
         daemons.with(30, 'S', "/usr/bin/containerd", "containerd", "k3s.service");
         daemons.kubelet(port, "k3s.service");
         daemons
     };
+    let both = || both_in(unit("active", "running"));
     let [kubelet, runtime] = [kubelet(), runtime()].map(|command| named(command, "k3s.service"));
 
     let daemons = both();
@@ -297,6 +298,9 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
     let daemons = both();
     daemons.with(31, 'S', "/usr/bin/runc", &format!("runc create --bundle /b {}", id()), "k3s.service");
     daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::KubeletBusy, "would cut it off");
+
+    let daemons = both_in(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
+    daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::Protected, "KillMode=control-group");
 
     done(&both().execute(&kubelet).await);
     let daemons = both();
