@@ -92,6 +92,10 @@ CHURN ?= 60
 platform: setup ## All that is promised, on two machines with PLATFORM=containerd-2.4, an hour (CHURN=60 minutes) of pods that come and go
 	@NRH_PLATFORM=$(PLATFORM) NRH_CHURN_MINUTES=$(CHURN) $(CARGO) test --workspace --test platform -- --ignored --nocapture
 
+.PHONY: oldest
+oldest: setup ## Rights, schemas and admission on the oldest Kubernetes that is supported (20 minutes, the first time ten more)
+	@KUBEBUILDER_ASSETS="$$($(TESTBED) assets --platform kubernetes-1.30 | head -n 1)" $(CARGO) test --workspace --test cluster -- --test-threads=4
+
 .PHONY: support
 support: testbed ## Writes what was seen to hold on each platform into docs/reference/support.md
 	@$(TESTBED) support docs/reference/support.md

@@ -120,7 +120,7 @@ impl Machine {
         self.await_boot(logs)
     }
 
-    /// Stops its processors and its clock, or lets them go on, as a host does that stands still.
+    /// Stops qemu, or lets it go on.
     pub(crate) fn set_paused(&self, paused: bool) -> Result<()> {
         let signal = if paused { Signal::STOP } else { Signal::CONT };
         ensure!(self.process.signal(signal)?, "qemu ({}) has ended", self.process.pid);

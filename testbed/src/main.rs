@@ -90,8 +90,12 @@ enum Sub {
         #[arg(default_value = "tests/cluster/admission/access.yaml")]
         table: std::path::PathBuf,
     },
-    /// Build and install what a bed needs
-    Assets,
+    /// Build and install what a bed needs; prints the folders with Kubernetes' programs
+    Assets {
+        /// With the Kubernetes of this platform, first
+        #[arg(long, default_value = Platform::default().name, value_parser = Platform::named)]
+        platform: Platform,
+    },
     /// Build the operator's programs as they are shipped, and the workload of beds
     Programs,
     /// Remove what beds have left behind whose owners were killed
@@ -175,13 +179,13 @@ fn run(cli: Cli) -> Result<()> {
             operator::shipped()?;
             images::workload_binary(&workspace()).map(drop)
         }
-        Sub::Assets => {
+        Sub::Assets { platform } => {
             packages::ensure(packages::BED, true)?;
             packages::ensure(packages::NODE, true)?;
             packages::ensure(packages::BUILD, true)?;
             packages::ensure(packages::BUS, true)?;
             packages::ensure(packages::UNITS, true)?;
-            let folders = assets::ensure(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK], true)?;
+            let folders = platform.programs(&[assets::CONTROL_PLANE, assets::NODE, assets::KWOK], true)?;
             for folder in folders {
                 println!("{}", folder.display());
             }

@@ -40,7 +40,7 @@ state = "/run/containerd"
 
 /// containerd's configuration on a machine, with the runtime's defaults but for what each node has to set.
 pub(crate) fn containerd_of_machine(ip: Ipv4Addr, platform: &Platform, cni_bin: &Path) -> String {
-    let (cni_bin, oci, systemd) = (cni_bin.display(), platform.oci, !platform.legacy_groups);
+    let (cni_bin, oci, systemd) = (cni_bin.display(), platform.oci, !platform.cgroup_v1);
     let Places { root, state, socket, .. } = platform.layout.places();
     let cri = r#"plugins."io.containerd.grpc.v1.cri""#;
     format!(
@@ -112,8 +112,8 @@ pub(crate) fn kubelet(ip: Ipv4Addr, healthz_port: u16) -> String {
 
 /// The kubelet's configuration on a machine: what users have.
 pub(crate) fn kubelet_of_machine(platform: &Platform) -> String {
-    let mut config = kubelet_with(if platform.legacy_groups { "cgroupfs" } else { "systemd" });
-    if platform.legacy_groups {
+    let mut config = kubelet_with(if platform.cgroup_v1 { "cgroupfs" } else { "systemd" });
+    if platform.cgroup_v1 {
         config["failCgroupV1"] = false.into();
     }
     config["featureGates"] = platform.gates.iter().map(|gate| ((*gate).to_owned(), Value::Bool(true))).collect();

@@ -1,7 +1,10 @@
 //! What a machine runs: a column of the support matrix.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 
+use crate::assets::{self, Tool};
 use crate::layout::Layout;
 use crate::machine::Debian;
 
@@ -19,8 +22,8 @@ pub struct Platform {
     pub(crate) oci: &'static str,
     /// Feature gates that the kubelet has on.
     pub(crate) gates: &'static [&'static str],
-    /// Control groups of version 1, as before systemd 256.
-    pub(crate) legacy_groups: bool,
+    /// With cgroup v1 and the cgroupfs driver.
+    pub(crate) cgroup_v1: bool,
     /// Where its programs are.
     pub(crate) layout: Layout,
 }
@@ -37,7 +40,7 @@ const fn platform(name: &'static str, debian: Debian, containerd: Option<&'stati
         kubernetes: None,
         oci: "runc",
         gates: &[],
-        legacy_groups: false,
+        cgroup_v1: false,
         layout: Layout::Usual,
     }
 }
@@ -52,7 +55,7 @@ pub const PLATFORMS: [Platform; 14] = [
     platform("containerd-1.7", Debian::Trixie, None),
     Platform { oci: "crun", ..platform("containerd-1.7-crun", Debian::Trixie, None) },
     platform("containerd-1.6", Debian::Bookworm, None),
-    Platform { legacy_groups: true, ..platform("containerd-1.6-groups-v1", Debian::Bookworm, None) },
+    Platform { cgroup_v1: true, ..platform("containerd-1.6-cgroup-v1", Debian::Bookworm, None) },
     // The oldest that is supported.
     Platform { kubernetes: Some("1.30.14"), ..platform("kubernetes-1.30", Debian::Trixie, None) },
     layout("layout-k3s", Layout::K3s),
@@ -70,6 +73,15 @@ impl Platform {
         let names = || PLATFORMS.map(|platform| platform.name).join(", ");
         let found = PLATFORMS.into_iter().find(|platform| platform.name == name);
         found.with_context(|| format!("no platform {name:?}; there are {}", names()))
+    }
+
+    /// Folders that hold these programs, to be searched in this order.
+    ///
+    /// # Errors
+    /// When one that is missing cannot be built.
+    pub fn programs(&self, tools: &[&[Tool]], progress: bool) -> Result<Vec<PathBuf>> {
+        let own = self.kubernetes.map(|version| assets::kubernetes(version, progress)).transpose()?;
+        Ok(own.into_iter().chain(assets::ensure(tools, progress)?).collect())
     }
 
     /// Whether the runtime and the kubelet are at the places, and units by the names, that Linux distributions give them.

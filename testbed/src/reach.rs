@@ -45,7 +45,7 @@ impl Node {
         }
     }
 
-    /// Stops the processors and the clock of a machine, or lets them go on.
+    /// Stops a machine, as a host does that stands still, or lets it go on. Its clock may go on meanwhile.
     ///
     /// # Errors
     /// When it is no machine, or has ended.

@@ -104,10 +104,7 @@ impl Bed {
                 packages::ensure(packages::UNITS, options.progress)?;
             }
         }
-        let mut path = assets::ensure(&tools, options.progress)?;
-        if let Some(version) = options.platform.kubernetes {
-            path.insert(0, assets::kubernetes(version, options.progress)?);
-        }
+        let path = options.platform.programs(&tools, options.progress)?;
         // Made before anything runs: a compiler beside a starting control plane makes both slow.
         let programs = if nodes > 0 || machines > 0 {
             Some(Programs {

@@ -182,7 +182,7 @@ pub struct ProbeStatus {
     /// Whether the probe executes commands on this node (`--allow-actions`, and its self-check passed).
     #[serde(default)]
     pub actions_enabled: bool,
-    /// What the node or the probe does not have, one line each, as far as a check or an action needs it.
+    /// What checks or actions need, and the node or the probe lacks, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 256)))]
     pub missing_capabilities: Vec<String>,

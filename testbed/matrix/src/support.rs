@@ -39,8 +39,14 @@ impl Proof {
         }
     }
 
+    /// Takes back what an earlier run has seen: what fails today did not hold.
+    pub fn forget(&self) {
+        drop(fs::remove_file(folder().join("platforms").join(self.file_name())));
+    }
+
     fn file_name(&self) -> String {
-        format!("{}-{:03}.json", self.platform, self.order)
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        format!("{}-{}.json", self.platform, self.promise.chars().map(plain).collect::<String>().trim_matches('-'))
     }
 
     fn write(&self, folder: &Path) -> Result<()> {
@@ -53,15 +59,19 @@ impl Proof {
 
 /// The table: a row per promise, and a column per platform that was tried.
 fn table(proofs: &[Proof]) -> String {
-    let mut rows: BTreeMap<(u8, &str), BTreeMap<&str, &str>> = BTreeMap::new();
+    let mut rows: BTreeMap<&str, (u8, BTreeMap<&str, &str>)> = BTreeMap::new();
     let mut platforms: Vec<&str> = proofs.iter().map(|proof| proof.platform.as_str()).collect();
     platforms.sort_unstable();
     platforms.dedup();
     for proof in proofs {
-        rows.entry((proof.order, &proof.promise)).or_default().insert(&proof.platform, &proof.seen);
+        let (order, cells) = rows.entry(&proof.promise).or_default();
+        *order = proof.order;
+        cells.insert(&proof.platform, &proof.seen);
     }
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_by_key(|(promise, (order, _))| (*order, *promise));
     let mut out = format!("| | {} |\n|---|{}\n", platforms.join(" | "), "---|".repeat(platforms.len()));
-    for ((_, promise), cells) in rows {
+    for (promise, (_, cells)) in rows {
         let cells: Vec<&str> = platforms.iter().map(|platform| cells.get(platform).copied().unwrap_or("–")).collect();
         // Writing to a string cannot fail.
         let _ = writeln!(out, "| {promise} | {} |", cells.join(" | "));

@@ -62,7 +62,7 @@ impl Node {
             ip,
             dir: &dir,
             files: &files,
-            kernel: if model.platform.legacy_groups { "systemd.unified_cgroup_hierarchy=0" } else { "" },
+            kernel: if model.platform.cgroup_v1 { "systemd.unified_cgroup_hierarchy=0" } else { "" },
             runtime: model.platform.layout.places().socket,
         })?;
         let place = Place::Machine(machine);

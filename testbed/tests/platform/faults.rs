@@ -1,4 +1,4 @@
-//! Faults that only a whole machine can have, made there for real: named, and taken back when they are gone.
+//! Faults that only a whole machine can have, made there for real: named, and all but `NodeFlapping` taken back when they are gone.
 
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -51,12 +51,17 @@ const OF_THE_HOST: [Fault; 4] = [
         kind: "UntrackedPodProcess",
         // Beside a container of a pod that is there: the kubelet ends what is left of one that is not.
         make: r#"
-scope=$(find /sys/fs/cgroup/kubepods.slice -type d -name 'cri-containerd-*.scope' | head -n 1)
-group=$(dirname "$scope")/cri-containerd-$(printf '%064d' 7).scope
+scope=$(find /sys/fs/cgroup/kubepods.slice /sys/fs/cgroup/pids/kubepods -type d 2>/dev/null | grep -E '[0-9a-f]{64}' | head -n 1)
+[ -n "$scope" ]
+group=$(echo "$scope" | sed -E "s/[0-9a-f]{64}/$(printf %064d 7)/")
 mkdir "$group"
 setsid sleep 4712 >/dev/null 2>&1 </dev/null &
 echo $! >"$group/cgroup.procs""#,
-        undo: "pkill -f 'sleep 4712'; sleep 1; rmdir $(find /sys/fs/cgroup -type d -name \"cri-containerd-$(printf '%064d' 7).scope\")",
+        // The bracket keeps pkill from its own shell.
+        undo: r#"
+pkill -f '[s]leep 4712'
+sleep 1
+rmdir "$(find /sys/fs/cgroup -type d -name "*$(printf %064d 7)*")""#,
         at_once: false,
     },
     Fault {
@@ -64,10 +69,10 @@ echo $! >"$group/cgroup.procs""#,
         // What is left has to do for the commands that undo it.
         make: "
 cat /proc/sys/kernel/threads-max >/run/threads-max
-for i in $(seq 800); do sleep 4711 >/dev/null 2>&1 </dev/null & done
+for i in $(seq 1600); do sleep 4711 >/dev/null 2>&1 </dev/null & done
 used=$(cut -d/ -f2 /proc/loadavg | cut -d' ' -f1)
-echo $((used * 100 / 92)) >/proc/sys/kernel/threads-max",
-        undo: "cat /run/threads-max >/proc/sys/kernel/threads-max; pkill -f 'sleep 4711'",
+echo $((used * 100 / 95)) >/proc/sys/kernel/threads-max",
+        undo: "cat /run/threads-max >/proc/sys/kernel/threads-max; pkill -f '[s]leep 4711'",
         at_once: false,
     },
     Fault {
@@ -83,10 +88,12 @@ const OF_THE_RUNTIME: [Fault; 2] = [
     Fault { kind: "RuntimeUnreachable", make: STOP_RUNTIME, undo: RESUME_RUNTIME, at_once: false },
     Fault { kind: "PlegStalled", make: STOP_RUNTIME, undo: RESUME_RUNTIME, at_once: true },
 ];
+/// A kubelet by all of its names.
+const KUBELET: &str = r#"pkill "-$1" -x 'kubelet|k3s-agent|kubelite'"#;
 const STOP_RUNTIME: &str = "pkill -STOP -x containerd";
 const RESUME_RUNTIME: &str = "pkill -CONT -x containerd";
 
-/// Makes them on both machines at once; tells how many.
+/// Makes them on both machines at once; tells which.
 pub fn are_named(bed: &mut Bed) -> String {
     bed.kubectl(&["delete", "remediationpolicies", "--all", "--timeout=180s"]).unwrap();
     bed.kubectl_input(&["apply", "-f", "-"], POLICY).unwrap();
@@ -97,7 +104,8 @@ pub fn are_named(bed: &mut Bed) -> String {
         condition(bed, &bed.nodes()[1]);
         flapping(bed, &bed.nodes()[1]);
     });
-    format!("{} named", OF_THE_HOST.len() + OF_THE_RUNTIME.len() + 2)
+    let kinds: Vec<_> = OF_THE_HOST.iter().chain(&OF_THE_RUNTIME).map(|fault| fault.kind).collect();
+    format!("{}, NodeCondition, NodeFlapping", kinds.join(", "))
 }
 
 /// Makes all of them, undoes each as soon as it is confirmed, and waits until none is said to be there any more.
@@ -171,7 +179,7 @@ fn flapping(bed: &Bed, node: &Node) {
     };
     for change in 0..CHANGES {
         let stops = change % 2 == 0;
-        node.script(if stops { "pkill -STOP -x kubelet" } else { "pkill -CONT -x kubelet" }, &[]).unwrap();
+        node.script(KUBELET, &[if stops { "STOP" } else { "CONT" }]).unwrap();
         until("the node's Ready follows its kubelet", NOTICED, || ready() != stops);
         sleep(Duration::from_secs(2));
     }

@@ -3,11 +3,11 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use nrh_testbed::matrix::{Seen, Way, seconds};
 use nrh_testbed::{Bed, KubeletStart, faults as inject, operator, view};
+use serde_json::{Value, json};
 
-use crate::{BOOT_ID, confirmed, faults_of, has_ended, remediations, report, until, victim};
+use crate::{BOOT_ID, faults_of, has_ended, remediations, report, until, victim};
 
 /// The threshold of the fault, and what an emulated machine adds.
 const ATTEMPTED: Duration = Duration::from_mins(5);
@@ -22,72 +22,92 @@ const UNPLUGGED: Duration = Duration::from_mins(5);
 
 /// What happens to a machine.
 pub struct Interruption {
-    /// Whether the machine boots anew.
+    /// Whether the machine boots.
     boots: bool,
-    /// Which of the machines. The controllers are on the second one.
-    machine: usize,
+    /// Whether it is the machine of the leading controller, or the other one.
+    on_leader: bool,
+    /// Whether it lasts until no step is left. The controller then tells a person, and does no more for an hour.
+    outlasts_steps: bool,
     /// Makes it happen, and waits until it is over.
     happens: fn(&mut Bed, &str),
 }
 
-/// What a machine has not written to its disk is lost.
+impl Interruption {
+    const fn of(on_leader: bool, happens: fn(&mut Bed, &str)) -> Self {
+        Self { boots: false, on_leader, outlasts_steps: false, happens }
+    }
+}
+
+/// What the machine has not written to its disk is lost.
 pub const POWER_LOSS: Interruption =
-    Interruption { boots: true, machine: 0, happens: |bed, name| bed.cut_power(name).unwrap() };
+    Interruption { boots: true, ..Interruption::of(false, |bed, name| bed.cut_power(name).unwrap()) };
 
 /// The kernel panics, and the machine boots 10 s later.
-pub const PANIC: Interruption = Interruption { boots: true, machine: 1, happens: panics };
+pub const PANIC: Interruption = Interruption { boots: true, ..Interruption::of(true, panics) };
 
-/// The host of a machine stands still. Kubernetes replaces the controllers meanwhile, and the former ones wake up.
-pub const PAUSE: Interruption = Interruption {
-    boots: false,
-    machine: 1,
-    happens: |bed, name| {
-        bed.node(name).unwrap().set_paused(true).unwrap();
-        sleep(PAUSED);
-        bed.node(name).unwrap().set_paused(false).unwrap();
-    },
-};
+/// The host of the machine stands still. The other controller leads meanwhile, and the former leader goes on.
+pub const PAUSE: Interruption = Interruption { outlasts_steps: true, ..Interruption::of(true, pauses) };
 
 /// The machine goes on by itself.
-pub const NETWORK_LOSS: Interruption = Interruption { boots: false, machine: 0, happens: loses_network };
+pub const NETWORK_LOSS: Interruption = Interruption::of(false, loses_network);
 
-/// Another image of the operator, while it is at work.
-pub const UPGRADE: Interruption =
-    Interruption { boots: false, machine: 1, happens: |bed, _| runs_image(bed, "runtimehealth.io/nrh:next") };
+/// The operator is rolled out by another tag of its image.
+pub const ROLL_OUT: Interruption = Interruption::of(true, |bed, _| runs_image(bed, OTHER_IMAGE));
 
-/// The former image.
-pub const ROLLBACK: Interruption =
-    Interruption { boots: false, machine: 0, happens: |bed, _| runs_image(bed, operator::IMAGE) };
+/// The operator is rolled out by its former tag.
+pub const ROLL_BACK: Interruption = Interruption::of(false, |bed, _| runs_image(bed, operator::IMAGE));
 
 /// containerd ends and starts, as with each of its upgrades.
-pub const RUNTIME_RESTART: Interruption = Interruption {
-    boots: false,
-    machine: 1,
-    happens: |bed, name| bed.node(name).unwrap().restart_containerd().unwrap(),
-};
+pub const RUNTIME_RESTART: Interruption =
+    Interruption::of(false, |bed, name| bed.node(name).unwrap().restart_containerd().unwrap());
 
 /// The kubelet ends and starts, as with each of its upgrades.
-pub const KUBELET_RESTART: Interruption = Interruption {
-    boots: false,
-    machine: 0,
-    happens: |bed, name| {
-        bed.node(name).unwrap().stop_kubelet().unwrap();
-        bed.node(name).unwrap().start_kubelet(KubeletStart::default()).unwrap();
-    },
-};
+pub const KUBELET_RESTART: Interruption = Interruption::of(true, |bed, name| {
+    bed.node(name).unwrap().stop_kubelet().unwrap();
+    bed.node(name).unwrap().start_kubelet(KubeletStart::default()).unwrap();
+});
+
+/// The same image under another tag.
+const OTHER_IMAGE: &str = "runtimehealth.io/nrh:other";
+
+/// The node of the leading controller.
+fn leader(bed: &Bed) -> String {
+    let get = |words: &[&str], path: &str| {
+        bed.kubectl(&[&["-n", "nrh-system", "get"], words, &["-o", &format!("jsonpath={path}")]].concat()).unwrap()
+    };
+    let holder = get(&["lease", "nrh-controller"], "{.spec.holderIdentity}");
+    let pods = get(&["pods"], r#"{range .items[*]}{.metadata.name} {.spec.nodeName}{"\n"}{end}"#);
+    let mut pods = pods.lines().filter_map(|line| line.split_once(' '));
+    pods.find(|(pod, _)| holder.starts_with(pod))
+        .unwrap_or_else(|| panic!("{holder:?} leads, and is no pod"))
+        .1
+        .to_owned()
+}
 
 /// Has controller and probes run by an image of this name, as a person does who applies the manifests with it.
 fn runs_image(bed: &Bed, image: &str) {
-    for node in bed.nodes() {
-        let words = ["-n", "k8s.io", "images", "tag", "--force", operator::IMAGE, image];
-        if image != operator::IMAGE {
-            node.run("ctr", &words).unwrap();
-        }
-    }
     let folder = nrh_testbed::workspace().join("config/default");
     let manifests = bed.kubectl(&["kustomize", folder.to_str().unwrap()]).unwrap();
+    assert!(manifests.contains(operator::IMAGE));
     bed.kubectl_input(&["apply", "-f", "-"], &manifests.replace(operator::IMAGE, image)).unwrap();
     operator::wait(bed).unwrap();
+    let path = "jsonpath={.items[*].spec.containers[*].image}";
+    for namespace in ["nrh-system", "nrh-node"] {
+        let names = ["-n", namespace, "get", "pods", "-l", "app.kubernetes.io/part-of=nrh", "-o", path];
+        until("all pods run by that image", WELL, || {
+            let images = bed.kubectl(&names).unwrap();
+            !images.is_empty() && images.split(' ').all(|one| one == image)
+        });
+    }
+}
+
+fn pauses(bed: &mut Bed, name: &str) {
+    let node = bed.node(name).unwrap();
+    node.set_paused(true).unwrap();
+    sleep(PAUSED);
+    let led = leader(bed);
+    node.set_paused(false).unwrap();
+    assert_ne!(led, name, "the other controller has not taken over");
 }
 
 fn panics(bed: &mut Bed, name: &str) {
@@ -108,40 +128,69 @@ fn loses_network(bed: &mut Bed, name: &str) {
     node.set_plugged(true).unwrap();
 }
 
-/// Hangs a container, and interrupts its machine as soon as something is done about it: that was decided about a container of before.
+/// Hangs a container, and interrupts its machine as soon as something is done about it. After a boot the decision is about a container
+/// that does not run any more.
 pub fn survives(bed: &mut Bed, interruption: &Interruption) -> String {
-    let node = bed.nodes()[interruption.machine].clone();
+    for node in bed.nodes() {
+        node.run("ctr", &["-n", "k8s.io", "images", "tag", "--force", operator::IMAGE, OTHER_IMAGE]).unwrap();
+    }
+    let led = leader(bed);
+    let node = bed.nodes().iter().find(|node| (node.name == led) == interruption.on_leader).unwrap().clone();
     let name = node.name.as_str();
     let victim = victim(bed, &node);
     let known = remediations(bed, name).len();
-    let attempts = |bed: &Bed| -> usize {
-        let new = remediations(bed, name).into_iter().skip(known);
-        new.map(|one| one["status"]["attempts"].as_array().map_or(0, Vec::len)).sum()
+    let new = |bed: &Bed| -> Vec<Value> {
+        remediations(bed, name).into_iter().skip(known).filter(|one| one["spec"]["mode"] == "Enforce").collect()
+    };
+    let attempts = |bed: &Bed| -> Vec<Value> {
+        new(bed).iter().flat_map(|one| one["status"]["attempts"].as_array().cloned().unwrap_or_default()).collect()
     };
     let before = node.read(BOOT_ID).unwrap();
-    inject::freeze_shim(&node, &victim.uid).unwrap();
-    until("something is done about it", ATTEMPTED, || attempts(bed) == 1);
+    let injection = inject::freeze_shim(&node, &victim.uid).unwrap();
+    let end = Instant::now() + ATTEMPTED;
+    while attempts(bed).is_empty() {
+        assert!(Instant::now() < end, "nothing is done about it");
+        sleep(Duration::from_millis(300));
+    }
+    assert!(!new(bed).iter().all(has_ended), "it was over before the interruption: {:#?}", new(bed));
 
     let cut = Instant::now();
     (interruption.happens)(bed, name);
-    let over = Timestamp::now();
     let node = bed.node(name).unwrap();
+    // An answer that only a probe of now can give.
+    let token = format!("after-{}", cut.elapsed().as_millis());
+    let ask = json!({"spec": {"checkRequested": token}}).to_string();
+    bed.kubectl(&["patch", "noderuntimehealth", name, "--type=merge", "-p", &ask]).unwrap();
+    let answered = || report(bed, name)["probe"]["checkAnswered"] == token;
+    if interruption.outlasts_steps {
+        until("the node is checked again", WELL, answered);
+        let notified = |one: &Value| one["action"] == "Notify" && one["state"] == "Succeeded";
+        assert!(attempts(bed).iter().any(notified), "nobody is told: {:#?}", new(bed));
+        injection.lift(node).unwrap();
+    }
     let runs = || view::pod_runs(&|| bed.command("kubectl"), node, &victim.uid).is_ok_and(|runs| runs.yes());
-    until("the node is well, by a report of since then", WELL, || {
-        let report = report(bed, name);
-        let reported: Option<Timestamp> = report["probe"]["heartbeatAt"].as_str().and_then(|text| text.parse().ok());
-        reported > Some(over) && faults_of(bed, name).is_empty() && runs()
+    until("the node is well, by a check of now", WELL, || {
+        answered() && !faults_of(bed, name).iter().any(is_false) && runs()
     });
     let took = cut.elapsed().as_secs();
     let after = node.read(BOOT_ID).unwrap();
     assert_eq!(before != after, interruption.boots, "{before} {after}");
     assert_eq!(report(bed, name)["probe"]["bootId"], after.trim());
-    until("no remediation goes on", WELL, || remediations(bed, name).iter().all(has_ended));
+    until("no remediation goes on", WELL, || new(bed).iter().all(has_ended));
     let end = Instant::now() + QUIET;
     while Instant::now() < end {
-        assert_eq!(confirmed(bed), Vec::<String>::new(), "said after it was over");
+        let told: Vec<_> = bed.nodes().iter().flat_map(|node| faults_of(bed, &node.name)).filter(is_false).collect();
+        assert!(told.iter().all(|fault| fault["state"] != "Confirmed"), "said after it was over: {told:#?}");
         sleep(Duration::from_secs(2));
     }
-    assert_eq!(attempts(bed), 1, "{:#?}", remediations(bed, name));
+    let executed = |one: &&Value| one["executedAt"].is_string() && one["action"] != "Notify";
+    assert!(attempts(bed).iter().filter(executed).count() <= 1, "done twice: {:#?}", new(bed));
+    let has_to_succeed = !interruption.boots && !interruption.outlasts_steps;
+    assert!(!has_to_succeed || new(bed).iter().all(|one| one["status"]["phase"] == "Succeeded"), "{:#?}", new(bed));
     format!("after {took} s")
+}
+
+/// Whether a fault is not there after an interruption. A node that was interrupted again and again does flap.
+fn is_false(fault: &Value) -> bool {
+    fault["type"] != "NodeFlapping"
 }

@@ -32,8 +32,8 @@ pub(super) fn probe(seen: &Observations, about: &About) -> ProbeStatus {
     let collectors = collectors(seen);
     let blind = collectors.iter().filter(|collector| collector.state == CollectorState::Unavailable);
     let blind = blind.map(|collector| format!("collector {}: {}", collector.name, collector.message));
-    let unitless = (seen.bus.value() == Some(&BusSeen::NoBus)).then(|| NO_SYSTEMD.to_owned());
-    let missing = blind.chain(about.missing.iter().cloned()).chain(unitless).map(|line| bounded(&line, LINE));
+    let no_systemd = (seen.bus.value() == Some(&BusSeen::NoBus)).then(|| NO_SYSTEMD.to_owned());
+    let missing = blind.chain(about.missing.iter().cloned()).chain(no_systemd).map(|line| bounded(&line, LINE));
     ProbeStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         mode: about.mode,

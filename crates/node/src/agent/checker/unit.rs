@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Checker;
+use super::restart::Table;
 use crate::agent::verdict::Refusal;
 use crate::bus;
 use crate::bus::units::{self, UnitSeen};
@@ -145,15 +146,16 @@ impl Checker {
     }
 
     /// Returns the unit in its current state, if it may be restarted. `process` is the daemon's process, which belongs
-    /// to the unit. `holds_runtime` tells whether the runtime belongs to it as well.
+    /// to the unit.
     pub(super) async fn unit_in_service(
         &self,
         name: String,
         daemon: Daemon,
         process: Option<&Process>,
-        holds_runtime: bool,
         params: &Restart,
+        table: &Table,
     ) -> Result<Unit, Refusal> {
+        let holds_runtime = table.has_runtime_in(&name);
         let unit = self.unit(name).await?;
         in_service(&unit.seen)
             .and_then(|()| stands_as_seen(&unit.seen, daemon, process, params))

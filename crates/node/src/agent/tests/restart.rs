@@ -301,6 +301,12 @@ async fn a_unit_that_holds_both_daemons_is_restarted_only_where_both_may_be() {
 
     let daemons = both_in(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
     daemons.left_alone(&daemons.execute(&kubelet).await, OutcomeReason::Protected, "KillMode=control-group");
+    done(&daemons.execute(&careless(kubelet.clone())).await);
+    // The usual unit of a kubelet holds no runtime.
+    let daemons = Daemons::of_kubelet(UnitSeen { kill: "control-group".into(), ..unit("active", "running") });
+    daemons.kubelet(port, KUBELET);
+    daemons.with(30, 'S', "/usr/bin/containerd", "containerd", CONTAINERD);
+    done(&daemons.execute(&self::kubelet()).await);
 
     done(&both().execute(&kubelet).await);
     let daemons = both();
