@@ -16,8 +16,8 @@ mod fake_api;
 mod flaps;
 #[path = "controller/hand_offs.rs"]
 mod hand_offs;
-#[path = "controller/last_look.rs"]
-mod last_look;
+#[path = "controller/last_check.rs"]
+mod last_check;
 #[path = "controller/ledger.rs"]
 mod ledger;
 #[path = "controller/marks.rs"]

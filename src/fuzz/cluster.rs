@@ -56,7 +56,7 @@ fn reported(object: &NodeRuntimeHealth) -> ReportView {
         arrivals.note(probe, start + later, later);
     }
     let now = start + Duration::from_secs(6);
-    report::age(&mut view, arrivals.age(now), |sent| arrivals.look_age(sent, now));
+    report::age(&mut view, arrivals.age(now), |sent| arrivals.check_age(sent, now));
     view
 }
 

@@ -65,12 +65,12 @@ async fn a_pod_that_no_rule_means_is_left_alone() {
     replica.crash().await;
 }
 
-/// No act follows what changes when the last look reads objects of this kind.
+/// No act follows what changes when the last check reads objects of this kind.
 async fn stopped_right_before_the_act(labels: &Value, read: &'static str, change: fn(&FakeApi)) {
     let world = world(labels);
     world.api.hook(move |call| {
-        let is_last_look = call.verb == "get" && call.target.plural == read;
-        is_last_look.then(|| Fault::Meanwhile(Box::new(change)))
+        let is_last_check = call.verb == "get" && call.target.plural == read;
+        is_last_check.then(|| Fault::Meanwhile(Box::new(change)))
     });
     let replica = world.controller("a");
     world.until("it was looked at once more", || count(&world, "get") >= 1).await;

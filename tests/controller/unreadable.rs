@@ -140,13 +140,13 @@ async fn a_node_whose_object_cannot_be_read_is_held_and_hides_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_cannot_be_read_at_the_last_look_is_not_acted_on_and_its_remediation_waits() {
+async fn a_node_that_cannot_be_read_at_the_last_check_is_not_acted_on_and_its_remediation_waits() {
     let world = World::healthy();
     // What the watch has shown was fine.
     let mut armed = true;
     world.api.hook(move |call| {
-        let looks = call.verb == "get" && call.target.plural == "nodes" && std::mem::take(&mut armed);
-        looks.then(|| Fault::Meanwhile(Box::new(|api: &FakeApi| beat(api, "w1", BEYOND))))
+        let is_check = call.verb == "get" && call.target.plural == "nodes" && std::mem::take(&mut armed);
+        is_check.then(|| Fault::Meanwhile(Box::new(|api: &FakeApi| beat(api, "w1", BEYOND))))
     });
     let replica = world.controller("a");
     world.set_sick("w1", true);

@@ -73,9 +73,9 @@ kinds! {
     KubeletStartBlocked,
     /// Kubelets complete their start and end, again and again.
     KubeletCrashLoop,
-    /// The kubelet says that it has not been able to look at its pods for minutes (found by the controller).
+    /// The kubelet says that it has not been able to relist its pods for minutes (found by the controller).
     PlegStalled,
-    /// The kubelet takes long for each look at its pods, and does not say so.
+    /// The kubelet takes long for each relist of its pods, and does not say so.
     PlegSlow,
     /// The kubelet's sync loop stands still, by its own check, while the runtime answers.
     SyncLoopStalled,
@@ -107,7 +107,7 @@ kinds! {
     NodeCondition,
     /// The node's `Ready` changes again and again, or the same faults come and go (found by the controller).
     NodeFlapping,
-    /// A collector of the probe cannot look.
+    /// A collector of the probe cannot check.
     ProbeDegraded,
     /// The probe has missed its promised heartbeats (found by the controller).
     ProbeNotReporting,
@@ -180,7 +180,7 @@ pub enum FaultState {
     Suspected,
     /// Seen often enough, for long enough, past the grace in which Kubernetes heals it alone.
     Confirmed,
-    /// A clean look after a confirmation; gone when the next clean look agrees.
+    /// A clean check after a confirmation; gone when the next clean check agrees.
     Clearing,
 }
 

@@ -26,7 +26,7 @@ use tokio::time::sleep;
 use crate::interruptions::{daemons, workload};
 use crate::simulated_node;
 
-/// How often probes report and kubelets look.
+/// How often probes report and kubelets relist.
 const BEAT: Duration = Duration::from_millis(300);
 /// How often a node says that it is Ready.
 const READY: Duration = Duration::from_secs(5);

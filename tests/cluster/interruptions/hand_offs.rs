@@ -30,8 +30,8 @@ use crate::remediators::{SELF_NODE, definitions, machine_rights, template};
 const MACHINES: &str = "cluster.x-k8s.io/v1beta1";
 /// The role of the sample.
 const ROLE: &str = "hand-off-to-self-node-remediation";
-/// Longer than the controller waits between two looks at an object.
-const LOOK: Duration = Duration::from_secs(11);
+/// Longer than the controller waits between two checks of an object.
+const CHECK_WAIT: Duration = Duration::from_secs(11);
 /// The time of the remediator that is late: the controller has read at least once by then that it is at work.
 const LATE: &str = "24s";
 
@@ -364,7 +364,7 @@ async fn without_the_right(play: &Play<'_>) -> Result<()> {
     let said = said.await.with_context(|| format!("held on denied at last: {last:?}"))?;
     println!("without the right: {said}");
     play.first_step("owed", &[StepState::Succeeded]).await?;
-    sleep(LOOK.saturating_sub(taken.elapsed())).await;
+    sleep(CHECK_WAIT.saturating_sub(taken.elapsed())).await;
     play.first_step("at-work", &[StepState::Started]).await.context("the hand-off whose object cannot be read")?;
     let owed = play.remediation("owed").await?.unwrap();
     ensure!(play.stands("owed").await? && !owed.finalizers().is_empty(), "expected it to be owed: {owed:#?}");

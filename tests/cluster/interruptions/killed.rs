@@ -218,7 +218,7 @@ impl Range<'_> {
     ) -> Result<(Leader, Option<Call>)> {
         let (fleet, rival) = (&self.stage.fleet, format!("other-than-{node}"));
         if ladder.fault.is_cluster_fault() {
-            // One that knows the set from its beginning looks at it again after a quarter of a minute.
+            // One that knows the set from its beginning checks it again after a quarter of a minute.
             self.kill(leader).await?;
             self.sick(ladder, node).await?;
             self.aim.take(node, fate, at);

@@ -22,7 +22,7 @@ const UNDER_WAY: usize = 8;
 /// A call that was under way may arrive so long after the controller's word.
 const BOUND: Duration = Duration::from_secs(1);
 /// For how long it is looked whether anything starts.
-const LOOK: Duration = Duration::from_secs(10);
+const WATCH_TIME: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_mins(3);
 
 const POLICY: &str = "
@@ -63,7 +63,7 @@ pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     // It returns once the controller has confirmed it.
     nrh(stage, &["suspend", "--all", "--reason", "an upgrade of the fleet"]).await?;
     let suspended = Timestamp::now();
-    tokio::time::sleep(LOOK).await;
+    tokio::time::sleep(WATCH_TIME).await;
 
     let writes = account::since(bed, begun)?;
     let last = writes.iter().filter(|write| starts(write) && write.is_done()).map(|write| write.at).max();

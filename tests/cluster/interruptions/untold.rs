@@ -21,7 +21,7 @@ use crate::interruptions::{Stage, account, kill, start, until};
 
 const LIMIT: Duration = Duration::from_mins(1);
 /// For how long it is looked whether anything is done.
-const LOOK: Duration = Duration::from_secs(6);
+const WATCH_TIME: Duration = Duration::from_secs(6);
 const POLICIES: &str = "remediationpolicies";
 
 /// Which changes are kept back, and how many were.
@@ -91,7 +91,7 @@ impl Judge for Untold {
 pub async fn is_seen_later(stage: &Stage<'_>) -> Result<()> {
     // Of what it writes itself it knows by the answers.
     healed_without(stage, "untold-most", &["noderemediations", "nodes", "jobs"]).await?;
-    // That its Job has ended is seen, what it said is not: it is waited for, in vain, and the probe's clean look decides.
+    // That its Job has ended is seen, what it said is not: it is waited for, in vain, and the probe's clean check decides.
     healed_without(stage, "untold-answer", &["pods"]).await?;
     cordoned_by_a_person(stage).await.context("the cordon of a person")?;
     suspended(stage).await.context("the suspension")
@@ -171,7 +171,7 @@ async fn suspended(stage: &Stage<'_>) -> Result<()> {
 
 /// Nothing is, for a while.
 async fn nothing_is_done(stage: &Stage<'_>, node: &str, begun: Timestamp) -> Result<()> {
-    tokio::time::sleep(LOOK).await;
+    tokio::time::sleep(WATCH_TIME).await;
     let writes = account::since(stage.bed, begun)?;
     let acts: Vec<String> = writes.iter().filter(|write| is_act(write, node)).map(ToString::to_string).collect();
     ensure!(acts.is_empty(), "acted for a policy that was suspended when last heard of: {acts:?}");

@@ -40,7 +40,7 @@ pub(crate) enum Probe {
 pub(crate) struct ObservedFault<'a> {
     pub fault: Cow<'a, Fault>,
     /// Time since the last check of it.
-    pub looked: Duration,
+    pub checked: Duration,
     /// For how long it has been there.
     pub lasted: Duration,
 }

@@ -1,6 +1,6 @@
 //! Manual requests: whether a person's request can begin now, why not, and when the controller gives it up.
 //!
-//! A person who has looked at one node knows more about it than a rule does. So a manual request skips what the engine requires
+//! A person who has examined one node knows more about it than a rule does. So a manual request skips what the engine requires
 //! of itself: how long the fault has to last (`match.minDuration`), what earlier remediations say against another one, a storm
 //! that blocks the policy, the cheaper steps before it and, for its first attempt, the approval. A storm blocks automatic
 //! remediation because many nodes may share one cause, or a detector may be wrong. A person can test one node with a manual

@@ -12,7 +12,7 @@ use crate::policy::{Mode, Rule, RuleMatch};
 use crate::procedure;
 use crate::remediation::{Phase, Remediation, RemediationFault, Resolution, Stopped};
 
-/// How often one fault may recur within the memory before a person has to look at it.
+/// How often one fault may recur within the memory before a person has to check it.
 const MAX_RECURRENCES: usize = 3;
 
 /// The rule under which a confirmed fault may be remediated now, or why it may not, its cause and storms and budgets aside.

@@ -175,8 +175,8 @@ pub(super) fn may_take(
     }
     checks::still_asked_for(cx, rule, &seen.fault, step)?;
     match evidence::require_fresh(cx.node, seen, cx.cluster) {
-        Err(block) if required == EvidenceRequirement::Any && block.awaits_look() => {}
-        looked => looked?,
+        Err(block) if required == EvidenceRequirement::Any && block.awaits_check() => {}
+        checked => checked?,
     }
     if !step.action.notifies() {
         evidence::may_be_touched(cx.node, &seen.fault)?;

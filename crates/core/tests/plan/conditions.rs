@@ -373,7 +373,7 @@ fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
 
 /// What a policy is refused for (`ActionType::is_for_node_conditions`) would never be done.
 #[test]
-fn no_step_that_the_node_has_to_look_at_once_more_is_ever_taken() {
+fn no_step_that_the_node_has_to_check_once_more_is_ever_taken() {
     let restart = |daemon| step(restart(daemon, Restart { skip_safety_check: true, ..Restart::default() }));
     let steps = [
         cont(),

@@ -42,7 +42,7 @@ pub enum Event {
     HealPods(usize),
     EndPod(usize, bool),
     Probe(usize, bool),
-    Look(usize, u64),
+    Check(usize, u64),
     Jobs(usize, bool),
     Ready(usize, TriState),
     Kubelet(usize, TriState),
@@ -165,7 +165,7 @@ pub fn event() -> impl Strategy<Value = Event> {
         2 => node.clone().prop_map(Event::HealPods),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::EndPod(n, b)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Probe(n, b)),
-        1 => (node.clone(), 0_u64..100).prop_map(|(n, s)| Event::Look(n, s)),
+        1 => (node.clone(), 0_u64..100).prop_map(|(n, s)| Event::Check(n, s)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Jobs(n, b)),
         1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Ready(n, t)),
         1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Kubelet(n, t)),
@@ -237,7 +237,7 @@ pub const fn node_of(event: &Event) -> Option<usize> {
         | Event::HealPods(n)
         | Event::EndPod(n, _)
         | Event::Probe(n, _)
-        | Event::Look(n, _)
+        | Event::Check(n, _)
         | Event::Jobs(n, _)
         | Event::Ready(n, _)
         | Event::Kubelet(n, _)
@@ -317,7 +317,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
             }
         }
         Event::Probe(n, runs) => world.node(name(n)).probe_runs = *runs,
-        Event::Look(n, age) => world.node(name(n)).looked = secs(*age),
+        Event::Check(n, age) => world.node(name(n)).checked = secs(*age),
         Event::Jobs(n, start) => world.node(name(n)).job_starts = *start,
         Event::Ready(n, ready) => world.node(name(n)).view.ready = *ready,
         Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,

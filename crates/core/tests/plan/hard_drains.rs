@@ -173,7 +173,7 @@ fn a_node_is_drained_when_two_looks_in_a_row_find_nothing() {
 }
 
 #[test]
-fn two_looks_at_one_moment_are_one() {
+fn two_checks_at_one_moment_are_one() {
     let mut world = sick(hung("x"), ClearedBy::Kill, &[cordon(), drain(), kill(true), notify()], 0);
     world.pass();
     world.pass();

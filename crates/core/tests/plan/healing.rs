@@ -57,10 +57,10 @@ fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
 fn what_the_probe_has_lost_sight_of_is_not_healed() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     // As a probe says that has begun anew without its memory.
-    world.node("n1").report.unlooked.insert(FaultType::HungContainer);
+    world.node("n1").report.unchecked.insert(FaultType::HungContainer);
     world.run(secs(30));
     assert_eq!((world.only_remediation().phase, world.did().len()), (Phase::Verifying, 1));
-    world.node("n1").report.unlooked.clear();
+    world.node("n1").report.unchecked.clear();
     world.run(secs(60));
     assert_eq!(world.only_remediation().phase, Phase::Succeeded);
 }

@@ -98,7 +98,7 @@ fn it_ends_when_the_fault_has_stayed_away_for_long_enough() {
 }
 
 #[test]
-fn nobody_looking_is_no_cure_and_no_reason_to_keep_it_longer() {
+fn nobody_checking_is_no_cure_and_no_reason_to_keep_it_longer() {
     let mut world = contained(&[keep(Duration::from_mins(40)), notify()]);
     let first = world.only_remediation().name.clone();
     world.node("n1").sick.clear();

@@ -7,7 +7,7 @@
 //! - Who stops or crashes leaves nothing but calls on the way, and whoever leads next knows nothing: controllers need no names.
 //! - A call is given up before a cache may be behind for that long ([`PlanSettings::cache_lag`](nrh_core::plan::PlanSettings)).
 //!   Who goes on beside the next leader may stand still for as long as it likes before it does what it has decided.
-//! - A node acts only while it is sick: it looks again itself.
+//! - A node acts only while it is sick: it checks again itself.
 //!
 //! Nodes are alike, so a state is kept with its nodes in one order only.
 
@@ -55,13 +55,13 @@ struct Rules {
     fence: bool,
     /// The ledger is stored only over the version that it was decided on.
     swap: bool,
-    /// The last look before an act is one at the ledger, too: it is the version that the decision was made on.
-    look: bool,
+    /// The last check before an act is one of the ledger, too: it is the version that the decision was made on.
+    check: bool,
     /// A slot whose remediation does not show is given back only over a ledger of one's own, after a look for that remediation since.
     search: bool,
 }
 
-const ALL: Rules = Rules { unpaid: true, fence: true, swap: true, look: true, search: true };
+const ALL: Rules = Rules { unpaid: true, fence: true, swap: true, check: true, search: true };
 
 /// How the one remediation of a node stands in the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -664,8 +664,8 @@ impl Model for Bed {
                 let node = state.nodes.get_mut(at)?;
                 let mind = &mut node.minds[who];
                 let call = mind.chain.remove(0);
-                // The last look before an act: it reads the remediation again, and the ledger.
-                let is_overtaken = self.rules.look && !state.leaders[who]?.is_current;
+                // The last check before an act: it reads the remediation again, and the ledger.
+                let is_overtaken = self.rules.check && !state.leaders[who]?.is_current;
                 if call == Call::Act && (node.remediation != Standing::Scheduled || is_overtaken) {
                     mind.chain.clear();
                     if is_overtaken {
@@ -811,7 +811,7 @@ fn without_any_of_the_rules_a_slot_is_spent_twice() {
         Rules { unpaid: false, ..ALL },
         Rules { fence: false, ..ALL },
         Rules { swap: false, ..ALL },
-        Rules { look: false, ..ALL },
+        Rules { check: false, ..ALL },
         Rules { search: false, ..ALL },
     ];
     for rules in rules {

@@ -155,7 +155,7 @@ fn spoil(snapshot: &mut Snapshot, what: u8, number: u64, text: &str) {
     match what % 20 {
         0 => snapshot.now = jiff::Timestamp::MIN,
         1 => snapshot.now = jiff::Timestamp::MAX,
-        2 => snapshot.reports.values_mut().for_each(|r| r.faults.iter_mut().for_each(|f| f.looked = age)),
+        2 => snapshot.reports.values_mut().for_each(|r| r.faults.iter_mut().for_each(|f| f.checked = age)),
         3 => snapshot.reports.values_mut().filter_map(|r| r.heartbeat.as_mut()).for_each(|h| h.interval = age),
         4 => snapshot.reports.values_mut().filter_map(|r| r.heartbeat.as_mut()).for_each(|h| h.arrived = age),
         5 => snapshot.remediations.values_mut().for_each(|e| e.steps.truncate(small)),

@@ -33,7 +33,7 @@ fn every_doubt_holds() {
         ("a suspended node", BlockReason::Suspended, |s| {
             s.reports.get_mut("n1").unwrap().suspended = Some("me".into());
         }),
-        ("an old look", BlockReason::StaleEvidence, |s| s.reports.get_mut("n1").unwrap().faults[0].looked = secs(46)),
+        ("an old look", BlockReason::StaleEvidence, |s| s.reports.get_mut("n1").unwrap().faults[0].checked = secs(46)),
         ("a missed heartbeat", BlockReason::ProbeNotReporting, |s| {
             s.reports.get_mut("n1").unwrap().heartbeat.as_mut().unwrap().arrived = Duration::from_millis(22_501);
         }),
@@ -121,7 +121,7 @@ fn evidence_of_exactly_the_longest_age_still_counts() {
     let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     let mut snapshot = world.snapshot();
     let report = snapshot.reports.get_mut("n1").unwrap();
-    report.faults[0].looked = secs(45);
+    report.faults[0].checked = secs(45);
     report.heartbeat.as_mut().unwrap().arrived = Duration::from_millis(22_500);
     assert_eq!(acts(&plan(&snapshot, &world.settings)).len(), 1);
 }

@@ -71,7 +71,7 @@ mod tests {
     use crate::cri::endpoint::{Endpoint, NamedBy};
 
     #[tokio::test]
-    async fn a_look_that_never_ends_is_given_up_and_only_so_many_are_started() {
+    async fn a_check_that_never_ends_is_given_up_and_only_so_many_are_started() {
         let reader = Reader::default();
         let (release, gate) = std::sync::mpsc::channel::<()>();
         let gate = Arc::new(std::sync::Mutex::new(gate));

@@ -122,7 +122,7 @@ impl<T> Slot<T> {
 
 impl<T: Clone> Slot<T> {
     /// The current reading.
-    pub(super) fn look(&self, now: Instant) -> Reading<T> {
+    pub(super) fn reading(&self, now: Instant) -> Reading<T> {
         if let Some(sent) = self.sent
             && sent.patience.is_over(now)
         {
@@ -151,18 +151,18 @@ mod tests {
     fn a_call_past_its_deadline_hides_the_older_answer() {
         let start = Instant::now();
         let mut slot = Slot::new(DEADLINE);
-        assert_eq!(slot.look(start), Reading::Never);
+        assert_eq!(slot.reading(start), Reading::Never);
         slot.sent(start);
         slot.ended(Ok(7), start + Duration::from_secs(1), Duration::from_secs(1));
         slot.sent(start + Duration::from_secs(10));
         // No code has updated the count: this process did not run, and the call may be answered.
-        assert!(matches!(slot.look(start + Duration::from_mins(1)), Reading::Done { value: 7, .. }));
+        assert!(matches!(slot.reading(start + Duration::from_mins(1)), Reading::Done { value: 7, .. }));
         for _ in 0..9 {
             slot.count(slot.next_count().unwrap());
         }
         let just_before = start + Duration::from_millis(14_999);
-        assert!(matches!(slot.look(just_before), Reading::Done { value: 7, .. }));
-        assert_eq!(slot.look(start + Duration::from_secs(15)), Reading::Hung { out: DEADLINE });
+        assert!(matches!(slot.reading(just_before), Reading::Done { value: 7, .. }));
+        assert_eq!(slot.reading(start + Duration::from_secs(15)), Reading::Hung { out: DEADLINE });
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         let mut slot = Slot::new(DEADLINE);
         slot.ended(Ok(7), start, Duration::ZERO);
         slot.ended(Err(Failure::Exhausted(Duration::from_mins(1))), start, Duration::ZERO);
-        assert!(matches!(slot.look(start), Reading::Failed { .. }));
+        assert!(matches!(slot.reading(start), Reading::Failed { .. }));
         assert_eq!(slot.value(), None);
     }
 }

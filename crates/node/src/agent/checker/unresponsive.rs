@@ -21,7 +21,7 @@ impl Checker {
         let read = Arc::clone(held);
         let program = self.reader.run(self.bounds.processes, move || read.program()).await?;
         let program =
-            program.map_err(|error| Refusal::cannot_look(format!("what does shim {pid} execute? {error}")))?;
+            program.map_err(|error| Refusal::cannot_check(format!("what does shim {pid} execute? {error}")))?;
         if !program.starts_with("containerd-shim-runc-") {
             let message = format!("shim {pid} is {program}, not one of runc's: what it runs is not known");
             return Err(Refusal::new(OutcomeReason::Protected, message));

@@ -110,7 +110,7 @@ async fn has_not_started(checker: &Checker, sandbox_id: Option<&str>, id: &str) 
 fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Refusal> {
     let pid = held.process.pid;
     let unread =
-        |error: io::Error| Refusal::cannot_look(format!("cannot read control group /{}: {error}", folder.display()));
+        |error: io::Error| Refusal::cannot_check(format!("cannot read control group /{}: {error}", folder.display()));
     let refuse = |reason, message: String| Err(Refusal::new(reason, message));
     let root = openat(CWD, host, rooted::FOLDER, Mode::empty()).map_err(|error| unread(error.into()))?;
     let Some(group) = groups::open(&root, folder).map_err(unread)? else {
@@ -143,7 +143,7 @@ fn frozen_itself(host: &Path, folder: &Path, held: &Held) -> Result<OwnedFd, Ref
     if freezes(&group).map_err(unread)? {
         return Ok(group);
     }
-    Err(Refusal::cannot_look(format!("control group /{} is frozen, but not by itself", folder.display())))
+    Err(Refusal::cannot_check(format!("control group /{} is frozen, but not by itself", folder.display())))
 }
 
 /// Whether a group is frozen itself.

@@ -44,7 +44,7 @@ pub struct Port {
 
 impl Port {
     /// One reading. Ends within twice [`DEADLINE`].
-    pub async fn look(&mut self, door: &Door) -> PortSeen {
+    pub async fn check(&mut self, door: &Door) -> PortSeen {
         let sync_loop = bounded_by(sync_loop(door)).await;
         let relists = self.relists(door).await;
         PortSeen { sync_loop, relists }

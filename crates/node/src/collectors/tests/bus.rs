@@ -43,8 +43,8 @@ async fn a_node_without_systemd_or_without_a_bus_has_nobody_to_ask() {
     std::fs::remove_file(socket).unwrap();
     system(root.path());
     let since = tokio::time::Instant::now();
-    let looked = |seen: &Observations| matches!(seen.bus, Reading::Done { age, .. } if age < since.elapsed());
-    let seen = until(&collectors, "a look since", looked).await;
+    let checked = |seen: &Observations| matches!(seen.bus, Reading::Done { age, .. } if age < since.elapsed());
+    let seen = until(&collectors, "a look since", checked).await;
     assert_eq!(seen.bus.value(), Some(&BusSeen::NoBus));
 }
 
