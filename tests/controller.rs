@@ -508,8 +508,8 @@ async fn a_job_that_the_api_server_refuses_is_told_and_not_tried_again_at_once()
 /// Told in NVIDIA/NVSentinel #121.
 #[tokio::test(start_paused = true)]
 async fn each_last_no_is_heard() {
-    type Veto = (&'static str, fn(&World));
-    let vetoes: [Veto; 3] = [
+    type Blocker = (&'static str, fn(&World));
+    let blockers: [Blocker; 3] = [
         ("suspend", |world| {
             world.api.change("noderuntimehealths", "w1", |object| object["spec"]["suspend"] = json!(true));
         }),
@@ -522,7 +522,7 @@ async fn each_last_no_is_heard() {
             world.api.change("remediationpolicies", "hung", |policy| policy["spec"]["suspend"] = json!(true));
         }),
     ];
-    for (name, veto) in vetoes {
+    for (name, block) in blockers {
         let world = World::healthy();
         // The no comes at the last moment: when the remediation is open already, between plan and act.
         let (other, said) = (world.clone(), Arc::new(Mutex::new(false)));
@@ -531,7 +531,7 @@ async fn each_last_no_is_heard() {
             if call.verb == "patch" && call.target.plural == "noderemediations" && !*seen.lock().unwrap() {
                 *seen.lock().unwrap() = true;
                 let other = other.clone();
-                tokio::spawn(async move { veto(&other) });
+                tokio::spawn(async move { block(&other) });
             }
             None
         });

@@ -15,6 +15,7 @@ pub mod collect;
 pub mod collectors;
 pub mod config;
 pub mod cri;
+mod deadline;
 pub mod docker;
 pub mod evidence;
 #[doc(hidden)]
@@ -24,7 +25,6 @@ mod http;
 pub mod kmsg;
 pub mod local;
 pub(crate) mod misread;
-mod patience;
 pub mod proc;
 pub mod report;
 pub mod run;

@@ -80,7 +80,7 @@ pub fn view(object: &NodeRuntimeHealth) -> ReportView {
     let kubelet = status.kubelet.as_ref().and_then(|kubelet| kubelet.started);
     ReportView {
         node_uid: owner(&object.metadata),
-        suspended: object.veto(),
+        suspended: object.suspended_by_text(),
         heartbeat: status.probe.as_ref().filter(|probe| probe.heartbeat_at.is_some()).map(|probe| Heartbeat {
             arrived: Duration::ZERO,
             interval: Duration::from_secs(u64::from(probe.interval_seconds).clamp(1, 3600)),

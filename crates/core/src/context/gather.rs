@@ -123,7 +123,7 @@ fn seen<'a>(node: &NodeContext<'a>, now: Timestamp) -> Vec<ObservedFault<'a>> {
             all.push(ObservedFault { fault: believed(&reported.fault), checked: reported.checked, lasted });
         }
     }
-    // Where a report names a fault twice, the more doubtful entry counts, whatever the order.
+    // Where a report names a fault twice, the more uncertain entry counts, whatever the order.
     all.sort_by(|a, b| {
         (&a.fault.id, a.fault.state, Reverse(a.checked), a.lasted, a.fault.severity, &a.fault.message).cmp(&(
             &b.fault.id,

@@ -156,7 +156,7 @@ fn join(cx: PolicyContext<'_>, update: &mut RemediationUpdate, slots: &mut Slots
         if let Some((other, RuleMatch::Perhaps(rule, lack))) =
             other.map(|other| (other, cx.node.rule_of(other, &seen.fault)))
         {
-            update.block(id, of_policy::doubtful(other, rule, &seen.fault, &lack));
+            update.block(id, of_policy::uncertain(other, rule, &seen.fault, &lack));
             continue;
         }
         if let Some(other) = other {

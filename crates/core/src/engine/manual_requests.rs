@@ -304,7 +304,7 @@ fn step_index<'p>(
     let what = format!("{} ({})", fault.kind, fault.subject);
     let rule = match cx.node.rule_of(cx.policy, fault) {
         RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(cx.policy, rule, fault, &lack).into()),
+        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::uncertain(cx.policy, rule, fault, &lack).into()),
         RuleMatch::Nothing => {
             let severity = fault.severity.as_str();
             return never(format!("policy {} has no rule for {what} of severity {severity}", cx.policy.name));

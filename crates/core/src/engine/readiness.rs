@@ -28,7 +28,7 @@ pub(super) fn of_fault<'p>(cx: PolicyContext<'p>, seen: &ObservedFault<'_>) -> R
     }
     let rule = match cx.node.rule_of(cx.policy, fault) {
         RuleMatch::Rule(rule) => rule,
-        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::doubtful(cx.policy, rule, fault, &lack)),
+        RuleMatch::Perhaps(rule, lack) => return Err(of_policy::uncertain(cx.policy, rule, fault, &lack)),
         RuleMatch::Nothing => {
             let message = format!(
                 "policy {} has no rule for {} of severity {} ({}){}",

@@ -332,9 +332,9 @@ fn a_full_report_may_have_left_the_fault_out() {
 fn a_report_that_contradicts_itself_is_read_the_same_in_any_order() {
     for severity in [Severity::Low, Severity::High, Severity::Critical] {
         let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-        let mut doubt = hung("log");
-        (doubt.state, doubt.severity) = (FaultState::Suspected, severity);
-        world.infect("n1", doubt, ClearedBy::Cont);
+        let mut uncertain = hung("log");
+        (uncertain.state, uncertain.severity) = (FaultState::Suspected, severity);
+        world.infect("n1", uncertain, ClearedBy::Cont);
         let first = world.plan();
         assert!(first.effects.is_empty(), "the doubt counts");
         world.node("n1").sick.reverse();

@@ -445,7 +445,8 @@ fn a_lost_ledger_is_rebuilt_before_anything_new_starts() {
 }
 
 #[test]
-fn nothing_is_begun_in_doubt_whether_the_admission_policies_are_in_force_and_what_was_done_is_still_put_back() {
+fn nothing_is_begun_while_it_is_uncertain_whether_the_admission_policies_are_in_force_and_what_was_done_is_still_put_back()
+ {
     let policies = [policy("p", &[rule("r", &FaultType::ALL, &[cordon(), cont()])])];
     let mut world = World::new(&policies, &["a", "b"]);
     world.infect("a", hung("x"), ClearedBy::Cont);

@@ -47,7 +47,7 @@ pub enum Event {
     Ready(usize, TriState),
     Kubelet(usize, TriState),
     MayAct(usize, bool),
-    Veto(usize, bool),
+    Exclude(usize, bool),
     Suspend(usize, bool),
     SuspendAll(bool),
     /// What happens to policies happens to the one at this place, of as many as there are.
@@ -170,7 +170,7 @@ pub fn event() -> impl Strategy<Value = Event> {
         1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Ready(n, t)),
         1 => (node.clone(), tri()).prop_map(|(n, t)| Event::Kubelet(n, t)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::MayAct(n, b)),
-        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Veto(n, b)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Exclude(n, b)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Suspend(n, b)),
         1 => prop::bool::weighted(0.3).prop_map(Event::SuspendAll),
         1 => (which(), any::<bool>()).prop_map(|(p, on)| Event::SuspendPolicy(p, on)),
@@ -242,7 +242,7 @@ pub const fn node_of(event: &Event) -> Option<usize> {
         | Event::Ready(n, _)
         | Event::Kubelet(n, _)
         | Event::MayAct(n, _)
-        | Event::Veto(n, _)
+        | Event::Exclude(n, _)
         | Event::Suspend(n, _)
         | Event::Cordon(n)
         | Event::Uncordon(n)
@@ -322,7 +322,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::Ready(n, ready) => world.node(name(n)).view.ready = *ready,
         Event::Kubelet(n, works) => world.node(name(n)).report.heartbeat.as_mut().unwrap().kubelet_works = *works,
         Event::MayAct(n, may) => world.node(name(n)).report.heartbeat.as_mut().unwrap().actions_enabled = *may,
-        Event::Veto(n, on) => {
+        Event::Exclude(n, on) => {
             world.node(name(n)).view.exclusions = on.then(|| "maintenance".to_owned()).into_iter().collect();
         }
         Event::Suspend(n, on) => world.node(name(n)).report.suspended = on.then(|| "hands off".to_owned()),

@@ -225,7 +225,7 @@ fn a_fault_that_goes_by_itself_needs_no_act() {
 }
 
 #[test]
-fn a_veto_lets_the_step_under_way_finish_but_starts_no_other() {
+fn a_suspension_lets_the_step_under_way_finish_but_starts_no_other() {
     let mut world = World::sick(plugin(), None, &[cont(), kill(false)]);
     world.pass();
     world.tick(secs(5));

@@ -466,7 +466,7 @@ impl State {
         Some(())
     }
 
-    /// That leader reads all. Its own ledger it knows from its own writes; it is read once in a term, and after a doubt.
+    /// That leader reads all. Its own ledger it knows from its own writes; it is read once in a term, and after an uncertainty.
     fn read_by(&mut self, who: usize) -> Option<()> {
         let has_ledger = self.nodes.iter().all(|node| node.minds[who].seen.is_some());
         for node in &mut self.nodes {
@@ -538,8 +538,8 @@ impl State {
         self.leaders[who] = None;
     }
 
-    /// The ledger is in doubt: what was to follow is dropped, and it is read again.
-    fn doubts(&mut self, who: usize) {
+    /// The ledger is uncertain: what was to follow is dropped, and it is read again.
+    fn mark_uncertain(&mut self, who: usize) {
         if let Some(leader) = &mut self.leaders[who] {
             leader.is_ours = false;
         }
@@ -647,12 +647,12 @@ impl Model for Bed {
             Action::StoreArrives(who) => {
                 state.leaders[who].as_mut()?.store = Store::Nothing;
                 state.nodes.iter_mut().for_each(|node| node.minds[who].next = Place::Free);
-                state.doubts(who);
+                state.mark_uncertain(who);
             }
             Action::StoreTimesOut(who) => {
                 state.timeouts -= 1;
                 state.give_up_store(who);
-                state.doubts(who);
+                state.mark_uncertain(who);
             }
             Action::LateStoreArrives(which) => {
                 for node in &mut state.nodes {
@@ -669,7 +669,7 @@ impl Model for Bed {
                 if call == Call::Act && (node.remediation != Standing::Scheduled || is_overtaken) {
                     mind.chain.clear();
                     if is_overtaken {
-                        state.doubts(who);
+                        state.mark_uncertain(who);
                     }
                 } else {
                     mind.sent = Some(call);

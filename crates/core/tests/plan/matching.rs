@@ -143,7 +143,7 @@ fn only_nodes_with_such_a_runtime_and_kubelet_are_acted_on() {
 }
 
 #[test]
-fn labels_that_change_stop_the_next_step_and_doubt_does_not_end_a_remediation() {
+fn labels_that_change_stop_the_next_step_and_uncertainty_does_not_end_a_remediation() {
     let ladder = [cont(), kill(true), notify()];
     let low = policy("low", &[narrowed("r", is("web"), &ladder)]);
     let mut high = policy("high", &[narrowed("r", is("db"), &[notify()])]);
@@ -267,7 +267,7 @@ fn a_rule_that_asks_for_nothing_and_is_put_before_another_leaves_what_has_begun(
 }
 
 #[test]
-fn doubt_never_makes_the_ladder_pass_over_its_gentle_steps() {
+fn uncertainty_never_makes_the_ladder_pass_over_its_gentle_steps() {
     let ladder = [cont(), cont(), kill(true), notify()];
     let mut world = ill(&[policy("p", &[narrowed("r", is("web"), &ladder)])]);
     labelled(&mut world, pod("log"), "web");

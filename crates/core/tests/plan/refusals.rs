@@ -16,8 +16,8 @@ use crate::world::{ClearedBy, World, acts, reasons, secs};
 /// Told in kubereboot/kured #976.
 #[test]
 fn every_doubt_holds() {
-    type Doubt = (&'static str, BlockReason, fn(&mut Snapshot));
-    let doubts: [Doubt; 24] = [
+    type Case = (&'static str, BlockReason, fn(&mut Snapshot));
+    let cases: [Case; 24] = [
         ("no policy", BlockReason::NoPolicy, |s| s.policies.clear()),
         ("a policy suspended", BlockReason::Suspended, |s| s.policies[0].suspend = true),
         ("a policy paused", BlockReason::Paused, |s| s.policies[0].pause_requests.push("release".into())),
@@ -64,7 +64,7 @@ fn every_doubt_holds() {
         }),
     ];
     let world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
-    for (name, reason, spoil) in doubts {
+    for (name, reason, spoil) in cases {
         let mut snapshot = world.snapshot();
         spoil(&mut snapshot);
         let plan = plan(&snapshot, &world.settings);

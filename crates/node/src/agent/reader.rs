@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::patience::within;
+use crate::deadline::within;
 
 /// Why work has no result, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

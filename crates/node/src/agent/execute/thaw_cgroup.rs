@@ -16,7 +16,7 @@ use crate::agent::reader::Reader;
 use crate::agent::target::Held;
 use crate::agent::verdict::Refusal;
 use crate::collect::host::{group_of_pods, is_group_frozen};
-use crate::patience::Patience;
+use crate::deadline::Deadline;
 use crate::proc::role::KUBELET_NAMESPACE;
 use crate::proc::{groups, rooted};
 use crate::runtime::Client;
@@ -175,7 +175,7 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
     })?;
     let wrote = wrote.map_err(|error| cannot(&error))?;
     let cannot = |error: &dyn Display| format!("wrote {wrote} of {what}, cannot see its effect: {error}");
-    let mut patience = Patience::new(bounds.verify, Instant::now());
+    let mut deadline = Deadline::new(bounds.verify, Instant::now());
     loop {
         let read = Arc::clone(group);
         let seen =
@@ -183,11 +183,11 @@ async fn thaw_and_see(allowed: &Allowed, bounds: &Bounds) -> Result<String, Stri
         if !seen.map_err(|error| cannot(&error))? {
             return Ok(format!("wrote {wrote} of {what}: it was frozen, and is not frozen any more"));
         }
-        if patience.left().is_zero() {
+        if deadline.left().is_zero() {
             return Err(format!("wrote {wrote} of {what}: it is still frozen"));
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
-        patience.count(Instant::now());
+        deadline.count(Instant::now());
     }
 }
 

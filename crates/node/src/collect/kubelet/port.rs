@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::metrics::{Memory, Parser, Sample};
 use super::pin;
 use super::server::Door;
+use crate::deadline::within;
 use crate::http::driven;
-use crate::patience::within;
 use nrh_core::observation::{PortSeen, RelistsSeen};
 use nrh_core::text::bounded;
 
