@@ -67,7 +67,7 @@ fn jobs_created(calls: &[Call]) -> BTreeSet<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hung_container_is_healed_ledger_first_then_remediation_then_job() {
+async fn a_hung_container_is_resolved_ledger_first_then_remediation_then_job() {
     let world = World::new(3);
     world.policy("hung", "Enforce", &World::release());
     world.kubelets();
@@ -159,15 +159,15 @@ async fn a_dry_run_records_and_touches_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_after_any_write_is_healed_by_the_next_process_with_one_job_in_all() {
+async fn a_crash_after_any_write_is_repaired_by_the_next_process_with_one_job_in_all() {
     let make = || {
         let world = World::probing(2, &json!([{"action": "Cordon"}, World::release()[0].clone()]));
         world.kubelets();
         world.set_sick("w1", true);
         world
     };
-    let is_healed = |world: &World| world.phases() == ["Succeeded"];
-    let deaths = die_at_each_write(make, is_healed, async |world, writes| {
+    let is_resolved = |world: &World| world.phases() == ["Succeeded"];
+    let deaths = die_at_each_write(make, is_resolved, async |world, writes| {
         world.until("uncordoned", || world.api.get("nodes", "w1").unwrap()["spec"]["unschedulable"].is_null()).await;
         assert_eq!(jobs_created(&world.api.calls()).len(), 1, "a death at write {writes}");
     });

@@ -115,7 +115,7 @@ pub struct Waves {
     rate: f64,
 }
 
-/// All nodes have a fault, and the ledger lets no more than its ceiling be healed at a time.
+/// All nodes have a fault, and the ledger lets no more than its ceiling be resolved at a time.
 pub fn waves(stage: &mut Stage<'_>) -> Result<Waves> {
     let names = stage.fleet.take(stage.nodes);
     let fleet = stage.fleet.clone();

@@ -194,8 +194,8 @@ async fn a_crash_after_any_write_hands_the_node_off_once() {
         });
         world
     };
-    let is_healed = |world: &World| world.phases() == ["Succeeded"];
-    let deaths = die_at_each_write(make, is_healed, async |world, writes| {
+    let is_resolved = |world: &World| world.phases() == ["Succeeded"];
+    let deaths = die_at_each_write(make, is_resolved, async |world, writes| {
         world.until("taken back", || world.api.get(OBJECTS, "w1").is_none()).await;
         assert_eq!(created(world), 1, "a death at write {writes}: {:#?}", world.api.writes());
     });

@@ -37,7 +37,7 @@ fn count(world: &World, verb: &str) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_cannot_be_read_is_held_and_then_healed() {
+async fn a_pod_that_cannot_be_read_is_held_and_then_resolved() {
     let world = world(&json!({"tier": "web"}));
     let is_pod = |call: &crate::fake_api::Call| call.target.plural == "pods" && call.target.namespace.is_none();
     world.api.hook(move |call| (call.verb == "list" && is_pod(call)).then_some(Fault::Code(500)));
@@ -105,7 +105,7 @@ async fn a_rule_that_was_put_first_right_before_the_act_stops_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_seen_and_is_gone_is_healed_by_what_it_was_like() {
+async fn a_pod_that_was_seen_and_is_gone_is_resolved_by_what_it_was_like() {
     let world = world(&json!({"tier": "web"}));
     // No act comes through while the pod is still there.
     world.api.hook(|call| (call.verb == "create" && call.target.plural == "jobs").then_some(Fault::Code(500)));

@@ -40,7 +40,7 @@ pub enum ConditionType {
     NodeStable,
     /// Kubelet and runtime can be restarted without harm.
     RestartSafe,
-    /// The tool can heal what it found; False = a person is needed (controller).
+    /// The tool can resolve what it found; False = a person is needed (controller).
     SelfHealing,
     /// The controller applies the object as it stands.
     Ready,

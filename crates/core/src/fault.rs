@@ -178,7 +178,7 @@ impl Severity {
 pub enum FaultState {
     /// Seen, not yet confirmed. Nothing may act on it.
     Suspected,
-    /// Seen often enough, for long enough, past the grace in which Kubernetes heals it alone.
+    /// Seen often enough, for long enough, past the grace in which Kubernetes resolves it alone.
     Confirmed,
     /// A clean check after a confirmation; gone when the next clean check agrees.
     Clearing,
@@ -252,7 +252,7 @@ impl Fault {
         [&self.subject.pod, &self.target.pod].into_iter().flatten().any(|pod| pod.uid == uid)
     }
 
-    /// Most severe first, then by kind and id: the order in which faults are shown and healed.
+    /// Most severe first, then by kind and id: the order in which faults are shown and resolved.
     pub fn by_urgency(a: &Self, b: &Self) -> std::cmp::Ordering {
         b.severity.cmp(&a.severity).then(a.kind.cmp(&b.kind)).then_with(|| a.id.cmp(&b.id))
     }

@@ -56,7 +56,7 @@ pub struct Delivery {
     /// Since when reports fail, and what the newest error said; `None` while they succeed.
     pub failing: Option<(Instant, String)>,
     /// The same of the node's command: since when it cannot be followed.
-    pub deaf: Option<(Instant, String)>,
+    pub watch_failing: Option<(Instant, String)>,
 }
 
 impl std::fmt::Debug for Reporter {

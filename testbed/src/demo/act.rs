@@ -33,7 +33,7 @@ pub(super) trait Act {
     /// Whether the target was touched, by the bed's own view.
     fn executed(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
     /// Whether all is well again, by the API and the runtime.
-    fn healed(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
+    fn resolved(&self, stage: &Stage, injection: &Injection) -> Result<bool>;
     /// Takes the fault away after a control, and waits until all is well.
     fn lift(&mut self, stage: &Stage, injection: &Injection) -> Result<()>;
     /// What may differ afterwards.
@@ -129,7 +129,7 @@ fn watch(act: &dyn Act, stage: &Stage, injection: &Injection) -> (Seconds, Optio
                 seconds.executed = now();
                 stage.tell.say(&format!("{:.1} s: the target was touched", seconds.executed.unwrap_or_default()));
             }
-            if !act.healed(stage, injection)? {
+            if !act.resolved(stage, injection)? {
                 return Ok(false);
             }
             // What was acted on may be gone between two checks; the cure shows it.

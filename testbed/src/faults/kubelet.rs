@@ -1,4 +1,4 @@
-//! Faults of the kubelet: a start that waits for a deaf shim, a process that is stopped, one that is killed, a sync loop that
+//! Faults of the kubelet: a start that waits for an unresponsive shim, a process that is stopped, one that is killed, a sync loop that
 //! waits for a dead mount.
 
 use anyhow::{Context, Result, bail, ensure};

@@ -10,7 +10,7 @@ use super::{NodeView, Pod, PodName, Snapshot};
 /// How the kernel names every shim of containerd.
 const SHIM: &str = "containerd-shim";
 
-/// What may differ: the objects of the injected fault and what heals them, nothing else.
+/// What may differ: the objects of the injected fault and what resolves them, nothing else.
 #[derive(Debug, Clone, Default)]
 pub struct Allowed {
     pods: Vec<(String, String)>,

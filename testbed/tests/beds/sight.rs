@@ -156,7 +156,8 @@ fn a_blocked_update_is_named_with_its_evidence_and_taken_back() {
 }
 
 #[test]
-fn a_shim_that_only_seems_to_sleep_a_missing_network_a_deaf_shim_and_a_duplicate_sandbox_are_named_and_taken_back() {
+fn a_shim_that_only_seems_to_sleep_a_missing_network_an_unresponsive_shim_and_a_duplicate_sandbox_are_named_and_taken_back()
+ {
     on(Place::Doubled, |bed, node| {
         let nrh = &bed.programs().nrh;
         sleeping_shim(bed, nrh, node);

@@ -95,7 +95,7 @@ pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     ensure!(first.is_gone(), "the first goes on beside the second: {}", first.log());
     ensure!(first.log().contains("stands down"), "expected the first to say why it ends: {}", first.log());
     for node in &names {
-        fleet.healed(node).await?;
+        fleet.resolved(node).await?;
         fleet.check(node).await?;
     }
     fleet.ledger_is_empty().await?;

@@ -46,7 +46,7 @@ fn starts(write: &Write) -> bool {
     ["create jobs.batch", "create noderemediations.runtimehealth.io"].contains(&write.kind().as_str())
 }
 
-/// Nothing starts from a second after the command on, what was begun comes to its end, and after the other command all is healed.
+/// Nothing starts from a second after the command on, what was begun comes to its end, and after the other command all is resolved.
 pub async fn nothing_starts(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
     bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;

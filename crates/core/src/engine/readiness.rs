@@ -148,11 +148,11 @@ fn remembered(ctx: Ctx<'_>, node: &NodeContext<'_>, fault: &Fault) -> Result<(),
             stopped.at,
         );
     }
-    let healed = |e: &Remediation| {
+    let resolved = |e: &Remediation| {
         e.fault(&fault.id).is_some_and(RemediationFault::is_cured)
             && e.steps.iter().any(|s| s.fault_id == fault.id && s.executed_at.is_some())
     };
-    let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| healed(e)).map(|(_, at)| at).collect();
+    let mut times: Vec<jiff::Timestamp> = recent().filter(|(e, _)| resolved(e)).map(|(_, at)| at).collect();
     times.sort_unstable();
     match times.len().checked_sub(MAX_RECURRENCES).and_then(|i| times.get(i)) {
         Some(at) => {

@@ -88,7 +88,7 @@ fn a_thousand_changes_are_told_a_few_times() {
 }
 
 #[test]
-fn a_fault_that_comes_and_goes_counts_and_those_that_are_healed_once_do_not() {
+fn a_fault_that_comes_and_goes_counts_and_those_that_are_resolved_once_do_not() {
     let mut flaps = Flaps::default();
     let kind = FaultType::HungContainer;
     let one = |n: u64| Fault { id: format!("hungcontainer-{n}"), state: FaultState::Confirmed, ..fault(kind) };

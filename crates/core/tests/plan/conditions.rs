@@ -366,7 +366,7 @@ fn nodes_with_it_are_unhealthy_and_many_at_once_are_a_storm() {
     let many = fleet(&rules, 6);
     let plan = many.plan();
     assert!(acts(&plan).is_empty() && reasons(&plan).iter().all(|why| *why == BlockReason::Storm), "{plan:?}");
-    // A rule that only tells keeps nobody from healing something else, as with all that may stand for days.
+    // A rule that only tells keeps nobody from resolving something else, as with all that may stand for days.
     let told = fleet(&[asks("r", &[], &[notify()])], 6);
     assert_eq!(told.plan().policies["p"].unhealthy, 0);
 }
@@ -399,7 +399,7 @@ fn no_step_that_the_node_has_to_check_once_more_is_ever_taken() {
 }
 
 #[test]
-fn what_hangs_on_the_node_is_healed_beside_it() {
+fn what_hangs_on_the_node_is_resolved_beside_it() {
     let policies: Vec<Policy> =
         vec![policy("p", &[asks("r", &[], &[notify()]), rule("hung", &[FaultType::HungContainer], &[cont()])])];
     let mut world = World::new(&policies, &["n1"]);

@@ -39,7 +39,7 @@ pub enum Event {
     Recover(usize),
     Fade(usize, FaultState),
     StickPod(usize, u8),
-    HealPods(usize),
+    ResolvePods(usize),
     EndPod(usize, bool),
     Probe(usize, bool),
     Check(usize, u64),
@@ -162,7 +162,7 @@ pub fn event() -> impl Strategy<Value = Event> {
         2 => node.clone().prop_map(Event::Recover),
         1 => (node.clone(), state).prop_map(|(n, s)| Event::Fade(n, s)),
         3 => (node.clone(), 0_u8..4).prop_map(|(n, p)| Event::StickPod(n, p)),
-        2 => node.clone().prop_map(Event::HealPods),
+        2 => node.clone().prop_map(Event::ResolvePods),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::EndPod(n, b)),
         1 => (node.clone(), any::<bool>()).prop_map(|(n, b)| Event::Probe(n, b)),
         1 => (node.clone(), 0_u64..100).prop_map(|(n, s)| Event::Check(n, s)),
@@ -234,7 +234,7 @@ pub const fn node_of(event: &Event) -> Option<usize> {
         | Event::Recover(n)
         | Event::Fade(n, _)
         | Event::StickPod(n, _)
-        | Event::HealPods(n)
+        | Event::ResolvePods(n)
         | Event::EndPod(n, _)
         | Event::Probe(n, _)
         | Event::Check(n, _)
@@ -308,7 +308,7 @@ pub fn happen(world: &mut World, event: &Event, turn: usize) {
         Event::StickPod(n, pattern) => {
             world.node(name(n)).pods = vec![stuck(name(n), &format!("agent-{turn}"), *pattern)];
         }
-        Event::HealPods(n) => world.node(name(n)).pods.clear(),
+        Event::ResolvePods(n) => world.node(name(n)).pods.clear(),
         Event::EndPod(n, ends) => {
             let pods: Vec<_> = (0..3).map(|i| pod(&format!("x{i}"))).collect();
             let _ = n;

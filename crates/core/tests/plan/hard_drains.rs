@@ -85,7 +85,7 @@ fn a_node_whose_runtime_or_kubelet_cannot_end_pods_is_not_drained_and_the_record
         assert_eq!((record.state, empty(record)), (StepState::Succeeded, 2));
         assert!(record.message.contains("since the node cannot end them"), "{}", record.message);
     }
-    // What heals it does not wait for that.
+    // What resolves it does not wait for that.
     let ladder = [cordon(), drain(), restart(true), notify()];
     let mut world = sick(fault(FaultType::RuntimeUnreachable, "x"), ClearedBy::RestartRuntime, &ladder, 3);
     world.run(secs(120));
@@ -273,7 +273,7 @@ fn no_node_is_emptied_for_a_restart_that_would_be_left_out() {
 
 #[test]
 fn no_node_is_emptied_in_a_remediation_for_a_cure_that_is_held_by_then() {
-    // The first step heals nothing, and the last one has to wait until its pod is being deleted.
+    // The first step resolves nothing, and the last one has to wait until its pod is being deleted.
     let mut world = sick(hung("x"), ClearedBy::Kill, &[cont(), cordon(), drain(), kill(false), notify()], 3);
     world.run(secs(1_200));
     assert!(!world.did().contains(&"drain"), "{:?}", world.did());

@@ -40,7 +40,7 @@ fn a_confirmed_fault_is_acted_on_in_one_pass() {
 }
 
 #[test]
-fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
+fn it_is_resolved_verified_and_closed_and_its_slot_is_given_back() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont(), kill(false)]);
     world.run(secs(300));
     let remediation = world.only_remediation();
@@ -54,7 +54,7 @@ fn it_is_healed_verified_and_closed_and_its_slot_is_given_back() {
 }
 
 #[test]
-fn what_the_probe_has_lost_sight_of_is_not_healed() {
+fn what_the_probe_has_lost_sight_of_is_not_resolved() {
     let mut world = World::sick(hung("log"), ClearedBy::Cont, &[cont()]);
     // As a probe says that has begun anew without its memory.
     world.node("n1").report.unchecked.insert(FaultType::HungContainer);
@@ -66,7 +66,7 @@ fn what_the_probe_has_lost_sight_of_is_not_healed() {
 }
 
 #[test]
-fn a_hung_client_and_a_deaf_shim_are_ended_each_by_its_own_step() {
+fn a_hung_client_and_an_unresponsive_shim_are_ended_each_by_its_own_step() {
     let release = [kill(false), notify()];
     let plan = World::sick(fault(FaultType::RuntimeClientHung, "uid-log"), None, &release).plan();
     assert_eq!(acts(&plan), [("n1".to_owned(), "job ReleaseHungProcess(SIGKILL)".to_owned())]);
@@ -124,7 +124,7 @@ fn killing_a_shim_needs_a_pod_that_goes_or_leave_to_end_it() {
 }
 
 #[test]
-fn the_ladder_is_climbed_when_a_step_does_not_heal() {
+fn the_ladder_is_climbed_when_a_step_does_not_resolve() {
     let mut world = World::sick(plugin(), ClearedBy::Kill, &[cont(), kill(false), notify()]);
     world.run(secs(900));
     assert_eq!(world.did(), ["job ReleaseHungProcess(SIGCONT)", "job ReleaseHungProcess(SIGKILL)"]);

@@ -311,8 +311,8 @@ fn executed(snapshot: &Snapshot, policy: &Policy, node: &str) -> usize {
     let is_its = |e: &Remediation| e.mode == Mode::Enforce && e.policy == policy.name;
     let of_node = |e: &&Remediation| is_its(e) && e.node == node;
     let steps = snapshot.remediations.values().filter(of_node).flat_map(|remediation| &remediation.steps);
-    let healing = steps.filter(|step| step.action.disturbs());
-    let touched = healing.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
+    let resolving = steps.filter(|step| step.action.disturbs());
+    let touched = resolving.filter(|step| step.state != StepState::Refused && !step.is_refused_call());
     touched
         .filter_map(|step| step.executed_at.or(step.started_at))
         .filter(|at| since(snapshot.now, *at) < within)

@@ -31,7 +31,7 @@ const LAG: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug)]
 struct Bed {
     nodes: usize,
-    /// Nodes that may be healed at a time.
+    /// Nodes that may be repaired at a time.
     limit: u32,
     /// How often somebody begins to lead: for the first time, after another controller, or after a crash.
     terms: u8,

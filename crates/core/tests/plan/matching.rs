@@ -229,7 +229,7 @@ fn steps(world: &World) -> Vec<(String, StepState)> {
 }
 
 #[test]
-fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_healed_by_no_later_one() {
+fn a_pod_that_is_known_by_now_to_be_for_an_earlier_rule_is_resolved_by_no_later_one() {
     // Databases are for people: neither a label that was put on meanwhile, nor a rule that was, may be passed by.
     let others = all_rules("others", &[cont(), kill(true)]);
     let rules = [narrowed("databases", is("db"), &[notify()]), others.clone()];

@@ -114,7 +114,7 @@ proptest! {
             // What the API server refused touched nothing, nor did what somebody else is at already: another step may have its turn.
             let refused: BTreeSet<&String> = world.remediations.values().flat_map(|remediation| &remediation.steps)
                 .filter(|step| step.is_refused_call() || step.state == StepState::Refused).map(|step| &step.operation_id).collect();
-            // Nor is a drain, which contains as a cordon does, in the way of the step that heals.
+            // Nor is a drain, which contains as a cordon does, in the way of the step that resolves.
             operations.retain(|(_, id)| !refused.contains(id) && !drains.contains(id));
             let mut nodes = BTreeSet::new();
             prop_assert!(operations.iter().all(|(node, _)| nodes.insert(node)), "{operations:?}");

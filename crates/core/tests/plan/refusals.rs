@@ -12,7 +12,7 @@ use nrh_core::window::WindowType;
 use crate::samples::{clean_up, cont, cordon, creating, delete_pod, fault, hung, kill, notify, pod, today, tomorrow};
 use crate::world::{ClearedBy, World, acts, reasons, secs};
 
-/// Everything that says no to a fault that is healed otherwise, and the reason it gives.
+/// Everything that says no to a fault that is resolved otherwise, and the reason it gives.
 /// Told in kubereboot/kured #976.
 #[test]
 fn every_doubt_holds() {

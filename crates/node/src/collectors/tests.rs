@@ -394,7 +394,7 @@ async fn a_direct_question_that_hangs_stays_out_alone() {
 }
 
 #[tokio::test]
-async fn a_deaf_task_is_named_and_the_others_answer() {
+async fn an_unresponsive_task_is_named_and_the_others_answer() {
     let fake = Fake::start();
     let ids = ["c1", "c2", "c3", "c4", "c5", "c6"];
     fake.lists(&["s1"], &ids.map(|id| (id, "s1")));

@@ -60,7 +60,7 @@ fn no_network(node: &mut Node) {
 }
 
 /// A shim is stopped, what it served has ended, and the runtime does not answer.
-fn deaf(node: &mut Node) {
+fn unresponsive(node: &mut Node) {
     node.table().iter_mut().filter(|process| process.part == Part::Runtime).for_each(|daemon| {
         daemon.command = "containerd".into();
     });
@@ -339,7 +339,7 @@ fn of_networks() -> Vec<Timeline> {
             &[F::UnresponsiveShim, F::RuntimeUnreachable],
             |node, t| {
                 if t < 25 {
-                    deaf(node);
+                    unresponsive(node);
                 }
             },
         ),
@@ -596,7 +596,7 @@ fn staying() -> Vec<(FaultType, u64, Change)> {
             work(node, done(TaskAnswer::NoAnswer));
         }),
         (F::NetworkNotReady, 310, |node, _| no_network(node)),
-        (F::UnresponsiveShim, 130, |node, _| deaf(node)),
+        (F::UnresponsiveShim, 130, |node, _| unresponsive(node)),
         (F::ProbeDegraded, 610, |node, _| node.processes = Reading::Blind { reason: "hidepid".into() }),
         (F::ContainerStuck, 670, |node, t| node.unfinished(WORK, ContainerState::Created, t)),
         (F::GhostSandbox, 610, |node, _| {

@@ -62,7 +62,7 @@ pub(super) async fn check(checker: &Checker, command: &ActionCommand, task: &Tas
     if matches!(task, Task::Shim(_)) {
         checker.shim_still_leaked(&held).await?;
     } else {
-        checker.shim_still_deaf(&held).await?;
+        checker.shim_still_unresponsive(&held).await?;
     }
     checker.prove_again(&held, process, target).await?;
     Ok(Allowed::Shim(held))

@@ -364,7 +364,7 @@ fn silence_counts_against_a_task_only_while_others_are_answered() {
     assert_eq!(table.control_due(late), Some(late));
     table.control = Some(late);
     assert_eq!(table.control_due(late), Some(late + CONTROL));
-    // An error is no answer, a deaf neighbour's is one: containerd itself said it.
+    // An error is no answer, an unresponsive neighbour's is one: containerd itself said it.
     table.sent("c001", late);
     table.ended("c001", late, Err(Failure::Failed("cut".to_owned())), late);
     assert!(matches!(table.readings(late)["c000"], Reading::Failed { .. }));
