@@ -1,4 +1,4 @@
-//! The controller against an API server in memory, with paused time: whole healings, and everything that may
+//! The controller against an API server in memory, with paused time: whole remediations, and everything that may
 //! go wrong between two calls.
 
 #[path = "controller/admission.rs"]

@@ -30,7 +30,7 @@ pub const NAME: &str = "containerd";
 pub const CALLS: &str = "/run/containerd/calls.log";
 /// As long as containerd waits for a shim that is asked for its state.
 const SHIM: Duration = Duration::from_secs(2);
-/// How often the end of a process is looked for.
+/// How often the end of a process is checked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the end of a killed process may take to show.
 const KILL: Duration = Duration::from_secs(10);

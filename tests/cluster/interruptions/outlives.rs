@@ -13,7 +13,7 @@ use crate::interruptions::{Stage, kill, start, until};
 const LIMIT: Duration = Duration::from_mins(2);
 /// A node that was repaired before it is deleted, and one that is in work when it is.
 const NODES: [&str; 2] = ["left-healed", "left-in-work"];
-/// The collector looks anew at what it has put off within so long.
+/// The collector checks anew what it has put off within so long.
 const COLLECTED: Duration = Duration::from_secs(10);
 
 /// Deletes the nodes, and looks for their remediations.

@@ -18,7 +18,7 @@ use crate::interruptions::{AT_A_TIME, Stage, account, kill, start};
 
 /// Nodes that are sick at once.
 const SICK: usize = 8;
-/// How long all healings may take: three times what they take on two busy cores.
+/// How long all remediations may take: three times what they take on two busy cores.
 const LIMIT: Duration = Duration::from_mins(20);
 /// Another number makes other trouble.
 const SEED: &str = "NRH_SEED";

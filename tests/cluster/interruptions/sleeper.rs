@@ -62,7 +62,7 @@ fn jobs<'w>(writes: impl IntoIterator<Item = &'w Write>) -> BTreeMap<String, usi
     made
 }
 
-/// The first leader stands still in the midst of many healings and wakes in the midst of the second's.
+/// The first leader stands still in the midst of many remediations and wakes in the midst of the second's.
 pub async fn does_nothing_when_it_wakes(stage: &Stage<'_>) -> Result<()> {
     let (bed, fleet, begun) = (stage.bed, &stage.fleet, Timestamp::now());
     bed.kubectl_input(&["apply", "-f", "-"], POLICY)?;

@@ -21,7 +21,7 @@ const SICK: usize = 40;
 const UNDER_WAY: usize = 8;
 /// A call that was under way may arrive so long after the controller's word.
 const BOUND: Duration = Duration::from_secs(1);
-/// For how long it is looked whether anything starts.
+/// For how long it is checked whether anything starts.
 const WATCH_TIME: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_mins(3);
 

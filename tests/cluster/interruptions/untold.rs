@@ -20,7 +20,7 @@ use crate::interruptions::way::{Call, Fate, Judge, rough};
 use crate::interruptions::{Stage, account, kill, start, until};
 
 const LIMIT: Duration = Duration::from_mins(1);
-/// For how long it is looked whether anything is done.
+/// For how long it is checked whether anything is done.
 const WATCH_TIME: Duration = Duration::from_secs(6);
 const POLICIES: &str = "remediationpolicies";
 
@@ -87,7 +87,7 @@ impl Judge for Untold {
     }
 }
 
-/// Healings of which the controller is not told, and a policy that is suspended and nobody tells.
+/// Remediations of which the controller is not told, and a policy that is suspended and nobody tells.
 pub async fn is_seen_later(stage: &Stage<'_>) -> Result<()> {
     // Of what it writes itself it knows by the answers.
     resolved_without(stage, "untold-most", &["noderemediations", "nodes", "jobs"]).await?;

@@ -57,7 +57,7 @@ struct Rules {
     swap: bool,
     /// The last check before an act is one of the ledger, too: it is the version that the decision was made on.
     check: bool,
-    /// A slot whose remediation does not show is given back only over a ledger of one's own, after a look for that remediation since.
+    /// A slot whose remediation does not show is given back only over a ledger of one's own, after a search for that remediation since.
     search: bool,
 }
 
